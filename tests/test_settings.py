@@ -111,6 +111,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "task.filtered": [1, "yes"],
     "task.seed": [-1, 2**63, 1.5],
     "task.loss": ["cubed"],
+    "task.scale": ["row", 1],
     "task.class_weights": ["even", [], [0], [1, -1], [NAN], [INF], 3, True],
     "strategy.halo": ["two_hop"],
     "strategy.clusters": COUNT,
@@ -202,7 +203,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "job": ["trian", ""],
     "checkpoint": [3, ""],
     "write": ["weights", ["predictions", "rows"], 3],
-    "write_format": ["csv", "", 3, ["npy"]],
+    "write_format": ["xlsx", "", 3, ["npy"]],
     "output": [""],
     "report": ["yes", 1, "life"],
     "report_port": [-1, 2**16, 1.5, 8000],
@@ -547,6 +548,20 @@ def test_auto_counts_the_ranks_of_this_host_where_ranks_were_started(
         assert (found.workers, found.comm.name, found.threads) == expected
     with pytest.raises(UserError, match="workers=4 but 16 ranks were started"):
         machine("workers=4", gpus=gpus, started=started)
+
+
+@pytest.mark.parametrize("name", ["SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU"])
+def test_auto_takes_the_gpu_that_slurm_shows_to_each_task(
+    machine: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    started = StartedRank(5, 16, 1, 4)
+    assert machine(gpus=1, started=started).comm.name == "gloo"
+    monkeypatch.setenv(name, "1")
+    assert machine(gpus=1, started=started).comm.name == "gloo"  # of an allocation, without a step
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    assert machine(gpus=1, started=started).comm.name == "nccl"
+    assert machine(gpus=0, started=started).comm.name == "gloo"
+    assert [environment.gpu_of(3, visible) for visible in (1, 4)] == [0, 3]
 
 
 def test_one_gpu_that_stays_idle_is_mentioned_with_the_way_to_use_it(

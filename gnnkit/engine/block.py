@@ -360,7 +360,7 @@ class BlockAdjacency(Adjacency):
     def rank_graph(self) -> RankGraph:
         edge_index = torch.stack([self.edges.source_of_edge, self._ids(self._targets)])
         weight = self._sum_weight(self._layers.dtype)
-        return RankGraph(edge_index, None if weight is None else weight[:, 0])
+        return RankGraph(edge_index, None if weight is None else weight[:, 0], self.src_nodes)
 
     def with_halo(self, x: Tensor) -> Tensor:
         return x

@@ -208,7 +208,8 @@ class Engine:
         if not self.holds_in_edges:
             raise UserError(
                 f"partition.grid={self.grid} spreads the in-edges of a node over ranks, which a layer written for one "
-                "process cannot serve: use partition.grid=1d, one column and one slice"
+                "process cannot serve: use partition.grid=1d, one column and one slice, and a partition of nodes, no "
+                "vertex cut"
             )
         weight = self.edges.weight(self.dtype)
         return RankGraph.of(self.shard, None if weight is None else weight[:, 0], self.device)

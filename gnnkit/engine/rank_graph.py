@@ -21,6 +21,7 @@ class RankGraph:
 
     edge_index: Tensor  # [2, held edges] int64 source row, destination row < num_dst
     weight: Tensor | None  # [held edges] the graph's own
+    nodes: Tensor | None = None  # [num_sources] int64 global ids. None: row numbers are ids
 
     def lent(self) -> dict[str, Tensor]:
         """Returns the tensors by attribute of an adjacency."""
@@ -40,4 +41,5 @@ class RankGraph:
         """
         rows = np.repeat(np.arange(len(shard.owned)), shard.num_in_edges)
         edge_index = np.stack([np.asarray(shard.csc.indices, np.int64), rows])
-        return cls(torch.from_numpy(edge_index).to(device), weight)
+        nodes = torch.from_numpy(shard.sources.astype(np.int64)).to(device)
+        return cls(torch.from_numpy(edge_index).to(device), weight, nodes)

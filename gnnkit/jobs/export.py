@@ -59,7 +59,7 @@ def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_wei
 def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool) -> None:
     write = _WRITERS[path.suffix]
     widths = weights.read(folder)[1]
-    plain = _plain(weights.trained(folder, model), _scale(folder))
+    plain = _plain(weights.trained(folder, model), folder)
     options = {"edge_weight": 0} if edge_weight else {}
     options |= {"edge_attr": widths.edge_width} if widths.edge_width else {}
     name, given = type(plain.model).__name__, _inputs(widths.in_features, options, dtype_of(plain))
@@ -78,8 +78,17 @@ def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool
     write_atomically(path, content)
 
 
-def _plain(model: nn.Module, scaled: Callable[[Tensor], Tensor]) -> Plain:
-    return (Plain if reads_edges(model) else PlainLayers)(model, scaled)
+def _plain(model: nn.Module, folder: Path) -> Plain:
+    return (Plain if reads_edges(model) else PlainLayers)(model, _scale(folder), _unit(folder))
+
+
+def _unit(folder: Path) -> Callable[[Tensor], Tensor]:
+    """Returns what makes numbers in the unit of the labels out of outputs."""
+    facts = weights.read_facts(folder)
+    if facts.mean is None or facts.deviation is None:
+        return lambda out: out
+    mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in (facts.mean, facts.deviation))
+    return lambda out: (out * deviation + mean).to(out.dtype)
 
 
 def _scale(folder: Path) -> Callable[[Tensor], Tensor]:

@@ -36,6 +36,7 @@ SPLIT = [0.6, 0.2, 0.2]
 # Beyond either, a step over all nodes takes long and mini-batches get on sooner.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # times as many nodes as another class
+_LEARNED = "by trials: neighbours tell more than the columns. A new node needs a run of its own"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections that choose a YAML file
 
 
@@ -150,9 +151,11 @@ def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
 
 def _replaced(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[Choice]:
     """Puts the keys of the best trial in the place of those that were chosen before."""
-    kept = {each.key: each for each in choices if not each.key.startswith("model")}
+    unread = ("model", "features.") if trials.learns(best) else ("model",)
+    kept = {each.key: each for each in choices if not each.key.startswith(unread)}
     for key, value in best.items():
         told = why if key == "model" else kept[key].why if key in kept and kept[key].value == value else "by trials"
+        told = _LEARNED if (key, value) == ("inputs", "learned") and told == "by trials" else told
         kept[key] = Choice(key, value, told)
     return list(kept.values())
 

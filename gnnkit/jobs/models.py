@@ -15,6 +15,7 @@ from torch import nn
 from gnnkit.errors import UserError
 from gnnkit.model import parameters
 from gnnkit.model.calls import calls
+from gnnkit.model.plain import as_trained
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.model.unchanged import EdgeIndexModel, adapted
 from gnnkit.sampler import Sampler
@@ -145,7 +146,9 @@ class ModelSource:
 
     def _make(self, widths: Widths) -> nn.Module:
         if isinstance(self.given, nn.Module):
-            return copy.deepcopy(self.given)  # ranks may be threads
+            own = copy.deepcopy(self.given)  # ranks may be threads
+            as_trained(own)
+            return own
         if self.given is not None:
             made: Any = self.given(widths.in_features, widths.num_classes)  # type: ignore[operator]
             return made  # type: ignore[no-any-return]

@@ -43,6 +43,7 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     learned = _learned(job, worker, folder)
     make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
     tests = settings.job.needs_labels
+    task.recall(weights.read_facts(folder))
     if tests:
         task.begin(worker)
     names = names or job.prepared.class_names

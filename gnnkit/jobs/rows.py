@@ -42,13 +42,14 @@ def write_named(job: RankJob, worker: Worker, name: str, joined: Tensor | None, 
         worker: This rank.
         name: Of the file, without the form.
         joined: Rows in the order of the data set, or None on other ranks.
-        columns: Makes the table of a Parquet file from the rows and the ids of nodes.
+        columns: Makes the table of a Parquet or CSV file from the rows and the ids.
     """
-    if job.settings.write_format == "npy":
+    form = job.settings.write_format
+    if form == "npy":
         write_rows(job.folder / f"{name}.npy", joined)
     elif joined is not None:
         rows = joined.cpu().numpy()
-        _write_table(job.folder / f"{name}.parquet", columns(rows, _ids(job.folder, worker.shard.num_nodes)))
+        _write_table(job.folder / f"{name}.{form}", columns(rows, _ids(job.folder, worker.shard.num_nodes)))
 
 
 def _ids(folder: Path, num_nodes: int) -> Array:  # [num_nodes]
@@ -58,12 +59,26 @@ def _ids(folder: Path, num_nodes: int) -> Array:  # [num_nodes]
 
 
 def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
+    import pyarrow.csv
     import pyarrow.parquet
 
     buffer = io.BytesIO()
     arrays = {name: pyarrow.array(values) for name, values in columns.items()}
-    pyarrow.parquet.write_table(pyarrow.table(arrays), buffer)
+    if path.suffix == ".csv":
+        cells = {name: _joined(column) for name, column in arrays.items()}
+        pyarrow.csv.write_csv(pyarrow.table(cells), buffer)
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(arrays), buffer)
     write_atomically(path, buffer.getvalue())
+
+
+def _joined(column: Any) -> Any:
+    """Returns a column whose lists are texts, joined as tables of labels join these."""
+    import pyarrow
+
+    if not pyarrow.types.is_list(column.type):
+        return column
+    return pyarrow.array([";".join(map(str, each)) for each in column.to_pylist()], pyarrow.string())
 
 
 def write_names(job: RankJob, names: Sequence[str] | None) -> None:

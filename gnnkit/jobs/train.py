@@ -102,6 +102,7 @@ def _train(
     module = make_module(job, job.strategy(), job.worker(comm), scratch=rows.scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     if comm.rank == LEADER:
+        weights.save_facts(module.task.facts(), job.folder)
         phase(f"training {job.settings.trainer.max_epochs} epochs")
     fitted = _fit(job, module, sync, guard, resumed, mailbox, checkpoints)
     if comm.rank == LEADER:

@@ -40,9 +40,11 @@ _SAGE: Keys = {**_GCN, "model": "sage"}
 _GAT: Keys = {"model": "gat", "model.hidden": 8, "model.dropout": 0.6, "trainer.weight_decay": 5e-4}
 _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
+_LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # where neighbours tell more than columns
 _TABLE: tuple[Keys, ...] = (
     _SAGE,
     _GCN,
+    _LEARNED,
     {**_SAGE, "model.dropout": 0.2},
     {**_SAGE, "model.num_layers": 3},
     {**_SAGE, "model.norm": "batch"},
@@ -150,8 +152,10 @@ def candidates(graph: Graph, inputs: str) -> tuple[Keys, ...]:
         graph: The graph.
         inputs: The configuration key.
     """
-    if inputs != "features" or is_table(graph):
-        found: tuple[Keys, ...] = _TABLE
+    if inputs != "features":
+        found = tuple(each for each in _TABLE if not learns(each))
+    elif is_table(graph):
+        found = _TABLE
     else:
         found = _WORDS if filled(graph.features) < _FEW else _COUNTS
     if graph.num_relations > 1:
@@ -246,7 +250,7 @@ def _settings(settings: Settings, fixed: Keys, tried: Keys, seconds: float) -> S
         "trainer.checkpoint": False,
         "trainer.progress_bar": False,
         **training(),
-        **fixed,
+        **{key: value for key, value in fixed.items() if not (learns(tried) and key.startswith("features."))},
         **tried,
     }
     made = settle(config.compose([f"{key}={keys.plain(value)}" for key, value in given.items()]))
@@ -261,6 +265,11 @@ def training() -> dict[str, Any]:
         "trainer.patience": PATIENCE,
         "trainer.check_val_every_n_epoch": 1,
     }
+
+
+def learns(tried: Keys) -> bool:
+    """Says whether a configuration leaves the columns of features unread."""
+    return tried.get("inputs") == "learned"
 
 
 def _figures(order: Order, task: Task, log: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -17,14 +18,15 @@ from torch import Tensor, nn
 from gnnkit.config import of_run
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths
-from gnnkit.model.plain import takes_edges
+from gnnkit.model.plain import as_trained, in_unit, takes_edges
 from gnnkit.model.unchanged import reads_edges
 from gnnkit.plugins import arguments_of, plugin_name
 from gnnkit.prepare.trained import Inputs
-from gnnkit.ranges import MAX_COUNT, whole
-from gnnkit.result.folder import CLASSES, INPUTS
+from gnnkit.ranges import MAX_COUNT, real, whole
+from gnnkit.result.folder import CLASSES, INPUTS, LABELS
 from gnnkit.settings import Choice
 from gnnkit.storage import write_atomically
+from gnnkit.task import LabelFacts
 
 FILE = "model.safetensors"  # in the run folder
 _METADATA = "gnnkit"  # the only key, as safetensors writes several in a random order
@@ -86,7 +88,8 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
     """Returns the model of a run with trained parameters, in evaluation mode.
 
     Says where the model reads scaled rows. Called on a graph, the model reads columns
-    as those that trained: by name, filled and scaled. Raises `UserError` for a folder
+    as those that trained: by name, filled and scaled. Numbers come in the unit of the
+    labels. Raises `UserError` for a folder
     without a trained model, and for another model.
 
     Args:
@@ -102,6 +105,9 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
             f"gnnkit.predict and a call on a Graph scale rows, and rows of a tensor are yours to scale as {INPUTS} says",
             file=sys.stderr,
         )
+    facts = read_facts(folder)
+    if facts.mean is not None and facts.deviation is not None:
+        in_unit(model, facts.mean, facts.deviation)
     if hasattr(model, "num_layers") and not reads_edges(model):
         takes_edges(model, None if inputs is None else functools.partial(inputs.read, folder=folder))
     return model
@@ -113,6 +119,8 @@ def trained(folder: Path, model: nn.Module | None = None) -> nn.Module:
     The model takes (x, adjacencies), or what a module of the user takes.
     """
     tensors, widths = read(folder)
+    if model is not None:
+        as_trained(model)
     if model is None:
         model = _configured(folder, widths)
     elif not hasattr(model, HEAD):  # parameters of the task
@@ -166,6 +174,26 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
             f"checkpoint={folder}: model={choice.name} is not installed, hand in the model that was trained"
         ) from error
     return source.make_model(widths, 0, task.create())
+
+
+def save_facts(facts: LabelFacts, folder: Path) -> None:
+    """Writes what the task has learned of the labels, if anything."""
+    if facts != LabelFacts():
+        write_atomically(folder / LABELS, json.dumps(asdict(facts)).encode())
+
+
+def read_facts(folder: Path) -> LabelFacts:
+    """Reads what `save_facts` wrote. Raises `UserError` for another such file."""
+    path = folder / LABELS
+    try:
+        found = json.loads(path.read_bytes()) if path.exists() else {}
+        return LabelFacts(**{name: _finite(path, values) for name, values in found.items()})
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"checkpoint={folder}: {LABELS} cannot be read: {error}") from error
+
+
+def _finite(path: Path, values: object) -> tuple[float, ...] | None:
+    return None if values is None else tuple(real(path.name, each) for each in values)  # type: ignore[attr-defined]
 
 
 def class_names(folder: Path) -> list[str] | None:

@@ -148,6 +148,11 @@ def _drop(x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
     return torch.where(kept, x * (65536 / (65536 - threshold)), 0)
 
 
+def edge_streams(source: Tensor, destination: Tensor) -> Tensor:  # [n] int64
+    """Hashes the global ids [n] of both ends of edges, for draws keyed by edge."""
+    return _mix_tensor(_mix_tensor(source + _signed(_GOLDEN)) ^ destination)
+
+
 def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 in [0, 1)
     """Draws multiples of 2^-16, a hash of (key, ids[r], j) for element j of row r.
 

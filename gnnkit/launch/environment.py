@@ -97,6 +97,27 @@ def started_rank(environment: Mapping[str, str] | None = None) -> StartedRank | 
     return None
 
 
+def has_own_gpus(environment: Mapping[str, str] | None = None) -> bool:
+    """Says whether SLURM gives each task GPUs that no other task sees.
+
+    Args:
+        environment: Environment variables of a task. Default: `os.environ`.
+    """
+    environment = os.environ if environment is None else environment
+    each = environment.get("SLURM_GPUS_PER_TASK") or environment.get("SLURM_NTASKS_PER_GPU") == "1"
+    return "SLURM_STEP_ID" in environment and bool(each)
+
+
+def gpu_of(local_rank: int, visible: int) -> int:
+    """Returns the number of a rank's GPU among those that its process sees.
+
+    Args:
+        local_rank: This rank among the ranks of this host.
+        visible: Number of GPUs that the process sees.
+    """
+    return 0 if visible == 1 else local_rank
+
+
 def check_tasks(environment: Mapping[str, str] | None = None) -> None:
     """Raises `UserError` for tasks of a scheduler that no launcher has made ranks.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gnnkit.errors import UserError
-from gnnkit.launch.environment import StartedRank
+from gnnkit.launch.environment import StartedRank, gpu_of
 from gnnkit.launch.progress import progress
 from gnnkit.ranges import even_ranges
 
@@ -106,7 +106,7 @@ class Ranks:
 
         device = torch.device(self.comm.device_type)
         if device.type == "cuda":
-            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+            device = torch.device("cuda", gpu_of(int(os.environ.get("LOCAL_RANK", rank)), torch.cuda.device_count()))
             torch.cuda.set_device(device)
         comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout)
         try:

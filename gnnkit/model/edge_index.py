@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
+from gnnkit.kernels.dropout import edge_streams
 
 _FACTS = {
     "size", "shape", "dim", "ndim", "numel", "nelement", "__len__", "dtype", "device", "layout", "is_sparse",
@@ -38,6 +39,7 @@ class Pass:
         """
         self.model, self._adjacency, self._over = model, adjacency, False
         self.num_owned = adjacency.num_dst
+        self._read: Sources | None = None  # the edges whose rows were read last
 
     def edge_index(self) -> Edges:
         """Returns the edges of the rank."""
@@ -50,7 +52,9 @@ class Pass:
     def with_halo(self, x: Tensor, dim: int) -> Tensor:
         """Puts the halo behind the own rows, along dimension `dim`. Collective."""
         if self._over:
-            raise self.error("reads edges of an earlier step: keep none, as by cached=False")
+            raise self.error(
+                "reads edges of an earlier step, or in the backward pass: keep none, and leave out torch.utils.checkpoint"
+            )
         if x.size(dim) != self.num_owned:
             raise self.error(
                 f"reads {x.size(dim)} rows by edge_index[0], and this worker has {self.num_owned}: make one row for each "
@@ -60,6 +64,23 @@ class Pass:
         flat = rows[:, None] if rows.dim() == 1 else rows.flatten(1)
         found = self._adjacency.with_halo(flat)
         return found.view(len(found), *rows.shape[1:]).movedim(0, dim)
+
+    def note(self, sources: Sources) -> None:
+        """Notes the edges whose rows are read now."""
+        self._read = sources
+
+    def edge_ids(self) -> Tensor | None:  # [num_edges] int64
+        """Returns a number for each of the edges whose rows were read last.
+
+        It follows from the ids of both ends, so parallel edges have the same. None
+        where no rows were read by edge.
+        """
+        if self._read is None:
+            return None
+        source, destination, nodes = _plain(self._read), self._read.into, self._adjacency.rank_graph.nodes
+        if nodes is not None:
+            source, destination = nodes[source], nodes[destination]
+        return edge_streams(source, destination)
 
     def error(self, text: str) -> UserError:
         """Makes the error of the layer that calls."""
@@ -127,6 +148,7 @@ class Sources(_Ends):
 
     def read(self, x: Tensor, dim: int) -> Tensor:
         """Selects rows along a dimension, those of other ranks too. Collective."""
+        self.called.note(self)
         return self.called.with_halo(x, dim).index_select(dim, _plain(self))
 
 

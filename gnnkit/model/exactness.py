@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnkit.engine.trial import Sizes, Trial, relations_of
 from gnnkit.model.functions import BATCH_NORMS
+from gnnkit.model.norms import NORMS
 from gnnkit.model.pyg import reads_whole_graph
 from gnnkit.model.two_ranks import differs
 from gnnkit.model.unchanged import EdgeIndexModel
@@ -88,7 +89,8 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[str, nn.Module]] = [("the model", model)]  # modules called now, the innermost last
         self.reasons: dict[str, str] = {}
-        exact, self.cures = (BATCH_NORMS, _ROWS_ONLY) if isinstance(model, EdgeIndexModel) else ((), _Cures())
+        adapts = isinstance(model, EdgeIndexModel)
+        exact, self.cures = ((*BATCH_NORMS, *NORMS), _ROWS_ONLY) if adapts else ((), _Cures())
         for name, module in model.named_modules():
             if type(module).__name__ not in exact and (reason := _by_module(module, self.cures)) is not None:
                 self.add(name or type(module).__name__, reason)

@@ -18,15 +18,19 @@ from gnnkit.errors import UserError
 class Plain(nn.Module):
     """A trained module of (x, edge_index), with raw rows."""
 
-    def __init__(self, model: nn.Module, scaled: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, model: nn.Module, scaled: Callable[[Tensor], Tensor], in_unit: Callable[[Tensor], Tensor] = lambda x: x
+    ) -> None:
         """Keeps the model, in evaluation mode.
 
         Args:
             model: The module.
             scaled: Makes the rows that the model reads out of raw ones.
+            in_unit: Makes numbers in the unit of the labels out of outputs. Default:
+                outputs as they are.
         """
         super().__init__()
-        self.model, self.scaled = model.eval(), scaled
+        self.model, self.scaled, self.in_unit = model.eval(), scaled, in_unit
 
     def forward(self, x: Tensor, edge_index: Tensor, **of_edges: Tensor) -> Tensor:
         """Computes logits [num_nodes, num_classes].
@@ -36,8 +40,7 @@ class Plain(nn.Module):
             edge_index: [2, num_edges] int64 source, destination.
             **of_edges: `edge_weight` [num_edges], `edge_attr` [num_edges, edge_width].
         """
-        out: Tensor = self.model(self.scaled(x), edge_index, **of_edges)
-        return out
+        return self.in_unit(self.model(self.scaled(x), edge_index, **of_edges))
 
 
 class PlainLayers(Plain):
@@ -51,8 +54,7 @@ class PlainLayers(Plain):
         weight, features = of_edges.get("edge_weight"), of_edges.get("edge_attr")
         adjacency = TensorAdjacency(x, edge_index, weight, features, loops=loops)
         num_layers: int = self.model.num_layers  # type: ignore[assignment]
-        out: Tensor = self.model.forward(self.scaled(x), [adjacency] * num_layers)
-        return out
+        return self.in_unit(self.model.forward(self.scaled(x), [adjacency] * num_layers))
 
 
 class TensorAdjacency(Adjacency):

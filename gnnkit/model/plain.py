@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,32 @@ def takes_edges(model: nn.Module, reads: Reads | None = None) -> None:
                 return
             del model._forward_pre_hooks[key]
     model.register_forward_pre_hook(_Converter(reads), with_kwargs=True)
+
+
+def in_unit(model: nn.Module, mean: Sequence[float], deviation: Sequence[float]) -> None:
+    """Lets calls of a model return numbers in the unit of the labels.
+
+    Args:
+        model: The module, whose outputs are in deviations from the mean.
+        mean: [width] of the labels that trained.
+        deviation: [width] of these labels.
+    """
+    model.register_forward_hook(_InUnit(mean, deviation))
+
+
+def as_trained(model: nn.Module) -> None:
+    """Takes back `in_unit`, for training and for jobs, whose task knows the unit."""
+    for key, hook in list(model._forward_hooks.items()):
+        if isinstance(hook, _InUnit):
+            del model._forward_hooks[key]
+
+
+class _InUnit:
+    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        self._mean, self._deviation = list(mean), list(deviation)
+
+    def __call__(self, model: nn.Module, given: Any, out: Tensor) -> Tensor:
+        return out * out.new_tensor(self._deviation) + out.new_tensor(self._mean)
 
 
 class _Converter:

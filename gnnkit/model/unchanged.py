@@ -6,7 +6,9 @@ PyG need not be installed, because parameters of `forward` are known by name.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,13 +18,13 @@ from gnnkit.engine import Adjacency, BlockAdjacency, Subgraph
 from gnnkit.errors import UserError
 from gnnkit.model.edge_index import Pass
 from gnnkit.model.functions import ExactFunctions
+from gnnkit.model.norms import exact_norms
+from gnnkit.model.pyg_steps import SharedMeans, Values, own_steps, share, values_of
 
-_EDGES, _DATA = "edge_index", "data"  # parameters by which a module is known
+_EDGES = ("edge_index", "adj_t")  # parameters by which a module is known, and those of one alone
+_DATA = ("data", "batch")
 _OF_EDGES = ("edge_weight", "edge_attr")  # given where the graph has these
-_REFUSED = {
-    "cached": "keeps edges or rows of one step for others",
-    "allow_single_element": "takes no statistics on a worker with a single row",
-}
+_REFUSED = {"allow_single_element": "takes no statistics on a worker with a single row"}
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -35,14 +37,11 @@ def adapted(model: Any) -> Any:
         return model
     if not reads_edges(model):
         return model
-    if "LightningModule" in (base.__name__ for base in type(model).__mro__):
-        raise _error(
-            model,
-            "a LightningModule has steps of its own, which read (x, edge_index) of whole graphs: hand in the module "
-            "that it trains, or write forward(x, adjacencies)",
-        )
-    kind = type(type(model).__name__, (EdgeIndexModel,), {})  # for errors, which name the user's class
-    return kind(model)
+    base = next((each for each in type(model).__mro__ if each.__name__ == "LightningModule"), None)
+    name = type(model).__name__  # for errors, which name the user's class
+    if base is None:
+        return type(name, (EdgeIndexModel,), {})(model)
+    return type(name, (_EdgeIndexSteps, base), own_steps(type(model), base))(model)
 
 
 def num_convolutions(model: nn.Module) -> int:
@@ -53,11 +52,15 @@ def num_convolutions(model: nn.Module) -> int:
 
 def reads_edges(model: nn.Module) -> bool:
     """Says whether `forward` is of (x, edge_index) or (data), as in PyG."""
-    asked = _asked(model)
-    return _EDGES in asked or list(asked) == [_DATA]
+    asked = _parameters(model)
+    return any(name in asked for name in _EDGES) or _reads_data(asked)
 
 
-def _asked(model: nn.Module) -> dict[str, inspect.Parameter]:
+def _reads_data(asked: Mapping[str, inspect.Parameter]) -> bool:
+    return len(asked) == 1 and next(iter(asked)) in _DATA
+
+
+def _parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
     try:
         return dict(inspect.signature(model.forward).parameters)
     except (TypeError, ValueError):  # a forward without a signature
@@ -83,7 +86,7 @@ class EdgeIndexModel(nn.Module):
         for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             object.__setattr__(self, name, getattr(module, name))
         object.__setattr__(self, "module", module)  # no part of this one, which has its parts already
-        self._rows, self._of_edges, self._needed = _read(module)
+        self._asked = _Asked.of(module)
         for part in module.modules():
             for name, why in _REFUSED.items():
                 if _of_pyg(part) and getattr(part, name, False) is True:
@@ -96,32 +99,41 @@ class EdgeIndexModel(nn.Module):
             x: [num_dst, in_features] the own rows, or the input rows of a batch.
             adjacencies: The full graph, or the blocks of a batch.
         """
-        adjacency, num_dst = adjacencies[0], adjacencies[-1].num_dst
+        num_dst = adjacencies[-1].num_dst
+        with self._passing(x, adjacencies) as (rows, adjacency, called):
+            out: Tensor = self.module(**self._values(rows, adjacency, called))  # type: ignore[operator]
+        if not isinstance(out, Tensor) or out.dim() == 0 or len(out) < num_dst:
+            found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+            raise _error(self, f"forward must return one tensor with a row for each row of x, found {found}")
+        return out[:num_dst]
+
+    @contextmanager
+    def _passing(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Iterator[tuple[Tensor, Adjacency, Pass]]:
+        """Makes one graph of a batch, over which functions of torch are exact."""
+        adjacency, module = adjacencies[0], self.module
+        assert isinstance(module, nn.Module)
         if isinstance(adjacency, BlockAdjacency):
             adjacency, rows = Subgraph.of(adjacencies)  # type: ignore[arg-type]
             x = x[rows]
-        module: nn.Module = self.module  # type: ignore[assignment]
         module.training = self.training
         called = Pass(type(self).__name__, adjacency)
-        values = self._values(x, adjacency, called)
         try:
-            with ExactFunctions(adjacency):
-                out: Tensor = module(**values)
+            with ExactFunctions(adjacency, called.edge_ids), exact_norms(module, adjacency), _uncached(module):
+                yield x, adjacency, called
         finally:
             called.end()
-        return out[:num_dst]
 
     def _values(self, x: Tensor, adjacency: Adjacency, called: Pass) -> dict[str, Any]:
         """Returns the arguments of the module by name."""
         given = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
-        edges = called.edge_index()
-        if self._rows == _DATA:
-            return {_DATA: RankData(self, {"x": x, _EDGES: edges, "num_nodes": len(x)} | given)}
-        found = {name: given[name] for name in self._of_edges if given[name] is not None}
-        for name in self._needed:
+        edges, asked = called.edge_index(), self._asked
+        if asked.data is not None:
+            return {asked.data: Values(self, {"x": x, "edge_index": edges, "num_nodes": len(x)} | given)}
+        found = {name: given[name] for name in asked.of_edges if given[name] is not None}
+        for name in asked.needed:
             if name not in found:
                 raise _error(self, f"forward asks for {name}, which the graph lacks: give {name} the default None")
-        return {self._rows: x, _EDGES: edges, **found}
+        return {asked.rows: x, asked.edges: edges, **found}
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         """The parameters that `trainer.weight_decay` applies to."""
@@ -129,38 +141,91 @@ class EdgeIndexModel(nn.Module):
         return self.parameters() if own is None else own()
 
 
-class RankData:
-    """The part of a rank, with the names of PyG's `Data`."""
+class _EdgeIndexSteps(EdgeIndexModel):
+    """A LightningModule of (x, edge_index), whose steps read what PyG's `Data` has."""
 
-    def __init__(self, model: nn.Module, values: Mapping[str, Any]) -> None:
-        """Keeps the values that `model` may read by name."""
-        self._model, self._values = model, values
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        share(self, module)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in self._values:
-            return self._values[name]
-        raise _error(self._model, f"forward reads data.{name}, and a graph gives {', '.join(self._values)}")
+    def step(self, own: Callable[..., Any], batch: Any, *rest: Any) -> Tensor:
+        """Computes this rank's part of the loss by the user's `training_step`.
+
+        Collective.
+
+        Args:
+            own: The method of the module.
+            batch: A batch of the strategy.
+            *rest: Further arguments.
+        """
+        with self._passing(batch.x, batch.adjacencies) as (x, adjacency, called):
+            given = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
+            values = {"x": x, "edge_index": called.edge_index(), "num_nodes": len(x)} | given | values_of(batch, len(x))
+            with SharedMeans(type(self).__name__, batch):
+                loss = own(Values(self, values), *rest)
+        loss = loss["loss"] if isinstance(loss, Mapping) else loss
+        if not isinstance(loss, Tensor):
+            raise _error(self, f"training_step must return the loss, found {type(loss).__name__}")
+        return loss
 
 
-def _read(module: nn.Module) -> tuple[str, list[str], list[str]]:
-    """Finds the parameters of `forward`.
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The parameters of a `forward`, by what they take."""
 
-    Returns the one that takes rows, those that take values of edges, and those without
-    a default.
+    data: str | None  # takes everything, alone. None: there is none
+    rows: str = ""
+    edges: str = ""
+    of_edges: tuple[str, ...] = ()  # values of edges
+    needed: tuple[str, ...] = ()  # of these, those without a default
 
-    Raises `UserError` for a parameter that has no value here.
-    """
-    asked = {name: each for name, each in _asked(module).items() if each.kind not in _OPEN and name != _EDGES}
-    rows, *others = asked or ["x"]
-    needed = [name for name in others if asked[name].default is inspect.Parameter.empty]
-    for name in needed:
-        if name not in _OF_EDGES:
+    @classmethod
+    def of(cls, module: nn.Module) -> _Asked:
+        """Looks at the parameters.
+
+        Raises `UserError` for one that has no value here.
+        """
+        asked = {name: each for name, each in _parameters(module).items() if each.kind not in _OPEN}
+        if _reads_data(asked):
+            return cls(next(iter(asked)))
+        edges = next(name for name in _EDGES if name in asked)
+        others = [name for name in asked if name != edges]
+        if not others or others[0] in _OF_EDGES:
             raise _error(
                 module,
-                f"forward asks for {name}, and a graph gives x, edge_index, edge_weight and edge_attr: give {name} a "
-                "default, or keep it in the module",
+                f"forward({', '.join(asked)}) takes no rows of features: write forward(x, edge_index), and inputs=learned "
+                "gives each node a learned row",
             )
-    return rows, [name for name in others if name in _OF_EDGES], needed
+        rows, *others = others
+        needed = [name for name in others if asked[name].default is inspect.Parameter.empty]
+        for name in needed:
+            if name not in _OF_EDGES:
+                raise _error(
+                    module,
+                    f"forward asks for {name}, and a graph gives x, edge_index, edge_weight and edge_attr: give {name} a "
+                    "default, or keep it in the module",
+                )
+        return cls(None, rows, edges, tuple(name for name in others if name in _OF_EDGES), tuple(needed))
+
+
+@contextmanager
+def _uncached(module: nn.Module) -> Iterator[None]:
+    """Lets layers with `cached=True` compute anew, inside `with`.
+
+    What they keep of one graph is edges, which stay as they are on a full graph and
+    differ between batches.
+    """
+    kept: list[tuple[nn.Module, dict[str, Any]]] = []
+    for part in module.modules():
+        if _of_pyg(part) and getattr(part, "cached", False) is True:
+            names = ["cached", *(name for name in vars(part) if name.startswith("_cached_"))]
+            kept.append((part, {name: vars(part)[name] for name in names}))
+            vars(part).update(dict.fromkeys(names), cached=False)
+    try:
+        yield
+    finally:
+        for part, values in kept:
+            vars(part).update(values)
 
 
 def _of_pyg(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ INPUTS = "inputs.json"  # what a model trained here knows of its data
 COORDINATION = "coordination.json"  # the leader's decision
 EPOCHS = "epochs.jsonl"  # sums of each epoch, and each evaluation
 FAILURE = "failure-{number}.txt"  # what ended the ranks before a restart, with stacks
+LABELS = "labels.json"  # what its task has learned of the labels
 CLASSES = "classes.json"  # names of classes by number, where there are names
 PICTURE = "partition.json"  # the partition in numbers, and a sample of the graph
 WORDS = "words_between.npy"  # words of an epoch from each rank to each

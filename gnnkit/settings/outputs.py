@@ -8,7 +8,7 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import one_of, switch, whole
 
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
-FORMATS = ("npy", "parquet")  # of the files that `write` names
+FORMATS = ("npy", "parquet", "csv")  # of the files that `write` names
 ON_EXISTS = ("refuse", "resume", "replace")
 
 

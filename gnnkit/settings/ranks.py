@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit import plugins
 from gnnkit.errors import UserError
+from gnnkit.launch import environment
 from gnnkit.ranges import MAX_COUNT, num_cores, shown, switch, whole
 from gnnkit.settings.choice import AUTO, Choice
 
@@ -40,7 +41,8 @@ def replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank 
     if config["comm"].get("name") == "auto":
         usual = None if launcher.name == AUTO else launcher.load().comm
         several = None if config["parts"] is None else "threads"
-        config["comm"]["name"] = several or usual or ("nccl" if gpus >= here else "gloo")
+        one_each = gpus >= here or (started is not None and gpus > 0 and environment.has_own_gpus())
+        config["comm"]["name"] = several or usual or ("nccl" if one_each else "gloo")
     if config["trainer"]["progress_bar"] == "auto":
         config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,15 @@ from gnnkit.graph import SPLITS, Graph
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import ExecutionStrategy, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class LabelFacts:
+    """What a task has learned of the labels that train. Stays with the model."""
+
+    class_weights: tuple[float, ...] | None = None  # [num_classes] factors of losses
+    mean: tuple[float, ...] | None = None  # [width] outputs are in deviations from the mean. None: in the labels' unit
+    deviation: tuple[float, ...] | None = None  # [width]
 
 
 class Task(ABC):
@@ -72,6 +82,16 @@ class Task(ABC):
         """Learns about the labels of all ranks what losses need. Collective.
 
         Called once on each rank that trains or tests. Default: does nothing.
+        """
+
+    def facts(self) -> LabelFacts:
+        """Returns what `begin` has learned, for other data."""
+        return LabelFacts()
+
+    def recall(self, facts: LabelFacts) -> None:  # noqa: B027 - most have learned nothing
+        """Takes what the task has learned of the labels that trained the model.
+
+        Called before `begin`, which then learns nothing else of these.
         """
 
     @abstractmethod

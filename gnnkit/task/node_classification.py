@@ -16,7 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.ranges import real, shown
 from gnnkit.strategy import Worker
-from gnnkit.task.base import f1, macro, rows_of
+from gnnkit.task.base import LabelFacts, f1, macro, rows_of
 from gnnkit.task.classes import ClassTask, areas_of_all
 
 BALANCED = "balanced"
@@ -65,8 +65,17 @@ class NodeClassification(ClassTask):
             )
         return graph
 
+    def facts(self) -> LabelFacts:
+        return LabelFacts() if self._factors is None else LabelFacts(class_weights=tuple(self._factors.tolist()))
+
+    def recall(self, facts: LabelFacts) -> None:
+        if self.class_weights == BALANCED and facts.class_weights is not None:
+            self._factors = torch.tensor(facts.class_weights, dtype=torch.float64)
+
     def begin(self, worker: Worker) -> None:
-        if self.class_weights == BALANCED:
+        if self._factors is not None:  # of the data that trained
+            self._factors = self._factors.to(worker.device)
+        elif self.class_weights == BALANCED:
             shard, width = worker.shard, worker.shard.num_classes
             own = shard.labels[shard.labelled & (shard.split == Split.TRAIN)]
             counts = torch.from_numpy(np.bincount(own, minlength=width)).to(worker.device, torch.float64)

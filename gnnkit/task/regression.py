@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Split
 from gnnkit.ranges import one_of
-from gnnkit.task.base import NodeTask
+from gnnkit.strategy import Worker
+from gnnkit.task.base import LabelFacts, NodeTask
 
 
 class Regression(NodeTask):
     """Choose this task where each node has a number, or several numbers.
 
     A number that is NaN is not known, and counts neither in the loss nor in a metric.
-    The loss of a node is the mean over its known numbers.
+    The loss of a node is the mean over its known numbers. Outputs of the model are in
+    deviations from the mean of the labels that train, so that labels of any size train.
+    Predictions and metrics are in the unit of the labels.
     """
 
     metrics = ("mae", "rmse")
     lower_is_better = True
 
-    def __init__(self, loss: str = "squared") -> None:
+    def __init__(self, loss: str = "squared", scale: str = "standard") -> None:
         """Keeps the keys.
 
         Args:
             loss: Error that is made small: "squared" or "absolute".
+            scale: "standard": outputs and losses are in deviations of the labels that
+                train. "none": in the unit of the labels.
         """
         self.loss = one_of("task.loss", loss, ("squared", "absolute"))
+        self.scale = one_of("task.scale", scale, ("standard", "none"))
+        self._facts: LabelFacts | None = None  # once known
 
     def read(self, graph: Graph) -> Graph:
         if graph.labels.dtype.kind != "f":
@@ -39,13 +49,45 @@ class Regression(NodeTask):
             )
         return graph
 
+    def facts(self) -> LabelFacts:
+        return self._facts or LabelFacts()
+
+    def recall(self, facts: LabelFacts) -> None:
+        self._facts = facts
+
+    def begin(self, worker: Worker) -> None:
+        if self._facts is not None or self.scale == "none":
+            return
+        shard = worker.shard
+        rows = shard.labels[shard.labelled & (shard.split == Split.TRAIN)].astype(np.float64)
+        labels = torch.from_numpy(rows.reshape(len(rows), math.prod(rows.shape[1:]))).to(worker.device)
+        known = ~labels.isnan()
+        count = worker.comm.all_reduce(known.sum(0).to(torch.float64)).clamp(min=1)
+        mean = worker.comm.all_reduce(labels.nansum(0)) / count
+        variance = worker.comm.all_reduce((labels - mean).square().nansum(0)) / count
+        deviation = torch.where(variance > 0, variance.sqrt(), 1.0)
+        self._facts = LabelFacts(mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()))
+
+    def _scale(self, outputs: Tensor) -> tuple[Tensor, Tensor]:  # [width] twice
+        """Returns mean and deviation of the labels, 0 and 1 where nothing is scaled."""
+        facts = self.facts()
+        if facts.mean is None or facts.deviation is None:
+            return outputs.new_zeros(1), outputs.new_ones(1)
+        return outputs.new_tensor(facts.mean), outputs.new_tensor(facts.deviation)
+
+    def _in_unit(self, outputs: Tensor) -> Tensor:
+        mean, deviation = self._scale(outputs)
+        return outputs * deviation + mean
+
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        error, known = _errors(outputs, labels)
+        mean, deviation = self._scale(outputs)
+        wanted = ((labels.reshape(outputs.shape) - mean.double()) / deviation.double()).to(outputs.dtype)
+        error, known = _errors(outputs, wanted)
         size = error.square() if self.loss == "squared" else error.abs()
         return size.sum(1) / known.sum(1).clamp(min=1)
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3]
-        error, known = _errors(outputs.to(torch.float64), labels)
+        error, known = _errors(self._in_unit(outputs.to(torch.float64)), labels)
         return torch.stack([error.abs().sum(), error.square().sum(), known.sum().to(torch.float64)])
 
     def figures(self, counts: Tensor) -> dict[str, float]:
@@ -53,6 +95,7 @@ class Regression(NodeTask):
         return {"mae": absolute / count, "rmse": (squared / count) ** 0.5}
 
     def predict(self, outputs: Tensor) -> Tensor:  # [k], or [k, numbers] of several
+        outputs = self._in_unit(outputs)
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
 

@@ -128,11 +128,9 @@ class WrappedStrategy(DDPStrategy):
             guard: Lets the optimiser step.
             local_rank: This rank among the ranks of this host.
         """
-        # Lightning takes the device of `local_rank`. On CPUs every entry is the same.
-        devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
         super().__init__(
             accelerator=None,
-            parallel_devices=devices if comm.device.type == "cuda" else [comm.device] * comm.world_size,
+            parallel_devices=[comm.device] * comm.world_size,  # Lightning takes the entry of `local_rank`
             cluster_environment=StartedRanks(comm, local_rank),
         )
         self._comm, self._meter, self._guard = comm, meter, guard

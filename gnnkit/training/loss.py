@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from gnnkit.errors import UserError
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.strategy import Batch
 from gnnkit.training.module import TrainingModule, copied
 from gnnkit.training.step import own_method
@@ -67,6 +68,11 @@ def _check(module: TrainingModule, model: nn.Module, batch: Batch, index: int) -
         return
     repeated = abs(loss(batch.total) - once) <= _TOLERANCE * abs(once)
     if _anywhere(suspect and repeated, module):
+        if isinstance(module.model, EdgeIndexModel):
+            raise UserError(
+                f"model={type(module.model).__name__}: training_step adds to the mean over the batch's rows, and each "
+                "worker would add it again: leave a penalty to trainer.weight_decay or to the optimiser, or use workers=1"
+            )
         raise UserError(
             f"model={type(module.model).__name__}: training_step must return a sum over batch.rows divided by "
             "batch.total, because gradients of ranks are added up, but the loss does not halve when batch.total "

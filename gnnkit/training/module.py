@@ -18,6 +18,7 @@ from torch.nn import Parameter
 
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.remote import LearnedRows
 from gnnkit.spans import active
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
@@ -314,6 +315,8 @@ class TrainingModule(hooks.OwnHooks):
             **keys: Further arguments of Lightning's `log`.
         """
         logged = (*_LOGGED, *self.task.names)
+        if name in logged and isinstance(self.model, EdgeIndexModel):
+            return  # as scripts of PyG do: the figure of all workers has this name already
         if name in logged:
             raise UserError(f"self.log({name!r}): every run logs {', '.join(logged)} itself, choose another name")
         if self.muted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,24 @@ def test_other_tasks_have_columns_of_their_own(tmp_path: Path) -> None:
     assert np.isfinite(links["score"]).all()
 
 
+def test_csv_says_what_parquet_says(tmp_path: Path) -> None:
+    ids = np.array([f'user "{i}", new' for i in range(40)])
+    graph = replace(random_graph(), node_ids=ids, labels=np.eye(40, 3, dtype=bool), class_names=NAMES)
+    keys = {"task": "multilabel", "write": ["predictions", "probabilities"]}
+    train(tmp_path / "parquet", graph, "parquet", **keys)
+    train(tmp_path / "csv", graph, "csv", **keys)
+    for name in ("predictions", "probabilities"):
+        table = columns(tmp_path / f"parquet/{name}.parquet")
+        with (tmp_path / f"csv/{name}.csv").open(newline="") as file:
+            found = list(csv.DictReader(file))
+        assert [row["id"] for row in found] == ids.tolist()
+        assert list(found[0]) == list(table)
+        for row, values in zip(found, zip(*table.values(), strict=True), strict=True):
+            for cell, value in zip(row.values(), values, strict=True):
+                told = ";".join(value) if isinstance(value, list) else value
+                assert cell == told or np.float32(cell) == np.float32(told)
+
+
 def test_values_of_programs_name_the_ids(tmp_path: Path) -> None:
     train(tmp_path / "run", replace(random_graph(), node_ids=IDS), "parquet", ["predictions"], model="pagerank")
     table = columns(tmp_path / "run/values.parquet")
@@ -97,5 +116,5 @@ def test_values_of_programs_name_the_ids(tmp_path: Path) -> None:
 
 
 def test_an_unknown_form_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="write_format=csv is not known: there are: npy, parquet"):
-        train(tmp_path / "run", random_graph(), "csv")
+    with pytest.raises(UserError, match="write_format=xlsx is not known: there are: csv, npy, parquet"):
+        train(tmp_path / "run", random_graph(), "xlsx")

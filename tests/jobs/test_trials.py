@@ -120,6 +120,22 @@ def test_words_are_scaled_by_rows_and_tables_never() -> None:
     assert trials.candidates(typed, "features")[0]["model"] == "rgcn"
 
 
+def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:
+    planned = trials.candidates(random_graph(), "features")
+    (learned,) = (each for each in planned if trials.learns(each))
+    assert planned.index(learned) == 2
+    assert not any(map(trials.learns, trials.candidates(random_graph(), "learned")))
+    fixed = {"task": "node_classification", "features.scale": "standard"}
+    kinds = [trials._settings(asked(), fixed, each, 1.0).features.scale for each in (planned[0], learned)]
+    assert kinds == ["standard", "auto"]
+    written = {
+        each.key: each
+        for each in init._replaced([init.Choice("features.scale", "standard", "uneven")], learned, "best of 3 trials")
+    }
+    assert "features.scale" not in written
+    assert "A new node needs a run of its own" in written["inputs"].why
+
+
 def test_what_is_not_tried_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     def why(graph: Graph, *overrides: str) -> str:
         _, found = init.by_evidence(asked(*overrides), graph)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -89,9 +88,9 @@ class Deep(nn.Module):
 class ByHand(nn.Module):
     """Sums, degrees and attention that use no layer of PyG."""
 
-    def __init__(self) -> None:
+    def __init__(self, p: float = 0.0) -> None:
         super().__init__()
-        self.lin, self.out = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+        self.lin, self.out, self.p = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, CLASSES), p
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         (source, destination), h = edge_index, self.lin(x)
@@ -99,10 +98,36 @@ class ByHand(nn.Module):
         edge_index = torch.stack([source[keep], destination[keep]])
         source, destination = edge_index[0], edge_index[1]
         scores = (h[source] * h[destination]).sum(-1) / (1 + degree(destination, x.size(0))[source, None].squeeze(1))
-        weights = softmax(scores, destination)
+        weights = F.dropout(softmax(scores, destination), self.p)
         z = torch.zeros_like(h).index_add(0, destination, weights[:, None] * h[source])
         out: Tensor = self.out(z + h)
         return out
+
+
+class Normed(Net):
+    """A normalisation over all nodes, between two layers."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__(pyg.SAGEConv(WIDTH, HIDDEN), pyg.SAGEConv(HIDDEN, CLASSES))
+        self.norm = norm
+
+    def forward(self, x: Tensor, adj_t: Tensor) -> Tensor:  # as in OGB's examples
+        out: Tensor = self.conv2(self.norm(self.conv1(x, adj_t)).relu(), adj_t)
+        return out
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "GraphNorm": lambda: pyg.GraphNorm(HIDDEN),
+    "PairNorm": pyg.PairNorm,
+    "PairNorm of each": lambda: pyg.PairNorm(scale=2.0, scale_individually=True),
+    "LayerNorm": lambda: pyg.LayerNorm(HIDDEN),
+    "LayerNorm plain": lambda: pyg.LayerNorm(HIDDEN, affine=False),
+    "InstanceNorm": lambda: pyg.InstanceNorm(HIDDEN),
+    "InstanceNorm affine": lambda: pyg.InstanceNorm(HIDDEN, affine=True, track_running_stats=True),
+    "MeanSubtractionNorm": pyg.MeanSubtractionNorm,
+    "GraphSizeNorm": pyg.GraphSizeNorm,
+    "DiffGroupNorm": lambda: pyg.DiffGroupNorm(HIDDEN, 2),
+}
 
 
 def mlp(width: int, out: int) -> nn.Module:
@@ -144,6 +169,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "Deep": Deep,
     "ByHand": ByHand,
     "data": two(pyg.GCNConv, OfData),
+    "cached": two(functools.partial(pyg.GCNConv, cached=True)),
+    "cached hops": two(functools.partial(pyg.SGConv, K=2, cached=True)),
+    **{name: functools.partial(lambda make: Normed(make()), make) for name, make in NORMS.items()},
     "edge_weight": two(pyg.GCNConv, Weighted),
     "edge_attr": two(lambda a, b: pyg.GATConv(a, b // 2, heads=2, edge_dim=EDGE_WIDTH), Featured),
 }
@@ -242,6 +270,20 @@ def test_several_columns_or_slices_are_refused_with_the_key(grid: tuple[int, int
         Threads.run(functools.partial(on_rank, shards, make_model("GCNConv")), ranks, timeout=20)
 
 
+class Rows(nn.Module):
+    """A layer, and a function of its rows."""
+
+    def __init__(self, conv: nn.Module, function: Callable[[Tensor], Tensor] = F.relu) -> None:
+        super().__init__()
+        self.conv, self.function = conv, function
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.function(self.conv(x, edge_index))
+
+
+CONV = functools.partial(pyg.SAGEConv, WIDTH, CLASSES)
+
+
 class Reading(nn.Module):
     """A model that does something with edges."""
 
@@ -319,7 +361,7 @@ def test_edges_of_an_earlier_step_are_refused() -> None:
         for _ in range(2):
             model(x, layers_of(shard, comm))
 
-    with pytest.raises(UserError, match="reads edges of an earlier step: keep none"):
+    with pytest.raises(UserError, match="reads edges of an earlier step, or in the backward pass: keep none"):
         Threads.run(twice, 1, timeout=20)
 
 
@@ -328,17 +370,16 @@ class Asks(nn.Module):
         return x
 
 
-class Lit(L.LightningModule):
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return x
+class Alone(nn.Module):
+    def forward(self, edge_index: Tensor) -> Tensor:
+        return edge_index
 
 
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
         (Asks, "model=Asks: forward asks for batch, and a graph gives x, edge_index, edge_weight and edge_attr"),
-        (Lit, "model=Lit: a LightningModule has steps of its own.*hand in the module"),
-        (two(functools.partial(pyg.GCNConv, cached=True)), r"model=Net: GCNConv\(cached=True\).*use cached=False"),
+        (Alone, r"model=Alone: forward\(edge_index\) takes no rows of features: write forward\(x, edge_index\)"),
         (
             lambda: Net(pyg.GCNConv(2, 2), pyg.BatchNorm(2, allow_single_element=True)),
             r"BatchNorm\(allow_single_element=True\).*use allow_single_element=False",
@@ -358,8 +399,36 @@ def test_what_the_graph_lacks_is_named() -> None:
         def forward(self, data: Any) -> Tensor:  # type: ignore[override]
             return super().forward(data) * data.batch
 
-    with pytest.raises(UserError, match=r"model=Times: forward reads data\.batch, and a graph gives x, edge_index"):
+    with pytest.raises(
+        UserError, match=r"model=Times: a step or forward reads data\.batch, and there are x, edge_index"
+    ):
         run_alone(two(pyg.GCNConv, Times)())
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (
+            lambda: Rows(CONV(), lambda x: (x, x)),
+            "forward must return one tensor with a row for each row of x, found tuple",
+        ),  # type: ignore[arg-type, return-value]
+        (lambda: Rows(CONV(), lambda x: x.sum(0)), r"a row for each row of x, found shape \[4\]"),
+    ],
+)
+def test_an_output_of_another_form_is_named(make: Callable[[], nn.Module], expected: str) -> None:
+    with pytest.raises(UserError, match=f"model=Rows: .*{expected}"):
+        run_alone(make())
+
+
+def test_what_a_layer_has_cached_before_is_neither_read_nor_lost() -> None:
+    model, graph = two(functools.partial(pyg.GCNConv, cached=True))().double(), make_graph(False)
+    fresh, x = copy.deepcopy(model), torch.from_numpy(graph.features)
+    model(x, torch.zeros(2, 1, dtype=torch.int64))
+    kept = model.conv1._cached_edge_index
+    assert kept is not None
+    torch.testing.assert_close(run_alone(model), run_alone(fresh))
+    assert model.conv1._cached_edge_index is kept
+    assert model.conv1.cached
 
 
 def test_an_adapted_module_has_the_parameters_and_names_of_its_own() -> None:
@@ -373,23 +442,9 @@ def test_an_adapted_module_has_the_parameters_and_names_of_its_own() -> None:
     assert type(model).__name__ == "GraphSAGE"
 
 
-class Rows(nn.Module):
-    """A layer, and a function of its rows."""
-
-    def __init__(self, conv: nn.Module, function: Callable[[Tensor], Tensor] = F.relu) -> None:
-        super().__init__()
-        self.conv, self.function = conv, function
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.function(self.conv(x, edge_index))
-
-
 class Dropped(Rows):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return super().forward(x, dropout_edge(edge_index, 0.5)[0])
-
-
-CONV = functools.partial(pyg.SAGEConv, WIDTH, CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -399,14 +454,16 @@ CONV = functools.partial(pyg.SAGEConv, WIDTH, CLASSES)
         (lambda: Rows(CONV(), nn.BatchNorm1d(CLASSES)), None),
         (lambda: Rows(CONV(), pyg.BatchNorm(CLASSES)), None),
         (lambda: pyg.models.GCN(WIDTH, HIDDEN, 2, CLASSES, dropout=0.5, norm="BatchNorm"), None),
-        (lambda: Rows(CONV(), pyg.GraphNorm(CLASSES)), "function: GraphNorm takes its statistics.*use nn.BatchNorm1d"),
+        *((lambda make=make: Normed(make()), None) for make in NORMS.values()),
+        (
+            lambda: Rows(CONV(), nn.InstanceNorm1d(CLASSES)),
+            "function: InstanceNorm1d takes its statistics.*BatchNorm1d",
+        ),
         (lambda: Rows(CONV(), lambda x: x - x.mean(0)), "the model: outputs on two ranks differ.*use nn.BatchNorm1d"),
         (lambda: Rows(CONV(aggr="lstm")), "conv.aggr_module: LSTMAggregation reads neighbours in an order"),
-        (
-            lambda: Rows(pyg.TransformerConv(WIDTH, 4, dropout=0.5)),
-            "conv: TransformerConv drops by torch's own Dropout",
-        ),
-        (lambda: Rows(pyg.GATConv(WIDTH, 4, dropout=0.5)), "conv: GATConv drops.*set its dropout to 0"),
+        (lambda: Rows(pyg.TransformerConv(WIDTH, 4, dropout=0.5)), None),
+        (lambda: Rows(pyg.GATConv(WIDTH, 4, dropout=0.5)), None),
+        (lambda: ByHand(p=0.5), "the model: torch's own Dropout differs on every layout"),
         (lambda: Dropped(CONV()), "the model: a draw of torch .rand. differs on every layout: draw by nn.Dropout only"),
     ],
 )
@@ -419,6 +476,48 @@ def test_parts_that_depend_on_the_number_of_workers_are_named(
     else:
         (line,) = found
         assert re.match(expected, line)
+
+
+def drop_edges(model: nn.Module, ranks: int) -> Tensor:  # [NODES, width]
+    """Computes outputs in training on some ranks."""
+    graph = make_graph(False)
+    owners = (np.arange(NODES) % ranks).astype(np.int32)
+    shards = list(cut_all(graph, Partition(owners, None, Grid(ranks, 1, 1))))
+
+    def part(comm: Communicator) -> Tensor:
+        shard = shards[comm.rank]
+        out: Tensor = adapted(copy.deepcopy(model))(torch.tensor(np.asarray(shard.features)), layers_of(shard, comm))
+        return out.detach()
+
+    rows = Threads.run(part, ranks, timeout=20)
+    return torch.cat(rows)[
+        torch.argsort(torch.cat([torch.from_numpy(shard.owned.astype(np.int64)) for shard in shards]))
+    ]
+
+
+@pytest.mark.parametrize("conv", [pyg.GATConv, pyg.GATv2Conv, pyg.TransformerConv])
+def test_dropped_attention_is_that_of_one_process(conv: Any) -> None:
+    torch.manual_seed(0)
+    model = Net(conv(WIDTH, 3, heads=2, dropout=0.5), conv(6, CLASSES, dropout=0.5)).double()
+    found = drop_edges(model, 3)
+    torch.testing.assert_close(found, drop_edges(model, 1), rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(found, drop_edges(model.eval(), 1))
+
+
+def test_half_of_the_edges_are_dropped_and_the_others_doubled() -> None:
+    class Kept(pyg.MessagePassing):  # type: ignore[misc]
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.propagate(edge_index, x=x)  # type: ignore[no-any-return]
+
+        def message(self, x_j: Tensor) -> Tensor:
+            values.append(F.dropout(torch.ones_like(x_j), 0.5))
+            return x_j
+
+    values: list[Tensor] = []
+    run_alone(Rows(Kept(), nn.Linear(WIDTH, CLASSES)))
+    assert set(values[0].unique().tolist()) == {0.0, 2.0}
+    assert 0.7 < float(values[0].mean()) < 1.3
+    assert len(values[0].unique(dim=0)) > 10  # each edge and column has a draw of its own
 
 
 def test_the_order_of_reads_is_compared_between_ranks() -> None:
