@@ -8,9 +8,9 @@ Each partitioner cuts each graph in a process of its own. `moved` is the words o
 aggregation over all ranks, as a share of the words when every rank reads all rows.
 `busiest` is the words of the busiest rank over the same mean. Words of a training epoch
 are these times the columns that are aggregated. `copies` is the replication factor.
-`nodes` and `edges` are largest over mean. `MB` is the memory that the cut adds to the
-mapped graph, at its peak. A name with `+min_words` or `+cover` is a partitioner with
-this `partition.border`.
+`nodes`, `edges` and `train` (training nodes) are largest over mean. `MB` is the memory
+that the cut adds to the mapped graph, at its peak. A name with `+min_words` or `+cover`
+is a partitioner with this `partition.border`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PARTITIONS = [
     "metis+cover",
 ]
 KINDS = ("rmat", "sbm", "grid2d")
-COLUMNS = ("moved", "busiest", "cut", "copies", "nodes", "edges", "seconds", "MB")
+COLUMNS = ("moved", "busiest", "cut", "copies", "nodes", "edges", "train", "seconds", "MB")
 
 
 def synthetic(kind: str, num_nodes: int, num_edges: int) -> Graph:
@@ -84,6 +84,7 @@ def cut(folder: Path, name: str, workers: int, options: list[str]) -> dict[str, 
         "copies": quality.replication_factor,
         "nodes": quality.balance()["nodes"],
         "edges": quality.balance()["edges"],
+        "train": quality.balance()["train_nodes"],
         "seconds": seconds,
         "MB": memory / 2**20,
     }

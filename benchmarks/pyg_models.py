@@ -10,6 +10,10 @@ rate, decay and epochs are equal. Figures are those of the model after the last 
 
     uv run python benchmarks/pyg_models.py --data path/to/cora.npz --models GCN GAT
     uv run python benchmarks/pyg_models.py --data path/to/cora.npz --sampled
+    uv run python benchmarks/pyg_models.py --data path/to/cora.npz --models SAGE --ours
+
+With `--ours` gnnkit trains its own model of that name, from first parameters of its
+own.
 """
 
 from __future__ import annotations
@@ -47,6 +51,7 @@ import gnnkit
 from gnnkit.dataset.npz import Npz
 
 HIDDEN, LR, DECAY = 32, 0.01, 5e-4
+OURS = {"GCN": "gcn", "SAGE": "sage"}  # gnnkit's models of the same layers
 
 
 class Two(nn.Module):
@@ -191,8 +196,13 @@ def accuracy(data: Data, model: nn.Module) -> float:
     return 100 * float((found == data.y[data.test_mask]).float().mean())
 
 
-def trained(data: Data, model: nn.Module, workers: int, seed: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Trains by gnnkit. Returns the accuracy, and the difference of logits."""
+def trained(
+    data: Data, model: nn.Module | dict[str, Any], workers: int, seed: int, options: argparse.Namespace
+) -> tuple[float, float]:
+    """Trains by gnnkit. Returns the accuracy, and the difference of logits.
+
+    `model` is a module, or the keys of a model of gnnkit.
+    """
     keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": workers, "comm": "threads", "seed": seed}
     if options.sampled:
         keys["strategy"] = {"name": "individual_sample", "batch_size": max(64 // workers, 1)}
@@ -201,7 +211,8 @@ def trained(data: Data, model: nn.Module, workers: int, seed: int, options: argp
     with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         run = Path(folder) / "run"
         result = gnnkit.train(data, model=model, folder=run, write=["logits"], report=False, logger="none", **keys)
-        loaded, written = gnnkit.load(run, model), np.load(run / "logits.npy")
+        loaded = gnnkit.load(run, model) if isinstance(model, nn.Module) else gnnkit.load(run)
+        written = np.load(run / "logits.npy")
         with torch.no_grad():
             expected = loaded.eval()(data.x, data.edge_index).numpy()
     difference = float(np.abs(written - expected).max() / np.abs(expected).max())
@@ -217,17 +228,23 @@ def main() -> None:
     names = list(models(torch.ones(1)))
     parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--sampled", action="store_true", help="train gnnkit in sampled batches")
+    parser.add_argument("--ours", action="store_true", help=f"gnnkit trains its own model: {', '.join(OURS)}")
     options = parser.parse_args()
+    if options.ours:
+        options.models = [name for name in options.models if name in OURS]
     data = read(options.data)
     makers = models(torch.bincount(degree(data.edge_index[1], data.num_nodes, dtype=torch.int64)))
     columns = ["model", "PyG", *(f"gnnkit, {n} workers" for n in options.workers), "logits"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for name in options.models:
-        print(f"| {name} | {' | '.join(row(data, makers[name], options))} |", flush=True)
+        ours = {"name": OURS[name], "hidden": HIDDEN, "dropout": 0.5} if options.ours else None
+        print(f"| {name} | {' | '.join(row(data, makers[name], options, ours))} |", flush=True)
 
 
-def row(data: Data, make: Callable[[int, int], nn.Module], options: argparse.Namespace) -> list[str]:
-    """Measures one model with all seeds."""
+def row(
+    data: Data, make: Callable[[int, int], nn.Module], options: argparse.Namespace, ours: dict[str, Any] | None
+) -> list[str]:
+    """Measures one model with all seeds. `ours` are the keys of gnnkit's own one."""
     figures: dict[int, list[float]] = {workers: [] for workers in (0, *options.workers)}
     largest = 0.0
     for seed in range(options.seeds):
@@ -237,7 +254,7 @@ def row(data: Data, make: Callable[[int, int], nn.Module], options: argparse.Nam
         figures[0].append(plain(data, model, options.epochs))
         for workers in options.workers:
             model.load_state_dict(start)
-            found, difference = trained(data, model, workers, seed, options)
+            found, difference = trained(data, ours or model, workers, seed, options)
             figures[workers].append(found)
             largest = max(largest, difference)
     cells = [f"{statistics.mean(each):.1f} ± {statistics.pstdev(each):.1f}" for each in figures.values()]

@@ -226,7 +226,7 @@ def common(options: argparse.Namespace) -> list[str]:
     trainer = [f"trainer.max_epochs={options.epochs}", f"trainer.check_val_every_n_epoch={options.every}"]
     if options.threads:
         data.append("comm=threads")
-    return [*data, f"partition={options.partition}", f"model.hidden={options.hidden}", *trainer, *ALWAYS]
+    return [*data, f"partition={options.partition}", f"model.hidden={options.hidden}", *trainer, *ALWAYS, *options.set]
 
 
 def parse(doc: str | None, store: Path, rows: Rows, quick: Sequence[str]) -> tuple[argparse.Namespace, Rows]:
@@ -243,6 +243,7 @@ def parse(doc: str | None, store: Path, rows: Rows, quick: Sequence[str]) -> tup
     parser.add_argument("--raw", action="store_true", help="features of --data as they are, rows not divided by sums")
     parser.add_argument("--nodes", type=int, default=20_000, help="of the block model (default: 20000)")
     parser.add_argument("--partition", default="1d", help="as gnnkit's key (default: 1d)")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further overrides of all rows")
     parser.add_argument("--hidden", type=int, default=64, help="width of the model (default: 64)")
     parser.add_argument("--epochs", type=int, default=100, help="of every run (default: 100)")
     parser.add_argument("--every", type=int, default=2, help="epochs between validations (default: 2)")

@@ -199,6 +199,9 @@ def _start(
         alone: Whether one worker may train a small graph. Default: as configured.
     """
     from gnnkit import config, jobs, settings
+    from gnnkit.launch.child import end_if_started_anew
+
+    end_if_started_anew()
 
     def settle(overrides: Sequence[str]) -> settings.Settings:
         settled = settings.settle(config.compose(config.with_data(overrides, overrides if own is None else own)))

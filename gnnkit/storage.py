@@ -25,7 +25,7 @@ from gnnkit.errors import UserError
 
 Array = npt.NDArray[Any]
 
-_META = "meta.json"
+META = "meta.json"
 # NumPy parses headers as Python. CPython 3.11 counts the depth of all threads at once,
 # and raises SystemError if another thread parses at the same moment.
 _reading = threading.Lock()
@@ -185,7 +185,7 @@ def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        with _synced(temporary / _META) as file:
+        with _synced(temporary / META) as file:
             file.write(json.dumps(meta).encode())
         _sync(temporary)
         _move(temporary, folder)
@@ -196,7 +196,7 @@ def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
     """Completes a folder whose arrays were written one by one, with `meta`."""
-    write_atomically(folder / _META, json.dumps(meta).encode())
+    write_atomically(folder / META, json.dumps(meta).encode())
 
 
 def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -204,28 +204,34 @@ def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
     Raises `UserError` naming the file at fault.
     """
-    check_regular(folder / _META)
+    check_regular(folder / META)
     try:
-        meta = json.loads((folder / _META).read_bytes())
+        meta = json.loads((folder / META).read_bytes())
     except OSError as error:
-        raise UserError(f"{folder / _META}: {error.strerror}") from error
+        raise UserError(f"{folder / META}: {error.strerror}") from error
     except ValueError as error:
-        raise UserError(f"{folder / _META} is not JSON: {error}") from error
+        raise UserError(f"{folder / META} is not JSON: {error}") from error
     if not isinstance(meta, dict):
-        raise UserError(f"{folder / _META} holds no JSON object")
+        raise UserError(f"{folder / META} holds no JSON object")
     return {path.stem: read_npy(path) for path in sorted(folder.glob("*.npy"))}, meta
 
 
 def _is_ours(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / _META).is_file() or not any(folder.iterdir()))
+    return folder.is_dir() and ((folder / META).is_file() or not any(folder.iterdir()))
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file. At any time, the file has the old content or the new."""
+def write_atomically(path: Path, *content: bytes | memoryview) -> None:
+    """Replaces a file. At any time, the file has the old content or the new.
+
+    Args:
+        path: The file.
+        *content: The new content, in pieces.
+    """
     temporary = _beside(path)
     try:
         with _synced(temporary) as file:
-            file.write(content)
+            for piece in content:
+                file.write(piece)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ SHELLS = ("bash", "zsh", "fish")
         ("gnnkit trainer.checkpoint=", {"trainer.checkpoint=true", "trainer.checkpoint=false"}),
         ("gnnkit job=pr", {"job=predict"}),
         ("gnnkit on_exists=re", {"on_exists=refuse", "on_exists=resume", "on_exists=replace"}),
-        ("gnnkit plan.", {"plan.flops=", "plan.bandwidth=", "plan.latency=", "plan.memory="}),
+        ("gnnkit plan.", {"plan.flops=", "plan.bandwidth=", "plan.latency=", "plan.memory=", "plan.ranks_per_host="}),
         ("gnnkit -m hydra/sweeper=", {"hydra/sweeper=basic", "hydra/sweeper=optuna"}),
         ("gnnkit -m hydra/sweeper=optuna hydra.sweeper.n_", {"hydra.sweeper.n_trials=", "hydra.sweeper.n_jobs="}),
         ("gnnkit --m", {"--multirun"}),

@@ -67,6 +67,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "plan.flops": [0, -1, NAN, INF, 1e10],
     "plan.bandwidth": [0, -1, NAN, INF, 1e10],
     "plan.latency": [-1, NAN, INF, 1e10],
+    "plan.ranks_per_host": [0, -1, 1.5, "x"],
     "plan.memory": [0, -1, NAN, INF, 1e10],
     "sampler.fanouts": [[], [-2], [2.5], ["a"], [True], [2**70], "all"],
     "sampler.num_hops": [*COUNT, 10**6],

@@ -62,7 +62,8 @@ class EdgeFolder(Dataset):
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
     `labels.npy` may take the place of the column `label`, in any form of
-    `Graph.labels`.
+    `Graph.labels`, and `split.npy` that of the column `split`, names or codes for
+    `Split.of`.
 
     The arguments `src`, `dst`, `id` and `label` name columns of other names, and
     `ignore` names columns of either table that are left out.
@@ -161,7 +162,7 @@ class EdgeFolder(Dataset):
             self.num_nodes if ids is None else len(ids),
             features=features,
             labels=labels,
-            split=nodes.splits("split") if nodes else None,
+            split=self.either("split", nodes.splits("split") if nodes else None, nodes.name if nodes else ""),
             weight=np.concatenate([table.numbers("weight") for table in tables]) if "weight" in first.names else None,
             edge_features=np.concatenate([table.rows(further) for table in tables]) if further else None,
             feature_names=names,
@@ -217,13 +218,23 @@ class EdgeFolder(Dataset):
         return rows, nodes.column_names(columns), nodes.category_of(columns), missing
 
     def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
-        array = self.array("labels")
         if self.label != "label" and nodes is not None:
             self.asked("label", nodes.names, nodes.name)
         labels, names = nodes.labels(self.label) if nodes else (None, None)
-        if nodes and labels is not None and array is not None:
-            raise UserError(f"labels.npy and {nodes.name} both hold labels")
-        return (array, None) if labels is None else (labels, names)
+        return self.either("labels", labels, nodes.name if nodes else ""), names
+
+    def either(self, name: str, column: Array | None, table: str) -> Array | None:
+        """Returns a column of the table of nodes, or else the .npy of this name.
+
+        Args:
+            name: labels or split.
+            column: [num_nodes, ...], or None where the table has no such column.
+            table: name of the table.
+        """
+        array = self.array(name)
+        if array is not None and column is not None:
+            raise UserError(f"{name}.npy and {table} both hold {'a split' if name == 'split' else name}")
+        return array if column is None else column
 
     def array(self, name: str) -> Array | None:
         """Maps an .npy of the folder, if there is one of this name."""

@@ -23,7 +23,8 @@ from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import attend, serves
 from gnnkit.kernels.dropout import derive, kept
 from gnnkit.kernels.sums import Factors, wide
-from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
+from gnnkit.partition.degrees import Degrees
+from gnnkit.partition.loops import AddedLoops, mean_in_edges
 
 # Time of one number of an edge in a sum over that of one multiplication in a product.
 # Sums wait for memory.
@@ -48,7 +49,18 @@ class ById:
         return self._values[np.searchsorted(self._ids, ids)]
 
 
-Values = npt.NDArray[Any] | ById  # by the numbers of blocks
+class Computed:
+    """Values computed for the ids that are asked for, read like an array of all."""
+
+    def __init__(self, of: Callable[[Ids], npt.NDArray[Any]]) -> None:
+        """Computes nothing. `of` returns the values of ids, [k] -> [k, ...]."""
+        self._of = of
+
+    def __getitem__(self, ids: Ids) -> npt.NDArray[Any]:  # [k] -> [k, ...]
+        return self._of(ids)
+
+
+Values = npt.NDArray[Any] | ById | Computed  # by the numbers of blocks
 
 
 class LayerValues(ABC):
@@ -96,7 +108,10 @@ class LayerValues(ABC):
 
 
 class BlockLayers(LayerValues):
-    """The values of a whole graph at hand, each computed at first use."""
+    """The values of a whole graph at hand, computed for the nodes of a block.
+
+    No rank holds a number for each node. Ranks of a process share the degrees.
+    """
 
     def __init__(
         self, graph: Graph, model: object, dtype: torch.dtype, device: torch.device, pool: Pool | None = None
@@ -114,6 +129,23 @@ class BlockLayers(LayerValues):
         self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
         self.weight, self.edge_features = graph.csc.weight, graph.edge_features
         self.self_loops = bool(getattr(model, "self_loops", False))
+        self._read_degrees()
+
+    def _read_degrees(self) -> None:
+        """Reads degrees of nodes when these are asked for."""
+        known = Degrees.of(self.graph.csc)
+        self.gets_loop = Computed(lambda nodes: ~known.looped(nodes))
+        self.graph_in_degree = Computed(known.in_degree)
+        self.in_degree = Computed(lambda nodes: self._with_loop(known.in_degree(nodes), nodes))
+        self.out_degree = Computed(lambda nodes: self._with_loop(known.out_degree(nodes), nodes))
+        self._read_factors()
+
+    def _read_factors(self) -> None:
+        self.inverse_sqrt_in_degree = Computed(lambda nodes: inverse_sqrt(self.in_degree[nodes]))
+        self.inverse_sqrt_out_degree = Computed(lambda nodes: inverse_sqrt(self.out_degree[nodes]))
+
+    def _with_loop(self, degree: Floats, nodes: Ids) -> Floats:
+        return degree + self.gets_loop[nodes] if self.self_loops else degree
 
     def num_in_edges(self, nodes: Ids) -> Ids:
         indptr, nodes = self.graph.csc.indptr, nodes.astype(np.int64)
@@ -130,8 +162,7 @@ class BlockLayers(LayerValues):
         gets_loop = self.gets_loop  # before the copy, which then has the nodes too
         own, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
         weight = np.ones(len(part.indices)) if csc.weight is None else csc.weight[part.edge_ids]
-        for name in ("inverse_sqrt_in_degree", "inverse_sqrt_out_degree"):
-            own.__dict__.pop(name, None)  # the whole graph's
+        own._read_factors()
         rows = np.repeat(np.arange(part.num_dst), np.diff(part.indptr))
         loops = gets_loop[nodes].astype(np.float64) if self.self_loops else np.zeros(len(nodes))
         incoming = np.bincount(rows, weight, len(nodes)).astype(np.float64)
@@ -151,31 +182,6 @@ class BlockLayers(LayerValues):
         whole = np.zeros((self.num_nodes, *values.shape[1:]), values.dtype)
         whole[nodes] = values
         return whole
-
-    @cached_property
-    def graph_in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
-        return self.graph.csc.in_degree()
-
-    @cached_property
-    def in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
-        return self.graph_in_degree + self.gets_loop if self.self_loops else self.graph_in_degree
-
-    @cached_property
-    def out_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
-        degree = self.graph.csc.out_degree()
-        return degree + self.gets_loop if self.self_loops else degree
-
-    @cached_property
-    def inverse_sqrt_in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
-        return inverse_sqrt(self.in_degree)
-
-    @cached_property
-    def inverse_sqrt_out_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
-        return inverse_sqrt(self.out_degree)
-
-    @cached_property
-    def gets_loop(self) -> npt.NDArray[np.bool_]:  # type: ignore[override]  # [num_nodes]
-        return ~looped(self.graph.csc)
 
     @cached_property
     def mean_edge_features(self) -> Floats | None:  # type: ignore[override]  # [num_nodes, edge_width]

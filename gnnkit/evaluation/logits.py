@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import BlockLayers, Engine, Rows, ShardAdjacency
 from gnnkit.engine.lent import lent
-from gnnkit.graph import Floats, Graph, Ids, SparseFeatures
+from gnnkit.graph import SPLITS, Floats, Graph, Ids, SparseFeatures
 from gnnkit.kernels.products import fast_products
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.remote import FeatureStore, LearnedRows, TableFeatures
@@ -27,6 +27,7 @@ T = TypeVar("T")
 MIB = 2**20
 COPIES = 4  # rows that a layer holds at a time for each row that it reads: input, product, message, output
 FAULT_AROUND = 2**16  # bytes of a mapped file that the system brings in with one that is read
+SOME = 1 << 18  # nodes whose costs are looked at together
 BYTES_PER_EDGE = 64  # ids and weights, in the block and in its kernels
 
 
@@ -42,6 +43,7 @@ class Evaluation(ABC):
         memory: float,
         scratch: Path | None = None,
         learned: LearnedRows | None = None,
+        splits: Collection[str] | None = None,
     ) -> Evaluation:
         """Chooses the evaluation for the data that a worker holds. Collective.
 
@@ -51,10 +53,12 @@ class Evaluation(ABC):
             memory: MiB that one chunk of nodes may take, where the graph is at hand.
             scratch: A folder that all ranks see, for the rows between two layers.
             learned: The learned input rows. None: input rows are features.
+            splits: Names of the splits that are read. The evaluation may then leave out
+                all other nodes, and `worker` too. None: all nodes are read.
         """
         if worker.graph is None or worker.fetches or isinstance(model, EdgeIndexModel):
             return ShardEvaluation(worker, learned)
-        return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned)
+        return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned, splits)
 
     def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
         """Returns figures of the logits of all nodes. Collective.
@@ -117,9 +121,12 @@ class ChunkEvaluation(Evaluation):
         memory: float,
         scratch: Path | None,
         learned: LearnedRows | None,
+        splits: Collection[str] | None = None,
     ) -> None:
-        self.worker, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
-        self._learned = learned
+        self._whole, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
+        fits = graph.num_edges * BYTES_PER_EDGE <= self._memory  # so leaving nodes out saves little
+        self._learned, self._all = learned, splits is None or learned is not None or fits
+        self.worker = worker if self._all else _of_splits(worker, splits or ())
         self._blocks = BlockLayers(graph, model, worker.dtype, worker.device)
 
     def _logits(self, model: nn.Module) -> Tensor:
@@ -130,8 +137,8 @@ class ChunkEvaluation(Evaluation):
     def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
         table = self._graph.features
-        keeps = isinstance(table, SparseFeatures) or self.worker.disk is not None
-        features = self.worker.features if keeps else self._bounded(np.asarray(table))
+        keeps = isinstance(table, SparseFeatures) or self._whole.disk is not None
+        features = self._whole.features if keeps else self._bounded(np.asarray(table))
         files: list[_Rows] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
@@ -145,28 +152,63 @@ class ChunkEvaluation(Evaluation):
             return self._bounded(files[-1].rows)
 
         try:
+            read = self._read_after(num_layers, scratch)
             if self._learned is not None:
                 features = shared([(self.worker.owned, self._learned.owned.detach())])
             for layer in range(num_layers - 1):
-                features = shared(self._layer(model, layer, features))
-            return torch.cat([rows for _, rows in self._layer(model, num_layers - 1, features)])
+                features = shared(self._layer(model, layer, read[layer], features))
+            return _joined(self._layer(model, num_layers - 1, read[-1], features), len(read[-1]))
         finally:
             for file in files:
                 file.remove(self.worker)
 
-    def _layer(self, model: nn.Module, layer: int, features: FeatureStore) -> Iterator[tuple[Ids, Tensor]]:
-        """Computes the rows of the owned nodes after one layer, chunk by chunk.
+    def _read_after(self, num_layers: int, scratch: Path) -> list[Ids]:  # [num_layers] of [k]
+        """Finds this rank's nodes whose rows are read after each layer. Collective.
 
-        Gives one empty chunk where nothing is owned.
+        After the last layer these are the nodes of the worker, and after the layer
+        before also those with an edge to one of these.
         """
-        first = self.worker.owned[:1]  # alone: only the model knows how wide its rows are
-        rows = self._after(model, layer, first, features)
-        yield first, rows
-        rest = self.worker.owned[1:]
-        if len(rest):
-            width = features.width_held(model)
-            for nodes in chunks(rest, self._costs(rest, width, math.prod(rows.shape[1:])), self._memory):
-                yield nodes, self._after(model, layer, nodes, features)
+        read = [self.worker.owned]
+        if self._all:
+            return read * num_layers
+        for layer in range(num_layers - 1):
+            marks = _Rows(scratch / f".read-{layer}", self._graph.num_nodes)
+            try:
+                marks.write(read[0], torch.ones(len(read[0]), dtype=torch.bool), self.worker)
+                for nodes in self._pieces(read[0], lambda edges: edges * float(BYTES_PER_EDGE)):
+                    (block,) = FullSampler(num_hops=1).sample(self._graph.csc, nodes, key=0).blocks
+                    marks.write(block.src_nodes, torch.ones(len(block.src_nodes), dtype=torch.bool), self.worker)
+                    forget_pages(self._graph.csc.indices)
+                marks.share(self.worker)
+                read.insert(0, self._whole.owned[marks.rows[self._whole.owned]])
+                marks.share(self.worker)
+            finally:
+                marks.remove(self.worker)
+        return read
+
+    def _layer(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Iterator[tuple[Ids, Tensor]]:
+        """Computes the rows of nodes of this rank after one layer, chunk by chunk.
+
+        Gives one empty chunk where there are no nodes.
+        """
+        rows = self._after(model, layer, nodes[:1], features)  # alone: only the model knows how wide its rows are
+        yield nodes[:1], rows
+        width = max(features.width_held(model), math.prod(rows.shape[1:]))
+        bytes_of_row = width * torch.empty(0, dtype=self.worker.dtype).element_size()
+        for chunk in self._pieces(nodes[1:], lambda edges: (edges + 1) * (BYTES_PER_EDGE + COPIES * bytes_of_row)):
+            yield chunk, self._after(model, layer, chunk, features)
+
+    def _pieces(self, nodes: Ids, cost: Callable[[Floats], Floats]) -> Iterator[Ids]:
+        """Cuts nodes into chunks of the memory that is allowed. None for no nodes.
+
+        Args:
+            nodes: [num_nodes] ids.
+            cost: Estimates the bytes of nodes from their numbers of in-edges [k].
+        """
+        indptr = self._graph.csc.indptr
+        for first in range(0, len(nodes), SOME):
+            some = nodes[first : first + SOME]
+            yield from chunks(some, cost((indptr[some + 1] - indptr[some]).astype(np.float64)), self._memory)
 
     def _after(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Tensor:
         """Computes the rows of `nodes` after a layer, from all in-neighbours' rows."""
@@ -186,19 +228,13 @@ class ChunkEvaluation(Evaluation):
         more = int(self.worker.comm.all_reduce(most).max()) - len(found)
         return found + [self.worker.owned[:0]] * more
 
-    def _costs(self, nodes: Ids, width: float, width_after: int) -> Floats:  # [num_nodes]
-        """Estimates the bytes that the in-edges of each node and their rows take."""
-        edges = np.diff(self._graph.csc.indptr)[nodes] + 1.0
-        widest = max(width, width_after) * torch.empty(0, dtype=self.worker.dtype).element_size()
-        return edges * (BYTES_PER_EDGE + COPIES * widest)
-
     def _bounded(self, table: Floats) -> FeatureStore:
         return _BoundedTable(table, self.worker.dtype, self.worker.device, self._memory)
 
     def _by_neighbourhood(self, model: nn.Module) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
         sampler, owned = FullSampler(num_hops=num_layers), self.worker.owned
-        features = self._learned or self.worker.features
+        features = self._learned or self._whole.features
         rows = np.minimum(sampler.costs(self._graph.csc, owned), self._graph.num_nodes)
         itemsize = torch.empty(0, dtype=self.worker.dtype).element_size()
         parts, found = [], list(chunks(owned, rows * COPIES * features.width * itemsize, self._memory))
@@ -224,6 +260,26 @@ def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
         stop = max(int(np.searchsorted(ends, spent + budget, side="right")), start + 1)
         yield nodes[start:stop]
         start = stop
+
+
+def _of_splits(worker: Worker, splits: Collection[str]) -> Worker:
+    """Returns the worker with the nodes of some splits alone, and no edges of these."""
+    shard = worker.shard
+    chosen = np.flatnonzero(np.isin(shard.split, [SPLITS[name] for name in splits]))
+    own = {name: getattr(shard, name)[chosen] for name in ("owned", "labels", "split")}
+    return replace(worker, shard=replace(shard, **own))
+
+
+def _joined(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [count, ...]
+    """Joins rows that come in pieces, the first of which says their form."""
+    _, rows = next(parts)
+    whole = rows.new_empty((count, *rows.shape[1:]))
+    whole[: len(rows)] = rows
+    end = len(rows)
+    for _, rows in parts:
+        whole[end : end + len(rows)] = rows
+        end += len(rows)
+    return whole
 
 
 class _BoundedTable(TableFeatures):

@@ -21,6 +21,7 @@ class Pipelined(RowExchange):
     keeps_state = True
     needs_in_edges = True
     every_epoch = True
+    costs = "rows are late. In 100 epochs this lost 0 to 7 points of accuracy on four graphs"
 
     def __init__(self, staleness: int = 1, smoothing: float = 0.0) -> None:
         """Checks the numbers.
@@ -31,6 +32,8 @@ class Pipelined(RowExchange):
         """
         self.staleness = whole("exchange.staleness", staleness, 0, MAX_COUNT)
         self.smoothing = share("exchange.smoothing", smoothing)
+        if self.staleness == 0:
+            self.costs = ""
 
     def schedule(self) -> Schedule:
         return PipelinedRows(self.staleness, self.smoothing)

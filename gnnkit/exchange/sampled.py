@@ -29,10 +29,13 @@ class Sampled(RowExchange):
 
     needs_in_edges = True
     every_epoch = True
+    costs = "some rows are left out. In 100 epochs a share of 0.1 lost 0 to 7 points of accuracy on four graphs"
 
     def __init__(self, keep: float = 0.1) -> None:
         """Checks the share of the boundary rows that travels, in [0, 1]. 1 is exact."""
         self.keep = real("exchange.keep", keep, 0, 1)
+        if self.keep == 1:
+            self.costs = ""
 
     def schedule(self) -> Schedule:
         return SampledRows(self.keep)

@@ -49,7 +49,7 @@ _NAMES = (
 )  # fields that a saved graph keeps as JSON
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Graph:
     """A graph with features, labels and splits of nodes, and features of edges.
 
@@ -457,23 +457,17 @@ class Graph:
         return from_ogb(Path(folder), split, add_inverse_edge)
 
     @classmethod
-    def load(cls, folder: str | Path, *, reads_features: bool = True) -> Graph:
+    def load(cls, folder: str | Path) -> Graph:
         """Maps a graph that was saved, read-only.
 
-        Raises `UserError` naming file and place.
-
-        Args:
-            folder: the folder.
-            reads_features: whether to look at each number of the features, which reads
-                their file once. Otherwise the columns have no names.
+        Looks at each value once. Raises `UserError` naming file and place.
         """
         folder = Path(folder)
         arrays, meta = load_arrays(folder)
         try:
-            features = read_features(arrays)
-            found = cls(
+            return cls(
                 CSC(arrays["indptr"], arrays["indices"], arrays.get("weight")),
-                features if reads_features else np.empty((len(features), 0), np.float32),
+                read_features(arrays),
                 arrays["labels"],
                 arrays["split"],
                 arrays.get("edge_features"),
@@ -484,28 +478,36 @@ class Graph:
                 node_ids=arrays.get("node_ids"),
                 edge_types=arrays.get("edge_types"),
                 node_types=meta.get("node_types"),
-                missing=arrays.get("missing") if reads_features else None,
-                **(_names(meta) if reads_features else _names(meta) | {"feature_names": None}),
+                missing=arrays.get("missing"),
+                **_names(meta),
             )
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
         except ValueError as error:
             raise UserError(f"{folder}: {error}") from error
-        if not reads_features:
-            set_fields(found, features=features)
-        return found
 
     @classmethod
-    def trusted(cls, folder: Path) -> Graph:
-        """Maps a graph that gnnkit has written just now, without a look at each value.
+    def trusted(cls, folder: Path, *, features: bool = True) -> Graph:
+        """Maps a graph that gnnkit has written, without a look at each value.
 
-        Features must be dense.
+        So a file larger than memory is not read. Native code looks at each edge that it
+        reads.
+
+        Args:
+            folder: the folder.
+            features: whether the graph has its features. Otherwise their width is 0.
         """
         arrays, meta = load_arrays(folder)
-        graph, indptr = cls.__new__(cls), arrays.pop("indptr")
-        csc = CSC.trusted(indptr, arrays.pop("indices"), arrays.pop("weight", None), len(indptr) - 1)
-        rest = {each.name: arrays.get(each.name) for each in fields(cls)}
-        set_fields(graph, **{**rest, "csc": csc, "node_types": meta.get("node_types"), **_names(meta)})
+        graph, indptr = cls.__new__(cls), arrays["indptr"]
+        csc = CSC.trusted(indptr, arrays["indices"], arrays.get("weight"), len(indptr) - 1)
+        rest = {each.name: arrays.get(each.name) for each in fields(cls)} | _names(meta)
+        if features:
+            rest["features"] = read_features(arrays)
+        else:
+            rest |= dict.fromkeys(("feature_names", "category_of", "missing"))
+            rest["features"] = np.empty((len(indptr) - 1, 0), np.float32)
+        rest["node_types"] = node_types_of(meta.get("node_types"), len(indptr) - 1)
+        set_fields(graph, **{**rest, "csc": csc})
         return graph
 
     def save(self, folder: str | Path) -> None:

@@ -20,6 +20,7 @@ from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.monitor import Monitor
+from gnnkit.training.saving import Checkpoints, PeriodicCheckpoint
 from gnnkit.training.schedule import Plateau, Schedule, Schedules
 from gnnkit.training.step import LOSS, own_method
 from gnnkit.training.timely import TimelyCheckpoint
@@ -143,17 +144,21 @@ def resumed(job: RankJob) -> list[resume.Resume]:
     return [] if path is None else [resume.Resume(resume.load(path), resumable(job), ends=ends)]
 
 
-def periodic(job: RankJob) -> list[Callback]:
+def checkpoints(job: RankJob) -> Checkpoints:
+    """Says where the run saves."""
+    return Checkpoints(job.folder / resume.FILE, resumable(job), job.settings.trainer.keep_checkpoints)
+
+
+def periodic(job: RankJob, checkpoints: Checkpoints) -> list[Callback]:
     """Makes the callbacks that save checkpoints, unless checkpoints are turned off."""
     settings = job.settings.trainer
     if not settings.checkpoint:
         return []
-    path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
-    at_start, keep = settings.on_nan == "rollback", settings.keep_checkpoints
-    regular = resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start, keep=keep)
+    epochs, steps = settings.checkpoint_every, settings.checkpoint_every_n_steps
+    regular = PeriodicCheckpoint(checkpoints, epochs, steps, at_start=settings.on_nan == "rollback")
     if not job.sync().lockstep:
         return [regular]
-    return [regular, TimelyCheckpoint(regular.save, settings.checkpoint_every_minutes)]
+    return [regular, TimelyCheckpoint(checkpoints, settings.checkpoint_every_minutes)]
 
 
 def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> list[Monitor]:
@@ -185,7 +190,7 @@ def schedule(job: RankJob) -> Schedules | None:
     return Schedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
 
 
-def guard(job: RankJob, saved: list[resume.Resume]) -> Guard:
+def guard(job: RankJob, saved: list[resume.Resume], checkpoints: Checkpoints) -> Guard:
     """Makes the guard against numbers that are not finite.
 
     Raises `UserError` for `rollback` without checkpoints, and where ranks decide alone.
@@ -198,5 +203,5 @@ def guard(job: RankJob, saved: list[resume.Resume]) -> Guard:
         )
     if settings.on_nan == "rollback" and not settings.checkpoint:
         raise UserError("trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false")
-    path = job.folder / resume.FILE if settings.checkpoint else None
-    return Guard(settings.on_nan, path, saved[0].path if saved else None)
+    own = checkpoints if settings.checkpoint else None
+    return Guard(settings.on_nan, own, saved[0].path if saved else None)

@@ -8,17 +8,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from gnnkit.engine import Tally
 from gnnkit.jobs.device import device_name
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.rows import all_ranks
+from gnnkit.jobs.rows import all_ranks, write_rows
 from gnnkit.kernels.products import library
+from gnnkit.result.folder import WORDS
 from gnnkit.result.result import versions
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
+from gnnkit.watch.channel import LEADER
 from gnnkit.watch.watch import Watch
 
 if TYPE_CHECKING:  # programs have figures too, and run without Lightning
@@ -102,8 +105,8 @@ def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
     return all_ranks({name: count // max(repetitions, 1) for name, count in totals.items()}, worker)
 
 
-def words_between(tally: Tally, repetitions: int, worker: Worker) -> list[list[int]] | None:
-    """Returns the words of one epoch from each rank to each, [from][to]. Collective.
+def words_between(tally: Tally, repetitions: int, worker: Worker) -> Tensor | None:
+    """Returns the words of one epoch from each rank to each. Collective.
 
     Args:
         tally: The exchanges of this rank.
@@ -111,7 +114,7 @@ def words_between(tally: Tally, repetitions: int, worker: Worker) -> list[list[i
         worker: This rank.
 
     Returns:
-        The matrix, or None for more than `MAX_RANKS` ranks.
+        [from, to] int64 on the leader. None elsewhere, and for more than `MAX_RANKS`.
     """
     num_ranks = worker.comm.world_size
     if num_ranks > MAX_RANKS:
@@ -119,8 +122,8 @@ def words_between(tally: Tally, repetitions: int, worker: Worker) -> list[list[i
     table = torch.zeros(num_ranks, num_ranks, dtype=torch.int64, device=worker.device)
     for (_, _, peer), count in tally.words.items():
         table[peer, worker.comm.rank] += count
-    matrix: list[list[int]] = (worker.comm.all_reduce(table) // max(repetitions, 1)).tolist()
-    return matrix
+    matrix = worker.comm.all_reduce(table) // max(repetitions, 1)
+    return matrix if worker.comm.rank == LEADER else None
 
 
 def _num_parameters(module: TrainingModule) -> int:
@@ -137,6 +140,8 @@ def of_training(
 ) -> dict[str, Any]:
     """Joins the counts of all ranks. Collective. Returns the figures on the leader.
 
+    Writes the words between ranks to a file, as these grow with the square of ranks.
+
     Args:
         job: The job.
         module: The module of this rank.
@@ -146,7 +151,7 @@ def of_training(
     """
     worker, seconds = module.worker, observer.epoch_seconds
     counted = words(module.strategy.tally, len(seconds), worker)
-    between = words_between(module.strategy.tally, len(seconds), worker)
+    write_rows(job.folder / WORDS, words_between(module.strategy.tally, len(seconds), worker))
     if watch is None:
         return {}
     return {
@@ -160,7 +165,6 @@ def of_training(
         "main_figure": {"name": module.task.progress, "lower_is_better": module.task.lower_is_better},
         "time_to_accuracy": observer.time_to_accuracy,
         **counted,
-        "words_between": between,
         "wait_share": watch.wait_share,
         "balance": job.prepared.balance | watch.balance,
         **module.strategy.figures(),
@@ -182,7 +186,7 @@ def left_out(guard: Guard, worker: Worker) -> dict[str, int]:
 def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[str, Any]:
     """Says whether several ranks train the same as one, and lists why not.
 
-    Prints the reasons that lie in the model.
+    Prints the reasons that lie in the model, and what the strategy says that it costs.
 
     Args:
         job: The job.
@@ -193,6 +197,8 @@ def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[
     if worker.comm.world_size > 1:
         if module.strategy.on_one_rank(worker.comm.world_size, worker.sampler) is None:
             reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
+        if costs := module.strategy.costs():
+            print(costs, file=sys.stderr, flush=True)
         if not sync.exact:
             reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")
         for reason in job.inexact(worker):

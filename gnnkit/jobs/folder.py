@@ -19,7 +19,7 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
 from gnnkit.launch.phases import say
 from gnnkit.ranges import local_path
-from gnnkit.result.folder import INPUTS, WORK
+from gnnkit.result.folder import INPUTS, WORDS, WORK
 from gnnkit.settings import Settings, in_ipython
 from gnnkit.store.manifest import FILE as STORE
 
@@ -37,6 +37,7 @@ _WRITTEN = (
     *(f"{name}.npy" for name in ("predictions", "values", "logits", "probabilities", "embeddings", "node_ids")),
     *(f"{name}.parquet" for name in ("predictions", "values", "logits", "probabilities", "embeddings")),
     "embedding.npy",
+    WORDS,
     "classes.json",
     INPUTS,
     "coordination.json",

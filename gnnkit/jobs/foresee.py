@@ -28,7 +28,7 @@ from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut
 from gnnkit.plan.choose import rough_work, sizes_of
-from gnnkit.plan.machine import Machine
+from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.memory import available_memory
 from gnnkit.plan.predict import Load, predict
 from gnnkit.plan.sample import sampled
@@ -99,18 +99,18 @@ def machine_of(settings: Settings, rehearsal: Rehearsal) -> Machine:
         rehearsal: What this machine does.
     """
     plan = settings.plan
-    single = rehearsal.bandwidth == 0
     crowd = 1.0 if plan.is_cluster else settings.workers_here / num_processes(settings)
-    latency = (0.0 if single else rehearsal.latency * max(crowd, 1)) if plan.latency is None else plan.latency * 1e-6
-    bandwidth = (
-        (np.inf if single else rehearsal.bandwidth / max(crowd, 1)) if plan.bandwidth is None else plan.bandwidth * 1e9
-    )
+    crowd, single = max(crowd, 1), rehearsal.bandwidth == 0
+    within = Link(0.0, np.inf) if single else Link(rehearsal.latency * crowd, rehearsal.bandwidth / crowd)
     return Machine(
         flops=rehearsal.flops if plan.flops is None else plan.flops * 1e9,
-        latency=latency,
-        bandwidth=float(bandwidth),
-        memory=available_memory() if plan.memory is None else plan.memory * 2**30,
-        ranks_per_host=settings.workers_here if plan.memory is None else 1,
+        within=within,
+        between=Link(
+            within.latency if plan.latency is None else plan.latency * 1e-6,
+            within.bandwidth if plan.bandwidth is None else plan.bandwidth * 1e9,
+        ),
+        memory=available_memory() if plan.memory is None else plan.memory * 2**30 * settings.ranks_per_host,
+        ranks_per_host=settings.ranks_per_host,
         base=rehearsal.base,
     )
 
@@ -166,6 +166,8 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
             continue
         try:
             figures, counted = layout(settings.trainer, counted_graph, model, quality, keeps_sums=keeps_sums)
+            far_messages, far_bytes = quality.traffic.far(settings.ranks_per_host)
+            counted = replace(counted, far_messages=far_messages, far_bytes=far_bytes)
         except UserError:  # the model does not go with that grid
             if not layouts:
                 raise
@@ -250,7 +252,7 @@ def layout(
         "balance": quality.balance(),
     }
     gradient = 0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * itemsize
-    return figures, Load(moved.messages, moved.received * itemsize, memory, gradient, (), ())
+    return figures, Load(moved.messages, moved.received * itemsize, memory, gradient, (), (), (), ())
 
 
 def _memory(

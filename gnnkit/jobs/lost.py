@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,12 @@ def going_on(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Ite
 
 
 def evaluation(
-    job: RankJob, worker: Worker, model: nn.Module, scratch: Path | None = None, learned: LearnedRows | None = None
+    job: RankJob,
+    worker: Worker,
+    model: nn.Module,
+    scratch: Path | None = None,
+    learned: LearnedRows | None = None,
+    splits: Collection[str] | None = None,
 ) -> Evaluation:
     """Makes the evaluation of a model, also of the nodes of workers that are lost.
 
@@ -55,14 +60,15 @@ def evaluation(
         model: The model.
         scratch: Folder for files between two layers. Default: none.
         learned: The learned input rows. None: input rows are features.
+        splits: Names of the splits whose nodes are read. None: all nodes are.
     """
 
-    def make(worker: Worker) -> Evaluation:
-        return Evaluation.of(worker, model, job.settings.trainer.evaluation_memory, scratch, learned)
+    def make(worker: Worker, splits: Collection[str] | None = None) -> Evaluation:
+        return Evaluation.of(worker, model, job.settings.trainer.evaluation_memory, scratch, learned, splits)
 
     if isinstance(worker.comm, Survivors):
         return SurvivorsEvaluation(worker, worker.comm, make, job.parts.adopting)
-    return make(worker)
+    return make(worker, splits)
 
 
 def figures(comm: Communicator) -> dict[str, Any]:

@@ -15,17 +15,17 @@ from torch import nn
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
+from gnnkit.graph import SPLITS
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.record import Record
 from gnnkit.jobs.relief import Relief, relief, relieved
-from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.phases import phase
 from gnnkit.spans import Spans, record, stop
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
-from gnnkit.task import NodeTask
+from gnnkit.task import NodeTask, Task
 from gnnkit.training import hooks, resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
@@ -34,6 +34,7 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import figures as monitored
 from gnnkit.training.monitor import monitor
 from gnnkit.training.observer import Observer
+from gnnkit.training.saving import Checkpoints
 from gnnkit.training.schedule import TimeLimit
 from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer
@@ -75,13 +76,15 @@ def _work(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
     """
     sync = job.sync()
     try:
-        with lost.going_on(comm, mailbox, sync) as left:
-            return _train(job, left, mailbox, sync)
+        with lost.going_on(comm, mailbox, sync) as left, callbacks.checkpoints(job) as checkpoints:
+            return _train(job, left, mailbox, sync, checkpoints)
     finally:
         stop()  # the record of a run that is broken off
 
 
-def _train(job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -> dict[str, Any]:
+def _train(
+    job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSync, checkpoints: Checkpoints
+) -> dict[str, Any]:
     """Does the work of one worker. Collective over the workers.
 
     Args:
@@ -89,20 +92,21 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSyn
         comm: The workers.
         mailbox: Letters between workers and servers.
         sync: The gradient synchronisation.
+        checkpoints: Where the run saves.
     """
     resumed = callbacks.resumed(job)
     for checkpoint in resumed if comm.rank == LEADER else ():
         checkpoint.tell()
-    guard = callbacks.guard(job, resumed)
+    guard = callbacks.guard(job, resumed, checkpoints)
     spans = record(trace.limit(comm.world_size)) if job.settings.profile else None
     module = make_module(job, job.strategy(), job.worker(comm), scratch=rows.scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     if comm.rank == LEADER:
         phase(f"training {job.settings.trainer.max_epochs} epochs")
-    fitted = _fit(job, module, sync, guard, resumed, mailbox)
+    fitted = _fit(job, module, sync, guard, resumed, mailbox, checkpoints)
     if comm.rank == LEADER:
         phase("evaluating")
-    drifts = _finish(job, module, fitted.trainer)
+    drifts = _finish(job, module, fitted.trainer, checkpoints)
     logged = _test(module, fitted)
     if spans is not None:
         _trace(job, spans, comm, mailbox)
@@ -158,7 +162,9 @@ def make_module(
         model,
         strategy,
         worker,
-        lost.evaluation(job, worker, model, scratch, None if embedding is None else embedding.rows),
+        lost.evaluation(
+            job, worker, model, scratch, None if embedding is None else embedding.rows, _measured_splits(task)
+        ),
         task=task,
         embedding=embedding,
         optimizer=settings.trainer.optimizer,
@@ -171,6 +177,11 @@ def make_module(
     )
     _check(job, module)
     return module
+
+
+def _measured_splits(task: Task) -> Sequence[str] | None:
+    """Names the splits whose nodes a task measures. None: it reads all nodes."""
+    return tuple(SPLITS) if isinstance(task, NodeTask) else None
 
 
 def _check(job: RankJob, module: TrainingModule) -> None:
@@ -192,7 +203,9 @@ def _check(job: RankJob, module: TrainingModule) -> None:
 def _write(job: RankJob, module: TrainingModule) -> Scores:
     """Writes what the model says of all nodes. Collective."""
     worker, learned = module.worker, module.learned  # with other nodes, where these have moved
-    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, worker.comm), learned=learned)
+    splits = None if job.settings.write else _measured_splits(module.task)
+    shared = {"scratch": rows.scratch(job, worker.comm), "learned": learned, "splits": splits}
+    make = functools.partial(lost.evaluation, job, worker, **shared)
     scores = outputs.write(job, module.task, module.model, make, job.prepared.class_names)
     if learned is not None:
         rows.write_rows(job.folder / rows.EMBEDDING, by_node(learned.owned.detach(), worker))
@@ -208,6 +221,7 @@ def _fit(
     guard: Guard,
     resumed: list[resume.Resume],
     mailbox: Mailbox,
+    checkpoints: Checkpoints,
 ) -> _Fitted:
     """Takes all steps. Collective.
 
@@ -218,6 +232,7 @@ def _fit(
         guard: Lets the optimiser step.
         resumed: The checkpoint that the run goes on from, if there is one.
         mailbox: Letters between workers and servers.
+        checkpoints: Where the run saves.
     """
     comm, settings = module.worker.comm, job.settings.trainer
     writers = callbacks.writers(job, module.model, resumed) if comm.rank == LEADER else callbacks.Writers()
@@ -234,7 +249,14 @@ def _fit(
             meter,
             guard=guard,
             mailbox=mailbox,
-            callbacks=[observer, *records, *_around(job, module), *relieving, *resumed, *_display(job, watch)],
+            callbacks=[
+                observer,
+                *records,
+                *_around(job, module, checkpoints),
+                *relieving,
+                *resumed,
+                *_display(job, watch),
+            ],
             logger=writers.loggers or False,
             max_epochs=settings.max_epochs,
             check_val_every_n_epoch=settings.check_val_every_n_epoch,
@@ -257,7 +279,7 @@ def _end_at_once(trainer: L.Trainer, module: TrainingModule, callbacks: Sequence
         each.on_train_end(trainer, module)
 
 
-def _around(job: RankJob, module: TrainingModule) -> list[L.Callback]:
+def _around(job: RankJob, module: TrainingModule, checkpoints: Checkpoints) -> list[L.Callback]:
     """Makes what accompanies the steps, in the order of the calls.
 
     The monitor counts a step before a checkpoint saves the count.
@@ -268,7 +290,7 @@ def _around(job: RankJob, module: TrainingModule) -> list[L.Callback]:
         *callbacks.monitor(job, _writer(job, module)),
         *([] if max_time is None else [TimeLimit(max_time, job.start.begun if job.start else None)]),
         *callbacks.chosen(job, module.model),
-        *callbacks.periodic(job),
+        *callbacks.periodic(job, checkpoints),
     ]
 
 
@@ -297,7 +319,9 @@ def _writer(job: RankJob, module: TrainingModule) -> Callable[[nn.Module], None]
     return functools.partial(weights.save, widths=job.widths(worker), folder=job.folder)
 
 
-def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[str, float | None]:
+def _finish(
+    job: RankJob, module: TrainingModule, trainer: L.Trainer, checkpoints: Checkpoints
+) -> dict[str, float | None]:
     """Saves the last checkpoint, and brings all workers to one model. Collective.
 
     The model is the best one where `trainer.monitor` says so, else the last one.
@@ -306,6 +330,7 @@ def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[st
         job: The job.
         module: The module of this rank.
         trainer: The trainer of this rank.
+        checkpoints: Where the run saves.
 
     Returns:
         The largest difference of a parameter between two ranks, before and after, and
@@ -314,8 +339,7 @@ def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[st
     worker = module.worker
     module.settle()
     if job.settings.trainer.checkpoint:
-        position, keep = (trainer.current_epoch, 0), job.settings.trainer.keep_checkpoints
-        resume.save(job.folder / resume.FILE, trainer, module, resumable(job), position, keep=keep)
+        checkpoints.save(trainer, module, (trainer.current_epoch, 0))
     before = drift(module.model, worker.comm)
     if (rule := monitor(trainer)) is not None:
         rule.take_best(module)

@@ -9,7 +9,9 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any, Literal
@@ -20,9 +22,17 @@ from gnnkit.launch.signals import HANDLED
 
 StartMethod = Literal["fork", "spawn"]
 
+STARTED_ANEW = 76  # exit code of a process whose main module starts ranks while it is read
+
 QUIET = 0.3  # seconds without a further line, after which stacks are complete
 
 _SIGNALS = {-number: number.name for number in signal.Signals} | {128 + number: number.name for number in HANDLED}
+_START = "its start"
+_UNREAD = (
+    ": it starts afresh, and could not import what it runs, such as a class of a notebook:"
+    " put that into a module, or use comm=threads"
+)
+_TRIAL = 10  # seconds
 _LOST_PEER = re.compile(
     r"(RuntimeError|Dist\w*Error|PeerLost|DeadlineExceeded|Connection\w*Error|BrokenPipeError): .*"
     r"(connection (closed|reset|refused|was closed)|broken pipe|timed out|timeout|peer|aborted)",
@@ -56,9 +66,10 @@ class Child:
         self.exitcode: int | None = None
         self.failed_at = math.inf  # monotonic seconds
         self.lost = False  # has failed, and the others go on
+        self._afresh = start_method == "spawn"
         self._context: Any = multiprocessing.get_context(start_method)
         self._board: Any = self._context.RawValue(Board)
-        self._board.phase = b"its start"
+        self._board.phase = _START.encode()
         self._work = (environment, function, arguments)
         self._process: Any = None
         self._reader: connection.Connection | None = None
@@ -110,6 +121,11 @@ class Child:
             text += part
             end = min(deadline, time.monotonic() + QUIET)
         return text.decode(errors="replace")
+
+    @property
+    def started_anew(self) -> bool:
+        """Whether the main module starts ranks where the process reads it."""
+        return self.exitcode == STARTED_ANEW
 
     @property
     def pid(self) -> int:
@@ -206,5 +222,37 @@ class Child:
             hint = " (the system may have run out of memory)" if self.exitcode == -signal.SIGKILL else ""
             return f"{self.name} was ended by {_SIGNALS[self.exitcode]}{hint}"
         if self.failed:
-            return f"{self.name} ended with exit code {self.exitcode} and no result"
+            unread = _UNREAD if self._afresh and self.phase == _START else ""
+            return f"{self.name} ended with exit code {self.exitcode} and no result{unread}"
         return f"{self.name} was running, in {self.phase}" if self.working else f"{self.name} ended well"
+
+
+def end_if_started_anew() -> None:
+    """Ends a spawned process that is still reading the script that started it.
+
+    The script would start ranks of ranks. Its parent says what to change.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.exit(STARTED_ANEW)
+
+
+def forks_differentiate() -> bool:
+    """Says whether a process forked from this one can call `backward`.
+
+    Torch refuses where a gradient on a device, or of compiled code, came before the
+    fork. Tries it where that may be.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.cuda.is_initialized() or "torch._dynamo" in sys.modules):
+        return True
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of forks beside threads
+        pid = os.fork()
+    if pid == 0:
+        signal.alarm(_TRIAL)
+        try:
+            torch.ones(1, requires_grad=True).sum().backward()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0

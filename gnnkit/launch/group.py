@@ -209,6 +209,11 @@ class Group:
     def _failure(self) -> Exception:
         """Returns the error of the rank whose failure no other one explains."""
         failed = [child for child in self._children if child.failed]
+        if any(child.started_anew for child in failed):
+            return UserError(
+                'ranks read this script anew: put all that it does below `if __name__ == "__main__":`,'
+                " and leave classes and functions above"
+            )
         silent = [child for child in self._children if child.working]
         if silent and all(child.lost_peer for child in failed) and any(child.timed_out for child in failed):
             return self._stuck(_blamed(silent))

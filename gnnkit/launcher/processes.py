@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch import processes
-from gnnkit.launch.child import StartMethod
+from gnnkit.launch.child import StartMethod, forks_differentiate
 from gnnkit.launch.jobs import run_jobs
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher.base import JOBS, RANKS, Jobs, Launcher, Ranks
@@ -16,7 +17,10 @@ from gnnkit.ranges import num_cores, whole
 
 
 class Processes(Launcher):
-    """Forks, because what is imported is there at once. Ranks of GPUs start afresh."""
+    """Forks, because what is imported is there at once.
+
+    Ranks of GPUs start afresh, and so do ranks of a process that cannot be forked.
+    """
 
     starts = (RANKS, JOBS)
 
@@ -35,6 +39,9 @@ class Processes(Launcher):
         if ranks.comm.device_type == "cuda":
             method = "spawn"
             _check_gpus(ranks.world_size)
+        elif not forks_differentiate():
+            method = "spawn"
+            print("ranks start afresh: torch's autograd threads of this process do not outlive a fork", file=sys.stderr)
         run = functools.partial(_run, ranks)
         patience = Patience.of(ranks.timeout)
         results = processes.launch(

@@ -109,6 +109,22 @@ class Traffic:
             unslice=(owns * (used.sum() - used)).ravel(),
         )
 
+    def far(self, ranks_per_host: int) -> tuple[list[float], list[float]]:
+        """Returns each rank's shares of messages and of rows that come from other hosts.
+
+        Of one aggregation.
+
+        Args:
+            ranks_per_host: Number of consecutive ranks on each host.
+        """
+        counts = np.zeros((len(self.num_owned), 2, 2), np.int64)  # messages and rows, of all and of other hosts
+        for pair in self.peers():
+            rows = pair.gather_rows + pair.reduce_rows + pair.slice_rows + pair.unslice_rows
+            is_far = pair.rank // ranks_per_host != pair.peer // ranks_per_host
+            counts[pair.rank] += np.outer((pair.messages, rows), (1, is_far))
+        shares = counts[:, :, 1] / np.maximum(counts[:, :, 0], 1)
+        return shares[:, 0].tolist(), shares[:, 1].tolist()
+
     def peers(self) -> list[Pair]:
         """Lists all pairs that exchange, by rank and peer.
 

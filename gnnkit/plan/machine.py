@@ -27,27 +27,41 @@ _REPEATS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """The way between two ranks, while all ranks exchange."""
+
+    latency: float  # seconds that a message takes beside its bytes
+    bandwidth: float  # bytes in a second that a rank receives, while it sends as many
+
+    def seconds(self, messages: float, num_bytes: float) -> float:
+        return messages * self.latency + num_bytes / self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """What a rank can do while all ranks work."""
 
     flops: float  # of dense products in a second, of a rank
-    latency: float  # seconds that a message takes beside its bytes
-    bandwidth: float  # bytes in a second that a rank receives, while it sends as many
+    within: Link  # between ranks of one host
+    between: Link  # between ranks of two hosts
     memory: float  # bytes that all ranks of a host may take together
-    ranks_per_host: int
+    ranks_per_host: int  # consecutive ones
     base: int  # bytes of a rank before it has data
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def exchange_seconds(self, messages: float, num_bytes: float) -> float:
+    def exchange_seconds(self, messages: float, num_bytes: float, far_messages: float, far_bytes: float) -> float:
         """Returns the seconds of a rank's exchanges in a step.
 
         Args:
             messages: Number of messages.
             num_bytes: Bytes received.
+            far_messages: Share of the messages that go to other hosts.
+            far_bytes: Share of the bytes that come from other hosts.
         """
-        return messages * self.latency + num_bytes / self.bandwidth
+        near = self.within.seconds(messages * (1 - far_messages), num_bytes * (1 - far_bytes))
+        return near + self.between.seconds(messages * far_messages, num_bytes * far_bytes)
 
     def all_reduce_seconds(self, num_bytes: float, num_ranks: int) -> float:
         """Returns the seconds in which all ranks get the sum of all gradients.
@@ -57,7 +71,8 @@ class Machine:
             num_ranks: Number of ranks.
         """
         rounds = 2 * math.ceil(math.log2(max(num_ranks, 1)))
-        return rounds * self.latency + 2 * (1 - 1 / num_ranks) * num_bytes / self.bandwidth
+        slowest = self.between if num_ranks > self.ranks_per_host else self.within
+        return slowest.seconds(rounds, 2 * (1 - 1 / num_ranks) * num_bytes)
 
 
 def best_of(work: Callable[[], Any], repeats: int = _REPEATS) -> float:

@@ -22,12 +22,14 @@ class Load:
     gradient: int  # bytes of all parameters
     tried: Sequence[int]  # ranks whose shards were tried
     shares: Sequence[float]  # [len(tried)] of the work of each of these shards
+    far_messages: Sequence[float]  # [world_size] share of the messages that go to other hosts
+    far_bytes: Sequence[float]  # [world_size] share of the bytes that come from other hosts
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Load:
         """Reads what `to_dict` wrote."""
         arrays = {name: np.array(plain[name]) for name in ("messages", "received", "tensors")}
-        return cls(**arrays, gradient=plain["gradient"], tried=plain["tried"], shares=plain["shares"])
+        return cls(**{**plain, **arrays})
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -37,6 +39,8 @@ class Load:
             "gradient": self.gradient,
             "tried": list(self.tried),
             "shares": list(self.shares),
+            "far_messages": list(self.far_messages),
+            "far_bytes": list(self.far_bytes),
         }
 
 
@@ -73,7 +77,8 @@ def predict(machine: Machine, load: Load, tried: Sequence[Sequence[float]], slow
     """
     num_ranks = len(load.messages)
     compute = max(seconds / share for (seconds, _), share in zip(tried, load.shares, strict=True))
-    exchange = max(map(machine.exchange_seconds, load.messages.tolist(), load.received.tolist()))
+    counts = (load.messages.tolist(), load.received.tolist(), load.far_messages, load.far_bytes)
+    exchange = max(map(machine.exchange_seconds, *counts))
     all_reduce = machine.all_reduce_seconds(load.gradient, num_ranks)
     # Buffers of operations come on top of what is counted, in proportion.
     counted = (load.tensors[list(load.tried)] * load.shares).tolist()

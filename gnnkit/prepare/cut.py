@@ -55,13 +55,15 @@ class Prepared:
     reads: Reads = "shard"  # of a store
     dense: bool = False  # of a store: whether ranks read features with their zeros
     num_nodes: int = 0
+    num_edges: int = 0
+    num_classes: int = 0  # as `Graph.num_classes`
     place: str = "mapped"  # of the rows of features: memory, mapped or disk
     cache: int = 0  # bytes of rows that each rank keeps, where rows stay on disk
 
     def parts(self, folder: Path) -> Parts:
         """Returns where the ranks read. `folder` is the run folder."""
         store = None if self.store is None else Path(self.store)
-        return Parts(folder / PREPARED, store, self.reads, self.dense, self.place == "disk")
+        return Parts(folder / PREPARED, store, self.reads, self.dense)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -318,7 +320,8 @@ def _prepared(
     """
     grid, peers = shape(partition.grid), neighbours(graph, partition)
     names = None if graph.class_names is None else list(graph.class_names)
-    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers, num_nodes=graph.num_nodes)
+    counts = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_classes": graph.num_classes}
+    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers, **counts)
 
 
 def coordination(quality: Quality, decision: Decision) -> dict[str, Any]:

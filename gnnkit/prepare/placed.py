@@ -14,8 +14,15 @@ from gnnkit.store.parts import GRAPH
 if TYPE_CHECKING:
     from gnnkit.store.parts import Parts
 
-BASE = 700 << 20  # bytes of a process without data: the program, and the buffers of a step
-_PER_NODE, _PER_ROW = 8, 12  # bytes of a cache beside its rows: for each row of the file, and each row that is kept
+BASE = 400 << 20  # bytes of a process without data: the program
+_RANK = 50 << 20  # bytes of the batches at hand of a rank
+_PER_NODE = 6  # bytes of a process for each node: which nodes train, and tables of the system for mapped files
+# Bytes of a cache beside its rows, for each row that is kept: slots, their places, and
+# the batches that read these next.
+_PER_ROW = 52
+_AHEAD = 8  # one part of so many of the cache is the memory of the batches drawn ahead
+_PER_EDGE = 1100  # bytes of an in-edge in a chunk of an evaluation, and of the row that it brings
+_WRITTEN = 64  # bytes of the leader for each node, where rows of all nodes are written
 
 
 def placed(asked: Preparation, found: Prepared) -> Prepared:
@@ -28,8 +35,9 @@ def placed(asked: Preparation, found: Prepared) -> Prepared:
     if settings.inputs != "features" or not needs.reads_disk:
         return replace(found, place="mapped")
     size, rest, dense = _sizes(asked, found.parts(asked.folder))
-    free, ranks = available_memory(), settings.workers_here
-    programs = min(settings.processes or ranks, ranks) * BASE
+    free, ranks, programs = available_memory(), settings.workers_here, _programs(asked, found)
+    if programs > free:
+        raise UserError(_too_little(asked, programs, free))
     room = free - rest - programs
     place, why = features.place, f"features.place={features.place}"
     if place == AUTO:
@@ -44,9 +52,36 @@ def placed(asked: Preparation, found: Prepared) -> Prepared:
         told = {"memory": "read into memory before the first step", "mapped": "mapped"}[place]
         return replace(found, place=place, summary=f"{found.summary}\nfeatures: {told} ({why})")
     # Edges are mapped and leave half of the memory. What it does not hold is read anew
-    cache = _cache(asked, size, (free - min(rest, free / 2) - programs) / ranks, found)
+    left = free - programs
+    cache = _cache(asked, size, (left - min(rest, left / 2)) / ranks, found)
     line = f"features: on disk, each worker keeps {_spelt(cache)} of them, policy={features.policy} ({why})"
     return replace(found, place=place, cache=cache, summary=f"{found.summary}\n{line}")
+
+
+def _programs(asked: Preparation, found: Prepared) -> int:
+    """Returns the bytes that the processes of this host take, without cached rows."""
+    settings, ranks = asked.settings, asked.settings.workers_here
+    processes, nodes = min(settings.processes or ranks, ranks), found.num_nodes
+    own = processes * (BASE + _PER_NODE * nodes) + ranks * _RANK
+    if not asked.needs.shares_all:
+        return own
+    chunk = min(settings.trainer.evaluation_memory * 2**20, found.num_edges * _PER_EDGE / settings.workers)
+    written = nodes * (4 * max(found.num_classes, 1) * ranks // settings.workers + _WRITTEN) if settings.write else 0
+    return own + int(ranks * chunk) + written
+
+
+def _too_little(asked: Preparation, programs: int, free: float) -> str:
+    """Says what a run needs, and what needs less."""
+    settings, ranks = asked.settings, asked.settings.workers_here
+    processes, cures = min(settings.processes or ranks, ranks), []
+    if asked.needs.shares_all:
+        cures = ["a smaller trainer.evaluation_memory", *(["write=[]"] if settings.write else [])]
+    if processes > 1:
+        cures.append(f"fewer processes (workers=1 parts={settings.workers})")
+    return (
+        f"workers={processes}: the processes of this host need {_spelt(programs)} of memory beside features, and "
+        f"{_spelt(free)} is free: use {', or '.join([*cures, 'a machine with more'])}"
+    )
 
 
 def _cache(asked: Preparation, size: int, room: float, found: Prepared) -> int:
@@ -60,13 +95,14 @@ def _cache(asked: Preparation, size: int, room: float, found: Prepared) -> int:
     """
     given, shares = asked.settings.features.cache, asked.needs.shares_all
     own = size if shares else size // asked.settings.workers
-    chosen = max(int(min(room / 2, own)), 0) if given is None else min(given, own)
-    beside = _PER_NODE * found.num_nodes // (1 if shares else asked.settings.workers)
-    if given is not None and chosen + beside > room:
-        fits = max(room - beside, 0) / 2
+    row = max(size / max(found.num_nodes, 1), 1)
+    factor = 1 + _PER_ROW / row + 1 / _AHEAD  # bytes of a cache for each byte of its rows
+    chosen = max(int(min(room / 2 / factor, own)), 0) if given is None else min(given, own)
+    if given is not None and chosen * factor > room:
         raise UserError(
             f"features.cache={_spelt(given)} for each worker of this host: a worker has {_spelt(max(room, 0))} of memory for "
-            f"rows: features.cache={int(fits / 1e6)}MB fits, and fewer workers have more"
+            f"rows, and {factor:.1f} bytes go with each byte of the cache: features.cache={int(max(room, 0) / factor / 2e6)}MB "
+            "fits, and fewer workers have more"
         )
     return chosen
 

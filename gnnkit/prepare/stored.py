@@ -64,6 +64,9 @@ def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
     if settings.draws_report:
         write_atomically(folder / PICTURE, json.dumps(manifest.picture).encode())
     found = _of_run(asked, manifest, root, missing)
+    if asked.needs.graph:
+        phase("collecting degrees")
+        found.parts(folder).save_degrees(manifest.keys["workers"])
     return replace(found, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
 
 
@@ -82,7 +85,8 @@ def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequenc
     read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
     lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines]
     dense = manifest.holds["sparse"] and not needs.sparse
-    known = replace(known, num_nodes=manifest.counts["nodes"])
+    counts = {f"num_{name}": manifest.counts[name] for name in ("nodes", "edges", "classes")}
+    known = replace(known, **counts)
     return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
 
 

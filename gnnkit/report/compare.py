@@ -14,7 +14,6 @@ from gnnkit.report.page import save, section, spelt
 from gnnkit.report.run import Run, settings
 
 _NOT_COMPARED = {
-    "words_between",
     "confusion",
     "per_rank",
     "per_class",

@@ -356,7 +356,7 @@ def _what_was_run(run: Run) -> Markup:
     result = run.result
     rows = [(name, spelt(result[name])) for name in _RUN if name in result]
     rows += [("folder", str(run.folder)), *([("versions", spelt(result["versions"]))] if "versions" in result else [])]
-    shown = {*_RUN, "versions", "command", "why", "words_between", "confusion", "per_class", "phases"}
+    shown = {*_RUN, "versions", "command", "why", "confusion", "per_class", "phases"}
     rest = [(name, spelt(value)) for name, value in result.items() if name not in shown]
     parts = [element("h2", "What was run")]
     if result.get("command"):

@@ -39,7 +39,7 @@ def _loads(run: Run) -> list[Figure]:
 def _between(run: Run) -> list[Figure]:
     """Draws who sends words to whom, and edges between owners."""
     found = []
-    words, edges = matrix(run.result.get("words_between")), matrix(run.partition.get("edges"))
+    words, edges = run.words, matrix(run.partition.get("edges"))
     if words and len(words) <= MOST_RANKS and any(map(any, words)):
         caption = "Numbers that the rank of the column receives from the rank of the row in an epoch."
         found.append(heat("words", "Words between ranks", caption, words, _plain(len(words)), ("from", "to")))

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
-from gnnkit.result.folder import CLASSES, COORDINATION, EPOCHS, PICTURE
-from gnnkit.storage import check_regular, read_npy
+from gnnkit.result.folder import CLASSES, COORDINATION, EPOCHS, PICTURE, WORDS
+from gnnkit.storage import Array, check_regular, read_npy
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
+MAX_WORDS = 1 << 16  # numbers of a matrix of words
 MAX_BYTES = 1 << 26  # of a file. A longer `epochs.jsonl` is read in part
 KINDS = ("wait", "compute", "exchange", "sync")
 
@@ -33,6 +36,7 @@ class Run:
     decision: Mapping[str, Any] = field(default_factory=dict)  # the leader's, of the layout
     predictions: tuple[int, ...] = ()  # class of each node of the sample, empty where there is none
     class_names: tuple[str, ...] = ()  # empty: classes are numbers
+    words: list[list[float]] = field(default_factory=list)  # [from][to], empty where there are none
 
     def number(self, *path: str) -> float | None:
         """Returns a figure of `result.json`, None for anything but a finite number."""
@@ -118,6 +122,7 @@ def read_folder(folder: Path, result: Mapping[str, Any]) -> Run:
         decision if isinstance(decision, Mapping) else {},
         predictions,
         _class_names(folder),
+        matrix(_array(folder / WORDS, notes, MAX_WORDS).tolist()),
     )
 
 
@@ -136,14 +141,26 @@ def _predictions(folder: Path, partition: Mapping[str, Any], notes: list[str]) -
     nodes = numbers(sample.get("nodes")) if isinstance(sample, Mapping) else []
     if not nodes or not path.exists():
         return ()
+    found = _array(path, notes)
+    if found.ndim != 1 or found.dtype.kind != "i" or not all(0 <= node < len(found) for node in nodes):
+        return ()
+    return tuple(int(found[int(node)]) for node in nodes)
+
+
+def _array(path: Path, notes: list[str], most: float = math.inf) -> Array:
+    """Reads a file of numbers, without any where there is none or more than `most`.
+
+    Raises nothing. A damaged file leaves a note.
+    """
+    none = np.zeros(0)
+    if not path.exists():
+        return none
     try:
         found = read_npy(path)
     except (UserError, OSError) as error:
         notes.append(str(error))
-        return ()
-    if found.ndim != 1 or found.dtype.kind != "i" or not all(0 <= node < len(found) for node in nodes):
-        return ()
-    return tuple(int(found[int(node)]) for node in nodes)
+        return none
+    return found if found.size <= most else none
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:

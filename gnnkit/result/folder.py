@@ -11,4 +11,5 @@ EPOCHS = "epochs.jsonl"  # sums of each epoch, and each evaluation
 FAILURE = "failure-{number}.txt"  # what ended the ranks before a restart, with stacks
 CLASSES = "classes.json"  # names of classes by number, where there are names
 PICTURE = "partition.json"  # the partition in numbers, and a sample of the graph
+WORDS = "words_between.npy"  # words of an epoch from each rank to each
 PARTITION = "partition"  # folder of the partition, as job=partition leaves it

@@ -18,7 +18,7 @@ from gnnkit.storage import write_atomically
 
 _NOT_SHOWN = (
     "per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced", "restarted",
-    "words_between", "per_class", "confusion", "command",
+    "per_class", "confusion", "command",
     "main_figure",
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gnnkit.config import JobFacts
 from gnnkit.errors import UserError
-from gnnkit.ranges import real, shown, switch, whole
+from gnnkit.ranges import MAX_COUNT, real, shown, switch, whole
 from gnnkit.settings.choice import AUTO
 from gnnkit.settings.values import LEAST_MEMORY, bytes_of, path_or_none
 
@@ -35,14 +35,17 @@ class PlanSettings:
     """The section `plan`: a cluster as numbers. The constructor checks the ranges."""
 
     flops: float | None  # GFLOP/s of a rank in dense products. None: measured here
-    bandwidth: float | None  # GB/s that a rank receives
-    latency: float | None  # microseconds of a message
+    bandwidth: float | None  # GB/s that a rank receives from other hosts
+    latency: float | None  # microseconds of a message to another host
     memory: float | None  # GiB for each rank
+    ranks_per_host: int | None  # consecutive ones
 
     def __post_init__(self) -> None:
         for name in ("flops", "bandwidth", "memory"):
             if getattr(self, name) is not None:
                 real(f"plan.{name}", getattr(self, name), high=MAX_RATE, above=0)
+        if self.ranks_per_host is not None:
+            whole("plan.ranks_per_host", self.ranks_per_host, 1, MAX_COUNT)
         if self.latency is not None:
             real("plan.latency", self.latency, 0, MAX_RATE)
 

@@ -175,6 +175,13 @@ class Settings:
         return min(in_each * self.started.local_world_size, self.workers)
 
     @property
+    def ranks_per_host(self) -> int:
+        """Number of ranks of each host, for predictions. 1 in a cluster of numbers."""
+        if self.plan.ranks_per_host is not None:
+            return self.plan.ranks_per_host
+        return 1 if self.plan.is_cluster and self.started is None else self.workers_here
+
+    @property
     def on_cpus(self) -> bool:
         """Whether ranks are still to be started, and compute on CPUs."""
         return self.started is None and self.comm.name != "nccl"

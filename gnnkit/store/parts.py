@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnkit.graph import CSC, Graph, SparseFeatures
 from gnnkit.partition.base import Partition
+from gnnkit.partition.degrees import Degrees
+from gnnkit.partition.degrees import save as save_degrees
 from gnnkit.partition.shard import Shard, cut
 from gnnkit.sampler.links import Links
-from gnnkit.storage import load_arrays
+from gnnkit.storage import META, load_arrays
 from gnnkit.store.manifest import FILE, PARTS, Manifest
 
 GRAPH = "graph"  # the whole graph
@@ -23,6 +27,9 @@ LINKS = "links"  # the edges to predict
 ROUNDED = "rounded"  # features of the whole graph, in bfloat16
 # A shard, and a graph without features or with features. Both: shards have edges too.
 Reads = Literal["shard", "topology", "graph", "both"]
+DEGREES = "degrees"  # of all nodes of the whole graph
+_MAPPED: WeakValueDictionary[tuple[Path, int, Reads], Graph] = WeakValueDictionary()  # of this process
+_mapping = threading.Lock()
 WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 
@@ -38,26 +45,36 @@ class Parts:
     store: Path | None = None
     reads: Reads = "shard"  # of a store
     dense: bool = False  # of a store: whether ranks read features with their zeros
-    on_disk: bool = False  # whether features stay on disk, so that nobody looks at each number
 
     def shard(self, name: int | str) -> Shard:
         """Maps the shard of a rank, or `WHOLE`."""
         folder = self._folder(str(name))
+        stored = self.store is not None and folder.parent != self.own
+        if stored and self.reads == "graph":  # so shards only say who owns what
+            return _bare(Shard.trusted(folder))
         shard = Shard.load(folder)
-        if self.store is None or folder.parent == self.own:
+        if not stored:
             return shard
-        if self.reads == "graph":  # so shards only say who owns what
-            return _bare(shard)
         return replace(shard, features=np.asarray(shard.features)) if self.dense and _sparse(shard) else shard
 
     def graph(self) -> Graph | None:
-        """Maps the whole graph, where the ranks read one."""
-        if (self.own / GRAPH).exists():
-            return Graph.load(self.own / GRAPH, reads_features=not self.on_disk)
-        if self.store is None or self.reads == "shard":
+        """Maps the whole graph, where ranks read one. Ranks of a process share it."""
+        owned = (self.own / GRAPH).exists()
+        if not owned and (self.store is None or self.reads == "shard"):
             return None
-        graph = Graph.load(self._folder(GRAPH), reads_features=not self.on_disk)
-        return without_features(graph) if self.reads == "topology" else graph
+        with _mapping:
+            folder = self._folder(GRAPH)
+            key = (folder, _stamp(folder / META), self.reads)
+            graph = _MAPPED.get(key)
+            if graph is None:
+                graph = _MAPPED[key] = Graph.trusted(folder, features=owned or self.reads != "topology")
+                if (self.own / DEGREES).exists():
+                    Degrees.load(graph.csc, self.own / DEGREES)
+            return graph
+
+    def save_degrees(self, world_size: int) -> None:
+        """Writes the degrees of the whole graph of a store, from those of its parts."""
+        save_degrees([Shard.trusted(self._folder(str(rank))) for rank in range(world_size)], self.own / DEGREES)
 
     def links(self) -> Links | None:
         """Maps the edges to predict, where the task is about edges."""

@@ -236,6 +236,14 @@ class ExecutionStrategy(ABC):
         """Says what to choose where ranks drift too far apart."""
         return "more frequent means of the workers' models"
 
+    def costs(self) -> str:
+        """Says in a line what such steps lost in measurements, and a key that helps.
+
+        The run begins with this line, where several workers train. "" where nothing is
+        to be said.
+        """
+        return ""
+
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         """Returns the strategy whose only rank does the work of `world_size` ranks.
 

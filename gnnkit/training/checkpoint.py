@@ -10,14 +10,12 @@ import glob
 import hashlib
 import json
 import secrets
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from gnnkit.errors import UserError
@@ -37,11 +35,11 @@ def save(state: Any, path: Path, keep: int = 1) -> None:
     """
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, tensors, "")
-    content = _dump(tensors)
-    digest = hashlib.sha256(content).hexdigest()
+    content = _file(tensors)
+    digest = _sha256(content)
     data = path.with_name(f"{path.stem}-{digest[:16]}.safetensors")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(data, content)
+    write_atomically(data, *content)
     body = json.dumps({"tensors": data.name, "tensors_sha256": digest, "state": tree})
     text = json.dumps({"sha256": _digest(body), "body": body}).encode()
     if path.exists() and path.read_bytes() != text:
@@ -80,6 +78,8 @@ def _forget_others(path: Path, keep: int) -> None:
     for old in path.parent.glob(f"{glob.escape(path.stem)}-*.safetensors"):
         if old.name not in named:
             old.unlink(missing_ok=True)
+    for unfinished in path.parent.glob(f".{glob.escape(path.stem)}*"):  # of a writer that was killed
+        unfinished.unlink(missing_ok=True)
 
 
 def _named_tensors(path: Path) -> str | None:
@@ -192,8 +192,9 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # o
 def pack(state: Any) -> Tensor:  # [num_bytes] uint8
     """Packs a state into one tensor that a communicator can move."""
     tensors: dict[str, Tensor] = {}
-    tensors[_TREE] = _bytes(json.dumps(_encode(state, tensors, "")).encode())
-    return _bytes(_dump(tensors))
+    tensors[_TREE] = torch.frombuffer(bytearray(json.dumps(_encode(state, tensors, "")).encode()), dtype=torch.uint8)
+    pieces = [torch.frombuffer(piece, dtype=torch.uint8) for piece in _file(tensors) if len(piece)]
+    return torch.cat(pieces)
 
 
 def unpack(packed: Tensor) -> Any:
@@ -205,19 +206,62 @@ def unpack(packed: Tensor) -> Any:
 _TREE = "tree"  # names of other tensors begin with /
 
 
-def _dump(tensors: dict[str, Tensor]) -> bytes:
-    """Returns the file of the tensors. Tensors that share memory are copies there."""
-    shares = Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
-    return dump_tensors(
-        {
-            name: tensor if shares[tensor.untyped_storage().data_ptr()] == 1 else tensor.clone()
-            for name, tensor in tensors.items()
-        }
-    )
+def copied(value: Any) -> Any:
+    """Returns plain data whose tensors are copies in memory of the host."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [copied(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value
 
 
-def _bytes(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+def _file(tensors: Mapping[str, Tensor]) -> list[memoryview]:
+    """Returns the bytes of a file of safetensors, in pieces.
+
+    The pieces of the tensors are no copies. `safetensors.torch.save` makes one, and no
+    other thread goes on meanwhile.
+    """
+    named = sorted(tensors.items(), key=lambda each: (-each[1].element_size(), each[0]))  # so all stand aligned
+    header, end = {}, 0
+    for name, tensor in named:
+        if tensor.dtype not in _TYPES:
+            raise TypeError(f"checkpoints hold no tensors of {tensor.dtype}: {name}")
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pieces = [memoryview(bytearray(len(text).to_bytes(8, "little") + text))]
+    return pieces + [tensor.reshape(-1).view(torch.uint8).numpy().data for _, tensor in named]
+
+
+_TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}  # names in safetensors
+
+
+def _sha256(pieces: Sequence[memoryview]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _digest(text: str) -> str:

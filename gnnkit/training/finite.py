@@ -24,6 +24,7 @@ from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.training import resume
 from gnnkit.training.module import TrainingModule, copied
+from gnnkit.training.saving import Checkpoints
 
 MAX_ROLLBACKS = 3
 MAX_TOLD = 5  # skipped steps that are printed, all are counted
@@ -73,15 +74,17 @@ class Guard(Callback):
     for each other decide alone, and `rollback` ends the run too.
     """
 
-    def __init__(self, on_nan: OnNan = "stop", path: Path | None = None, resumed: str | None = None) -> None:
+    def __init__(
+        self, on_nan: OnNan = "stop", checkpoints: Checkpoints | None = None, resumed: str | None = None
+    ) -> None:
         """Keeps the rule.
 
         Args:
             on_nan: stop, skip or rollback. Default: stop.
-            path: The checkpoint of this run. Default: the run saves none.
+            checkpoints: Of this run. Default: the run saves none.
             resumed: The checkpoint that the run goes on from. Default: none.
         """
-        self.on_nan, self.path, self.resumed = on_nan, path, resumed
+        self.on_nan, self.checkpoints, self.resumed = on_nan, checkpoints, resumed
         self.skipped_steps = self.rollbacks = 0
         self._pending: _Place | None = None  # of a step without synchronisation
         self._buffers: list[Tensor] = []
@@ -185,6 +188,8 @@ class Guard(Callback):
     def _decide(self, trainer: L.Trainer, module: TrainingModule, own: _Place) -> None:
         """Rolls back, or raises `UserError`. Collective."""
         self._pending = None
+        if self.checkpoints is not None:
+            self.checkpoints.wait()  # on the leader, and so before any rank reads
         comm = module.worker.comm
         rows = torch.zeros(comm.world_size, 4, dtype=torch.int64, device=module.worker.device)
         rows[comm.rank] = torch.tensor(own.row())
@@ -200,8 +205,8 @@ class Guard(Callback):
     @property
     def last(self) -> Path | None:
         """The last checkpoint, whose numbers are finite."""
-        if self.path is not None and self.path.exists():
-            return self.path
+        if self.checkpoints is not None and self.checkpoints.path.exists():
+            return self.checkpoints.path
         return None if self.resumed is None else Path(self.resumed)
 
     def _message(self, module: TrainingModule, found: list[tuple[int, _Place]]) -> str:

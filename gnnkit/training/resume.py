@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 import lightning as L
 import numpy as np
-import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
@@ -56,7 +55,7 @@ class Saved(RankState):
     step: int  # of this epoch, that comes next
     global_step: int
     identity: dict[str, Kept]
-    workers: list[Tensor] | None  # [world_size] packed `RankState`, where ranks differ
+    workers: list[Tensor] | None  # [world_size] packed `RankState`, where ranks differ. Empty: the leader's, or lost
     path: str  # of the file
     damaged: list[str]  # messages on newer files
 
@@ -71,79 +70,6 @@ class Identity:
     def to_dict(self) -> dict[str, Kept]:
         """Returns plain data for the checkpoint."""
         return {"run": dict(self.run), "layout": dict(self.layout)}
-
-
-class PeriodicCheckpoint(Callback):
-    """The callback that saves every so many epochs, and every so many steps of one."""
-
-    def __init__(
-        self,
-        path: Path,
-        identity: Identity,
-        epochs: int,
-        steps: int | None,
-        *,
-        at_start: bool = False,
-        keep: int = 1,
-    ) -> None:
-        """Keeps the intervals.
-
-        Args:
-            path: The checkpoint, replaced each time.
-            identity: Values that a resumed run must have in common.
-            epochs: Epochs between checkpoints.
-            steps: Steps of an epoch between checkpoints. None: only between epochs.
-            at_start: Whether the run saves before the first step. Default: False.
-            keep: Number of the newest checkpoints that stay. Default: 1.
-        """
-        self.path, self.identity, self.epochs, self.steps = path, identity, epochs, steps
-        self.at_start, self.keep = at_start, keep
-
-    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
-        epoch, is_first = trainer.current_epoch, trainer.current_epoch == module.resumed[0]
-        if self.at_start if is_first else epoch % self.epochs == 0:
-            self.save(trainer, module, module.resumed if is_first else (epoch, 0))
-
-    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        done = batch_idx + 1
-        if self.steps and done % self.steps == 0 and done < len(module.loader):
-            self.save(trainer, module, (trainer.current_epoch, done))
-
-    def save(self, trainer: L.Trainer, module: TrainingModule, position: Position) -> None:
-        """Saves the state between two steps. Collective as `save` is."""
-        save(self.path, trainer, module, self.identity, position, keep=self.keep)
-
-
-def save(
-    path: Path,
-    trainer: L.Trainer,
-    module: TrainingModule,
-    identity: Identity,
-    position: Position,
-    *,
-    keep: int = 1,
-) -> None:
-    """Saves the state of the run between two steps. The leader writes.
-
-    Collective where ranks hold different states, or `trainer.monitor` is set. Raises
-    `UserError` for a state that is not finite, and keeps the checkpoint before.
-
-    Args:
-        path: The JSON file of the checkpoint.
-        trainer: The trainer of this rank.
-        module: The module of this rank.
-        identity: Values that a resumed run must have in common.
-        position: The epoch, and the step of the epoch that comes next.
-        keep: Number of the newest checkpoints that stay. Default: 1.
-    """
-    module.settle()
-    own = state(trainer, module)
-    _check_finite(own)
-    packed = checkpoint.pack(own).to(module.worker.device)
-    workers = module.worker.comm.gather(packed) if _differs(module) else None
-    if module.worker.comm.rank == 0:
-        place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
-        checkpoint.save({**place, "identity": identity.to_dict(), **own, "workers": workers}, path, keep)
 
 
 def state(trainer: L.Trainer, module: TrainingModule) -> RankState:
@@ -410,12 +336,6 @@ def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None
     loop.epoch_loop.restarting = step > 0
 
 
-def _differs(module: TrainingModule) -> bool:
-    """Says whether ranks hold different states."""
-    drifts = module.strategy.steps.drift or (module.sync is not None and module.sync.drifts)
-    return drifts or module.strategy.steps.keep_state or module.embedding is not None
-
-
 def own_state(saved: Saved, module: TrainingModule) -> RankState:
     """Returns the part of this rank, where ranks differ.
 
@@ -424,10 +344,10 @@ def own_state(saved: Saved, module: TrainingModule) -> RankState:
     workers: list[Tensor] | None = saved["workers"]
     if workers is None:
         return saved
-    packed = workers[module.worker.comm.rank]
-    if not len(packed):
+    rank = module.worker.comm.rank
+    if rank and not len(workers[rank]):
         return saved | {"strategy": {}}
-    own: RankState = checkpoint.unpack(packed)
+    own: RankState = checkpoint.unpack(workers[rank]) if len(workers[rank]) else saved
     if own["shard"] != fingerprint(module.worker.shard):
         raise UserError(f"partition: workers of the checkpoint {saved['path']} had other nodes: cut the graph alike")
     return own
@@ -439,24 +359,3 @@ def fingerprint(shard: Shard) -> str:
     for rows in (shard.owned, shard.halo, shard.partial):
         digest.update(np.asarray(rows, np.int64).tobytes())
     return digest.hexdigest()
-
-
-def _check_finite(state: Mapping[str, Any]) -> None:
-    """Raises `UserError` for parameters or an optimiser's state that are not finite."""
-    for tensor in _tensors([state[part] for part in ("state_dict", "optimizer_states", "sync", "embedding")]):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise UserError(
-                "trainer.checkpoint: parameters or the optimiser's state are not finite, nothing was saved: "
-                "lower trainer.lr"
-            )
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

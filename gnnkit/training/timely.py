@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import lightning as L
@@ -12,9 +11,9 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnkit.launch.progress import can_save, is_asked, note_saved
 from gnnkit.training.resume import Position
+from gnnkit.training.saving import Checkpoints
 
 BETWEEN = 0.5  # seconds between two looks at the clock
-Save = Callable[[L.Trainer, Any, Position], None]
 
 
 class TimelyCheckpoint(Callback):
@@ -25,14 +24,14 @@ class TimelyCheckpoint(Callback):
     and a look one broadcast.
     """
 
-    def __init__(self, save: Save, minutes: float | None) -> None:
+    def __init__(self, checkpoints: Checkpoints, minutes: float | None) -> None:
         """Keeps the interval.
 
         Args:
-            save: Saves a checkpoint at a position. Collective.
+            checkpoints: Where to save.
             minutes: Minutes between checkpoints. None: only where the launcher asks.
         """
-        self.save, self.minutes = save, minutes
+        self.checkpoints, self.minutes = checkpoints, minutes
         self._saved = self._looked = time.monotonic()
         self._left = self._stride = 1  # steps to the next look, and between the last two
 
@@ -62,8 +61,9 @@ class TimelyCheckpoint(Callback):
         due, self._stride = comm.broadcast(decision, src=0).tolist()
         self._left = self._stride
         if due:
-            self.save(trainer, module, position)
-            if comm.rank == 0:  # who writes
+            self.checkpoints.save(trainer, module, position)
+            if comm.rank == 0 and is_asked():
+                self.checkpoints.wait()
                 note_saved()
 
     def _decided(self) -> tuple[int, int]:

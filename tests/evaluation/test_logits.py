@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gnnkit.comm.threads import Threads
 from gnnkit.evaluation import Evaluation
 from gnnkit.evaluation.logits import MIB, chunks
+from gnnkit.graph import Split
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Worker
@@ -50,6 +51,29 @@ def evaluated(model: nn.Module, ranks: int, *, whole: bool, memory: float, scrat
         return torch.tensor(worker.owned), Evaluation.of(worker, own, memory, scratch).logits(own)
 
     return by_node(Threads.run(work, ranks))
+
+
+@pytest.mark.parametrize("layerwise", [True, False], ids=["layer by layer", "as a whole"])
+def test_nodes_of_some_splits_have_the_logits_of_all_nodes(layerwise: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = GCN(WIDTH, CLASSES, hidden=4, num_layers=3).double()
+    shards = list(cut_all(GRAPH, Partition(np.arange(60, dtype=np.int32) % 3, None, Grid(3, 1, 1))))
+    memory, scratch = 0.01, tmp_path if layerwise else None
+
+    def work(comm: Threads) -> tuple[Tensor, Tensor, list[int]]:
+        worker, own = Worker(comm, shards[comm.rank], torch.float64, 0, GRAPH), copy.deepcopy(model)
+        of_all = Evaluation.of(worker, own, memory, scratch).logits(own)
+        some = Evaluation.of(worker, own, memory, scratch, splits=["val"])
+        rows = torch.from_numpy(shards[comm.rank].split == Split.VAL)
+        assert (some.worker.shard.split == Split.VAL).all()
+        return of_all[rows], some.logits(own), some.worker.owned.tolist()
+
+    found = Threads.run(work, 3)
+    for expected, logits, _ in found:
+        torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
+    evaluated = [node for _, _, owned in found for node in owned]
+    assert sorted(evaluated) == np.flatnonzero(GRAPH.split == Split.VAL).tolist() != []
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -213,7 +213,8 @@ def test_a_cluster_as_numbers_is_planned_without_a_cluster(graph: Graph, tmp_pat
         )
         for rate in (0.001, 1000)
     )
-    assert slow["machine"]["latency"] == pytest.approx(10e-6)
+    assert slow["machine"]["between"] == {"latency": pytest.approx(10e-6), "bandwidth": pytest.approx(1e6)}
+    assert slow["machine"]["ranks_per_host"] == 1
     assert slow["machine"]["memory"] == 4 * 2**30
     for name, layout in slow["layouts"].items():
         itemsize, received = 4, layout["words"]["max"]

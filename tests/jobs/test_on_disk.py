@@ -147,7 +147,8 @@ def test_auto_goes_by_the_memory_at_hand_and_says_why(
 ) -> None:
     keys = WAYS["shared"]
     told = {}
-    for name, free in (("memory", 10**11), ("disk", 2 * placed.BASE)):
+    monkeypatch.setattr(placed, "_programs", lambda *_: 0)
+    for name, free in (("memory", 10**11), ("disk", 0)):
         monkeypatch.setattr(placed, "available_memory", lambda free=free: free)
         result = train(tmp_path / name, **keys)
         told[name] = capsys.readouterr().out
@@ -166,6 +167,16 @@ def test_auto_goes_by_the_memory_at_hand_and_says_why(
 def test_what_does_not_fit_is_refused_before_ranks_start(
     features: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed, "available_memory", lambda: 2 * placed.BASE)
+    monkeypatch.setattr(placed, "_programs", lambda *_: 0)
+    monkeypatch.setattr(placed, "available_memory", lambda: 0)
     with pytest.raises(UserError, match=re.escape(message)):
         train(tmp_path / "run", features=features, **WAYS["shared"])
+
+
+def test_processes_that_memory_does_not_hold_are_refused_with_what_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placed, "available_memory", lambda: placed.BASE)
+    needed = r"workers=2: the processes of this host need 94\d MB of memory beside features, and 419 MB is free"
+    with pytest.raises(UserError, match=needed):
+        train(tmp_path / "run", features={"place": "disk"}, **WAYS["shared"])

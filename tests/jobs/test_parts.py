@@ -1,12 +1,20 @@
-"""`parts=P workers=R`: the same bits, however many processes hold the ranks."""
+"""`parts=P workers=R`: the same bits, however many processes hold the ranks.
+
+`GNNKIT_EVERY=1` takes 8 parts in 1, 2, 3, 4 and 8 processes, and goes on from each of
+these numbers with each, in every strategy, layout and synchronisation: 504 runs.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 
 import gnnkit
@@ -29,6 +37,19 @@ WAYS: dict[str, dict[str, Any]] = {
     "sampled": {"strategy": {"name": "individual_sample", "batch_size": 4, "topology": "partitioned"}},
     "joint": {"strategy": {"name": "joint_sample", "batch_size": 9}, "trainer": {"checkpoint_every_n_steps": 2}},
 }
+
+
+EVERY = "GNNKIT_EVERY" in os.environ
+PROCESSES = (1, 2, 3, 4, 8) if EVERY else (1, 3)
+SYNCS: dict[str, Any] = {"all_reduce": "all_reduce", "leader": "leader"}
+SERVED: dict[str, Any] = {"served": {"name": "parameter_server", "servers": 1}}
+LAYOUTS = {"vertex_centric": ("1d", "2d", "3d")}  # others cut by nodes
+BATCHES = {"individual_sample": 4, "joint_sample": 9}
+MATRIX = [
+    (strategy, layout, sync)
+    for strategy in ("vertex_centric", "individual_sample", "joint_sample", "preset_workload")
+    for layout, sync in product(LAYOUTS.get(strategy, ("1d",)), SYNCS | (SERVED if strategy[0] in "ip" else {}))
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,11 +93,36 @@ def test_weights_and_figures_do_not_depend_on_the_number_of_processes(way: str, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("strategy", "layout", "sync"), MATRIX if EVERY else [("vertex_centric", "3d", "leader")])
+def test_runs_go_on_from_each_number_of_processes_with_each_other(
+    strategy: str, layout: str, sync: str, tmp_path: Path
+) -> None:
+    batches = {"batch_size": BATCHES[strategy]} if strategy in BATCHES else {}
+    keys = {"strategy": {"name": strategy, **batches}, "partition": layout, "sync": (SYNCS | SERVED)[sync], "parts": 8}
+    expected, weights = train(tmp_path / "whole", 1, **keys, trainer={"max_epochs": 4})
+    for first in PROCESSES:
+        half = tmp_path / f"{first}"
+        train(half, first, **keys, trainer={"max_epochs": 2})
+        for then in PROCESSES:
+            place = shutil.copytree(half, tmp_path / f"{first}-{then}")
+            result, found = train(place, then, **keys, trainer={"max_epochs": 4}, on_exists="resume")
+            assert found == weights, (first, then)
+            assert result["epochs"] == 2
+            assert result["test_loss"] == expected["test_loss"]
+            shutil.rmtree(place)
+    for workers in PROCESSES:
+        result, found = train(tmp_path / f"whole-{workers}", workers, **keys, trainer={"max_epochs": 4})
+        assert found == weights, workers
+        assert figures(result) == figures(expected)
+
+
+@pytest.mark.slow
 def test_rows_between_ranks_of_one_process_are_no_words_between_processes(tmp_path: Path) -> None:
     def words(workers: int) -> tuple[int, int]:
         result, _ = train(tmp_path / str(workers), workers, strategy="vertex_centric", trainer={"max_epochs": 1})
-        matrix = result["words_between"]
-        return sum(result["per_rank"]["words_between_processes"]), sum(map(sum, matrix))
+        matrix = np.load(result.folder / "words_between.npy")
+        return sum(result["per_rank"]["words_between_processes"]), int(matrix.sum())
 
     (alone, total), (few, _), (apart, _) = words(1), words(2), words(PARTS)
     assert alone == 0 < few < apart == total

@@ -25,6 +25,7 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.restarts import restarting
 from gnnkit.launcher import Failure, RankError
 from gnnkit.training import checkpoint
+from gnnkit.training.saving import PeriodicCheckpoint
 from tests.forked import Forked
 from tests.jobs.test_train import small_graph
 
@@ -75,6 +76,9 @@ class Faults(L.Callback):
             done = self.folder / f"fault-{number}"
             if trainer.is_global_zero and trainer.global_step == step and not done.exists():
                 done.touch()
+                for each in trainer.callbacks:  # type: ignore[attr-defined]
+                    if isinstance(each, PeriodicCheckpoint):
+                        each.checkpoints.wait()
                 fault()
 
 

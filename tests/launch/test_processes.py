@@ -361,3 +361,61 @@ def test_eight_runs_at_once_do_not_meet() -> None:
     source = imports + inspect.getsource(meet) + check
     running = [subprocess.Popen([sys.executable, "-c", source]) for _ in range(8)]
     assert [process.wait(120) for process in running] == [0] * 8
+
+
+COMPILED = """
+    import torch
+
+    import gnnkit
+
+    linear = torch.compile(torch.nn.Linear(2, 2), backend="eager")
+    linear(torch.ones(1, 2)).sum().backward()  # torch's autograd refuses to go on in a fork
+
+
+    class Mean(torch.nn.Module):
+        num_layers = 1
+
+        def __init__(self, in_features, num_classes):
+            super().__init__()
+            self.linear = torch.nn.Linear(in_features, num_classes)
+
+        def forward(self, x, adjacencies):
+            return adjacencies[0].aggregate(self.linear(x))
+    """
+TRAIN = """
+    data = {"name": "synthetic", "num_nodes": 100, "num_edges": 500}
+    run = gnnkit.train(
+        strategy="vertex_centric", dataset=data, model=Mean, workers=2, trainer={"max_epochs": 1}
+    )
+    print("loss", run["train_loss"])
+    """
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_be_forked_starts_ranks_afresh(tmp_path: Path) -> None:
+    guarded = 'if __name__ == "__main__":\n' + textwrap.indent(textwrap.dedent(TRAIN), "    ")
+    for text, expected in [(guarded, 0), (textwrap.dedent(TRAIN), 1)]:
+        (tmp_path / "script.py").write_text(textwrap.dedent(COMPILED) + "\n\n" + text)
+        done = subprocess.run(
+            [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == expected, done.stderr
+        assert "ranks start afresh" in done.stderr
+        if expected == 0:
+            assert "loss" in done.stdout
+        else:
+            assert done.stderr.strip().endswith(
+                'ranks read this script anew: put all that it does below `if __name__ == "__main__":`,'
+                " and leave classes and functions above"
+            )
+
+
+@pytest.mark.slow
+def test_ranks_that_lack_a_class_of_a_notebook_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_a_cell(rank: int, world_size: int) -> None:
+        raise AssertionError
+
+    of_a_cell.__module__, of_a_cell.__qualname__ = "__main__", "of_a_cell"
+    monkeypatch.setattr(sys.modules["__main__"], "of_a_cell", of_a_cell, raising=False)
+    with pytest.raises(RankError, match="could not import what it runs, such as a class of a notebook: put that into"):
+        launch(of_a_cell, 1, start_method="spawn")

@@ -12,13 +12,14 @@ import pytest
 from gnnkit.config import compose
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
+from gnnkit.leader import memory
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid, make_grid, unequal_columns
 from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.quality import measure
 from gnnkit.plan import memory
 from gnnkit.plan.choose import candidates, least, overrides, promising
-from gnnkit.plan.machine import Machine
+from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.predict import Load, predict
 from gnnkit.plan.sample import sampled
 from gnnkit.settings import settle
@@ -123,6 +124,9 @@ def test_the_least_seconds_win_and_ties_go_to_memory_then_order() -> None:
     assert least({"a": figures(None, 5, words=7), "b": figures(None, 5, words=3)}, 0) == "b"
 
 
+FAST = Link(0, math.inf)
+
+
 def load(**changed: Any) -> Load:
     given = {
         "messages": [4, 2],
@@ -131,12 +135,14 @@ def load(**changed: Any) -> Load:
         "gradient": 0,
         "tried": [1, 0],
         "shares": [0.5, 0.5],
+        "far_messages": [0.0, 0.0],
+        "far_bytes": [0.0, 0.0],
     }
     return Load.of(given | changed)
 
 
 def test_a_prediction_adds_compute_and_exchange_of_the_slowest_ranks() -> None:
-    one = Machine(flops=1, latency=0.5, bandwidth=1000, memory=1e9, ranks_per_host=2, base=7)
+    one = Machine(1, Link(0.5, 1000), Link(9, 9), memory=1e9, ranks_per_host=2, base=7)
     found = predict(one, load(), [[3.0, 40], [2.0, 25]], slowdown=2)
     assert found.compute == 3.0 / 0.5 * 2
     assert found.exchange == max(4 * 0.5 + 1, 2 * 0.5 + 3)
@@ -146,8 +152,17 @@ def test_a_prediction_adds_compute_and_exchange_of_the_slowest_ranks() -> None:
     assert Load.of(load().to_dict()).to_dict() == load().to_dict()
 
 
+def test_what_comes_from_other_hosts_takes_their_link() -> None:
+    one = Machine(1, Link(0.5, 1000), Link(2, 100), memory=1e9, ranks_per_host=1, base=7)
+    found = predict(one, load(far_messages=[0.25, 1.0], far_bytes=[0.1, 1.0]), [[3.0, 40], [2.0, 25]], slowdown=1)
+    near_and_far = 3 * 0.5 + 900 / 1000 + 1 * 2 + 100 / 100
+    assert found.exchange == max(near_and_far, 2 * 2 + 3000 / 100)
+    assert found.all_reduce == 2 * 2
+    assert one.exchange_seconds(4, 1000, 0.25, 0.1) == pytest.approx(near_and_far)
+
+
 def test_the_memory_of_a_host_is_that_of_its_ranks() -> None:
-    one = Machine(flops=1, latency=0, bandwidth=math.inf, memory=1e9, ranks_per_host=1, base=7)
+    one = Machine(1, FAST, FAST, memory=1e9, ranks_per_host=1, base=7)
     assert predict(one, load(), [[1, 50], [1, 25]], slowdown=1).host_memory == 100
 
 

@@ -27,7 +27,6 @@ def run_folder(folder: Path, *, text: str = "pystdlib", num_ranks: int = 3, num_
         "world_size": num_ranks, "dataset": text, "model": "gcn", "task": "node_classification",
         "epochs": num_epochs, "train_accuracy": 0.99, "val_accuracy": 0.75, "test_accuracy": 0.74, "train_loss": 0.1,
         "stragglers": {"rank 1": 2.5, text: 3.0}, "seconds_per_epoch": 0.1, "seconds_total": 3.25,
-        "words_between": [[0 if a == b else 1000 * (a + 1) + b for b in range(num_ranks)] for a in range(num_ranks)],
         "cache_hits": {"rate": [0.5 + 0.01 * rank for rank in range(num_ranks)]}, "wait_share": 0.25,
         "balance": {"nodes": 1.0, "work_mean": 2.3, text: 1}, "phases": {"reading": 1.0, text: 2.0}, "why": text,
         "versions": {"gnnkit": "0.1.0", text: text}, "command": f"gnnkit {text}", "device": text, "exact": True,
@@ -49,6 +48,8 @@ def run_folder(folder: Path, *, text: str = "pystdlib", num_ranks: int = 3, num_
     (folder / "partition.json").write_text(json.dumps(partition))
     (folder / "classes.json").write_text(json.dumps(["a", text, "c"]))
     np.save(folder / "predictions.npy", np.arange(40) % 3)
+    words = [[0 if a == b else 1000 * (a + 1) + b for b in range(num_ranks)] for a in range(num_ranks)]
+    np.save(folder / "words_between.npy", words)
     layouts = {
         "chosen": {"grid": [num_ranks, 1, 1], "words_per_column": 7.0, "balance": {"words": 1.5, "edges": 1.25}},
         "1d": {"grid": [num_ranks, 1, 1], "words_per_column": 7.0, "balance": {"words": 1.5, "edges": 1.25}},

@@ -262,8 +262,8 @@ def whole_run(folder: Path, strategy: str, exchange: str, **keys: Any) -> dict[s
 
 def workers_of(folder: Path) -> list[dict[str, Tensor]]:
     """The parameters of every worker in the checkpoint."""
-    saved = checkpoint.load(folder / "checkpoints/last.json")["workers"]
-    return [checkpoint.unpack(packed)["state_dict"] for packed in saved]
+    saved = checkpoint.load(folder / "checkpoints/last.json")
+    return [saved["state_dict"], *(checkpoint.unpack(packed)["state_dict"] for packed in saved["workers"][1:])]
 
 
 @pytest.mark.slow

@@ -63,3 +63,29 @@ def test_nothing_is_said_of_an_exact_run(
 def test_a_strategy_that_drifts_is_not_exact(tmp_path: Path) -> None:
     result = run(tmp_path / "run", strategy={"name": "vertex_centric", "local_iterations": 2})
     assert result["inexact"] == ["strategy=vertex_centric: its steps depend on the number of workers"]
+
+
+PRESET = "preset_workload"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "begin"),
+    [
+        ({"exchange": "pipelined"}, "exchange=pipelined: rows are late. In 100 epochs this lost 0 to 7 points"),
+        ({"exchange": "quantized+sampled"}, "exchange=quantized+sampled: some rows are left out. In 100 epochs"),
+        ({"exchange": {"name": "pipelined", "staleness": 0}}, None),
+        ({"exchange": "pipelined", "workers": 1}, None),
+        ({"exchange": "quantized"}, None),
+        ({"strategy": {"name": PRESET, "correction": "coverage"}}, "strategy.correction=coverage: a step sees two"),
+        ({"strategy": {"name": PRESET, "halo": "cluster"}}, "strategy.halo=cluster: a step lacks the edges to other"),
+        ({"strategy": PRESET}, None),
+    ],
+    ids=str,
+)
+def test_a_run_begins_with_what_its_steps_have_lost_in_measurements(
+    tmp_path: Path, keys: dict[str, Any], begin: str | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "run", model="gcn", **keys)
+    said = [line for line in capfd.readouterr().err.splitlines() if "points of accuracy" in line]
+    assert [line[: len(begin or "")] for line in said] == ([] if begin is None else [begin])

@@ -36,7 +36,7 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.parameter_server import ParameterServer
-from gnnkit.training import checkpoint, resume
+from gnnkit.training import checkpoint, resume, saving
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
@@ -82,20 +82,23 @@ class Case:
     sync: Callable[[], GradientSync] = AllReduce
 
 
-class KeepAll(resume.PeriodicCheckpoint):
+class KeepAll(saving.PeriodicCheckpoint):
     """A callback that writes each checkpoint to a separate file."""
 
     def __init__(self, folder: Path, steps: int | None) -> None:
-        super().__init__(folder, IDENTITY, 1, steps)
+        super().__init__(saving.Checkpoints(folder, IDENTITY), 1, steps)
         self.folder = folder
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
-        self.path = self.folder / f"{trainer.current_epoch}.json"
+        self.checkpoints.path = self.folder / f"{trainer.current_epoch}.json"
         super().on_train_epoch_start(trainer, module)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.path = self.folder / f"{trainer.current_epoch}-{batch_idx + 1}.json"
+        self.checkpoints.path = self.folder / f"{trainer.current_epoch}-{batch_idx + 1}.json"
         super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        self.checkpoints.wait()
 
 
 GRAPH = random_graph(30)

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import gnnkit
 from gnnkit.launch import progress
 from gnnkit.training import checkpoint, timely
+from gnnkit.training.saving import Checkpoints
 from gnnkit.training.timely import BETWEEN, TimelyCheckpoint
 from tests.forked import Forked
 from tests.jobs.test_train import small_graph
@@ -46,6 +48,19 @@ class Place:
         return x
 
 
+class Saves(Checkpoints):
+    """Notes the places where a run would save."""
+
+    def __init__(self, note: Callable[[Any], object]) -> None:
+        self.note, self.waits = note, 0
+
+    def save(self, trainer: Any, module: Any, position: tuple[int, int]) -> None:
+        self.note(position)
+
+    def wait(self) -> None:
+        self.waits += 1
+
+
 def walk(place: Place, rule: Any, epochs: int, clock: list[float], seconds: float) -> None:
     """Takes all steps of some epochs, each of which takes so many seconds."""
     rule.on_train_start(place, place)
@@ -68,7 +83,7 @@ def test_a_checkpoint_comes_every_so_many_minutes_and_looks_are_rare(
     clock: list[float], steps: int, accumulate: int
 ) -> None:
     saved: list[tuple[float, tuple[int, int]]] = []
-    rule = TimelyCheckpoint(lambda trainer, module, position: saved.append((clock[0], position)), 0.1)
+    rule = TimelyCheckpoint(Saves(lambda position: saved.append((clock[0], position))), 0.1)
     place = Place(steps, accumulate)
     walk(place, rule, 4000 // steps, clock, 0.01)  # 40 seconds
     times = [at for at, _ in saved]
@@ -79,7 +94,7 @@ def test_a_checkpoint_comes_every_so_many_minutes_and_looks_are_rare(
 
 
 def test_steps_that_slow_down_bring_the_looks_back(clock: list[float]) -> None:
-    place, rule = Place(1), TimelyCheckpoint(lambda *_: None, None)
+    place, rule = Place(1), TimelyCheckpoint(Saves(lambda _: None), None)
     walk(place, rule, 1000, clock, 0.001)
     before = place.looks
     walk(place, rule, 1000, clock, 2.0)
@@ -88,14 +103,15 @@ def test_steps_that_slow_down_bring_the_looks_back(clock: list[float]) -> None:
 
 def test_no_checkpoint_is_due_where_nobody_asks(clock: list[float]) -> None:
     saved: list[Any] = []
-    walk(Place(10), TimelyCheckpoint(lambda *position: saved.append(position), None), 100, clock, 1.0)
+    walk(Place(10), TimelyCheckpoint(Saves(saved.append), None), 100, clock, 1.0)
     assert saved == []
 
 
 def test_the_launcher_asks_and_hears(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     board, saved = progress.Board(), list[Any]()
     monkeypatch.setattr(progress, "_own_board", board)
-    rule = TimelyCheckpoint(lambda trainer, module, position: saved.append(position), None)
+    places = Saves(saved.append)
+    rule = TimelyCheckpoint(places, None)
     walk(Place(10), rule, 1, clock, 1.0)
     assert board.saves
     assert not board.saved
@@ -103,6 +119,7 @@ def test_the_launcher_asks_and_hears(clock: list[float], monkeypatch: pytest.Mon
     walk(Place(10), rule, 1, clock, 1.0)
     assert board.saved
     assert saved[0] == (0, 1)
+    assert places.waits == len(saved) > 0
     rule.on_train_end(None, None)
     assert not board.saves
 

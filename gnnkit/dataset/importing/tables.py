@@ -53,7 +53,7 @@ class TablePieces(GraphPieces):
 
     @property
     def files(self) -> list[Path]:
-        found = [self.root / f"{name}.npy" for name in ("features", "labels", "coordinates")]
+        found = [self.root / f"{name}.npy" for name in ("features", "labels", "split", "coordinates")]
         for source in (self._edges, self._nodes):
             found += [] if source is None else source.files
         return [path for path in found if path.exists()]
@@ -74,22 +74,35 @@ class TablePieces(GraphPieces):
             self._count = self._rows_of_features() if count is None else count
             return self._count
         ids = self._read_ids(source, room)
+        if isinstance(ids, int):
+            self._count = ids
+            return ids
         self._count = len(ids)
         if is_text(ids.type) or not np.array_equal(ids.to_numpy(), np.arange(len(ids))):
             self._ids, self._node_ids = IdTable(ids, room.threads), ids
         return self._count
 
-    def _read_ids(self, source: Source, room: Room) -> pa.Array:
+    def _read_ids(self, source: Source, room: Room) -> pa.Array | int:
+        """Reads the ids of nodes. Returns their number where they are 0, 1, ..."""
         name = self._folder.id
         self._folder.asked("id", source.names, source.title)
         parts, size, rows = [], 0, 0
+        in_order = True  # whether ids so far are 0, 1, ..., of which the number is enough
         for piece in source.pieces(_PIECE, [name], {name: pa.string()} if isinstance(source, CsvSource) else None):
             column = piece.plain(name)
-            parts.append(column)
+            if in_order and not _goes_on(column, rows):
+                in_order = False
+                parts = [pa.array(np.arange(rows), column.type)] if rows else []
+                size = 2 * (sum(part.nbytes for part in parts) + _ID_BYTES * rows)
             rows += len(column)
+            if in_order:
+                continue
+            parts.append(column)
             size += 2 * (column.nbytes + _ID_BYTES * len(column))  # as they are read, and in the table that finds them
             if size > room.memory:
                 raise room.too_little(f"{source.title} has more ids than that, {rows:,} of them so far", size)
+        if in_order and rows:
+            return rows
         column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
         if isinstance(source, CsvSource):
             column = narrowed(column)
@@ -129,15 +142,12 @@ class TablePieces(GraphPieces):
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         del num_nodes, room
-        given, names, source = self._folder.array("labels"), None, self._nodes
-        labels: Labels | None = None
-        if source is not None:
-            labels, names = self._labels(source)
-        if labels is not None and given is not None and source is not None:
-            raise UserError(f"labels.npy and {source.title} both hold labels")
+        source = self._nodes
+        title, split = "" if source is None else source.title, None if source is None else _split(source)
+        labels, names = (None, None) if source is None else self._labels(source)
         return NodeFields(
-            given if labels is None else labels,
-            None if source is None else _split(source),
+            self._folder.either("labels", labels, title),
+            self._folder.either("split", split, title),
             names,
             self._node_ids,
             self._folder.array("coordinates"),
@@ -237,6 +247,13 @@ def _opened(path: Path, root: Path, given: dict[str, pa.DataType]) -> Source:
     if path.suffix == ".npy":
         return ArraySource(path, root)
     return ParquetSource([path], root) if path.suffix == ".parquet" else CsvSource(path, root, given)
+
+
+def _goes_on(column: pa.Array, first: int) -> bool:
+    """Says whether ids are `first`, `first` + 1, ..."""
+    if not pa.types.is_integer(column.type) or column.null_count:
+        return False
+    return np.array_equal(column.to_numpy(zero_copy_only=False), np.arange(first, first + len(column)))
 
 
 def _split(source: Source) -> Array | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pymetis
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.partition import NodePartitioner
 from gnnkit.ranges import one_of
+from gnnkit_metis import library
 
-Balance = Literal["nodes", "edges", "train"]
+Balance = Literal["nodes", "edges", "train", "all", "classes"]
 Objective = Literal["cut", "volume"]
+TRIES = 4  # cuts of which METIS keeps the best, with several sizes to balance: one alone may cut a tenth more
 
 
 class Metis(NodePartitioner):
@@ -36,13 +39,15 @@ class Metis(NodePartitioner):
         """Keeps the keys.
 
         Args:
-            balance: Sizes that the parts share equally: "nodes", in-"edges" or "train".
+            balance: Sizes that the parts share equally: "nodes", in-"edges" or "train",
+                "all" three, or "classes": all, and the training nodes of each class.
             imbalance: Share from 0.001 to 1 by which a part may exceed the mean.
             contiguous: Whether every part is connected. The graph must be, too.
             seed: Seed of METIS's random choices.
             objective: What is minimised: the edges that are "cut", or the "volume" of
                 rows that parts need from others.
         """
+        one_of("partition.options.balance", balance, get_args(Balance))
         if not 0.001 <= imbalance <= 1:
             raise UserError(f"partition.options.imbalance={imbalance} must be from 0.001 to 1")
         if not 0 <= seed < 2**31 - 1:
@@ -53,40 +58,68 @@ class Metis(NodePartitioner):
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         if graph.num_nodes <= num_parts:  # METIS stops the process where parts outnumber nodes
             return np.arange(graph.num_nodes, dtype=np.int32)
-        adjacency, weight = undirected(graph.csc)
-        width = pymetis.zero_copy_dtype()
-        seed = self.seed + 1  # the generator of C takes 0 and 1 for the same
+        if num_parts == 1:
+            return np.zeros(graph.num_nodes, np.int32)
+        weights = self._node_weights(graph)
+        options = pymetis.Options(
+            seed=self.seed + 1,  # the generator of C takes 0 and 1 for the same
+            ufactor=round(self.imbalance * 1000),
+            contig=int(self.contiguous),
+            objtype=pymetis.ObjType.VOL if self.objective == "volume" else pymetis.ObjType.CUT,
+            ncuts=TRIES if weights.shape[1] > 1 else 1,
+        )
         try:
-            parts = pymetis.part_graph(
-                num_parts,
-                pymetis.CSRAdjacency(adjacency.indptr.astype(width), adjacency.indices.astype(width)),
-                vweights=self._node_weights(graph).astype(width),
-                eweights=weight.astype(width),
-                options=pymetis.Options(
-                    seed=seed,
-                    ufactor=round(self.imbalance * 1000),
-                    contig=int(self.contiguous),
-                    objtype=(pymetis.ObjType.VOL if self.objective == "volume" else pymetis.ObjType.CUT),
-                ),
-                recursive=False,
-            )
+            return self._parts(graph, weights, num_parts, options)
         except RuntimeError as error:
-            reason = "partition.options.contiguous=True needs a connected graph" if self.contiguous else str(error)
-            raise UserError(f"METIS refuses this graph: {reason}") from error
+            raise UserError(f"METIS refuses this graph: {error}") from error
+
+    def _parts(self, graph: Graph, weights: Ids, num_parts: int, options: pymetis.Options) -> Ids:  # [num_nodes]
+        adjacency, between = undirected(graph.csc)
+        if self.contiguous and not connected(adjacency):  # METIS refuses it once, and later cuts it all the same
+            raise UserError("partition.options.contiguous=True needs a connected graph")
+        if weights.shape[1] > 1:
+            means = weights.sum(0) / num_parts
+            bounds = np.maximum(1 + self.imbalance, np.ceil(means) / means)  # 7 of 20 nodes fit 3 parts
+            return library.part_graph(adjacency, between, weights, bounds, num_parts, options)
+        width = pymetis.zero_copy_dtype()
+        parts = pymetis.part_graph(
+            num_parts,
+            pymetis.CSRAdjacency(adjacency.indptr.astype(width), adjacency.indices.astype(width)),
+            vweights=weights[:, 0].astype(width),
+            eweights=between.astype(width),
+            options=options,
+            recursive=False,
+        )
         return np.asarray(parts.vertex_part, np.int32)
 
-    def _node_weights(self, graph: Graph) -> Ids:  # [num_nodes] at least 1
-        """Returns the weight of each node.
+    def _node_weights(self, graph: Graph) -> Ids:  # [num_nodes, num_weights]
+        """Returns the weights of each node, each of a sum above 0.
 
-        The training nodes weigh as much as all nodes together.
+        Where the training nodes alone are to be balanced, these weigh as much as all
+        nodes together.
         """
+        nodes, train = np.ones(graph.num_nodes, np.int64), graph.split == Split.TRAIN
+        edges = 1 + np.diff(graph.csc.indptr)
         if self.balance == "nodes":
-            return np.ones(graph.num_nodes, np.int64)
+            return nodes[:, None]
         if self.balance == "edges":
-            return 1 + np.diff(graph.csc.indptr)
-        train = graph.split == Split.TRAIN
-        weight: Ids = 1 + train * (graph.num_nodes // max(int(np.count_nonzero(train)), 1))
-        return weight
+            return edges[:, None]
+        if self.balance == "train":
+            return (1 + train * (graph.num_nodes // max(int(np.count_nonzero(train)), 1)))[:, None]
+        groups = train[:, None] if self.balance == "all" else train[:, None] & _classes(graph)
+        weights: Ids = np.concatenate([nodes[:, None], edges[:, None], groups[:, groups.any(0)]], 1, dtype=np.int64)
+        return weights
+
+
+def _classes(graph: Graph) -> npt.NDArray[np.bool_]:  # [num_nodes, num_classes]
+    """Says which class each node has.
+
+    Raises `UserError` for labels that are no classes.
+    """
+    if graph.labels.ndim != 1 or graph.labels.dtype.kind not in "iu":
+        raise UserError("partition.options.balance=classes needs one class of each node: choose balance=all")
+    equal: npt.NDArray[np.bool_] = graph.labels[:, None] == np.unique(graph.labels[graph.labels >= 0])
+    return equal
 
 
 def undirected(csc: CSC) -> tuple[CSC, Ids]:
@@ -107,3 +140,14 @@ def undirected(csc: CSC) -> tuple[CSC, Ids]:
     weight: Ids = np.diff(starts, append=both.num_edges)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[starts], minlength=both.num_nodes))])
     return CSC(indptr, both.indices[starts]), weight
+
+
+def connected(csc: CSC) -> bool:
+    """Says whether paths join all nodes of an undirected graph of at least one node."""
+    reached = np.zeros(csc.num_nodes, bool)
+    reached[0], border = True, np.array([0])
+    while len(border):
+        ends = np.concatenate([csc.indices[csc.indptr[node] : csc.indptr[node + 1]] for node in border])
+        border = np.unique(ends[~reached[ends]])
+        reached[border] = True
+    return bool(reached.all())

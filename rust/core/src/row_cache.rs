@@ -1,7 +1,8 @@
 //! Which rows of a table stay in memory. This follows from ids alone, so a dry run
 //! counts what a run will read.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::mem::take;
 
 use crate::csc::{Id, check_ids};
@@ -31,9 +32,10 @@ pub enum Policy {
 #[derive(Debug)]
 pub struct RowCache {
     policy: Policy,
-    slot: Vec<u32>,    // [num_rows] of each row that is kept
-    pending: Vec<u32>, // [num_rows] the last announced request of each row
-    slots: Vec<Slot>,  // those in use, at most `capacity`
+    num_rows: usize,
+    slot: Numbers,    // of each row that is kept
+    pending: Numbers, // the last announced request of each row
+    slots: Vec<Slot>, // those in use, at most `capacity`
     capacity: usize,
     batches: VecDeque<Batch>, // announced and not taken
     first_batch: u32,         // number of the first of these
@@ -84,6 +86,71 @@ pub struct Step {
     pub kept: Vec<Place>,
 }
 
+/// Rows for each one that is kept, up to which a number for every row takes less memory
+/// than a table of those that are kept.
+const DENSE: usize = 5;
+
+/// A number of each of some rows, and `NONE` of the others.
+#[derive(Debug)]
+enum Numbers {
+    /// [num_rows]
+    OfAll(Vec<u32>),
+    /// By row.
+    OfSome(HashMap<u32, u32, BuildHasherDefault<Spread>>),
+}
+
+impl Numbers {
+    /// No numbers yet, for rows of which about `most` have one.
+    fn new(num_rows: usize, most: usize) -> Result<Self, Error> {
+        if num_rows / DENSE <= most {
+            return Ok(Self::OfAll(filled(NONE, Some(num_rows), "num_rows", num_rows)?));
+        }
+        Ok(Self::OfSome(HashMap::default()))
+    }
+
+    fn get(&self, row: u32) -> u32 {
+        match self {
+            Self::OfAll(numbers) => numbers.get(row as usize).copied().unwrap_or(NONE),
+            Self::OfSome(numbers) => numbers.get(&row).copied().unwrap_or(NONE),
+        }
+    }
+
+    fn set(&mut self, row: u32, number: u32) {
+        match self {
+            Self::OfAll(numbers) => {
+                if let Some(own) = numbers.get_mut(row as usize) {
+                    *own = number;
+                }
+            }
+            Self::OfSome(numbers) if number == NONE => {
+                numbers.remove(&row);
+            }
+            Self::OfSome(numbers) => {
+                numbers.insert(row, number);
+            }
+        }
+    }
+}
+
+/// Multiplicative hashing of a row.
+#[derive(Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
+    }
+
+    fn write_u32(&mut self, row: u32) {
+        let product = (self.0 ^ u64::from(row)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ product >> 32;
+    }
+}
+
 const EMPTY: List = List {
     first: NONE,
     last: NONE,
@@ -96,13 +163,14 @@ impl RowCache {
             let (name, actual, limit) = ("rows", num_rows, NONE as usize - 1);
             return Err(Error::TooMany { name, actual, limit });
         }
-        let looks_ahead = if policy == Policy::Exact { num_rows } else { 0 };
+        let capacity = capacity.min(num_rows);
         Ok(Self {
             policy,
-            slot: filled(NONE, Some(num_rows), "num_rows", num_rows)?,
-            pending: filled(NONE, Some(looks_ahead), "num_rows", num_rows)?,
+            num_rows,
+            slot: Numbers::new(num_rows, capacity)?,
+            pending: Numbers::new(if policy == Policy::Exact { num_rows } else { 0 }, capacity)?,
             slots: Vec::new(),
-            capacity: capacity.min(num_rows),
+            capacity,
             batches: VecDeque::new(),
             first_batch: 0,
             first_request: 0,
@@ -117,7 +185,7 @@ impl RowCache {
 
     /// Tells the rows of a further batch, each once.
     pub fn announce<I: Id>(&mut self, rows: &[I]) -> Result<(), Error> {
-        check_ids("rows", rows, self.slot.len(), "rows")?;
+        check_ids("rows", rows, self.num_rows, "rows")?;
         let mut batch = Batch {
             rows: rows.iter().map(|row| row.index() as u32).collect(),
             next: Vec::new(),
@@ -137,9 +205,9 @@ impl RowCache {
         let first = begins[self.batches.len()];
         batch.next = vec![NONE; batch.rows.len()];
         for (position, &row) in batch.rows.iter().enumerate() {
-            let earlier = self.pending[row as usize];
+            let earlier = self.pending.get(row);
             if earlier == NONE {
-                let slot = self.slot[row as usize];
+                let slot = self.slot.get(row);
                 if slot != NONE {
                     unlink(&mut self.slots, &mut self.idle, slot);
                     link(&mut self.slots, &mut batch.due, slot);
@@ -153,7 +221,7 @@ impl RowCache {
                 let holder = begins.partition_point(|&begin| begin <= request) - 1;
                 self.batches[holder].next[(request - begins[holder]) as usize] = number;
             }
-            self.pending[row as usize] = ((first + position as u64) % REQUESTS) as u32;
+            self.pending.set(row, ((first + position as u64) % REQUESTS) as u32);
         }
         Ok(())
     }
@@ -200,7 +268,7 @@ impl RowCache {
         self.first_request += batch.rows.len() as u64;
         let mut step = Step::default();
         for (position, &row) in batch.rows.iter().enumerate() {
-            let (slot, position) = (self.slot[row as usize], position as u32);
+            let (slot, position) = (self.slot.get(row), position as u32);
             let (found, row) = match slot {
                 NONE => (&mut step.misses, row),
                 slot => (&mut step.hits, slot),
@@ -218,7 +286,7 @@ impl RowCache {
     fn keep_soonest(&mut self, batch: &Batch, step: &mut Step) {
         for (&row, &next) in batch.rows.iter().zip(&batch.next) {
             if next == NONE {
-                self.pending[row as usize] = NONE;
+                self.pending.set(row, NONE);
             }
         }
         // All hits are in `batch.due`, and nothing else is: no slot need leave it.
@@ -256,7 +324,7 @@ impl RowCache {
 
     /// Begins with rows that stay, at most `capacity`. Returns the slot of each.
     pub fn fill<I: Id>(&mut self, rows: &[I]) -> Result<Vec<Place>, Error> {
-        check_ids("rows", rows, self.slot.len(), "rows")?;
+        check_ids("rows", rows, self.num_rows, "rows")?;
         if rows.len() > self.capacity - self.slots.len() {
             let (name, actual, limit) = ("rows", rows.len(), self.capacity - self.slots.len());
             return Err(Error::TooMany { name, actual, limit });
@@ -286,9 +354,7 @@ impl RowCache {
                 link(&mut self.slots, &mut self.idle, slot);
             }
             for row in batch.rows {
-                if let Some(pending) = self.pending.get_mut(row as usize) {
-                    *pending = NONE;
-                }
+                self.pending.set(row, NONE);
             }
         }
     }
@@ -340,10 +406,10 @@ impl RowCache {
     fn hold(&mut self, slot: u32, row: u32) {
         let before = self.slots[slot as usize].row;
         if before != NONE {
-            self.slot[before as usize] = NONE;
+            self.slot.set(before, NONE);
         }
         self.slots[slot as usize].row = row;
-        self.slot[row as usize] = slot;
+        self.slot.set(row, slot);
     }
 
     /// Puts a slot into the list of the batch that reads it next.
@@ -478,6 +544,21 @@ mod tests {
         let lru = misses(Policy::Lru, &batches, 400, 80, 0);
         assert!(counts[4] <= counts[3] && counts[3] <= counts[2], "{counts:?}");
         assert!(counts[3] < lru, "{counts:?} {lru}");
+    }
+
+    #[test]
+    fn rows_of_a_large_table_are_kept_as_those_of_a_small_one() {
+        let batches = batches(3, 60, 20, 200);
+        let spread: Vec<Vec<i32>> = batches
+            .iter()
+            .map(|rows| rows.iter().map(|row| row * 1_000_003).collect())
+            .collect();
+        for policy in [Policy::Exact, Policy::Lru] {
+            for ahead in [0, 8] {
+                let small = misses(policy, &batches, 200, 50, ahead);
+                assert_eq!(small, misses(policy, &spread, 300_000_000, 50, ahead));
+            }
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::view::prefetch;
 const LOCAL_BITS: u32 = 25;
 
 /// The largest number of nodes for which a thread keeps the dense table (4 bytes a
-/// node, 128 MiB here). Larger graphs use the hashed table.
-pub const DENSE_NODES: usize = 1 << LOCAL_BITS;
+/// node, 16 MiB here). Larger graphs use the hashed table, whose size follows the batch.
+pub const DENSE_NODES: usize = 1 << 22;
 
 /// From ids of the graph to positions in the batch, in order of first occurrence.
 pub(crate) trait Table {

@@ -1,0 +1,180 @@
+"""Checkpoints of a run: when they are saved, and the thread that writes them.
+
+The training thread copies the state between two steps. Files are written beside the
+next steps.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from gnnkit.errors import UserError
+from gnnkit.training import checkpoint
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.resume import Identity, Position, state
+
+GRACE = 1.5  # seconds that a run which is broken off waits for the checkpoint at hand. The launcher waits 2 s
+
+
+class Checkpoints:
+    """The checkpoints of a run, written by the leader on a thread of their own.
+
+    At most one is written at a time: a save waits for the one before. As a context,
+    waits at the end for the last one, and for a moment where the run is broken off. A
+    process that ends earlier leaves the checkpoint before.
+    """
+
+    def __init__(self, path: Path, identity: Identity, keep: int = 1) -> None:
+        """Keeps the place.
+
+        Args:
+            path: The JSON file of the checkpoint, replaced each time.
+            identity: Values that a resumed run must have in common.
+            keep: Number of the newest checkpoints that stay. Default: 1.
+        """
+        self.path, self.identity, self.keep = path, identity, keep
+        self._writer = Background()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self.wait()
+        else:
+            self._writer.join(GRACE)
+
+    def save(self, trainer: L.Trainer, module: TrainingModule, position: Position) -> None:
+        """Copies the state of the run between two steps, and lets the leader write it.
+
+        Collective where ranks hold different states, or `trainer.monitor` is set.
+        Raises `UserError` for a state that is not finite, and keeps the checkpoint
+        before. Raises the error of the last writing.
+
+        Args:
+            trainer: The trainer of this rank.
+            module: The module of this rank.
+            position: The epoch, and the step of the epoch that comes next.
+        """
+        comm = module.worker.comm
+        module.settle()
+        own = state(trainer, module)
+        _check_finite(own)
+        workers = None
+        if _differs(module):
+            others = checkpoint.pack(own) if comm.rank else torch.empty(0, dtype=torch.uint8)
+            workers = comm.gather(others.to(comm.device))
+        if comm.rank == 0:
+            place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
+            self.wait()  # before the copy, so that memory holds one
+            saved = {**place, "identity": self.identity.to_dict(), **checkpoint.copied(own), "workers": workers}
+            path, keep = self.path, self.keep
+            self._writer.begin(lambda: checkpoint.save(saved, path, keep))
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is on the disk. Raises the error of writing.
+
+        Does nothing on ranks that do not write.
+        """
+        self._writer.join()
+        self.look()
+
+    def look(self) -> None:
+        """Raises the error of writing, if there was one."""
+        if self._writer.error is not None:
+            raise self._writer.error
+
+
+class Background:
+    """One piece of work at a time, on a thread."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None  # of the last work, once it has ended
+        self._thread: threading.Thread | None = None
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Starts work. The work before must have ended."""
+        # A process that is told to end does not wait for such a thread.
+        self._thread = threading.Thread(target=self._do, args=(work,), name="gnnkit-checkpoint", daemon=True)
+        self._thread.start()
+
+    def join(self, seconds: float | None = None) -> None:
+        """Waits for the end of the work, at most so many seconds. Default: any."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self.error = error
+
+
+class PeriodicCheckpoint(Callback):
+    """The callback that saves every so many epochs, and every so many steps of one."""
+
+    def __init__(
+        self, checkpoints: Checkpoints, epochs: int, steps: int | None = None, *, at_start: bool = False
+    ) -> None:
+        """Keeps the intervals.
+
+        Args:
+            checkpoints: Where to save.
+            epochs: Epochs between checkpoints.
+            steps: Steps of an epoch between checkpoints. None: only between epochs.
+            at_start: Whether the run saves before the first step. Default: False.
+        """
+        self.checkpoints, self.epochs, self.steps, self.at_start = checkpoints, epochs, steps, at_start
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        epoch, is_first = trainer.current_epoch, trainer.current_epoch == module.resumed[0]
+        if self.at_start if is_first else epoch % self.epochs == 0:
+            self.checkpoints.save(trainer, module, module.resumed if is_first else (epoch, 0))
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        done = batch_idx + 1
+        self.checkpoints.look()
+        if self.steps and done % self.steps == 0 and done < len(module.loader):
+            self.checkpoints.save(trainer, module, (trainer.current_epoch, done))
+
+
+def _differs(module: TrainingModule) -> bool:
+    """Says whether ranks hold different states."""
+    drifts = module.strategy.steps.drift or (module.sync is not None and module.sync.drifts)
+    return drifts or module.strategy.steps.keep_state or module.embedding is not None
+
+
+def _check_finite(state: Mapping[str, Any]) -> None:
+    """Raises `UserError` for parameters or an optimiser's state that are not finite."""
+    for tensor in _tensors([state[part] for part in ("state_dict", "optimizer_states", "sync", "embedding")]):
+        if tensor.is_floating_point() and not _is_finite(tensor):
+            raise UserError(
+                "trainer.checkpoint: parameters or the optimiser's state are not finite, nothing was saved: "
+                "lower trainer.lr"
+            )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Says whether all numbers are finite. Looks at each only where the sum is not."""
+    return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)

@@ -1,0 +1,206 @@
+"""Checkpoints that are written beside the next steps."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import gnnkit
+from gnnkit.launcher import RankError
+from gnnkit.training import checkpoint, resume, saving
+from gnnkit.training.saving import Checkpoints
+from tests.jobs.test_train import small_graph
+from tests.runs import BARE
+
+KILLS = int(os.environ.get("GNNKIT_KILLS", "20"))
+
+
+class Alone:
+    """Stands for the trainer and the module of the only rank."""
+
+    def __init__(self) -> None:
+        self.x, self.global_step, self.embedding, self.sync = torch.zeros(4), 0, None, None
+        self.worker = SimpleNamespace(comm=SimpleNamespace(rank=0, device=torch.device("cpu")))
+        self.strategy = SimpleNamespace(steps=SimpleNamespace(drift=False, keep_state=False))
+
+    def settle(self) -> None:
+        """Does nothing."""
+
+    def step(self) -> None:
+        self.global_step += 1
+        self.x += 1
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def state(trainer: Any, module: Any) -> dict[str, Any]:
+        return {"state_dict": {"x": module.x}, "optimizer_states": [], "sync": {}, "embedding": {}}
+
+    monkeypatch.setattr(saving, "state", state)
+    return Alone()
+
+
+class Disk:
+    """A disk that writes when told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.goes, self.begun, self.write = threading.Semaphore(0), 0, checkpoint.save
+        monkeypatch.setattr(checkpoint, "save", self.save)
+
+    def save(self, *arguments: Any) -> None:
+        self.begun += 1
+        assert self.goes.acquire(timeout=10)
+        self.write(*arguments)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+IDENTITY = resume.Identity({}, {})
+
+
+def test_steps_go_on_while_a_checkpoint_is_written_and_do_not_change_it(tmp_path: Path, alone: Any, disk: Disk) -> None:
+    with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
+        checkpoints.save(alone, alone, (1, 0))
+        alone.step()
+        assert not checkpoints.path.exists()
+        disk.goes.release()
+    assert checkpoint.load(checkpoints.path)["state_dict"]["x"].tolist() == [0.0] * 4
+    assert alone.x.tolist() == [1.0] * 4
+
+
+def test_a_save_waits_for_the_one_before(tmp_path: Path, alone: Any, disk: Disk) -> None:
+    with Checkpoints(tmp_path / "last.json", IDENTITY, keep=2) as checkpoints:
+        checkpoints.save(alone, alone, (1, 0))
+        alone.step()
+        threading.Timer(0.1, disk.goes.release).start()
+        checkpoints.save(alone, alone, (2, 0))
+        assert checkpoint.load(checkpoints.path)["epoch"] == 1
+        disk.goes.release()
+        checkpoints.wait()
+        assert disk.begun == 2
+    assert [checkpoint.load(file)["epoch"] for file in checkpoint.kept(checkpoints.path)] == [2, 1]
+
+
+@pytest.mark.parametrize("at", ["step", "save", "end"])
+def test_an_error_of_writing_is_raised_on_the_training_thread(
+    tmp_path: Path, alone: Any, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    later: dict[str, Callable[[Checkpoints], object]] = {
+        "step": lambda saves: (time.sleep(0.1), saves.look()),
+        "save": lambda saves: saves.save(alone, alone, (2, 0)),
+        "end": lambda saves: None,
+    }
+
+    def run() -> None:
+        with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
+            checkpoints.save(alone, alone, (1, 0))
+            later[at](checkpoints)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        run()
+
+
+def test_a_run_that_is_broken_off_waits_a_moment_for_the_checkpoint_at_hand(
+    tmp_path: Path, alone: Any, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at SIGTERM. It ends in time with a disk that does not answer."""
+    monkeypatch.setattr(saving, "GRACE", 0.2)
+
+    def broken_off(name: str) -> Path:
+        with contextlib.suppress(SystemExit), Checkpoints(tmp_path / name, IDENTITY) as checkpoints:
+            checkpoints.save(alone, alone, (1, 0))
+            raise SystemExit(143)
+        return tmp_path / name
+
+    begun = time.monotonic()
+    assert not broken_off("slow.json").exists()
+    assert time.monotonic() - begun < 5
+    disk.goes.release(2)
+    assert checkpoint.load(broken_off("last.json"))["epoch"] == 1
+
+
+@pytest.mark.parametrize("dtype", [t for t in checkpoint._TYPES if t not in (torch.float8_e4m3fn, torch.float8_e5m2)])
+def test_tensors_of_all_types_and_shapes_are_files_of_safetensors(tmp_path: Path, dtype: torch.dtype) -> None:
+    x = (torch.arange(6) % 2).to(dtype)
+    state = {"flat": x, "turned": x.view(2, 3).t(), "one": x[3], "none": x[:0], "part": x[1:3], "half": torch.ones(3)}
+    checkpoint.save(state, tmp_path / "last.json")
+    (file,) = tmp_path.glob("*.safetensors")
+    for found in (checkpoint.load(tmp_path / "last.json"), checkpoint.unpack(checkpoint.pack(state))):
+        assert all(
+            torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in state.items()
+        )
+    assert load_file(file).keys() == {f"/{name}" for name in state}
+
+
+def test_what_a_writer_that_was_killed_has_left_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / ".last-0123.safetensors.ab").write_bytes(b"half")
+    checkpoint.save({"x": torch.ones(3)}, tmp_path / "last.json")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_run_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "last.json")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    keys = {"strategy": "vertex_centric", "workers": 2, "comm": "gloo", "threads": 1, **BARE}
+    with pytest.raises(RankError, match=r"^rank 0 failed: OSError: \[Errno 28\] No space left on device: 'last.json'"):
+        gnnkit.train(small_graph(), folder=tmp_path, trainer={"max_epochs": 10**6, "checkpoint_every": 1}, **keys)
+
+
+def save_for_ever(folder: Path, alone: Any) -> None:
+    """Saves large states as steps of a run do, and notes each that is whole."""
+    alone.x = torch.zeros(1 << 20)
+    with Checkpoints(folder / "last.json", IDENTITY, keep=2) as checkpoints:
+        while True:
+            alone.step()
+            checkpoints.save(alone, alone, (alone.global_step, 0))  # the one before is whole
+            (folder / "whole").write_text(str(alone.global_step - 1))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before_or_the_new_one(
+    tmp_path: Path, alone: Any
+) -> None:
+    """GNNKIT_KILLS=200 kills as often."""
+    random, reached = Random(0), 0
+    for number in range(KILLS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        pid = os.fork()
+        if not pid:
+            save_for_ever(folder, alone)
+        while not (folder / "whole").exists() or (folder / "whole").read_text() in ("", "0"):
+            time.sleep(0.005)
+        time.sleep(random.uniform(0, 0.2))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        noted = int((folder / "whole").read_text() or 0)
+        saved, _, damaged = checkpoint.load_whole(folder / "last.json")
+        assert not damaged
+        assert saved["epoch"] >= noted
+        assert torch.equal(saved["state_dict"]["x"], torch.full((1 << 20,), float(saved["epoch"])))
+        reached += len(list(folder.glob(".last*")))
+    assert reached  # some were killed while a file was half written
