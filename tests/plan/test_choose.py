@@ -12,7 +12,6 @@ import pytest
 from gnnkit.config import compose
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.leader import memory
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid, make_grid, unequal_columns
 from gnnkit.partition.hdrf import Hdrf
