@@ -146,8 +146,8 @@ class Adjacency(ABC):
 
         `combine(means, pairs, columns)` gets a row for each pair of a destination and a
         relation that has edges, [num_pairs, columns of x], and returns a sum for each
-        destination: `pairs.sum(pairs.product(means, weights[:, columns]))` multiplies
-        by the weights of relations. It must be linear in the means, because several
+        destination: `pairs.sum_products(means, weights[:, columns])` multiplies by the
+        weights of relations. It must be linear in the means, because several
         ranks may hold edges of one pair. Means divide by degrees of the whole graph,
         and are weighted where edges have weights.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,8 @@ from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.sums import Factors
 from gnnkit.partition.relations import by_pair
 from gnnkit.partition.shard import Shard
+
+_PIECE = 1 << 19  # bytes of gradients that are read at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,15 +147,39 @@ class Pairs:
         of_edges = weight[self.relation[self._out.source_of_edge]]
         return self._out.weighted_sum(z[:, None], of_edges[:, None])[:, 0]
 
-    def product(self, z: Tensor, weights: Tensor) -> Tensor:  # [num_pairs, f] -> [num_pairs, k]
-        """Multiplies the rows of each relation by its weights.
+    def sum_products(self, z: Tensor, weights: Tensor) -> Tensor:  # [num_pairs, f] -> [num_rows, k]
+        """Multiplies by the weights of the relation, and sums over relations of a row.
 
         Args:
             z: [num_pairs, f].
             weights: [num_relations, f, k].
         """
-        result: Tensor = _Product.apply(z, weights, self.sizes)
+        result: Tensor = _SumProducts.apply(z, weights, self)
         return result
+
+    @cached_property
+    def rows(self) -> Tensor:  # [num_pairs] int64
+        """The row of each pair."""
+        csc = self._out.csc
+        rows = np.empty(len(self), np.int64)
+        rows[csc.indices] = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+        return torch.from_numpy(rows).to(self._out.device)
+
+    def pieces(self, grad: Tensor) -> Iterator[tuple[int, slice]]:
+        """Yields relations, and ranges of pairs whose gradients fit the cache.
+
+        Args:
+            grad: [num_rows, k].
+        """
+        step = max(_PIECE // max(grad.shape[1] * grad.element_size(), 1), 1) if grad.device.type == "cpu" else len(self)
+        ends = np.cumsum(self.sizes)
+        for relation, (size, end) in enumerate(zip(self.sizes, ends, strict=True)):
+            for start in range(end - size, end, step or 1):
+                yield relation, slice(start, min(start + step, end))
+
+    def out_sum(self, z: Tensor) -> Tensor:
+        """Computes `sum`, outside of autograd."""
+        return self._out.kernels.sum(z, Factors())
 
 
 def num_pairs(shard: Shard, *, inverse: bool) -> int:
@@ -175,29 +201,27 @@ def num_pairs(shard: Shard, *, inverse: bool) -> int:
 Combine = Callable[[Tensor, Pairs, slice], Tensor]
 
 
-class _Product(Function):
+class _SumProducts(Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, weights: Tensor, sizes: list[int]) -> Tensor:
+    def forward(ctx: Any, z: Tensor, weights: Tensor, pairs: Pairs) -> Tensor:
         ctx.save_for_backward(z, weights)
-        ctx.sizes = sizes
-        return _each(z, weights, sizes)
+        ctx.pairs = pairs
+        result = z.new_empty(len(z), weights.shape[2])
+        for rows, weight, out in zip(
+            torch.split(z, pairs.sizes), weights, torch.split(result, pairs.sizes), strict=True
+        ):
+            torch.mm(rows, weight, out=out)
+        return pairs.out_sum(result)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         z, weights = ctx.saved_tensors
-        of_z = _each(grad, weights.transpose(1, 2), ctx.sizes) if ctx.needs_input_grad[0] else None
-        of_weights = None
-        if ctx.needs_input_grad[1]:
-            of_weights = torch.empty_like(weights)
-            parts = (torch.split(each, ctx.sizes) for each in (z, grad))
-            for out, rows, gradient in zip(of_weights, *parts, strict=True):
-                torch.mm(rows.t(), gradient, out=out)
+        of_z = torch.empty_like(z) if ctx.needs_input_grad[0] else None
+        of_weights = torch.zeros_like(weights) if ctx.needs_input_grad[1] else None
+        for relation, pairs in ctx.pairs.pieces(grad):
+            rows = grad.index_select(0, ctx.pairs.rows[pairs])  # stays in the cache
+            if of_z is not None:
+                torch.mm(rows, weights[relation].t(), out=of_z[pairs])
+            if of_weights is not None:
+                of_weights[relation].addmm_(z[pairs].t(), rows)
         return of_z, of_weights, None
-
-
-def _each(z: Tensor, weights: Tensor, sizes: list[int]) -> Tensor:  # [num_pairs, f] -> [num_pairs, k]
-    """Multiplies group by group."""
-    result = z.new_empty(len(z), weights.shape[2])
-    for rows, weight, out in zip(torch.split(z, sizes), weights, torch.split(result, sizes), strict=True):
-        torch.mm(rows, weight, out=out)
-    return result

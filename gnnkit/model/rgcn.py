@@ -53,12 +53,12 @@ class RelationWeights(nn.Module):
         """
         weight = self._dense()[:, columns]
         if self.coefficients is None:
-            return pairs.sum(pairs.product(means, weight))
+            return pairs.sum_products(means, weight)
         if self._sums_first(pairs, weight.shape[2]):
             sums = [pairs.weighted_sum(means, each) for each in self.coefficients.t()]
             return torch.cat(sums, 1) @ weight.flatten(0, 1)
         of_relations = torch.tensordot(self.coefficients, weight, 1)
-        return pairs.sum(pairs.product(means, of_relations))
+        return pairs.sum_products(means, of_relations)
 
     def _dense(self) -> Tensor:  # [num_relations or bases, f, k]
         if self.weight.shape[1] == 1:
@@ -142,7 +142,7 @@ class OneHotConv(nn.Module):
         assert self.coefficients is not None
         unit = torch.eye(self.width, dtype=means.dtype, device=means.device)
         weights = (self.coefficients[:, :, None, None] * unit).flatten(1, 2)
-        return pairs.sum(pairs.product(means, weights[:, columns]))
+        return pairs.sum_products(means, weights[:, columns])
 
 
 class RGCN(ConvModel):

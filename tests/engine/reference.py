@@ -121,10 +121,12 @@ class PlainPairs:
     def weighted_sum(self, z: Tensor, weight: Tensor) -> Tensor:
         return self.sum(z * torch.stack([weight[relation] for relation, _ in self.names])[:, None] if self.names else z)
 
-    def product(self, z: Tensor, weights: Tensor) -> Tensor:
+    def sum_products(self, z: Tensor, weights: Tensor) -> Tensor:
         if not self.names:
-            return z @ weights.sum(0) * 0
-        return torch.stack([row @ weights[relation] for row, (relation, _) in zip(z, self.names, strict=True)])
+            return self.sum(z @ weights.sum(0) * 0)
+        return self.sum(
+            torch.stack([row @ weights[relation] for row, (relation, _) in zip(z, self.names, strict=True)])
+        )
 
 
 def whole_graph(graph: Graph, model: nn.Module) -> list[Adjacency]:

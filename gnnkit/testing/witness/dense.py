@@ -98,9 +98,9 @@ class DensePairs:
         parts = zip(torch.split(z, self.sizes), weight, strict=True)
         return self.sum(torch.cat([part * each for part, each in parts]))
 
-    def product(self, z: Tensor, weights: Tensor) -> Tensor:  # [num_pairs, f] -> [num_pairs, k]
+    def sum_products(self, z: Tensor, weights: Tensor) -> Tensor:  # [num_pairs, f] -> [num_rows, k]
         parts = zip(torch.split(z, self.sizes), weights, strict=True)
-        return torch.cat([part @ each for part, each in parts])
+        return self.sum(torch.cat([part @ each for part, each in parts]))
 
 
 class RowPool:
