@@ -1,0 +1,50 @@
+"""Arrays and ids beside tables, read in pieces and at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.dataset.importing.tables import TablePieces
+from gnnkit.errors import UserError
+
+SMALL: Any = SimpleNamespace(memory=1000, threads=1)
+EDGES = np.array([[0, 1, 2], [1, 2, 0]])
+
+
+def test_a_split_beside_edges_is_read_and_only_once(tmp_path: Path) -> None:
+    np.save(tmp_path / "edges.npy", EDGES)
+    np.save(tmp_path / "labels.npy", np.array([0, 1, 0]))
+    np.save(tmp_path / "split.npy", np.array([1, 2, 3], np.int8))
+    folder = EdgeFolder(str(tmp_path), symmetrize=False)
+    assert folder.load().split.tolist() == [1, 2, 3]
+    pieces = TablePieces(folder)
+    assert np.asarray(pieces.nodes(3, SMALL).split).tolist() == [1, 2, 3]
+    assert tmp_path / "split.npy" in pieces.files
+    (tmp_path / "labels.npy").unlink()
+    pq.write_table(pa.table({"id": [0, 1, 2], "split": ["train", "val", "test"]}), tmp_path / "nodes.parquet")
+    with pytest.raises(UserError, match=r"split\.npy and nodes\.parquet both hold a split"):
+        folder.load()
+
+
+@pytest.mark.parametrize("last", [69_999, 80_000])
+def test_ids_in_order_take_no_memory(last: int, tmp_path: Path) -> None:
+    ids = np.arange(70_000)
+    ids[-1] = last
+    pq.write_table(pa.table({"id": ids}), tmp_path / "nodes.parquet", row_group_size=10_000)
+    np.save(tmp_path / "edges.npy", EDGES)
+    pieces = TablePieces(EdgeFolder(str(tmp_path)))
+    if last == 69_999:
+        assert pieces.open(SMALL) == 70_000
+        return
+    roomy: Any = SimpleNamespace(memory=10**9, threads=1)
+    assert pieces.open(roomy) == 70_000
+    kept = pieces.nodes(70_000, roomy).node_ids
+    assert kept.to_numpy().tolist() == ids.tolist()
