@@ -16,7 +16,7 @@ from gnnkit_metis import library
 
 Balance = Literal["nodes", "edges", "train", "all", "classes"]
 Objective = Literal["cut", "volume"]
-TRIES = 4  # cuts of which METIS keeps the best, with several sizes to balance: one alone may cut a tenth more
+TRIES = 2  # cuts of which METIS keeps the best, with several sizes to balance: one alone may cut a tenth more
 
 
 class Metis(NodePartitioner):
