@@ -14,7 +14,7 @@ from gnnkit.ranges import MAX_COUNT, real, whole
 from gnnkit.strategy.base import Measured, Update
 
 LEADER = 0
-MAX_DRIFT, MAX_ITERATIONS = 0.05, 16  # unless configured
+MAX_DRIFT, MAX_ITERATIONS = 0.05, 4  # unless configured. Late rows cost more with each epoch, and are no drift
 _STATE = ("first", "length", "lengths", "wait", "last_wait", "drift", "seconds")
 WORTH = 0.1  # share of the time above which exchanges are worth saving
 
@@ -56,7 +56,7 @@ class Supersteps:
         Args:
             local_iterations: Epochs of a superstep, or auto. Then the first has one.
             max_drift: Relative drift that shortens supersteps. None: 0.05.
-            max_iterations: Epochs of a superstep at most. None: 16.
+            max_iterations: Epochs of a superstep at most. None: 4.
         """
         self.rule: Rule | None = None
         bounds = (

@@ -61,7 +61,7 @@ class VertexCentric(ExecutionStrategy):
         Args:
             local_iterations: Epochs of a superstep, or auto. Default: 1.
             max_drift: Relative drift that shortens supersteps under auto. None: 0.05.
-            max_iterations: Epochs of a superstep at most under auto. None: 16.
+            max_iterations: Epochs of a superstep at most under auto. None: 4.
             exchange: How rows travel. None: exactly.
         """
         self.supersteps = Supersteps(local_iterations, max_drift, max_iterations)

@@ -44,9 +44,9 @@ def test_the_rule(length: int, drift: float, exchange: float, wait: int, expecte
     assert RULE.next(length, drift, exchange, wait) == expected
 
 
-def lengths(drift_of: Any, measured: Measured, epochs: int) -> list[list[int]]:
+def lengths(drift_of: Any, measured: Measured, epochs: int, max_iterations: int | None = 16) -> list[list[int]]:
     """The changes of the length where a superstep drifts as `drift_of(length)` says."""
-    steps = Supersteps("auto", 0.1, 16)
+    steps = Supersteps("auto", 0.1, max_iterations)
 
     def work(comm: Communicator) -> list[list[int]]:
         for epoch in range(epochs):
@@ -65,6 +65,7 @@ def test_lengths_follow_the_drift(capfd: pytest.CaptureFixture[str]) -> None:
         "of the time"
     )
     assert lengths(lambda _: 0.0, FAST, 40) == [[0, 1]]
+    assert lengths(lambda _: 0.0, SLOW, 40, None) == [[0, 1], [1, 2], [3, 4]], "late rows are no drift"
 
 
 def test_a_length_that_drifts_too_far_is_tried_again_less_and_less_often() -> None:
