@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gnnkit.comm import adopted
 from gnnkit.errors import UserError
 
 FILE = "GNNKIT_STORE"  # environment variable, the file in which ranks of one machine meet
@@ -32,6 +33,8 @@ _LOOPBACK = "127.0.0.1"
 
 def meeting(rank: int, world_size: int, timeout: float) -> Any:
     """Returns the store in which ranks find each other. None: torchrun's own.
+
+    The store of a group that the program has made is taken.
 
     Raises `UserError` on rank 0 where the port of the meeting point is taken.
 
@@ -45,6 +48,9 @@ def meeting(rank: int, world_size: int, timeout: float) -> Any:
         store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]
         store.set_timeout(deadline)
         return store
+    if (found := adopted.store()) is not None:
+        found.set_timeout(deadline)
+        return found
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return None
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

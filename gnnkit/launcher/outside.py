@@ -44,4 +44,7 @@ class Outside(Launcher):
             die_with_parent()
         keep_freed_memory()  # before the communicator's threads
         os.environ.update(started.variables())
-        return ranks.by_rank({started.rank: ranks.run_several(started.rank)})
+        from gnnkit.comm.adopted import set_aside  # with torch, which the run needs anyway
+
+        with set_aside():
+            return ranks.by_rank({started.rank: ranks.run_several(started.rank)})

@@ -110,7 +110,7 @@ class Traffic:
         )
 
     def far(self, ranks_per_host: int) -> tuple[list[float], list[float]]:
-        """Returns each rank's shares of messages and rows that come from other hosts.
+        """Returns each rank's shares of messages and of rows from other hosts.
 
         Of one aggregation.
 

@@ -158,7 +158,7 @@ def test_model_predictions_and_result_are_of_the_final_average(whole: Runs) -> N
     assert result["drift"] > 0
     assert result["final_drift"] == 0
     state, graph = checkpoint.load(path), small_graph()
-    own = [checkpoint.unpack(packed)["state_dict"] for packed in state["workers"]]
+    own = [state["state_dict"], *(checkpoint.unpack(packed)["state_dict"] for packed in state["workers"][1:])]
     nodes = np.array_split(np.arange(graph.num_nodes), 3)
     counts = [np.count_nonzero(graph.split[part] == 1) for part in nodes]
     average = load_file(path.parents[1] / "model.safetensors")

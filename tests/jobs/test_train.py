@@ -15,12 +15,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 import gnnkit
@@ -281,6 +283,38 @@ def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
             code, errors = program.ended()
             assert code == 0, errors
     assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [None, 4])
+def test_a_process_group_of_the_program_stays_and_ranks_meet_in_its_store(tmp_path: Path, parts: int | None) -> None:
+    """At a port that the program holds."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+
+    def sum_of_ones() -> float:
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        return x.item()
+
+    def join(rank: int) -> None:
+        os.environ.update(place | {"RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"})
+        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        keys = {"strategy": "vertex_centric", "parts": parts, "trainer": QUICK, **BARE}
+        for number in range(2):
+            gnnkit.train(small_graph(), folder=tmp_path / f"run{number}", **keys)
+            assert sum_of_ones() == 2
+        dist.destroy_process_group()
+
+    with contextlib.ExitStack() as stack:
+        for rank in range(2):
+            (tmp_path / str(rank)).mkdir()
+        work = [functools.partial(join, rank) for rank in range(2)]
+        for program in [stack.enter_context(forked(work[rank], tmp_path / str(rank))) for rank in range(2)]:
+            code, errors = program.ended()
+            assert code == 0, errors
+    weights = [(tmp_path / f"run{number}/model.safetensors").read_bytes() for number in range(2)]
+    assert weights[0] == weights[1]
 
 
 class Slow(nn.Module):

@@ -1,0 +1,62 @@
+"""The process group that a program has made before, set aside for a run."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+_store: Any = None  # of the group that is set aside
+_TABLES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
+_runs = itertools.count()  # equal on all ranks, which make the same calls
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Sets the groups of the program aside, and puts them back at the end.
+
+    A run has groups of its own, with its own deadlines and backend, and its default
+    group is the one that Lightning and DDP use. Ranks meet in the program's store, so
+    no second port is needed. Does nothing where the program has made no group.
+    """
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        yield
+        return
+    global _store  # noqa: PLW0603 - one per process, as torch's
+    own, world = dist.distributed_c10d, dist.distributed_c10d._world
+    _store = own._get_default_store()
+    timeout, count = _store.timeout, world.group_count
+    tables = {name: dict(getattr(world, name)) for name in _TABLES}  # torch keeps one of each for all worlds
+    own._world = own._World()
+    _fill(own._world, {name: {} for name in _TABLES})
+    try:
+        yield
+    finally:
+        _store.set_timeout(timeout)
+        _store, own._world = None, world
+        world.group_count = count
+        _fill(world, tables)
+
+
+def store() -> Any:
+    """Returns the program's store under names of one meeting. None: there is none."""
+    if _store is None:
+        return None
+    from torch import distributed as dist
+
+    return dist.PrefixStore(f"gnnkit-{next(_runs)}", _store)  # type: ignore[attr-defined]
+
+
+def _fill(world: Any, tables: Mapping[str, dict[Any, Any]]) -> None:
+    """Fills torch's tables of groups, in which names of two worlds would clash."""
+    from torch._C import _distributed_c10d as groups
+
+    groups._unregister_all_process_groups()
+    for name, table in tables.items():
+        getattr(world, name).clear()
+        getattr(world, name).update(table)
+    for group, name in tables["pg_names"].items():
+        groups._register_process_group(name, group)
