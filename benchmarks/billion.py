@@ -3,7 +3,7 @@
     uv run python benchmarks/billion.py --folder DISK --edges 1e9 --nodes 25e6 --limit 4
 
 Draws edges by R-MAT into a folder of Parquet parts or into pairs of int64, and rows of
-features and labels. Then runs job=import, job=plan and a run of 100 steps in two
+features and labels. Then runs job=import, job=plan and a run of 20 steps in two
 processes, as a user does, each within a control group of `--limit` GiB, which counts
 the system's cache of files too (Linux, as root; without that, `ulimit -d` bounds the
 memory of each process alone). Prints seconds, those of 100 million edges, and the peak
@@ -37,7 +37,7 @@ ROWS = 1 << 20  # of features that are drawn at once
 GROUPS = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")  # by version
 LIMITS = {"memory.limit_in_bytes", "memory.max"}
 BATCH, WORKERS, CLASSES = 64, 2, 16
-SEEDS = 100 * BATCH * 8  # of 100 steps of 8 parts
+SEEDS = 20 * BATCH * 8  # of 20 steps of 8 parts
 
 
 def main() -> None:

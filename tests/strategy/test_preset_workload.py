@@ -730,9 +730,10 @@ def test_a_sampler_is_needed_by_llcg_alone() -> None:
 def test_a_part_has_its_own_factors_after_the_whole_graphs_were_read() -> None:
     share = Share.of(GRAPH, np.flatnonzero(OWNERS[3] == 1))
     layers = BlockLayers(GRAPH, make_model(), torch.float64, torch.device("cpu"))
-    whole = layers.inverse_sqrt_in_degree, layers.inverse_sqrt_out_degree
+    nodes = np.arange(GRAPH.num_nodes)
+    whole = layers.inverse_sqrt_in_degree[nodes], layers.inverse_sqrt_out_degree[nodes]
     part = layers.of_part(share.block)
-    factors = part.inverse_sqrt_in_degree, part.inverse_sqrt_out_degree
+    factors = part.inverse_sqrt_in_degree[nodes], part.inverse_sqrt_out_degree[nodes]
     for factor, degree, other in zip(factors, (part.in_degree, part.out_degree), whole, strict=True):
         np.testing.assert_array_equal(factor, inverse_sqrt(degree))
         assert not np.array_equal(factor, other)
