@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -185,6 +186,7 @@ class TrainingModule(hooks.OwnHooks):
         self.resumed = (0, 0)  # epoch and step at the begin of this run
         self.joint_loss = JointLoss()
         self.evaluated: Evaluated | None = None  # in the model's own step of an evaluation
+        self._own_names: set[str] = set()  # that the user's steps log beside the run
         self.of_evaluations = set(self.task.names)  # names that evaluations log
         if isinstance(model, L.LightningModule):
             model.log = self.log_own  # type: ignore[assignment, method-assign]
@@ -316,7 +318,8 @@ class TrainingModule(hooks.OwnHooks):
         """
         logged = (*_LOGGED, *self.task.names)
         if name in logged and isinstance(self.model, EdgeIndexModel):
-            return  # as scripts of PyG do: the figure of all workers has this name already
+            self._left_out(name)
+            return
         if name in logged:
             raise UserError(f"self.log({name!r}): every run logs {', '.join(logged)} itself, choose another name")
         if self.muted:
@@ -327,6 +330,12 @@ class TrainingModule(hooks.OwnHooks):
             value = self._reduced(name, value, reduce_fx)
         keys.setdefault("batch_size", max(self._num_rows(sync_dist), 1))
         self.log(name, value, prog_bar, reduce_fx=reduce_fx, **keys)
+
+    def _left_out(self, name: str) -> None:
+        """Says once that a user's figure has the name of one of the run."""
+        if self.worker.comm.rank == 0 and name not in self._own_names:
+            print(f"self.log({name!r}) is left out: the run logs it, over the rows of all workers", file=sys.stderr)
+        self._own_names.add(name)
 
     def _num_rows(self, everywhere: bool) -> int:
         """Counts the rows of the batch at hand, of this rank or of all ranks."""

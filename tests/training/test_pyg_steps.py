@@ -75,7 +75,9 @@ def train(tmp_path: Path, model: Any, **keys: Any) -> gnnkit.Result:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
-def test_steps_and_optimisers_of_the_user_train_what_a_plain_loop_trains(tmp_path: Path, workers: int) -> None:
+def test_steps_and_optimisers_of_the_user_train_what_a_plain_loop_trains(
+    tmp_path: Path, workers: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     data, model = make_data(), Lit()
     alone = copy.deepcopy(model)
     optimizer = alone.configure_optimizers()
@@ -86,6 +88,7 @@ def test_steps_and_optimisers_of_the_user_train_what_a_plain_loop_trains(tmp_pat
         optimizer.step()
     result = train(tmp_path, model, workers=workers)
     assert result["train_loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert capfd.readouterr().err.count("self.log('val_loss') is left out: the run logs it") == 1
     assert result["exact"]
     assert result["test_step"]["own_accuracy"] == pytest.approx(result["test_accuracy"])
     loaded = gnnkit.load(result.folder, Lit())
