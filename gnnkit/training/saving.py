@@ -43,7 +43,7 @@ class Checkpoints:
             keep: Number of the newest checkpoints that stay. Default: 1.
         """
         self.path, self.identity, self.keep = path, identity, keep
-        self._writer = Background()
+        self._writer = Writer()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -95,7 +95,7 @@ class Checkpoints:
             raise self._writer.error
 
 
-class Background:
+class Writer:
     """One piece of work at a time, on a thread."""
 
     def __init__(self) -> None:
