@@ -18,6 +18,7 @@ import pytest
 import torch
 import yaml
 
+import gnnkit
 from gnnkit import config, keys
 from gnnkit.config import MAIN, compose
 from gnnkit.errors import UserError
@@ -57,6 +58,13 @@ def within_process() -> Iterator[None]:
         yield
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
+
+
+def train_on_threads(data: Any, model: Any, folder: Path, epochs: int, **keys: Any) -> gnnkit.Result:
+    """Trains on three ranks that are threads, unless keys say otherwise."""
+    usual: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", **BARE}
+    with within_process():
+        return gnnkit.train(data, model=model, folder=folder, **(usual | {"trainer": {"max_epochs": epochs}} | keys))
 
 
 def _run_here(function: Callable[..., Any], *arguments: Any, beside: Any = lambda: None, **_: Any) -> Any:

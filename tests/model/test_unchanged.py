@@ -33,7 +33,8 @@ from gnnkit.model.exactness import inexact
 from gnnkit.model.unchanged import adapted
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from gnnkit.settings import settle
-from tests.runs import BARE, within_process
+from tests.graphs import pyg_data
+from tests.runs import BARE, train_on_threads, within_process
 
 NODES, WIDTH, EDGE_WIDTH, HIDDEN, CLASSES = 23, 6, 3, 8, 4
 DEGREES = torch.tensor([5, 4, 3, 3, 2, 1, 1])
@@ -542,17 +543,11 @@ class TwoLayers(nn.Module):
 
 
 def make_data() -> Data:
-    rng = np.random.default_rng(0)
-    masks = {f"{split}_mask": torch.arange(60) % 3 == i for i, split in enumerate(("train", "val", "test"))}
-    x, y = torch.tensor(rng.normal(size=(60, WIDTH)), dtype=torch.float32), torch.tensor(rng.integers(0, CLASSES, 60))
-    return Data(x, torch.tensor(rng.integers(0, 60, (2, 200))), y=y, **masks)
+    return pyg_data(WIDTH, CLASSES)
 
 
 def train(tmp_path: Path, model: Any, **keys: Any) -> gnnkit.Result:
-    usual: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", **BARE}
-    usual["trainer"] = {"max_epochs": 2}
-    with within_process():
-        return gnnkit.train(make_data(), model=model, folder=tmp_path / "run", **(usual | keys))
+    return train_on_threads(make_data(), model, tmp_path / "run", 2, **keys)
 
 
 @pytest.mark.slow

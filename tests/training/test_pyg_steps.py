@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,7 +17,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 import gnnkit
 from gnnkit.errors import UserError
-from tests.runs import BARE, within_process
+from tests.graphs import pyg_data
+from tests.runs import train_on_threads
 
 WIDTH, CLASSES = 6, 3
 EPOCHS, RATE = 4, 0.02
@@ -60,17 +60,11 @@ class Sampled(Lit):
 
 
 def make_data() -> Data:
-    rng = np.random.default_rng(0)
-    masks = {f"{split}_mask": torch.arange(60) % 3 == i for i, split in enumerate(("train", "val", "test"))}
-    x, y = torch.tensor(rng.normal(size=(60, WIDTH)), dtype=torch.float32), torch.tensor(rng.integers(0, CLASSES, 60))
-    return Data(x, torch.tensor(rng.integers(0, 60, (2, 200))), y=y, **masks)
+    return pyg_data(WIDTH, CLASSES)
 
 
 def train(tmp_path: Path, model: Any, **keys: Any) -> gnnkit.Result:
-    usual: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", **BARE}
-    usual["trainer"] = {"max_epochs": EPOCHS}
-    with within_process():
-        return gnnkit.train(make_data(), model=model, folder=tmp_path / "run", **(usual | keys))
+    return train_on_threads(make_data(), model, tmp_path / "run", EPOCHS, **keys)
 
 
 @pytest.mark.slow
