@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import platform
 import sys
 import sysconfig
@@ -116,12 +117,15 @@ class PyStdlib(Dataset):
 
 def _read_sources(root: Path) -> dict[str, bytes]:
     """Returns module name -> source, without tests and installed packages."""
-    sources = {}
-    for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        if not _LEFT_OUT.intersection(parts) and all(part.isidentifier() for part in parts):
-            sources[".".join(parts)] = path.read_bytes()
-    return sources
+
+    def is_read(name: str) -> bool:
+        return name.isidentifier() and name not in _LEFT_OUT
+
+    paths = []
+    for folder, inner, files in os.walk(root):
+        inner[:] = filter(is_read, inner)  # others, such as site-packages, are not entered
+        paths += [Path(folder, name) for name in files if name.endswith(".py") and is_read(name[:-3])]
+    return {".".join(path.relative_to(root).with_suffix("").parts): path.read_bytes() for path in sorted(paths)}
 
 
 def _classes(modules: list[str], min_size: int) -> tuple[Ids, list[str]]:
