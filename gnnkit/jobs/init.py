@@ -37,6 +37,7 @@ SPLIT = [0.6, 0.2, 0.2]
 # Beyond either, a step over all nodes takes long and mini-batches get on sooner.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # times as many nodes as another class
+_FEW_OF_CLASS = 5  # nodes that validate, below which the figure of a class is chance
 _LEARNED = "by trials: neighbours tell more than the columns. A new node needs a run of its own"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections that choose a YAML file
 
@@ -147,7 +148,8 @@ def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
         key: known[key] for key in ("task", "inputs", "features.scale", "features.fill") if key in known
     }
     planned = trials.candidates(graph, known.get("inputs", "features"))
-    uneven = bool(_uneven_classes(graph, graph.split == Split.VAL))
+    validates = graph.split == Split.VAL
+    uneven = bool(_uneven_classes(graph, validates)) and _sizes(graph, validates).min() >= _FEW_OF_CLASS
     return trials.run(settings, graphs, fixed, planned, one_way, uneven=uneven)
 
 
@@ -220,12 +222,16 @@ def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
     """
     if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
         return ""
-    counts = np.bincount(graph.labels[nodes & graph.labelled])
-    some = counts[counts > 0]
+    some = _sizes(graph, nodes)
     if len(some) < 2 or some.max() < _UNEVEN_CLASSES * some.min():
         return ""
     share = f"{100 * some.min() / some.sum():.2g} % of nodes in the smallest"
     return f", {share}: task.class_weights=balanced lets each count alike"
+
+
+def _sizes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> Ids:  # [classes that occur]
+    counts = np.bincount(graph.labels[nodes & graph.labelled])
+    return counts[counts > 0]
 
 
 def _strategy(graph: Graph) -> Iterator[Choice]:

@@ -107,7 +107,8 @@ def test_equal_scores_are_judged_by_the_loss_and_errors_by_the_least() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "figure"),
-    [(np.arange(40) % 2, "val_accuracy"), (np.arange(40) % 8 == 0, "val_macro_f1"), (np.arange(40.0), "val_mae"),
+    [(np.arange(40) % 2, "val_accuracy"), (np.arange(40) % 8 == 0, "val_macro_f1"),
+     (np.arange(40) % 10 == 0, "val_accuracy"), (np.arange(40.0), "val_mae"),
      (np.eye(40, 3), "val_micro_f1")],
 )  # fmt: skip
 def test_uneven_classes_are_judged_by_the_mean_over_classes(
