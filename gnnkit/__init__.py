@@ -49,8 +49,8 @@ def train(
     Args:
         graph: A `Graph`, or PyG's `Data`, to train on instead of a data set.
         strategy: Name of the strategy, or a mapping with name and keys. Default: auto,
-            which takes the full graph where its predicted memory fits, and one worker
-            for a small graph where the call names none.
+            which takes the full graph where its predicted memory fits. A call with a
+            graph that names neither has `workers="auto"`.
         model: Name of a model, or a module, a program, or a function of (in_features,
             num_classes) that returns a module.
         callbacks: Callbacks of Lightning, of which each rank gets a copy. A name or a
@@ -80,8 +80,9 @@ def train(
     known = {config.key_of(text) for text in spelt}
     if not known & {"strategy", config.EXPERIMENT}:
         spelt.insert(0, "strategy=auto")
-    alone = not known & _OF_WORKERS
-    return _start(spelt, graph, None if named else model, folder, given, alone=alone)
+    if graph is not None and not known & _OF_WORKERS:
+        spelt.insert(0, "workers=auto")
+    return _start(spelt, graph, None if named else model, folder, given)
 
 
 def predict(
@@ -184,8 +185,6 @@ def _start(
     folder: str | Path | None,
     given: Mapping[str, Sequence[Any]] | None = None,
     own: Sequence[str] | None = None,
-    *,
-    alone: bool = False,
 ) -> Result:
     """Runs one job.
 
@@ -196,7 +195,6 @@ def _start(
         folder: The run folder, or None.
         given: Loggers and callbacks that are not named by the overrides, by kind.
         own: Overrides that the caller has named. Default: all.
-        alone: Whether one worker may train a small graph. Default: as configured.
     """
     from gnnkit import config, jobs, settings
     from gnnkit.launch.child import end_if_started_anew
@@ -214,13 +212,8 @@ def _start(
             settled = settings.with_given(settled, kind, _by_class(kind, objects))
         return settled
 
-    settled = settle(overrides)
     if graph is not None:
         from gnnkit.graph import Graph
 
         graph = Graph.of(graph)
-        if alone and graph.num_edges <= settings.FEW_EDGES and settled.on_cpus:
-            overrides = ["workers=1", *overrides]
-            settled = settle(overrides)
-            print(f"workers=1: {graph.num_edges:,} edges are few, and workers would wait for each other", flush=True)
-    return jobs.start(jobs.Order(settled, graph, model, folder, overrides, "gnnkit from Python:", settle))
+    return jobs.start(jobs.Order(settle(overrides), graph, model, folder, overrides, "gnnkit from Python:", settle))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
 from gnnkit.result.result import Result
-from gnnkit.settings import Settings, ranks, settle
+from gnnkit.settings import Settings, ranks, settle, with_workers
 
 NAN, INF = math.nan, math.inf
 COUNT = [0, -4, 2.5, NAN, INF]
@@ -476,7 +478,7 @@ def test_numbers_of_the_environment_are_numbers_where_a_key_takes_no_text(
     assert (found.output, found.composed["trainer"]["lr"]) == ("17", 0.02)
     with pytest.raises(UserError, match=r"^trainer.lr=1;2 must be a number above 0$"):
         settle(compose(["strategy=vertex_centric", "trainer.lr=${oc.env:BAD}"]))
-    with pytest.raises(UserError, match=r"^workers=0.02 must be auto or a whole number"):
+    with pytest.raises(UserError, match=r"^workers=0.02 must be null, auto or a whole number"):
         settle(compose(["strategy=vertex_centric", "workers=${oc.env:LR}"]))
 
 
@@ -535,6 +537,50 @@ def test_auto_takes_the_gpus_where_there_are_several(
     assert (found.workers, found.comm.name, found.threads) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gpus", "overrides", "counts", "last"),
+    [
+        (0, [], (1, 2, 4, 8, 16, 32, 64), ("gloo", 1)),
+        (0, ["threads=5"], (1, 2, 4, 8, 12), ("gloo", 5)),
+        (0, ["threads=100"], (1,), ("gloo", 100)),
+        (1, [], (1,), ("nccl", 64)),
+        (6, [], (1, 2, 4, 6), ("nccl", 10)),
+        (6, ["comm=threads", "threads=16"], (1, 2, 4), ("threads", 16)),
+        (6, ["sync=parameter_server", "sync.servers=2"], (1, 2, 4), ("nccl", 10)),
+    ],
+)
+def test_workers_auto_chooses_up_to_the_gpus_or_the_cores(
+    machine: Callable[..., Settings], gpus: int, overrides: list[str], counts: tuple[int, ...], last: tuple[str, int]
+) -> None:
+    found = machine("workers=auto", *overrides, gpus=gpus)
+    assert found.auto_workers is not None
+    assert found.auto_workers.counts == counts
+    assert found.is_open
+    whole = with_workers(found, counts[-1])
+    assert (whole.comm.name, whole.threads) == last
+    named = machine(f"workers={counts[-1]}", *overrides, gpus=gpus)
+    assert dataclasses.replace(whole, auto_workers=None) == named
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["job=verify"], "workers=auto is of job=train and job=compare: name a number for job=verify"),
+        (["partition.grid=[2,2,1]"], "workers=auto: partition.grid=[2, 2, 1] is of one number of workers"),
+    ],
+)
+def test_workers_auto_is_refused_where_nothing_is_tried(overrides: list[str], told: str) -> None:
+    with pytest.raises(UserError, match=re.escape(told)):
+        settle(compose(["strategy=vertex_centric", "workers=auto", *overrides]))
+
+
+def test_workers_auto_is_the_number_that_is_there(machine: Callable[..., Settings]) -> None:
+    assert machine("workers=auto", started=StartedRank(5, 16, 1, 4)).auto_workers is None
+    parts = machine("workers=auto", "parts=8", cores=4)
+    assert (parts.processes, parts.auto_workers) == (4, None)
+
+
 @pytest.mark.parametrize(
     ("gpus", "ranks_of_host", "expected"),
     [(8, 8, (16, "nccl", 8)), (4, 8, (16, "gloo", 8)), (1, 1, (16, "nccl", 64)), (0, 8, (16, "gloo", 8))],
@@ -568,10 +614,10 @@ def test_one_gpu_that_stays_idle_is_mentioned_with_the_way_to_use_it(
     machine: Callable[..., Settings], runs: list[Settings], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     found = machine(gpus=1)
-    assert found.notes == ("workers=auto: 4 workers on CPUs, one GPU stays idle: workers=1 comm=nccl uses it",)
+    assert found.notes == ("4 workers on CPUs, one GPU stays idle: workers=1 or auto uses it",)
     start(Order(found, folder=tmp_path / "run"))
     assert found.notes[0] in capsys.readouterr().out.splitlines()[:2]
-    for overrides, gpus in ((["workers=1"], 1), (["workers=4"], 1), ([], 0), ([], 2)):
+    for overrides, gpus in ((["workers=1"], 1), (["workers=4"], 1), (["workers=auto"], 1), ([], 0), ([], 2)):
         assert machine(*overrides, gpus=gpus).notes == ()
 
 

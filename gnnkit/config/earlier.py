@@ -185,13 +185,13 @@ def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
     job = JOBS.get(named.get("job", "train"))
     if job is not None and job.cuts:
         keys = {key: value for key, value in keys.items() if key not in _OF_CUT}
-    is_other = users.get("workers", "auto") not in ("auto", str(keys.get("workers")))
+    is_other = users.get("workers", "auto") not in ("auto", "null", str(keys.get("workers")))
     if is_other and job is not None and not job.reads_plan:  # fewer workers, of several parts each
         keys = {"parts" if key == "workers" else key: value for key, value in keys.items()}
     brought = {
         key: value
         for key, value in keys.items()
-        if users.get(key, "auto") == "auto"
+        if users.get(key, "auto") in ("auto", "null")
         and not any(other.startswith(f"{key}.") and other not in _PLACES for other in users)
         and key not in fixed
     }

@@ -11,6 +11,7 @@ from gnnkit.engine.block import BlockAdjacency as BlockAdjacency
 from gnnkit.engine.block import BlockLayers as BlockLayers
 from gnnkit.engine.engine import Engine as Engine
 from gnnkit.engine.engine import Message as Message
+from gnnkit.engine.joint import as_one_graph as as_one_graph
 from gnnkit.engine.pool import Pool as Pool
 from gnnkit.engine.rank_graph import RankGraph as RankGraph
 from gnnkit.engine.relations import Combine as Combine

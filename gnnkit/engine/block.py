@@ -360,7 +360,7 @@ class BlockAdjacency(Adjacency):
     def rank_graph(self) -> RankGraph:
         edge_index = torch.stack([self.edges.source_of_edge, self._ids(self._targets)])
         weight = self._sum_weight(self._layers.dtype)
-        return RankGraph(edge_index, None if weight is None else weight[:, 0], self.src_nodes)
+        return RankGraph(edge_index, None if weight is None else weight[:, 0], self._ids(self._source_ids))
 
     def with_halo(self, x: Tensor) -> Tensor:
         return x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +13,7 @@ from gnnkit.engine.adjacency import Adjacency, Reduce
 from gnnkit.engine.block import BlockAdjacency, LayerValues, inverse_sqrt
 from gnnkit.engine.engine import Message
 from gnnkit.engine.pool import Pool
+from gnnkit.engine.subgraph import Subgraph
 from gnnkit.exchange.route import Route
 from gnnkit.graph import Block, Ids
 from gnnkit.kernels.dropout import derive
@@ -126,3 +128,36 @@ class JointAdjacency(BlockAdjacency):
         if not self._layers.self_loops:
             degree = degree + loop * self._layers.gets_loop[self._own]
         return self.with_halo(self._tensor(degree)[:, None])[:, 0]
+
+
+class JointSubgraph(JointAdjacency):
+    """One rank's part of a batch that all ranks have sampled, as one graph.
+
+    The graph is that of `Subgraph`. Every owned node of the batch is a destination, and
+    sources of other ranks come from their owners.
+    """
+
+    _counts = None
+
+    @classmethod
+    def of(cls, layers: Sequence[JointAdjacency]) -> JointSubgraph:
+        """Joins the layers of a batch in which each node has drawn once.
+
+        The first layer then has the in-edges of all nodes.
+        """
+        first = layers[0]
+        block = first._block
+        unread = np.full(len(first._own) - block.num_dst, block.indptr[-1], block.indptr.dtype)  # of the last hop
+        whole = Block(np.concatenate([block.indptr, unread]), block.indices, block.src_nodes, block.edge_ids)
+        return cls(first._layers, whole, first._route, first._layer, first.key)  # type: ignore[arg-type]
+
+
+def as_one_graph(layers: Sequence[BlockAdjacency]) -> tuple[BlockAdjacency, Tensor | None]:
+    """Joins the layers of a batch, for modules of (x, edge_index).
+
+    Returns the graph, and its rows [num_dst] int64 among those of `layers[0]`. None:
+    all rows.
+    """
+    if isinstance(layers[0], JointAdjacency):
+        return JointSubgraph.of(layers), None  # type: ignore[arg-type]
+    return Subgraph.of(layers)

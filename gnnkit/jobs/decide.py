@@ -1,15 +1,15 @@
-"""partition=auto and strategy=auto: the leader's choice, and the reason in a line."""
+"""auto of partition, strategy and workers: the leader's choice, and why in a line."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gnnkit import config, plugins
 from gnnkit.errors import UserError
-from gnnkit.jobs.foresee import Foreseen, foresee
+from gnnkit.jobs.foresee import Foreseen, foresee, predicts
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import to_yaml
 from gnnkit.launch.processes import run_in_child
@@ -17,11 +17,32 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.plan.choose import MARGIN, candidates, least, overrides, promising
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
-from gnnkit.settings import AUTO, Choice, PartitionSettings, Settings, settle, with_choice, with_partition
+from gnnkit.settings import (
+    AUTO,
+    FEW_EDGES,
+    Choice,
+    PartitionSettings,
+    Settings,
+    settle,
+    with_choice,
+    with_partition,
+    with_workers,
+)
 from gnnkit.strategy import ExecutionStrategy
 
 FULL, SAMPLED = "vertex_centric", "individual_sample"  # what strategy=auto chooses from
+_TAKES = "the leader takes "
+GAIN = 1.1  # times as fast, from which more workers are taken
 _PLAINEST = PartitionSettings(Choice("partition", "contiguous", {}), "1d", None, "none")
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """Settings without `auto`, and what the planner says of these."""
+
+    settings: Settings
+    seconds: float | None = None  # of an epoch. None: not predicted
+    num_edges: int = 0  # where `seconds` is given
 
 
 def possible(settings: Settings) -> list[Settings]:
@@ -45,7 +66,7 @@ def with_strategy(settings: Settings, name: str) -> Settings:
 
 
 def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settings:
-    """Replaces `auto` of partition and strategy, and stores the decision.
+    """Replaces `auto` of workers, partition and strategy, and stores the decision.
 
     A resumed run takes the decision of its checkpoint, where the workers are as many.
 
@@ -54,8 +75,10 @@ def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settin
         meanwhile: Called a few times a second.
     """
     decided = _stored(order.settings)
-    if decided.is_open:
-        decided = _decide(replace(order, settings=decided), meanwhile)
+    if decided.auto_workers is not None:
+        decided = _with_workers(replace(order, settings=decided), meanwhile)
+    elif decided.is_open:
+        decided = _decide(replace(order, settings=decided), meanwhile).settings
     (order.run_folder / "config.yaml").write_text(to_yaml(decided.composed), encoding="utf-8")
     return decided
 
@@ -100,6 +123,8 @@ def _stored(settings: Settings) -> Settings:
 
     identity = resume.load(settings.trainer.resume)["identity"]
     run, layout = identity["run"], identity["layout"]
+    if settings.auto_workers is not None:
+        settings = replace(with_workers(settings, layout["workers"]), auto_workers=None)
     if settings.strategy.name == AUTO:
         settings = with_strategy(settings, run["strategy"])
     if settings.partition.nodes.name == AUTO and layout["workers"] == settings.workers:
@@ -112,13 +137,64 @@ def _stored(settings: Settings) -> Settings:
     return replace(settings, decided={"why": why, "layouts": {}})
 
 
-def _decide(order: Order, meanwhile: Callable[[], None]) -> Settings:
-    """Decides on what is open. Arguments as those of `decide`."""
+def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
+    """Decides on the workers, and on what else is open. Arguments as those of `decide`.
+
+    Tries fewest workers first, and ends where more are not `GAIN` times as fast.
+    """
+    settings = order.settings
+    auto = settings.auto_workers
+    assert auto is not None
+    if order.graph is not None and order.graph.num_edges <= FEW_EDGES and auto.counts[0] == 1:
+        return _taken(order, 1, _few(order.graph.num_edges), meanwhile)
+    if not predicts(order) or (settings.strategy.name != AUTO and not settings.create_strategy().reads.all_edges):
+        return _taken(order, auto.usual, _UNKNOWN, meanwhile)
+    best, least_seconds, slower = order.settings, float("inf"), ""
+    for workers in auto.counts:
+        tried = _decide(replace(order, settings=with_workers(settings, workers)), meanwhile)
+        if tried.seconds is None:
+            return _taken(order, auto.usual, _UNKNOWN, meanwhile)
+        if least_seconds < GAIN * tried.seconds:
+            slower = f", workers={workers} {tried.seconds:.3g} s"
+            break
+        best, least_seconds = tried.settings, tried.seconds
+        if workers == 1 and tried.num_edges <= FEW_EDGES:
+            slower = f"; {_few(tried.num_edges)}"
+            break
+    return _because(best, f"{least_seconds:.3g} s an epoch predicted{slower}")
+
+
+# Why the usual number is taken.
+_UNKNOWN = "the usual number, as seconds are predicted for nodes and full graphs alone (job=compare measures others)"
+
+
+def _few(edges: int) -> str:
+    return f"{edges:,} edges are few, and workers would wait for each other"
+
+
+def _taken(order: Order, workers: int, why: str, meanwhile: Callable[[], None]) -> Settings:
+    """Takes a number of workers, and decides on what else is open."""
+    settings = replace(with_workers(order.settings, workers), auto_workers=None)
+    if settings.is_open:
+        settings = _decide(replace(order, settings=settings), meanwhile).settings
+    return _because(settings, why)
+
+
+def _because(settings: Settings, why: str) -> Settings:
+    """Puts the reason for the workers before that of the rest."""
+    decided = settings.decided or {"why": "", "layouts": {}}
+    rest = decided["why"].removeprefix(_TAKES)
+    text = f"{_TAKES}workers={settings.workers}: {why}{'; ' if rest else ''}{rest}"
+    return replace(settings, auto_workers=None, decided={**decided, "why": text})
+
+
+def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
+    """Decides on what is open but the workers. Arguments as those of `decide`."""
     settings = order.settings
     full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
     strategy: ExecutionStrategy = full.create_strategy()
     if not strategy.reads.all_edges or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
-        return _fewest_words(order, meanwhile)
+        return _Decision(_fewest_words(order, meanwhile))
     open_partition = settings.partition.nodes.name == AUTO
     named = (
         candidates(settings.workers, plugins.names("partition"), grids=True)
@@ -126,7 +202,8 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> Settings:
         else {"chosen": settings.partition}
     )
     foreseen = foresee(replace(order, settings=full), functools.partial(promising, named=named), meanwhile)
-    room = float("inf") if foreseen.machine is None else foreseen.machine.memory
+    asked = AUTO in (settings.strategy.name, settings.partition.nodes.name)  # else any memory will do
+    room = foreseen.machine.memory if asked and foreseen.machine is not None else float("inf")
     name = least(foreseen.layouts, room)
     if name is not None:
         why = why_layout(named, foreseen, name) if open_partition else ""
@@ -137,9 +214,9 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> Settings:
                 else f"whose ranks take {_memory(foreseen, name, room)}"
             )
             why = f"strategy={FULL}, {fits}; {why}".removesuffix("; ")
-        return replace(
-            with_partition(full, named[name]), decided={"why": f"the leader takes {why}", "layouts": foreseen.layouts}
-        )
+        decided = {"why": f"{_TAKES}{why}", "layouts": foreseen.layouts}
+        found = replace(with_partition(full, named[name]), decided=decided)
+        return _Decision(found, foreseen.layouts[name].get("seconds"), foreseen.num_edges)
     smallest = min(foreseen.layouts, key=lambda each: foreseen.layouts[each]["host_memory"])
     needs = f"{_memory(foreseen, smallest, room)}, and predictions may fill {MARGIN:.0%} of these"
     if settings.strategy.name != AUTO:
@@ -147,8 +224,8 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> Settings:
             f"partition=auto: no layout of strategy={full.strategy.name} fits: the ranks would take {needs}: choose "
             f"strategy={SAMPLED}, or more hosts"
         )
-    why = f"the leader takes strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
-    return replace(_sampled(settings), decided={"why": why, "layouts": foreseen.layouts})
+    why = f"{_TAKES}strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
+    return _Decision(replace(_sampled(settings), decided={"why": why, "layouts": foreseen.layouts}))
 
 
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
@@ -162,7 +239,7 @@ def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
     words = run_in_child(_words, order, named, patience=patience, meanwhile=meanwhile)
     name = min(words, key=words.__getitem__)
     why = (
-        f"the leader takes {overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
+        f"{_TAKES}{overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
         f"fewest of {len(words)} layouts on one column"
     )
     return replace(with_partition(settings, named[name]), decided={"why": why, "layouts": {}})

@@ -55,7 +55,13 @@ class Foreseen:
     layouts: dict[str, dict[str, Any]]  # figures by name, in the order found
     machine: Machine | None  # None: nothing was tried, so no layout has seconds
     about: list[str]  # lines on the graph, for people
-    mean_degree: float
+    num_nodes: int
+    num_edges: int
+
+
+def predicts(order: Order) -> bool:
+    """Says whether seconds and memory are predicted: of models trained for nodes."""
+    return order.source.trains and issubclass(order.settings.task.load(), NodeTask)
 
 
 def foresee(order: Order, find: Find, meanwhile: Callable[[], None] = lambda: None) -> Foreseen:
@@ -70,7 +76,7 @@ def foresee(order: Order, find: Find, meanwhile: Callable[[], None] = lambda: No
         meanwhile: Called a few times a second.
     """
     settings, tried = order.settings, order.run_folder / TRIED
-    tries = order.source.trains and issubclass(settings.task.load(), NodeTask)
+    tries = predicts(order)
     try:
         patience = Patience.of(settings.timeout)
         beside = import_for_steps if tries else lambda: None
@@ -86,7 +92,7 @@ def foresee(order: Order, find: Find, meanwhile: Callable[[], None] = lambda: No
             for name, counts in loads.items():
                 measured = rehearsal.layouts[found["tried"][name]]
                 layouts[name] |= predict(machine, Load.of(counts), measured, slowdown).to_dict()
-        return Foreseen(layouts, machine, found["about"], found["mean_degree"])
+        return Foreseen(layouts, machine, found["about"], found["num_nodes"], found["num_edges"])
     finally:
         shutil.rmtree(tried, ignore_errors=True)
 
@@ -179,7 +185,8 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
         "layouts": layouts,
         "tried": {name: tried[name] for name in layouts},
         "about": [sizes_of(graph), *kept],
-        "mean_degree": graph.num_edges / max(graph.num_nodes, 1),
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
     }
 
 
@@ -329,4 +336,5 @@ def pays(foreseen: Foreseen, name: str) -> list[str]:
         if share > 0.2
         else "compute decides: even out edges before words"
     )
-    return [f"mean degree {foreseen.mean_degree:.1f}: exchange is {share:.0%} of the step, {what}"]
+    degree = foreseen.num_edges / max(foreseen.num_nodes, 1)
+    return [f"mean degree {degree:.1f}: exchange is {share:.0%} of the step, {what}"]

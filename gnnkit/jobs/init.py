@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 
 from gnnkit import keys
@@ -36,6 +37,7 @@ SPLIT = [0.6, 0.2, 0.2]
 # Beyond either, a step over all nodes takes long and mini-batches get on sooner.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # times as many nodes as another class
+_FEW_OF_CLASS = 5  # nodes that validate, below which the figure of a class is chance
 _LEARNED = "by trials: neighbours tell more than the columns. A new node needs a run of its own"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections that choose a YAML file
 
@@ -68,7 +70,7 @@ def init(order: Order) -> Result:
     ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
     figures: dict[str, Any] = {each.key: each.value for each in choices}
     if found is not None and (best := found.best) is not None:
-        figures |= {found.task.progress: best.score, found.held_back: best.test, "trials": len(found.tried)}
+        figures |= {found.figure: best.score, found.held_back: best.test, "trials": len(found.tried)}
     told = [] if found is None else found.lines()
     result = Result("init", figures, "\n".join([*told, *lines, *ways]), made)
     say(result.table())
@@ -113,7 +115,7 @@ def by_evidence(settings: Settings, graph: Graph) -> tuple[list[Choice], Trials 
     best = found.best
     if best is None:
         return choices, found
-    why = f"best of {len(found.tried)} trials: {found.task.progress} {best.score:.4g}, {_held_back(found, best)}"
+    why = f"best of {len(found.tried)} trials: {found.figure} {best.score:.4g}, {_held_back(found, best)}"
     return _replaced(choices, best.keys, why), found
 
 
@@ -146,7 +148,9 @@ def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
         key: known[key] for key in ("task", "inputs", "features.scale", "features.fill") if key in known
     }
     planned = trials.candidates(graph, known.get("inputs", "features"))
-    return trials.run(settings, graphs, fixed, planned, one_way)
+    validates = graph.split == Split.VAL
+    uneven = bool(_uneven_classes(graph, validates)) and _sizes(graph, validates).min() >= _FEW_OF_CLASS
+    return trials.run(settings, graphs, fixed, planned, one_way, uneven=uneven)
 
 
 def _replaced(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[Choice]:
@@ -204,17 +208,30 @@ def _task(graph: Graph) -> Iterator[Choice]:
     elif graph.labels.ndim == 2 or any(";" in name for name in names):
         yield Choice("task", "multilabel", "labels are sets of classes")
     else:
-        yield Choice("task", "node_classification", f"labels are {graph.num_classes} classes{_uneven_classes(graph)}")
+        yield Choice(
+            "task",
+            "node_classification",
+            f"labels are {graph.num_classes} classes{_uneven_classes(graph, graph.labelled)}",
+        )
 
 
-def _uneven_classes(graph: Graph) -> str:
-    """Says what to do where one class is much larger than another, else nothing."""
-    counts = np.bincount(graph.labels[graph.labelled])
-    some = counts[counts > 0]
+def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
+    """Says what to do where one class of `nodes` is much larger than another.
+
+    Says nothing for even classes, sets of classes and numbers.
+    """
+    if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+        return ""
+    some = _sizes(graph, nodes)
     if len(some) < 2 or some.max() < _UNEVEN_CLASSES * some.min():
         return ""
     share = f"{100 * some.min() / some.sum():.2g} % of nodes in the smallest"
     return f", {share}: task.class_weights=balanced lets each count alike"
+
+
+def _sizes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> Ids:  # [classes that occur]
+    counts = np.bincount(graph.labels[nodes & graph.labelled])
+    return counts[counts > 0]
 
 
 def _strategy(graph: Graph) -> Iterator[Choice]:

@@ -20,7 +20,7 @@ from gnnkit.jobs.report import after_run
 from gnnkit.launch.phases import phase, say
 from gnnkit.launcher import RANKS
 from gnnkit.result.result import Result
-from gnnkit.settings import AUTO, launcher_for
+from gnnkit.settings import AUTO, launcher_for, with_workers
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
@@ -82,6 +82,8 @@ class Run(Job):
             settings.partition.nodes.create()
         if settings.launcher.name != AUTO:
             launcher_for(settings.launcher, RANKS)
+        if settings.auto_workers is not None:
+            return self._check_workers(order)
         if settings.strategy.name == AUTO and settings.is_open:
             return self._check_open(order)
         return self.check_parts(order)
@@ -95,6 +97,27 @@ class Run(Job):
         fits.check(parts)
         parts.check()
         return replace(order, settings=parts.settings)
+
+    def _check_workers(self, order: Order) -> Order:
+        """Checks each number of workers that `workers=auto` may lead to.
+
+        Raises the `UserError` of the first where all are refused. Returns the order
+        with the others.
+        """
+        auto, fit = order.settings.auto_workers, {}
+        assert auto is not None
+        refused: list[UserError] = []
+        for workers in auto.counts:
+            try:
+                settings = replace(with_workers(order.settings, workers), auto_workers=None)
+                fit[workers] = self.check(replace(order, settings=settings))
+            except UserError as error:
+                refused.append(error)
+        if not fit:
+            raise refused[0]
+        first = next(iter(fit.values()))
+        left = replace(auto, counts=tuple(fit))
+        return replace(first, settings=replace(first.settings, auto_workers=left))
 
     def _check_open(self, order: Order) -> Order:
         """Checks each strategy that `strategy=auto` may lead to.

@@ -16,6 +16,7 @@ from gnnkit.jobs.foresee import Foreseen, foresee, pays, table
 from gnnkit.jobs.order import Order
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.plan.choose import alternatives, assign, candidates, least, overrides, promising
+from gnnkit.ranges import num_cores
 from gnnkit.result.result import Result
 from gnnkit.settings import AUTO, Settings
 
@@ -73,7 +74,8 @@ def _layouts(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
 def _alone(order: Order) -> dict[str, Any]:
     """Returns the figures of one worker, which holds the whole graph."""
     (partition,) = candidates(1, plugins.names("partition"), grids=False).values()
-    settings = replace(order.settings, workers=1, processes=None, partition=partition)
+    threads = min(order.settings.threads * order.settings.workers_here, num_cores())
+    settings = replace(order.settings, workers=1, processes=None, threads=threads, partition=partition)
 
     def whole(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
         yield ALONE, measure(graph, assign(graph, settings.partition, 1))

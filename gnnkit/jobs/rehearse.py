@@ -131,10 +131,11 @@ def counts_cpu(settings: Settings) -> bool:
     """Says whether steps of a trial are measured in seconds of the processor.
 
     These do not count other work on the machine. With several threads, or ranks that
-    are threads, they would count all threads.
+    are threads, they would count all threads. Numbers of workers, with other threads
+    each, are compared by one clock.
     """
     comm = settings.comm.load()
-    return settings.threads == 1 and comm.device_type == "cpu" and not comm.in_threads
+    return settings.auto_workers is None and settings.threads == 1 and comm.device_type == "cpu" and not comm.in_threads
 
 
 def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEPS) -> tuple[float, float]:

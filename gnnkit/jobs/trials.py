@@ -25,11 +25,12 @@ from gnnkit.prepare.inputs import filled
 from gnnkit.prepare.scale import is_table
 from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.storage import write_atomically
-from gnnkit.task import NodeTask, Task
+from gnnkit.task import Task
 
 FILE = "trials.csv"
 MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the configuration that is written
 MONITOR = "val_loss"
+MACRO = "val_macro_f1"  # judges uneven classes, as the mean of all classes
 _MOST, _LEAST = 1 / 3, 0.5  # of the time, that a trial takes; of the last trial's seconds, to begin another
 Keys = Mapping[str, Any]  # values by key, as on the command line
 
@@ -41,6 +42,7 @@ _GAT: Keys = {"model": "gat", "model.hidden": 8, "model.dropout": 0.6, "trainer.
 _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # where neighbours tell more than columns
+_RELATIONS: tuple[Keys, ...] = tuple({"model": "rgcn", "trainer.weight_decay": decay} for decay in (0, 5e-4))
 _TABLE: tuple[Keys, ...] = (
     _SAGE,
     _GCN,
@@ -81,7 +83,7 @@ class Trial:
     """A configuration that was tried, and how well it did."""
 
     keys: Keys
-    score: float | None  # the first figure of the task on the nodes that validate. None: refused
+    score: float | None  # the figure that judges, on the nodes that validate. None: refused
     loss: float | None  # on the same nodes
     test: float | None  # the same figure on the nodes that test, which chooses nothing
     epochs: int
@@ -100,6 +102,7 @@ class Trials:
     """What was tried within the time, in order, and which one is best."""
 
     task: Task
+    figure: str  # that judges, such as val_accuracy
     tried: tuple[Trial, ...]
     num_planned: int
     why_ended: str = ""
@@ -112,18 +115,19 @@ class Trials:
     @property
     def _ordered(self) -> list[Trial]:
         """Best first. Equal scores are judged by the loss, then by the order."""
-        sign = 1 if self.task.is_lower_better(self.task.progress) else -1
+        sign = 1 if self.task.is_lower_better(self.figure) else -1
         return sorted(self.tried, key=lambda each: (each.score is None, sign * (each.score or 0), each.loss or 0.0))
 
     @property
     def held_back(self) -> str:
         """The name of the figure on the nodes that test."""
-        return self.task.progress.replace("val_", "test_", 1)
+        return _test_of(self.figure)
 
     def lines(self) -> list[str]:
         """Says for people what was tried, best first."""
-        figure = self.task.progress.removeprefix("val_")
-        told = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {figure} of each trial"]
+        judged = f"{self.figure.removeprefix('val_')} of each trial"
+        judged += ", as classes are uneven" if self.figure != self.task.progress else ""
+        told = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {judged}"]
         for each in self._ordered:
             numbers = " ".join("-".rjust(7) if value is None else f"{value:7.4f}" for value in (each.score, each.test))
             told.append(
@@ -137,7 +141,7 @@ class Trials:
         names = list(dict.fromkeys(key for each in self.tried for key in each.keys))
         buffer = io.StringIO()
         writer = csv.writer(buffer)
-        writer.writerow([*names, self.task.progress, MONITOR, self.held_back, "epochs", "seconds", "remark"])
+        writer.writerow([*names, self.figure, MONITOR, self.held_back, "epochs", "seconds", "remark"])
         for each in self.tried:
             values = [each.keys.get(name, "") for name in names]
             row = [each.score, each.loss, each.test, each.epochs, round(each.seconds, 2), each.remark]
@@ -159,7 +163,7 @@ def candidates(graph: Graph, inputs: str) -> tuple[Keys, ...]:
     else:
         found = _WORDS if filled(graph.features) < _FEW else _COUNTS
     if graph.num_relations > 1:
-        found = ({"model": "rgcn", "trainer.weight_decay": 5e-4}, *found)
+        found = (*_RELATIONS, *found)
     return found
 
 
@@ -169,6 +173,8 @@ def run(
     fixed: Keys,
     planned: tuple[Keys, ...],
     usual: bool,
+    *,
+    uneven: bool = False,
 ) -> Trials:
     """Trains each configuration in a process of its own, while the time allows it.
 
@@ -183,15 +189,18 @@ def run(
         planned: The configurations, in order.
         usual: Whether trials read reverse edges. Where both kinds are there, the best
             configuration is tried with the other one too.
+        uneven: Whether some classes are much larger than others, so that the mean over
+            classes judges. Default: no.
     """
     begun, allowed = time.monotonic(), 60 * settings.init.minutes
     tried: list[Trial] = []
     task: Task = _settings(settings, fixed, {}, allowed).task.create()
+    figure = MACRO if uneven and MACRO in task.names else task.progress
     count, ended = len(planned) + (len(graphs) > 1), ""
     made = {usual: graphs[usual]()}
 
     def found() -> Trials:
-        return Trials(task, tuple(tried), count, ended)
+        return Trials(task, figure, tuple(tried), count, ended)
 
     def others() -> Iterator[tuple[Keys, bool]]:
         yield from ((each, usual) for each in planned)
@@ -207,9 +216,9 @@ def run(
                 break
             if both not in made:
                 made[both] = graphs[both]()
-            tried.append(_try(settings, made[both], task, fixed, each, max(min(left, allowed * _MOST), 1.0)))
+            tried.append(_try(settings, made[both], figure, fixed, each, max(min(left, allowed * _MOST), 1.0)))
             last = tried[-1]
-            score = last.remark if last.score is None else f"{task.progress} {last.score:.4f}"
+            score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
             say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s")
     except KeyboardInterrupt:
         ended = "interrupted, and the best until then counts"
@@ -217,7 +226,11 @@ def run(
     return found()
 
 
-def _try(settings: Settings, graph: Graph, task: Task, fixed: Keys, tried: Keys, seconds: float) -> Trial:
+def _test_of(figure: str) -> str:
+    return figure.replace("val_", "test_", 1)
+
+
+def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys, seconds: float) -> Trial:
     """Trains one configuration, at most so many seconds."""
     begun = time.monotonic()
     own = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
@@ -225,13 +238,15 @@ def _try(settings: Settings, graph: Graph, task: Task, fixed: Keys, tried: Keys,
         try:
             order = Order(_settings(settings, fixed, own, seconds), graph, folder=Path(folder) / "run")
             dispatch.preload(order)
-            figures = run_in_child(_figures, order, task, Path(folder) / "log", patience=Patience.of(settings.timeout))
+            figures = run_in_child(
+                _figures, order, figure, Path(folder) / "log", patience=Patience.of(settings.timeout)
+            )
         except UserError as error:
             return Trial(tried, None, None, None, 0, time.monotonic() - begun, f"refused: {error}")
-    test = figures[task.progress.replace("val_", "test_", 1)]
     remark = "" if figures["stopped"] is None or "trainer.max_time" not in figures["stopped"] else "ended by the clock"
     taken = time.monotonic() - begun
-    return Trial(tried, figures[task.progress], figures.get(MONITOR), test, figures["epochs"], taken, remark)
+    test = figures[_test_of(figure)]
+    return Trial(tried, figures[figure], figures.get(MONITOR), test, figures["epochs"], taken, remark)
 
 
 def _settings(settings: Settings, fixed: Keys, tried: Keys, seconds: float) -> Settings:
@@ -272,15 +287,13 @@ def learns(tried: Keys) -> bool:
     return tried.get("inputs") == "learned"
 
 
-def _figures(order: Order, task: Task, log: Path) -> dict[str, Any]:
+def _figures(order: Order, figure: str, log: Path) -> dict[str, Any]:
     """Trains in a process of its own, which says nothing to the terminal."""
-    assert isinstance(task, NodeTask)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     with log.open("wb") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
     result = dispatch.start(order)
-    figure = task.progress.removeprefix("val_")
-    wanted = (task.progress, MONITOR, f"test_{figure}", "epochs", "stopped")
+    wanted = (figure, MONITOR, _test_of(figure), "epochs", "stopped")
     return {name: result.get(name) for name in wanted}

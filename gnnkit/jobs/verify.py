@@ -23,7 +23,7 @@ from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.store.parts import WHOLE
-from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy import Batch, ExecutionStrategy, JoinedLayers, Worker
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
@@ -54,10 +54,11 @@ class _Reference:
         """Takes one rank where the strategy promises the result of one, else all."""
         strategy, sync = job.strategy(), job.sync()
         alone = strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
-        if not strategy.reads.all_edges and isinstance(
+        joined = strategy.ability(JoinedLayers)
+        if (joined is not None and not joined.by_owners) and isinstance(
             job.own_model(worker, job.widths(worker), job.task()), EdgeIndexModel
         ):
-            alone = None  # the graph of a batch depends on all of its seeds
+            alone = None  # the graph of a rank's batch depends on all of its seeds
         return cls(strategy, worker.comm.world_size) if alone is None else cls(alone, 1)
 
 

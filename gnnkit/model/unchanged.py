@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from gnnkit.engine import Adjacency, BlockAdjacency, Subgraph
+from gnnkit.engine import Adjacency, BlockAdjacency, as_one_graph
 from gnnkit.errors import UserError
 from gnnkit.model.edge_index import Pass
 from gnnkit.model.functions import ExactFunctions
@@ -113,8 +113,8 @@ class EdgeIndexModel(nn.Module):
         adjacency, module = adjacencies[0], self.module
         assert isinstance(module, nn.Module)
         if isinstance(adjacency, BlockAdjacency):
-            adjacency, rows = Subgraph.of(adjacencies)  # type: ignore[arg-type]
-            x = x[rows]
+            adjacency, rows = as_one_graph(adjacencies)  # type: ignore[arg-type]
+            x = x if rows is None else x[rows]
         module.training = self.training
         called = Pass(type(self).__name__, adjacency)
         try:

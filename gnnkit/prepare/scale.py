@@ -16,6 +16,7 @@ from gnnkit.settings import SCALES
 
 _LARGE = 4.0  # standard deviation of a column, beyond which training suffers
 _UNEVEN = 30.0  # times another column's, in a table
+_FAR = 2.0  # times its standard deviation that the mean of a column is from 0, in a table
 _TABLE = 64  # columns at most. Wider rows count words or the like, whose zeros mean something
 _LOOKED_AT = 10_000  # rows, to choose
 _ROWS = 1 << 16  # rows that are looked at together
@@ -120,7 +121,9 @@ def is_table(graph: Graph) -> bool:
 
 
 def uneven(graph: Graph, rows: npt.NDArray[np.int64]) -> str:
-    """Says how columns of numbers differ in scale, in no words where these are even.
+    """Says how columns of numbers differ in scale, or that some are far from 0.
+
+    Returns no words where columns are even.
 
     Args:
         graph: The graph.
@@ -129,16 +132,17 @@ def uneven(graph: Graph, rows: npt.NDArray[np.int64]) -> str:
     features = graph.features
     if isinstance(features, SparseFeatures) or not len(rows) or not features.shape[1]:
         return ""
-    _, deviation = _moments(features, rows[:: max(len(rows) // _LOOKED_AT, 1)])
+    mean, deviation = _moments(features, rows[:: max(len(rows) // _LOOKED_AT, 1)])
+    read = deviation > 0
     if graph.category_of is not None:
-        deviation = deviation[_are_numbers(graph.category_of)]
-    some = deviation[deviation > 0]
-    if not len(some):
+        read &= _are_numbers(graph.category_of)
+    if not read.any():
         return ""
-    table = features.shape[1] <= _TABLE and some.max() > _UNEVEN * some.min()
-    if some.max() <= _LARGE and not table:
-        return ""
-    return f"columns have standard deviations of {some.min():.3g} to {some.max():.3g}"
+    some, table = deviation[read], features.shape[1] <= _TABLE
+    if some.max() > _LARGE or (table and some.max() > _UNEVEN * some.min()):
+        return f"columns have standard deviations of {some.min():.3g} to {some.max():.3g}"
+    far = float((np.abs(mean[read]) / some).max())
+    return f"the mean of a column is {far:.3g} times its standard deviation" if table and far > _FAR else ""
 
 
 def _are_numbers(category_of: Sequence[str]) -> npt.NDArray[np.bool_]:  # [width]

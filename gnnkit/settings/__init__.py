@@ -17,6 +17,7 @@ from gnnkit.settings.settings import Settings as Settings
 from gnnkit.settings.settings import with_choice as with_choice
 from gnnkit.settings.settings import with_given as with_given
 from gnnkit.settings.settings import with_partition as with_partition
+from gnnkit.settings.settings import with_workers as with_workers
 from gnnkit.settings.trainer import OPTIMIZERS as OPTIMIZERS
 from gnnkit.settings.trainer import OnNan as OnNan
 from gnnkit.settings.trainer import TrainerSettings as TrainerSettings

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit import plugins
+from gnnkit.config import JOBS
 from gnnkit.errors import UserError
 from gnnkit.launch import environment
-from gnnkit.ranges import MAX_COUNT, num_cores, shown, switch, whole
-from gnnkit.settings.choice import AUTO, Choice
+from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, shown, switch, whole
+from gnnkit.settings.choice import AUTO, Choice, choice_of
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank
@@ -21,20 +23,49 @@ MAX_WORKERS = 2**16
 MOST_EPOCHS_UNSEEN = 10  # between two evaluations, of trainer.check_val_every_n_epoch=auto
 
 
-def replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank | None) -> tuple[str, ...]:
-    """Replaces each `auto`. Returns notes for the user, one line each."""
-    gpus, notes = num_gpus(), []
+@dataclass(frozen=True, slots=True)
+class AutoWorkers:
+    """What the leader chooses from, for workers=auto."""
+
+    counts: tuple[int, ...]  # numbers of workers, fewest first
+    usual: int  # number that null means, where no seconds are predicted
+    threads: int | str  # as configured
+    comm: str  # as configured
+
+
+def replace_auto(
+    config: dict[str, Any], launcher: Choice, started: StartedRank | None
+) -> tuple[tuple[str, ...], AutoWorkers | None]:
+    """Replaces each `auto` but workers=auto, which has the fewest workers meanwhile.
+
+    Returns notes for the user, one line each, and what workers=auto chooses from.
+    """
+    notes, auto = [], None
     servers = servers_of(plugins.arguments_of("sync", config["sync"]))
     if config["parts"] is not None:
         config["workers"] = _processes(config, started, servers)
     elif started is not None:
         config["workers"] = _started_workers(config["workers"], started.world_size, servers)
-    if config["workers"] == "auto":
-        config["workers"] = max(gpus - servers, 1) if gpus > 1 else DEFAULT_WORKERS
-        if started is None and gpus == 1:
-            notes.append(
-                f"workers=auto: {DEFAULT_WORKERS} workers on CPUs, one GPU stays idle: workers=1 comm=nccl uses it"
-            )
+    elif config["workers"] is None:
+        config["workers"] = _usual_workers(servers)
+        if num_gpus() == 1 and config["comm"].get("name") == "auto":
+            notes.append(f"{DEFAULT_WORKERS} workers on CPUs, one GPU stays idle: workers=1 or auto uses it")
+    elif config["workers"] == "auto":
+        auto = _auto_workers(config, servers)
+        config["workers"] = auto.counts[0]
+    share_machine(config, launcher, started)
+    if config["trainer"]["progress_bar"] == "auto":
+        config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
+    switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
+    if config["trainer"]["check_val_every_n_epoch"] == "auto":
+        epochs = whole("trainer.max_epochs", config["trainer"]["max_epochs"], 1, MAX_COUNT)
+        config["trainer"]["check_val_every_n_epoch"] = min(max(epochs // 10, 1), MOST_EPOCHS_UNSEEN)
+    return tuple(notes), auto
+
+
+def share_machine(config: dict[str, Any], launcher: Choice, started: StartedRank | None) -> None:
+    """Replaces `auto` of threads and communicator, by the number of workers."""
+    gpus, servers = num_gpus(), servers_of(plugins.arguments_of("sync", config["sync"]))
     here = _ranks_here(num_ranks(config) + servers, started)
     if config["threads"] == "auto":
         config["threads"] = max(num_cores() // here, 1)
@@ -43,13 +74,31 @@ def replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank 
         several = None if config["parts"] is None else "threads"
         one_each = gpus >= here or (started is not None and gpus > 0 and environment.has_own_gpus())
         config["comm"]["name"] = several or usual or ("nccl" if one_each else "gloo")
-    if config["trainer"]["progress_bar"] == "auto":
-        config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
-    switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
-    if config["trainer"]["check_val_every_n_epoch"] == "auto":
-        epochs = whole("trainer.max_epochs", config["trainer"]["max_epochs"], 1, MAX_COUNT)
-        config["trainer"]["check_val_every_n_epoch"] = min(max(epochs // 10, 1), MOST_EPOCHS_UNSEEN)
-    return tuple(notes)
+
+
+def _usual_workers(servers: int) -> int:
+    gpus = num_gpus()
+    return max(gpus - servers, 1) if gpus > 1 else DEFAULT_WORKERS
+
+
+def _auto_workers(config: Mapping[str, Any], servers: int) -> AutoWorkers:
+    """Lists what workers=auto chooses from: doubled up to the GPUs, else the cores.
+
+    Raises `UserError` for a job that trains nothing, and for a grid of a fixed size.
+    """
+    job, grid = config["job"], config["partition"]["grid"]
+    if job in JOBS and not (JOBS[job].trains or JOBS[job].reads_data_only or JOBS[job].reads_runs):
+        raise UserError(f"workers=auto is of job=train and job=compare: name a number for job={job}, such as workers=4")
+    if isinstance(grid, list):
+        raise UserError(f"workers=auto: partition.grid={shown(grid)} is of one number of workers: name the number")
+    threads, comm = config["threads"], config["comm"].get("name")
+    gpus = num_gpus()
+    if gpus and comm != "auto" and choice_of("comm", config).load().device_type != "cuda":
+        gpus = 0
+    cores = num_cores() // (1 if threads == "auto" else count_of("threads", threads, MAX_THREADS))
+    most = max(gpus - servers if gpus else cores, 1)
+    counts = {2**power for power in range(most.bit_length())} | {most}
+    return AutoWorkers(tuple(sorted(counts)), _usual_workers(servers), threads, comm)
 
 
 def _ranks_here(ranks: int, started: StartedRank | None) -> int:
@@ -65,7 +114,7 @@ def servers_of(arguments: Mapping[str, Any]) -> int:
 def num_ranks(config: Mapping[str, Any]) -> int:
     """Returns the number of ranks that train: `parts`, else `workers`."""
     if config["parts"] is None:
-        return count_of("workers", config["workers"], MAX_WORKERS)
+        return whole("workers", config["workers"], 1, MAX_WORKERS, what="null, auto or a whole number")
     return whole("parts", config["parts"], 1, MAX_WORKERS, what="null or a whole number")
 
 
@@ -78,7 +127,7 @@ def _processes(config: Mapping[str, Any], started: StartedRank | None, servers: 
         servers: Number of ranks that serve.
     """
     ranks = num_ranks(config) + servers
-    given = config["workers"]
+    given = "auto" if config["workers"] is None else config["workers"]
     if started is not None and given not in ("auto", started.world_size):
         raise UserError(f"workers={shown(given)} but {started.world_size} processes were started")
     if given == "auto":
@@ -92,13 +141,14 @@ def _started_workers(workers: object, started: int, servers: int) -> int:
     Raises `UserError` for another number of workers.
 
     Args:
-        workers: The value of the key, maybe `auto`.
+        workers: The value of the key, maybe `auto` or null.
         started: Number of ranks.
         servers: Number of ranks that serve.
     """
     serving = f", of which sync.servers={servers} serve" if servers else ""
-    if started <= servers or workers not in ("auto", started - servers):
-        raise UserError(f"workers={shown(workers)} but {started} ranks were started{serving}")
+    if started <= servers or workers not in (None, "auto", started - servers):
+        given = "null" if workers is None else shown(workers)
+        raise UserError(f"workers={given} but {started} ranks were started{serving}")
     return started - servers
 
 

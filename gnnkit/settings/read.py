@@ -91,7 +91,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     _read_numbers(config)
     launcher = choice_of("launcher", config)
     started = started_of(launcher)
-    notes = replace_auto(config, launcher, started)
+    notes, auto_workers = replace_auto(config, launcher, started)
     job, workers = JOBS[one_of("job", config["job"], JOBS)], num_ranks(config)
     read: dict[str, Any] = {key: reader(config[key]) for key, reader in _ALONE.items()}
     read |= {key: reader(read["inputs"], config[key]) for key, reader in _FOR_INPUTS.items()}
@@ -103,6 +103,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         features=features_of(job, read["inputs"], config["features"]),
         workers=workers,
         processes=None if config["parts"] is None else config["workers"],
+        auto_workers=auto_workers,
         partition=partition_of(config, workers),
         sampler=None if config["sampler"] is None else choice_of("sampler", config),
         exchange=exchange_of(config),

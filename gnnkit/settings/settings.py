@@ -16,7 +16,7 @@ from gnnkit.settings.inputs import FeaturesSettings, LearnedSettings
 from gnnkit.settings.jobs import CompareSettings, InitSettings, LeaderSettings, LinkSettings, PlanSettings
 from gnnkit.settings.launchers import launcher_for, that_suits
 from gnnkit.settings.layout import PartitionSettings
-from gnnkit.settings.ranks import servers_of
+from gnnkit.settings.ranks import AutoWorkers, servers_of, share_machine
 from gnnkit.settings.trainer import TrainerSettings
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ DEFAULT_TASK = "node_classification"
 class Settings:
     """One job's configuration.
 
-    The partition or the strategy may be `AUTO` until the leader has decided. Nothing
-    else is `auto` any more.
+    The partition or the strategy may be `AUTO` until the leader has decided, and the
+    number of workers that of `auto_workers`. Nothing else is `auto` any more.
     """
 
     job: JobFacts
@@ -74,6 +74,7 @@ class Settings:
     compare: CompareSettings
     init: InitSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
+    auto_workers: AutoWorkers | None = None  # what the leader chooses `workers` from. None: the number is fixed
     report: bool | Literal["live"] = True  # whether a training run leaves report.html, or serves it too
     report_port: int = 0  # of report=live. 0: any
     profile: bool = False  # whether a training run leaves trace.json
@@ -112,7 +113,7 @@ class Settings:
     def is_open(self) -> bool:
         """Whether the leader has anything to decide that the job reads."""
         strategy = (self.strategy.name,) if self.job.reads_strategy else ()
-        return AUTO in (self.partition.nodes.name, *strategy)
+        return self.auto_workers is not None or AUTO in (self.partition.nodes.name, *strategy)
 
     def create_strategy(self) -> Any:
         """Makes the strategy, with the chosen exchange.
@@ -182,11 +183,6 @@ class Settings:
         return 1 if self.plan.is_cluster and self.started is None else self.workers_here
 
     @property
-    def on_cpus(self) -> bool:
-        """Whether ranks are still to be started, and compute on CPUs."""
-        return self.started is None and self.comm.name != "nccl"
-
-    @property
     def servers(self) -> int:
         """Number of ranks beyond the workers, which serve the synchronisation."""
         return servers_of(self.sync.arguments)
@@ -195,6 +191,24 @@ class Settings:
     def world_size(self) -> int:
         """Number of ranks: the workers, and after them the servers."""
         return self.workers + self.servers
+
+
+def with_workers(settings: Settings, workers: int) -> Settings:
+    """Puts a number of workers in the place of workers=auto, which stays open.
+
+    Shares the machine as if this number was configured. Raises `UserError` for a number
+    that does not go with the grid.
+    """
+    from gnnkit.partition.grid import make_grid
+
+    auto, partition, composed = settings.auto_workers, settings.partition, settings.composed
+    assert auto is not None
+    make_grid(partition.grid, workers, partition.replication)
+    comm = {**composed["comm"], "name": auto.comm}
+    config = {**composed, "workers": workers, "threads": auto.threads, "comm": comm}
+    share_machine(config, settings.launcher, settings.started)
+    chosen = replace(settings.comm, name=comm["name"])
+    return replace(settings, workers=workers, threads=config["threads"], comm=chosen, composed=config)
 
 
 def with_choice(settings: Settings, choice: Choice) -> Settings:

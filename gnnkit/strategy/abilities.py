@@ -87,8 +87,9 @@ class Relations(Ability):
 
 @dataclass(frozen=True)
 class JoinedLayers(Ability):
-    """The edges of all layers of a batch make one graph, in which no rank talks."""
+    """The edges of all layers of a batch make one graph: `engine.as_one_graph`."""
 
+    by_owners: bool = False  # True: each rank has the in-edges of its own nodes, drawn once
     lacking = (
         "reads one edge_index in all layers, and workers share the batches of this strategy layer by layer: use "
         "strategy=vertex_centric or individual_sample, or list the layers in gnnkit.model.pyg.PyG([...])"

@@ -16,6 +16,7 @@ from gnnkit.strategy.abilities import (
     Ability,
     EdgeTask,
     GatheredRows,
+    JoinedLayers,
     LearnedInputs,
     Reads,
     RowsOnDisk,
@@ -86,7 +87,7 @@ class JointSample(ExecutionStrategy):
         self.reads = Reads(sampler=True, graph=not owned, one_column=owned, from_owners=owned and not cooperative)
         self.supports: tuple[Ability, ...] = (EdgeTask("all"), LearnedInputs(but=None if cooperative else _BY_COLUMNS))
         if cooperative:
-            self.supports += (SparseRows(), GatheredRows(), RowsOnDisk())
+            self.supports += (SparseRows(), GatheredRows(), RowsOnDisk(), JoinedLayers(by_owners=True))
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):

@@ -13,10 +13,13 @@ import torch
 import yaml
 
 import gnnkit
-from gnnkit import jobs, settings
+from gnnkit import config, jobs
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.jobs import decide
+from gnnkit.jobs import decide, dispatch
+from gnnkit.jobs.order import Order
+from gnnkit.ranges import num_cores
+from gnnkit.settings import ranks, settle
 from tests.launch.outside import Outside, by_hand
 from tests.runs import BARE
 
@@ -36,25 +39,114 @@ def outside() -> Iterator[Outside]:
 
 
 @pytest.mark.parametrize(
-    ("keys", "workers"),
-    [({}, 1), ({"trainer": {"max_epochs": 2}}, 1), ({"workers": 2}, 2), ({"strategy": "vertex_centric"}, 4),
-     ({"partition": "2d"}, 4), ({"sync": "leader"}, 4)], ids=str,
+    ("keys", "is_auto"),
+    [({}, True), ({"trainer": {"max_epochs": 2}}, True), ({"workers": 2}, False), ({"strategy": "vertex_centric"}, False),
+     ({"partition": "2d"}, False), ({"sync": "leader"}, False)], ids=str,
 )  # fmt: skip
-def test_a_call_with_a_small_graph_alone_takes_one_worker_and_says_so(
-    keys: dict[str, Any],
-    workers: int,
-    graph: Graph,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_call_with_a_graph_alone_leaves_the_workers_to_the_leader(
+    keys: dict[str, Any], is_auto: bool, graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders: list[Any] = []
+    orders: list[Order] = []
     monkeypatch.setattr(jobs, "start", orders.append)
     gnnkit.train(graph, **keys)
-    assert orders[0].settings.workers == workers
-    assert ("workers=1" in orders[0].overrides) == ("edges are few" in capsys.readouterr().out) == (workers == 1)
-    monkeypatch.setattr(settings, "FEW_EDGES", 10)
-    gnnkit.train(graph, **keys)
-    assert orders[1].settings.workers == (workers if "workers" in keys else 4)
+    settings = orders[0].settings
+    assert (settings.auto_workers is not None) == ("workers=auto" in orders[0].overrides) == is_auto
+    assert is_auto or settings.workers == keys.get("workers", 4)
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "num_cores", lambda: 8)
+    monkeypatch.setattr(ranks, "num_gpus", lambda: 0)
+    monkeypatch.setattr(decide, "FEW_EDGES", 1000)
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("seconds", "edges", "taken", "tried", "told"),
+    [
+        ({1: 1.0, 2: 0.95}, 2000, 1, [1, 2], "workers=1: 1 s an epoch predicted, workers=2 0.95 s"),
+        ({1: 1.0, 2: 0.6, 4: 0.3, 8: 0.4}, 2000, 4, [1, 2, 4, 8], "workers=4: 0.3 s an epoch predicted, workers=8 0.4 s"),
+        ({1: 1.0, 2: 0.6, 4: 0.3, 8: 0.2}, 2000, 8, [1, 2, 4, 8], "workers=8: 0.2 s an epoch predicted"),
+        ({1: 1.0}, 1000, 1, [1], "workers=1: 1 s an epoch predicted; 1,000 edges are few"),
+        ({1: None}, 2000, 4, [1], "workers=4: the usual number"),
+    ],
+)  # fmt: skip
+def test_workers_double_while_more_are_faster(
+    seconds: dict[int, float | None],
+    edges: int,
+    taken: int,
+    tried: list[int],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def foreseen(order: Order, _: object) -> decide._Decision:
+        seen.append(order.settings.workers)
+        return decide._Decision(order.settings, seconds[order.settings.workers], edges)
+
+    monkeypatch.setattr(decide, "_decide", foreseen)
+    order = Order(settle(config.compose(["strategy=vertex_centric", "workers=auto"])))
+    found = decide._with_workers(order, lambda: None)
+    assert (found.workers, found.threads, seen) == (taken, 8 // taken, tried)
+    assert found.decided is not None
+    assert found.decided["why"].startswith(f"the leader takes {told}")
+    assert not found.is_open
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    "keys", [["strategy=individual_sample"], ["strategy=vertex_centric", "task=link_prediction"]], ids=str
+)
+def test_the_usual_workers_are_taken_where_nothing_is_predicted(keys: list[str]) -> None:
+    order = Order(settle(config.compose([*keys, "workers=auto"])))
+    found = decide._with_workers(order, lambda: None)
+    assert found.workers == 4
+    assert found.decided is not None
+    assert "workers=4: the usual number, as seconds are predicted for nodes" in found.decided["why"]
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_numbers_of_workers_that_are_refused_are_not_tried() -> None:
+    order = Order(settle(config.compose(["strategy=vertex_centric", "workers=auto", "leader.rebalance=true"])))
+    auto = dispatch.check(order).settings.auto_workers
+    assert auto is not None
+    assert auto.counts == (2, 4, 8)  # one worker has no other to give work to
+    with pytest.raises(gnnkit.UserError, match="exchange=quantized: strategy=individual_sample has no exchange"):
+        dispatch.check(
+            Order(settle(config.compose(["strategy=individual_sample", "exchange=quantized", "workers=auto"])))
+        )
+
+
+@pytest.mark.slow
+def test_a_run_takes_the_workers_that_are_fastest_as_if_named(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(decide, "FEW_EDGES", 10)
+    keys = {**QUICK, "workers": "auto", "strategy": "vertex_centric"}
+    found = gnnkit.train(graph, folder=tmp_path / "auto", **keys)
+    workers = found["world_size"]
+    assert found["why"].startswith(f"the leader takes workers={workers}: ")
+    assert "s an epoch predicted" in found["why"]
+    assert found["why"] in capsys.readouterr().out
+    whole = yaml.safe_load((tmp_path / "auto" / "config.yaml").read_text())
+    assert (whole["workers"], whole["threads"]) == (workers, max(num_cores() // workers, 1))
+    again = gnnkit.train(graph, folder=tmp_path / "named", **{**keys, "workers": workers})
+    assert again["train_loss"] == found["train_loss"]
+    monkeypatch.setattr(decide, "_with_workers", None)  # a resumed run decides nothing
+    trainer = {"max_epochs": 3, "resume": str(tmp_path / "auto")}
+    on = gnnkit.train(graph, folder=tmp_path / "on", **{**keys, "trainer": trainer})
+    assert on["world_size"] == workers
+    assert "as decided in the run of" in on["why"]
+
+
+@pytest.mark.slow
+def test_a_graph_alone_is_trained_by_one_worker(graph: Graph, tmp_path: Path) -> None:
+    found = gnnkit.train(graph, folder=tmp_path / "run", trainer={"max_epochs": 2}, **BARE)
+    assert (found["world_size"], found["strategy"]) == (1, "vertex_centric")
+    assert found["why"].startswith("the leader takes workers=1: 2,869 edges are few")
+    assert "; strategy=vertex_centric, whose ranks take" in found["why"]
 
 
 def stored(folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -142,28 +143,53 @@ def numbers(path: Path, given: dict[str, Tensor]) -> Any:
     return onnxruntime.InferenceSession(path).run(None, arrays)[0].tolist()
 
 
+# A machine that has one library alone: other imports fail, as does reading the run.
+ALONE = """
+import sys
+for name in ({absent}):
+    sys.modules[name] = None
+import numpy as np
+x, edge_index = np.load("x.npy"), np.load("edges.npy")
+{call}
+np.save("found.npy", found)
+"""
+CALLED = {
+    "pt2": """import torch
+module = torch.export.load("model.pt2").module()
+found = module(x=torch.from_numpy(x), edge_index=torch.from_numpy(edge_index)).detach().numpy()""",
+    "onnx": """import onnxruntime
+(found,) = onnxruntime.InferenceSession("model.onnx").run(None, {"x": x, "edge_index": edge_index})""",
+}
+ABSENT = {
+    "pt2": ("gnnkit", "torch_geometric", "lightning"),
+    "onnx": ("gnnkit", "torch_geometric", "lightning", "torch"),
+}
+
+
 @pytest.mark.slow
-def test_a_file_of_a_run_takes_raw_rows_where_torch_is_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", CALLED)
+@pytest.mark.parametrize("model", ["gcn", Net()], ids=["ours", "PyG"])
+def test_a_file_takes_raw_rows_on_a_machine_with_its_library_alone(tmp_path: Path, suffix: str, model: Any) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(NODES, WIDTH)) * [1, 100, 0.01, 5, 1] + [0, 50, 0, 3, 0]
     ends, labels = rng.integers(0, NODES, (2, 160)), rng.integers(0, CLASSES, NODES)
     graph = Graph.from_edges(*ends, NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3)
     keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, **BARE}
-    keys |= {"trainer": {"max_epochs": 2}, "features": {"scale": "standard"}, "write": ["logits"]}
+    keys |= {"trainer": {"max_epochs": 2}, "features": {"scale": "standard"}, "write": ["logits", "predictions"]}
     with within_process():
-        run = gnnkit.train(graph, model="gcn", folder=tmp_path / "run", **keys).folder
-    gnnkit.export(run, tmp_path / "model.pt2")
-    np.save(tmp_path / "x.npy", x.astype(np.float32))
-    np.save(tmp_path / "edges.npy", ends)
-    script = (
-        "import sys, numpy as np, torch\n"
-        "call = torch.export.load('model.pt2').module()\n"
-        "found = call(x=torch.from_numpy(np.load('x.npy')), edge_index=torch.from_numpy(np.load('edges.npy')))\n"
-        "assert 'gnnkit' not in sys.modules\n"
-        "np.save('found.npy', found.detach().numpy())\n"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=120)
-    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), np.load(run / "logits.npy"), atol=1e-5)
+        run = gnnkit.train(graph, model=model, folder=tmp_path / "run", **keys).folder
+    there = tmp_path / "elsewhere"
+    there.mkdir()
+    gnnkit.export(run, there / f"model.{suffix}", model=None if model == "gcn" else model)
+    logits, predictions = np.load(run / "logits.npy"), np.load(run / "predictions.npy")
+    shutil.rmtree(run)
+    np.save(there / "x.npy", x.astype(np.float32))
+    np.save(there / "edges.npy", ends)
+    script = ALONE.format(absent=", ".join(map(repr, ABSENT[suffix])), call=CALLED[suffix])
+    subprocess.run([sys.executable, "-c", script], cwd=there, check=True, timeout=120)
+    found = np.load(there / "found.npy")
+    np.testing.assert_allclose(found, logits, atol=1e-5)
+    assert np.array_equal(found.argmax(1), predictions)
 
 
 @pytest.mark.parametrize("kind", ["none", "row", "standard"])

@@ -178,5 +178,5 @@ def test_of_ranks_that_were_started_the_last_ones_serve(monkeypatch: pytest.Monk
     assert (settings.workers, settings.servers, settings.world_size) == (3, 2, 5)
     with pytest.raises(UserError, match=r"^workers=5 but 5 ranks were started, of which sync.servers=2 serve"):
         settle(compose([*chosen, "sync.servers=2", "workers=5"]))
-    with pytest.raises(UserError, match=r"^workers=auto but 5 ranks were started, of which sync.servers=5 serve"):
+    with pytest.raises(UserError, match=r"^workers=null but 5 ranks were started, of which sync.servers=5 serve"):
         settle(compose([*chosen, "sync.servers=5"]))

@@ -39,7 +39,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
         clock, seen = [0.0], []
         left = iter(scores)
 
-        def tried(settings: Settings, graph: Any, task: Any, fixed: Any, keys: Any, seconds: float) -> Trial:
+        def tried(settings: Settings, graph: Any, figure: str, fixed: Any, keys: Any, seconds: float) -> Trial:
             score = next(left)
             if isinstance(score, BaseException):
                 raise score
@@ -98,11 +98,29 @@ def test_the_best_is_tried_without_the_reverse_edges_that_were_added(fake: Calla
 
 def test_equal_scores_are_judged_by_the_loss_and_errors_by_the_least() -> None:
     one, two = (Trial({"model": name}, 0.8, loss, None, 1, 1.0) for name, loss in (("gcn", 0.5), ("sage", 0.4)))
-    best = Trials(NodeClassification(), (one, two), 2).best
+    best = Trials(NodeClassification(), "val_accuracy", (one, two), 2).best
     assert best is two
     worse = replace(two, score=0.9)
-    assert Trials(NodeClassification(), (one, worse), 2).best is worse
-    assert Trials(Regression(), (one, worse), 2).best is one
+    assert Trials(NodeClassification(), "val_accuracy", (one, worse), 2).best is worse
+    assert Trials(Regression(), "val_mae", (one, worse), 2).best is one
+
+
+@pytest.mark.parametrize(
+    ("labels", "figure"),
+    [(np.arange(40) % 2, "val_accuracy"), (np.arange(40) % 8 == 0, "val_macro_f1"),
+     (np.arange(40) % 10 == 0, "val_accuracy"), (np.arange(40.0), "val_mae"),
+     (np.eye(40, 3), "val_micro_f1")],
+)  # fmt: skip
+def test_uneven_classes_are_judged_by_the_mean_over_classes(
+    labels: Any, figure: str, fake: Callable[..., list[Any]]
+) -> None:
+    fake(*[0.5] * 20)
+    task = {"val_mae": "regression", "val_micro_f1": "multilabel"}.get(figure, "node_classification")
+    labels = labels if task == "regression" else labels.astype(np.int64)
+    graph = replace(random_graph(), labels=labels, split=np.full(40, 2, np.int8))
+    found = init._try(asked(), graph, [init.Choice("task", task)])
+    assert (found.figure, found.held_back) == (figure, figure.replace("val", "test"))
+    assert ("macro_f1 of each trial, as classes are uneven" in found.lines()[0]) == (figure == "val_macro_f1")
 
 
 def test_words_are_scaled_by_rows_and_tables_never() -> None:

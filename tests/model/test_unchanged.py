@@ -579,6 +579,7 @@ SAMPLED: tuple[Any, ...] = (
     "individual_sample",
     {"name": "individual_sample", "topology": "partitioned"},
     "preset_workload",
+    "joint_sample",
 )
 
 
@@ -587,7 +588,8 @@ SAMPLED: tuple[Any, ...] = (
 def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, strategy: Any) -> None:
     result = train(tmp_path, TwoLayers, strategy=strategy, job="verify")
     assert result["verified"], result["largest_difference"]
-    assert result["reference"] == "3 ranks as threads of one process"
+    one = strategy == "joint_sample"
+    assert result["reference"] == ("one rank with the whole graph" if one else "3 ranks as threads of one process")
 
 
 @pytest.mark.slow
@@ -624,8 +626,73 @@ def test_convolutions_without_a_hop_of_their_own_are_named(model: Any, capsys: p
     assert not capsys.readouterr().out
 
 
+class Means(nn.Module):
+    """Two layers of GraphSAGE."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = pyg.SAGEConv(in_features, HIDDEN), pyg.SAGEConv(HIDDEN, num_classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+        return out
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["joint_sample", {"name": "preset_workload", "exchange_every": 1}], ids=str)
+@pytest.mark.parametrize("strategy", ["individual_sample", "joint_sample"])
+def test_batches_with_all_neighbours_train_as_pyg_on_the_whole_graph(tmp_path: Path, strategy: str) -> None:
+    model, data = Means(WIDTH, CLASSES), make_data()
+    alone = copy.deepcopy(model)
+    fanouts = {"name": "neighbor", "fanouts": [1000, 1000]}
+    trainer = {"max_epochs": 5, "lr": 0.05, "optimizer": "sgd", "weight_decay": 0}
+    result = train(tmp_path, model, strategy=strategy, sampler=fanouts, trainer=trainer)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.05)
+    for _ in range(5):
+        optimizer.zero_grad()
+        nodes = data.train_mask & (data.y >= 0)
+        loss = F.cross_entropy(alone(data.x, data.edge_index)[nodes], data.y[nodes])
+        loss.backward()
+        optimizer.step()
+    assert result["train_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    loaded = gnnkit.load(result.folder, Means(WIDTH, CLASSES))
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(loaded.state_dict()[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_batch_of_all_workers_is_that_of_one_worker(tmp_path: Path) -> None:
+    model, trainer = TwoLayers(WIDTH, CLASSES, p=0.0), {"max_epochs": 3}
+    keys = {"sampler": {"name": "neighbor", "fanouts": [2, 2]}, "trainer": trainer}
+    losses = [
+        train(tmp_path / strategy, copy.deepcopy(model), strategy=strategy, workers=workers, **keys)["train_loss"]
+        for strategy, workers in (("joint_sample", 3), ("individual_sample", 1))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_owners_draw_once_for_one_edge_index(tmp_path: Path) -> None:
+    sampler = {"name": "neighbor", "fanouts": [2, 2], "redraw": True}
+    with pytest.raises(UserError, match=r"sampler.redraw=true: model=TwoLayers .* use sampler.redraw=false"):
+        train(tmp_path, TwoLayers, strategy="joint_sample", sampler=sampler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("partition", "workers"), [("2d", 4), ("1.5d", 4), ("3d", 4), ({"name": "1d", "grid": [1, 1, 2]}, 2), ("hdrf", 2)]
+)  # fmt: skip
+def test_other_layouts_are_refused_with_what_to_change(tmp_path: Path, partition: Any, workers: int) -> None:
+    with pytest.raises(UserError, match=r"^model=TwoLayers|^partition.*use partition\.grid=1d"):
+        train(tmp_path, TwoLayers, strategy="vertex_centric", partition=partition, workers=workers)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "strategy",
+    [{"name": "joint_sample", "mode": "push_pull"}, {"name": "preset_workload", "exchange_every": 1}],
+    ids=str,
+)
 @pytest.mark.parametrize("model", [TwoLayers, TwoLayers(WIDTH, CLASSES)], ids=["class", "module"])
 def test_batches_that_workers_share_are_refused_by_name(tmp_path: Path, strategy: Any, model: Any) -> None:
     name = strategy if isinstance(strategy, str) else strategy["name"]

@@ -59,12 +59,14 @@ def test_a_constant_column_becomes_zero() -> None:
         (np.asarray(table().features), "columns have standard deviations of 0.00"),
         (np.asarray(table(1.0).features), ""),
         (np.asarray(table(9.0).features), "columns have standard deviations of"),
+        (np.asarray(table(1.0).features) + 9, "the mean of a column is"),
+        (np.repeat(np.eye(100), 2, 0) + 9, ""),
         (np.repeat(np.eye(100), 2, 0), ""),
         (SparseFeatures.of(np.asarray(table().features)), ""),
         (np.ones((5, 3)), ""),
         (np.empty((5, 0)), ""),
     ],
-    ids=["table", "even", "large", "words", "sparse", "constant", "none"],
+    ids=["table", "even", "large", "far", "wide", "words", "sparse", "constant", "none"],
 )
 def test_only_uneven_dense_columns_are_scaled_without_being_asked(features: Any, expected: str) -> None:
     none = np.empty(0, np.int64)
