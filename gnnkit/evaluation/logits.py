@@ -19,14 +19,14 @@ from gnnkit.graph import SPLITS, Floats, Graph, Ids, SparseFeatures
 from gnnkit.kernels.products import fast_products
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.remote import FeatureStore, LearnedRows, TableFeatures
+from gnnkit.remote.disk import DiskFeatures, OnDisk
 from gnnkit.sampler import FullSampler
-from gnnkit.storage import forget_pages
+from gnnkit.storage import forget_pages, mapped_file
 from gnnkit.strategy import Worker
 
 T = TypeVar("T")
 MIB = 2**20
 COPIES = 4  # rows that a layer holds at a time for each row that it reads: input, product, message, output
-FAULT_AROUND = 2**16  # bytes of a mapped file that the system brings in with one that is read
 SOME = 1 << 18  # nodes whose costs are looked at together
 BYTES_PER_EDGE = 64  # ids and weights, in the block and in its kernels
 
@@ -229,7 +229,10 @@ class ChunkEvaluation(Evaluation):
         return found + [self.worker.owned[:0]] * more
 
     def _bounded(self, table: Floats) -> FeatureStore:
-        return _BoundedTable(table, self.worker.dtype, self.worker.device, self._memory)
+        """Reads rows of a large file by position: a mapped one would stay in memory."""
+        if table.nbytes <= self._memory or mapped_file(table) is None:
+            return TableFeatures(table, None, self.worker.dtype, self.worker.device)
+        return DiskFeatures(table, None, self.worker.dtype, self.worker.device, OnDisk(cache=0))
 
     def _by_neighbourhood(self, model: nn.Module) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
@@ -280,22 +283,6 @@ def _joined(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [coun
         whole[end : end + len(rows)] = rows
         end += len(rows)
     return whole
-
-
-class _BoundedTable(TableFeatures):
-    """Rows of a mapped file, of which few pages are in memory at a time."""
-
-    def __init__(self, table: Floats, dtype: torch.dtype, device: torch.device, memory: float) -> None:
-        super().__init__(table, None, dtype, device)
-        self._file = table
-        self._piece = max(int(memory) // (2 * FAULT_AROUND), 1) if table.nbytes > memory else 2**62  # rows
-
-    def rows(self, ids: Ids) -> Tensor:
-        parts = []
-        for start in range(0, max(len(ids), 1), self._piece):
-            parts.append(super().rows(ids[start : start + self._piece]))
-            forget_pages(self._file)
-        return torch.cat(parts)
 
 
 @dataclass(slots=True, eq=False)
