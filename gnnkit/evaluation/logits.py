@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from gnnkit.engine import BlockLayers, Engine, Rows, ShardAdjacency
 from gnnkit.engine.lent import lent
+from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Floats, Graph, Ids, SparseFeatures
 from gnnkit.kernels.products import fast_products
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.remote import FeatureStore, LearnedRows, TableFeatures
 from gnnkit.remote.disk import DiskFeatures, OnDisk
 from gnnkit.sampler import FullSampler
-from gnnkit.storage import forget_pages, mapped_file
+from gnnkit.storage import forget_pages, mapped_file, reserve
 from gnnkit.strategy import Worker
 
 T = TypeVar("T")
@@ -304,12 +305,21 @@ class _Rows:
         values = rows.cpu().numpy()
         if self.table is None:
             if worker.comm.rank == 0:
-                with self.path.open("wb") as file:
-                    file.truncate(max(self.num_nodes * math.prod(values.shape[1:]) * values.itemsize, 1))
+                self._make(max(self.num_nodes * math.prod(values.shape[1:]) * values.itemsize, 1))
             _meet(worker)
             self.table = np.memmap(self.path, values.dtype, "r+", shape=(self.num_nodes, *values.shape[1:]))
         self.table[nodes] = values
         forget_pages(self.table)
+
+    def _make(self, size: int) -> None:
+        try:
+            with self.path.open("wb") as file:
+                file.truncate(size)
+            reserve(self.path)
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: {error.strerror}: an evaluation keeps {size / 1e6:.3g} MB between two layers there"
+            ) from error
 
     @property
     def rows(self) -> Floats:  # [num_nodes, width]
