@@ -168,16 +168,22 @@ def switch(name: str, value: object, *, what: str = "true or false") -> bool:
     return value
 
 
-def local_path(name: str, value: str | Path) -> Path:
+def is_url(text: str) -> bool:
+    """Tells whether a text is a URL rather than a path."""
+    return _URL.match(text) is not None
+
+
+def local_path(name: str, value: str | Path, more: str = "") -> Path:
     """Returns `value` as a path. Raises `UserError` for a URL.
 
     Args:
         name: Configuration key or argument, for the message.
         value: Value of the user.
+        more: What else helps, for the message.
     """
-    if _URL.match(str(value)):
+    if is_url(str(value)):
         raise UserError(
-            f"{name}={shown(value)} is a URL, and gnnkit reads and writes files of this machine: name a folder"
+            f"{name}={shown(value)} is a URL, and gnnkit reads and writes files of this machine: name a folder{more}"
         )
     return Path(value)
 

@@ -152,6 +152,39 @@ def _advise(array: Array | None, advice: str) -> None:
         owner.madvise(getattr(mmap, advice))
 
 
+def save_array(path: Path, array: Array) -> None:
+    """Writes an .npy. Raises `OSError` that names the file where the disk is full.
+
+    `np.save` leaves the last 4 KB to a buffer of C, and does not hear when these find
+    no room: the file is shorter, and nothing says so.
+    """
+    with _opened(path) as file:
+        np.save(_Piecewise(file), array, allow_pickle=False)
+
+
+class _Piecewise:
+    """A file that NumPy does not know as one, and so writes to by Python."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.write = file.write
+
+
+def reserve(path: Path) -> None:
+    """Takes the room on the disk for all bytes of a sparse file, to be mapped.
+
+    Raises `OSError` that names the file where the disk is full. Later a write to a
+    mapped page without room would end the process (SIGBUS).
+    """
+    if not path.stat().st_size or not hasattr(os, "posix_fallocate"):
+        return
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot
+                raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[str, Any]) -> None:
     """Writes arrays and `meta` into a folder. A reader finds all or nothing.
 
@@ -166,8 +199,8 @@ def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[
     with whole_folder(folder, meta) as temporary:
         for name, array in arrays.items():
             if array is not None:
-                with _synced(temporary / f"{name}.npy") as file:
-                    np.save(file, array, allow_pickle=False)
+                save_array(temporary / f"{name}.npy", array)
+                _sync(temporary / f"{name}.npy")
 
 
 @contextmanager
@@ -271,9 +304,19 @@ def sync_files(folder: Path) -> None:
 
 @contextmanager
 def _synced(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("wb") as file:
+    with _opened(path) as file:
         yield file
     _sync(path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a new file to be written. Errors name the file."""
+    try:
+        with path.open("wb") as file:
+            yield file
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def _sync(path: Path) -> None:

@@ -207,6 +207,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "write": ["weights", ["predictions", "rows"], 3],
     "write_format": ["xlsx", "", 3, ["npy"]],
     "output": [""],
+    "upload": ["", 3, "folder", "file:///folder"],
     "report": ["yes", 1, "life"],
     "report_port": [-1, 2**16, 1.5, 8000],
     "profile": ["yes", 0],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
+import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,7 @@ import numpy as np
 import pytest
 
 from gnnkit import storage
+from gnnkit.storage import Array, reserve, save_array, save_arrays
 
 
 def test_an_array_is_read_although_another_thread_parses_python(
@@ -25,3 +30,70 @@ def test_an_array_is_read_although_another_thread_parses_python(
     monkeypatch.setattr(np, "load", sometimes)
     assert storage.read_npy(tmp_path / "ids.npy").tolist() == [0, 1, 2, 3, 4]
     assert not failures
+
+
+def limited(work: Callable[[], object], size: int) -> list[str]:
+    """Does some work where a file may have `size` bytes, as on a full disk.
+
+    Returns what the error says, nothing for work that is done.
+    """
+
+    def told() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        try:
+            work()
+        except OSError as error:
+            os.write(1, f"{error.strerror}: {error.filename}".encode())
+
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writes, 1)
+        told()
+        os._exit(0)
+    os.close(writes)
+    os.waitpid(child, 0)
+    with os.fdopen(reads) as file:
+        return file.read().splitlines()
+
+
+@pytest.mark.parametrize("missing", [1, 100, 5000])
+def test_a_disk_that_is_full_is_told_by_file_for_the_last_bytes_too(missing: int, tmp_path: Path) -> None:
+    path, array = tmp_path / "x.npy", np.arange(2000)
+    size = 128 + array.nbytes
+    assert limited(lambda: save_array(path, array), size) == []
+    assert path.read_bytes() == npy(array)
+    assert limited(lambda: save_array(path, array), size - missing) == [f"File too large: {path}"]
+    (line,) = limited(lambda: save_arrays(tmp_path / "all", {"x": array}, {}), size - missing)
+    assert line.startswith(f"File too large: {tmp_path}/")
+    assert line.endswith("x.npy")
+    assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((0, 3), np.float16),
+        np.array(["a", "bcd"]),
+        np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+        np.array(7),
+    ],
+)
+def test_arrays_are_written_as_numpy_writes_them(array: Array, tmp_path: Path) -> None:
+    save_array(tmp_path / "x.npy", array)
+    assert (tmp_path / "x.npy").read_bytes() == npy(array)
+
+
+def npy(array: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def test_a_file_that_is_mapped_has_its_room_before(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with path.open("wb") as file:
+        file.truncate(1 << 20)
+    assert path.stat().st_blocks == 0
+    reserve(path)
+    assert path.stat().st_blocks * 512 >= 1 << 20

@@ -22,6 +22,7 @@ class JobFacts:
     reads_memory: bool = False  # the key `memory`
     reads_rows: bool = False  # of features, which models compute with
     goes_on: bool = False  # from what the same job has left in the run folder when it was interrupted
+    one_run: bool = True  # is one run, in a folder of its own
     cuts: bool = False  # graphs anew, also those of stores
     keeps_inputs: bool = False  # leaves what later runs must know of the columns of the data
 
@@ -39,8 +40,8 @@ JOBS = {
         JobFacts("import", reads_strategy=False, reads_memory=True, goes_on=True, keeps_inputs=True, cuts=True),
         JobFacts("predict", reads_checkpoint=True, reads_rows=True, needs_labels=False),
         JobFacts("test", reads_checkpoint=True, reads_rows=True, splits=("val", "test")),
-        JobFacts("compare", trains=True, several=True, reads_strategy=False, reads_rows=True),
-        JobFacts("report", reads_strategy=False, reads_runs=True),
-        JobFacts("init", reads_strategy=False, reads_data_only=True),
+        JobFacts("compare", trains=True, several=True, reads_strategy=False, reads_rows=True, one_run=False),
+        JobFacts("report", reads_strategy=False, reads_runs=True, one_run=False),
+        JobFacts("init", reads_strategy=False, reads_data_only=True, one_run=False),
     )
 }

@@ -15,18 +15,19 @@ from torch import Tensor, nn
 
 from gnnkit.engine import BlockLayers, Engine, Rows, ShardAdjacency
 from gnnkit.engine.lent import lent
+from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Floats, Graph, Ids, SparseFeatures
 from gnnkit.kernels.products import fast_products
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.remote import FeatureStore, LearnedRows, TableFeatures
+from gnnkit.remote.disk import DiskFeatures, OnDisk
 from gnnkit.sampler import FullSampler
-from gnnkit.storage import forget_pages
+from gnnkit.storage import forget_pages, mapped_file, reserve
 from gnnkit.strategy import Worker
 
 T = TypeVar("T")
 MIB = 2**20
 COPIES = 4  # rows that a layer holds at a time for each row that it reads: input, product, message, output
-FAULT_AROUND = 2**16  # bytes of a mapped file that the system brings in with one that is read
 SOME = 1 << 18  # nodes whose costs are looked at together
 BYTES_PER_EDGE = 64  # ids and weights, in the block and in its kernels
 
@@ -229,7 +230,10 @@ class ChunkEvaluation(Evaluation):
         return found + [self.worker.owned[:0]] * more
 
     def _bounded(self, table: Floats) -> FeatureStore:
-        return _BoundedTable(table, self.worker.dtype, self.worker.device, self._memory)
+        """Reads rows of a large file by position: a mapped one would stay in memory."""
+        if table.nbytes <= self._memory or mapped_file(table) is None:
+            return TableFeatures(table, None, self.worker.dtype, self.worker.device)
+        return DiskFeatures(table, None, self.worker.dtype, self.worker.device, OnDisk(cache=0))
 
     def _by_neighbourhood(self, model: nn.Module) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
@@ -282,22 +286,6 @@ def _joined(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [coun
     return whole
 
 
-class _BoundedTable(TableFeatures):
-    """Rows of a mapped file, of which few pages are in memory at a time."""
-
-    def __init__(self, table: Floats, dtype: torch.dtype, device: torch.device, memory: float) -> None:
-        super().__init__(table, None, dtype, device)
-        self._file = table
-        self._piece = max(int(memory) // (2 * FAULT_AROUND), 1) if table.nbytes > memory else 2**62  # rows
-
-    def rows(self, ids: Ids) -> Tensor:
-        parts = []
-        for start in range(0, max(len(ids), 1), self._piece):
-            parts.append(super().rows(ids[start : start + self._piece]))
-            forget_pages(self._file)
-        return torch.cat(parts)
-
-
 @dataclass(slots=True, eq=False)
 class _Rows:
     """The rows of all nodes between two layers, in a file that every rank maps."""
@@ -317,12 +305,21 @@ class _Rows:
         values = rows.cpu().numpy()
         if self.table is None:
             if worker.comm.rank == 0:
-                with self.path.open("wb") as file:
-                    file.truncate(max(self.num_nodes * math.prod(values.shape[1:]) * values.itemsize, 1))
+                self._make(max(self.num_nodes * math.prod(values.shape[1:]) * values.itemsize, 1))
             _meet(worker)
             self.table = np.memmap(self.path, values.dtype, "r+", shape=(self.num_nodes, *values.shape[1:]))
         self.table[nodes] = values
         forget_pages(self.table)
+
+    def _make(self, size: int) -> None:
+        try:
+            with self.path.open("wb") as file:
+                file.truncate(size)
+            reserve(self.path)
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: {error.strerror}: an evaluation keeps {size / 1e6:.3g} MB between two layers there"
+            ) from error
 
     @property
     def rows(self) -> Floats:  # [num_nodes, width]

@@ -21,13 +21,14 @@ from gnnkit.launch.phases import say
 from gnnkit.ranges import local_path
 from gnnkit.result.folder import INPUTS, LABELS, WORDS, WORK
 from gnnkit.settings import Settings, in_ipython
+from gnnkit.settings.outputs import UPLOADED
 from gnnkit.store.manifest import FILE as STORE
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
 _CONFIG, _CHECKPOINT, _STEPS = "config.yaml", "checkpoints/last.json", "workers.jsonl"
 _KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # go on in the resumed run
 # All that a run writes. A test compares the list with a run that writes everything.
-_WRITTEN = (
+WRITTEN = (
     STORE,  # first, as a store without the manifest is none
     _CONFIG,
     "result.json",
@@ -83,7 +84,7 @@ def resumed(order: Order) -> Order:
         raise UserError(f"on_exists=resume: job={settings.job} has no checkpoint to go on from, choose replace")
     if settings.trainer.resume is not None:
         raise UserError("on_exists=resume and trainer.resume are given: one of them is enough")
-    if named is None or not (local_path("output", named) / _CHECKPOINT).is_file():
+    if named is None or not (local_path("output", named, UPLOADED) / _CHECKPOINT).is_file():
         return order
     trainer = replace(settings.trainer, resume=str(Path(named).absolute()))
     return replace(order, settings=replace(settings, trainer=trainer))
@@ -97,7 +98,7 @@ def bare(order: Order) -> Iterator[Path]:
     files that `on_exists=replace` has deleted.
     """
     named = order.named_folder
-    made = new_folder(Path("outputs")) if named is None else local_path("output", named).absolute()
+    made = new_folder(Path("outputs")) if named is None else local_path("output", named, UPLOADED).absolute()
     is_new = named is None or not made.exists()
     try:
         with locked(made):
@@ -247,7 +248,7 @@ def check_free(folder: Path, on_exists: str) -> None:
 
 def _written(folder: Path) -> Iterator[Path]:
     """Yields the files in a run folder that a run has written."""
-    for pattern in _WRITTEN:
+    for pattern in WRITTEN:
         yield from (path for path in sorted(folder.glob(pattern)) if path.is_symlink() or not path.is_dir())
 
 

@@ -90,7 +90,9 @@ def import_tables(order: Order) -> Result:
         order: What was asked, with the run folder.
     """
     patience, asked = Patience.of(order.settings.timeout), asked_of(order)
+    stamps = _stamps(order.settings)
     found = run_in_child(imported, order.settings, order.run_folder, asked, patience=patience)
+    _check_stamps(stamps, _stamps(order.settings))  # from here on the data are not read any more
     figures = run_in_child(_stored, order, found, asked, patience=patience)
     return Result(order.settings.job.name, figures, figures.pop("summary"))
 
@@ -109,13 +111,29 @@ def unchanged(order: Order) -> Result | None:
 def asked_of(order: Order) -> str:
     """Hashes the keys that shape the store, and what tells the data apart."""
     settings = order.settings
-    pieces = settings.dataset.create().in_pieces()
-    assert pieces is not None  # others are refused before
-    with blame(f"dataset.root={pieces.root}"):
-        stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in pieces.files]
+    stamps = _stamps(settings)
     keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "memory")}
     asked: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _stamps(settings: Settings) -> list[list[Any]]:
+    """Returns name, size and time of the last change of each file that is read."""
+    pieces = settings.dataset.create().in_pieces()
+    assert pieces is not None  # others are refused before
+    with blame(f"dataset.root={pieces.root}"):
+        return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in pieces.files]
+
+
+def _check_stamps(before: list[list[Any]], after: list[list[Any]]) -> None:
+    """Raises `UserError` for a file that has changed between two calls of `_stamps`."""
+    changed = [path for path, *stamp in after if [path, *stamp] not in before]
+    gone = {path for path, *_ in before} - {path for path, *_ in after}
+    if changed or gone:
+        raise UserError(
+            f"{[*changed, *sorted(gone)][0]} was changed while it was read: the same command starts over, once nobody "
+            "writes there"
+        )
 
 
 def _stored(order: Order, found: str, asked: str) -> dict[str, Any]:

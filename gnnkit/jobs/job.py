@@ -52,6 +52,23 @@ class Run(Job):
         order = run_folders.resumed(order)
         if order.is_leader:
             phase(f"job={order.settings.job}: checking the configuration")
+        url, on_exists = order.settings.upload, order.settings.on_exists
+        if url is None or not order.is_leader:
+            return self._do(order, begun)
+        from gnnkit.jobs.upload import Upload
+
+        upload = Upload.of(url, on_exists)
+        result = self._do(order, begun)
+        upload.copy(result.folder)
+        return result
+
+    def _do(self, order: Order, begun: float) -> Result:
+        """Does the job in the run folder.
+
+        Args:
+            order: The order.
+            begun: The time at the job's begin, by `time.perf_counter`.
+        """
         with contextlib.ExitStack() as held:
             with contextlib.nullcontext() if order.settings.started else _collecting_nothing():
                 order = self.check(order)

@@ -67,7 +67,7 @@ def _redacted(node: Any) -> Any:
         }
     if isinstance(node, list):
         return [_redacted(item) for item in node]
-    return _without_credentials(_by_environment(node)) if isinstance(node, str) else node
+    return without_credentials(_by_environment(node)) if isinstance(node, str) else node
 
 
 def _hidden(value: Any) -> str:
@@ -98,7 +98,7 @@ def _is_secret(key: str, value: object) -> bool:
     return not is_count and _SECRET.search(_CAMEL.sub("_", key)) is not None
 
 
-def _without_credentials(text: str) -> str:
+def without_credentials(text: str) -> str:
     """Hides user and password of a URL, and the values of secrets in the query."""
     hidden = _URL_USER.sub("***@", text)
     return _URL_QUERY.sub(lambda part: f"{part[1]}={HIDDEN}" if _is_secret(part[1], part[2]) else part[0], hidden)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.partition.loops import looped
 from gnnkit.partition.shard import Shard
-from gnnkit.storage import Array, load_arrays, write_meta
+from gnnkit.storage import Array, load_arrays, reserve, write_meta
 
 _KNOWN: WeakKeyDictionary[CSC, Degrees] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -96,6 +96,7 @@ def save(shards: list[Shard], folder: Path) -> None:
     for name in names:
         kind = getattr(shards[0], name).dtype
         whole = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, (shards[0].num_nodes,))
+        reserve(folder / f"{name}.npy")
         for shard in shards:
             whole[shard.cell_nodes] = getattr(shard, name)
         whole.flush()

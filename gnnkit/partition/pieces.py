@@ -15,7 +15,7 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
 from gnnkit.partition.shard import Shard, grouped
 from gnnkit.rows import Rows
-from gnnkit.storage import Array, forget_pages, whole_folder
+from gnnkit.storage import Array, forget_pages, save_array, whole_folder
 
 NODE_BYTES = 48  # of memory for each node of the graph
 EDGE_BYTES = 64  # of memory for each edge of a piece
@@ -82,9 +82,9 @@ def _out_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
 
 def _write_nodes(graph: Graph, owned: Ids, shared: dict[str, Array], folder: Path) -> None:
     for name in ("owned", "cell_nodes"):
-        np.save(folder / f"{name}.npy", owned, allow_pickle=False)
+        save_array(folder / f"{name}.npy", owned)
     for name, values in {**shared, "labels": graph.labels, "split": graph.split}.items():
-        np.save(folder / f"{name}.npy", values[owned], allow_pickle=False)
+        save_array(folder / f"{name}.npy", values[owned])
     features = np.asarray(graph.features)
     rows = Rows(folder / "features.npy", features.dtype, features.shape[1:])
     step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
@@ -110,7 +110,7 @@ def _write_edges(graph: Graph, partition: Partition, owned: Ids, edges: int, fol
     none = halo[:0]
     ends = {"halo": halo, "halo_cell": cell[halo], "partial": none, "partial_cell": cell[none]}
     for name, values in ends.items():
-        np.save(folder / f"{name}.npy", values, allow_pickle=False)
+        save_array(folder / f"{name}.npy", values)
     _write_held(graph, owned, row, edges, folder)
 
 
@@ -118,7 +118,7 @@ def _write_held(graph: Graph, owned: Ids, row: npt.NDArray[np.int32], edges: int
     """Writes the in-edges of the owned nodes. `row` [num_nodes] renumbers sources."""
     csc, features = graph.csc, graph.edge_features
     degree = csc.indptr[owned + 1] - csc.indptr[owned]
-    np.save(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]), allow_pickle=False)
+    save_array(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]))
     arrays = {"indices": Rows(folder / "indices.npy", np.int32), "edge_ids": Rows(folder / "edge_ids.npy", np.int64)}
     if csc.weight is not None:
         arrays["weight"] = Rows(folder / "weight.npy", csc.weight.dtype)

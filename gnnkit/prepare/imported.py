@@ -27,7 +27,7 @@ from gnnkit.prepare.trained import Inputs
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.rows import Rows
 from gnnkit.settings import AUTO, Settings
-from gnnkit.storage import forget_pages, whole_folder, write_atomically
+from gnnkit.storage import forget_pages, save_array, whole_folder, write_atomically
 from gnnkit.store.manifest import PARTS, Manifest
 from gnnkit.store.parts import GRAPH
 from gnnkit.task import Task
@@ -121,7 +121,7 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
         for path in sorted(found.glob("*.npy")):
             if path.stem not in ("features", "labels", "node_ids"):
                 link_file(path, target / path.name)
-        np.save(target / "labels.npy", read.labels, allow_pickle=False)
+        save_array(target / "labels.npy", read.labels)
         _write_inputs(settings.inputs if store is None else "features", scale, raw, found, target)
     if (found / IDS).exists():
         (folder / IDS).unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def _write_inputs(inputs: str, scale: Scale, raw: Graph, found: Path, target: Pa
     if inputs == "learned":
         return Rows(path, np.float32, (0,), raw.num_nodes).finish()
     if inputs == "degree":
-        return np.save(path, degree_features(raw), allow_pickle=False)
+        return save_array(path, degree_features(raw))
     if scale.kind == "none":
         return link_file(found / path.name, path)
     features = np.asarray(raw.features)

@@ -13,6 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Graph, SparseFeatures
 from gnnkit.ranges import one_line
 from gnnkit.settings import Settings
+from gnnkit.storage import save_array
 from gnnkit.store.manifest import NODE_IDS
 
 # Measured: products of sparse rows are quicker than dense ones up to these.
@@ -50,7 +51,7 @@ def named(graph: Graph, folder: Path) -> Graph:
     """
     if graph.node_ids is None:
         return graph
-    np.save(folder / IDS, graph.node_ids, allow_pickle=False)
+    save_array(folder / IDS, graph.node_ids)
     return replace(graph, node_ids=None)
 
 

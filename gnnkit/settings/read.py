@@ -36,7 +36,7 @@ from gnnkit.settings.jobs import (
 )
 from gnnkit.settings.launchers import started_of
 from gnnkit.settings.layout import partition_of
-from gnnkit.settings.outputs import FORMATS, ON_EXISTS, port_of, report_of, written_of
+from gnnkit.settings.outputs import FORMATS, ON_EXISTS, UPLOADED, port_of, report_of, upload_of, written_of
 from gnnkit.settings.ranks import count_of, num_ranks, replace_auto
 from gnnkit.settings.settings import Settings
 from gnnkit.settings.trainer import TrainerSettings
@@ -51,7 +51,7 @@ _ALONE: dict[str, Callable[[Any], Any]] = {
     "inputs": lambda value: one_of("inputs", value, INPUTS),
     "threads": lambda value: count_of("threads", value, MAX_THREADS),
     "seed": lambda value: whole("seed", value, 0, 2**63 - 1),
-    "output": lambda value: path_or_none("output", value),
+    "output": lambda value: path_or_none("output", value, UPLOADED),
     "on_exists": lambda value: one_of("on_exists", value, ON_EXISTS),
     "cache": cache_of,
     "write": written_of,
@@ -63,7 +63,14 @@ _ALONE: dict[str, Callable[[Any], Any]] = {
     "leader": lambda section: LeaderSettings(**section),
 }
 _FOR_INPUTS = {"input_rows": input_rows_of, "embedding": embedding_of, "learned": learned_of}  # by the value of inputs
-_FOR_JOB = {"memory": memory_of, "checkpoint": checkpoint_of, "compare": compare_of, "init": init_of, "runs": runs_of}
+_FOR_JOB = {
+    "memory": memory_of,
+    "checkpoint": checkpoint_of,
+    "compare": compare_of,
+    "init": init_of,
+    "runs": runs_of,
+    "upload": upload_of,
+}
 _WITH_OTHERS = ("features", "workers", "parts", "job", "plan", "report_port")
 _KEYS = (*dict.fromkeys((*SECTIONS, *_ALONE, *_FOR_INPUTS, *_FOR_JOB, *_WITH_OTHERS)),)
 _NUMBERS = ("workers", "parts", "threads", "seed", "embedding", "restarts", "report", "profile")  # keys at the top

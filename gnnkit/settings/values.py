@@ -14,12 +14,12 @@ LEAST_MEMORY, MOST_MEMORY = 2**26, 2**60  # bytes that job=import may take
 _UNITS = {None: 1, "GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20}
 
 
-def path_or_none(name: str, value: object) -> str | None:
-    """Reads the path of a file or folder of this machine."""
+def path_or_none(name: str, value: object, more: str = "") -> str | None:
+    """Reads the path of a file or folder of this machine. As `local_path`."""
     if value is None:
         return None
     if isinstance(value, str) and value:
-        local_path(name, value)
+        local_path(name, value, more)
         return value
     raise UserError(f"{name}={shown(value)} must be a path or null")
 

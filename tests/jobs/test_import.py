@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -187,6 +188,72 @@ def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
             time.sleep(0.2)  # for children of the process to see that it is gone
     assert made(tmp_path / "store") == made(tmp_path / "whole")
     assert not (tmp_path / "store/import").exists()
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
+    """Lets files of one of the two processes of an import have `size` bytes."""
+    start = importing.run_in_child
+
+    def started(function: Callable[..., Any], *arguments: Any, **keys: Any) -> Any:
+        def work(*given: Any) -> Any:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            return function(*given)
+
+        return start(work if function.__name__ == process else function, *arguments, **keys)
+
+    monkeypatch.setattr(importing, "run_in_child", started)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("process", "size", "file"),
+    [
+        ("imported", 400, "progress.json"),
+        ("imported", 600, "labels.npy"),
+        ("imported", 2000, "weight.records"),
+        ("_stored", 200, "inputs.json"),
+        ("_stored", 300, "labels.npy"),
+        ("_stored", 700, "indices.npy"),
+        ("_stored", 1500, "edge_ids.npy"),
+        ("_stored", 5000, "store.json"),
+    ],
+)
+def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
+    process: str, size: int, file: str, tmp_path: Path
+) -> None:
+    data, store = tables(tmp_path / "data"), tmp_path / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        limited(patch, process, size)
+        with pytest.raises(UserError, match=rf"/\.?{file}[.\w]*: File too large: the same command goes on") as raised:
+            run("import", data, store)
+    assert "\n" not in str(raised.value)
+    assert not (store / "store.json").exists()
+    run("import", data, store)
+    run("import", data, tmp_path / "whole")
+    assert made(store) == made(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, store = tables(tmp_path / "data"), tmp_path / "store"
+    start = importing.run_in_child
+
+    def started(*given: Any, **keys: Any) -> Any:
+        found = start(*given, **keys)
+        other = pa.parquet.read_table(data / "nodes.parquet").take(np.arange(N)[::-1])  # of the same size
+        pa.parquet.write_table(other, data / "nodes.parquet")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importing, "run_in_child", started)
+        with pytest.raises(UserError, match=rf"^{data}/nodes.parquet was changed while it was read: the same command"):
+            run("import", data, store)
+    assert not (store / "store.json").exists()
+    run("import", data, store)
+    run("import", data, tmp_path / "whole")
+    assert made(store) == made(tmp_path / "whole")
 
 
 REFUSED = [

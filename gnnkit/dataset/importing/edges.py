@@ -31,6 +31,7 @@ from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Room, check_ends
 from gnnkit.errors import UserError
 from gnnkit.graph.fields import check_implied, names_of
 from gnnkit.rows import File, Rows
+from gnnkit.storage import save_array
 
 MOST_BINS = 1 << 16
 _INT32 = 2**31
@@ -301,7 +302,7 @@ def append(
         raise _changed(graph.files[0].name)
     for each in arrays.values():
         each.finish()
-    np.save(folder / "indptr.npy", np.cumsum(indptr), allow_pickle=False)
+    save_array(folder / "indptr.npy", np.cumsum(indptr))
     journal.write(sorted=(0, done, True))
 
 

@@ -22,7 +22,7 @@ from gnnkit.graph.fields import names_of, node_ids_of
 from gnnkit.graph.schema import node_types_of
 from gnnkit.graph.table import as_ids, is_text
 from gnnkit.rows import Rows
-from gnnkit.storage import forget_pages
+from gnnkit.storage import forget_pages, save_array
 
 _PIECE = 1 << 16  # ids of text that are written at once
 
@@ -42,8 +42,8 @@ def write_nodes(graph: GraphPieces, count: int, target: Path, room: Room, teller
         class_names=None if fields.class_names is None else tuple(fields.class_names),
     )
     bare = with_split(bare, graph.shares, graph.seed)
-    np.save(target / "labels.npy", bare.labels, allow_pickle=False)
-    np.save(target / "split.npy", bare.split, allow_pickle=False)
+    save_array(target / "labels.npy", bare.labels)
+    save_array(target / "split.npy", bare.split)
     _write_ids(fields.node_ids, count, target / "node_ids.npy")
     if fields.coordinates is not None:
         width = _write_rows("coordinates", pieces_of(fields.coordinates), count, target / "coordinates.npy", teller)
@@ -68,10 +68,10 @@ def _write_ids(ids: Any, count: int, target: Path) -> None:
     if ids is None:
         return
     if not isinstance(ids, pa.Array):
-        np.save(target, node_ids_of(ids, count), allow_pickle=False)  # type: ignore[arg-type]
+        save_array(target, node_ids_of(ids, count))  # type: ignore[arg-type]
         return
     if not is_text(ids.type):
-        np.save(target, as_ids(ids), allow_pickle=False)  # type: ignore[arg-type]
+        save_array(target, as_ids(ids))  # type: ignore[arg-type]
         return
     rows = Rows(target, f"U{max(pc.max(pc.utf8_length(ids)).as_py(), 1)}")
     for first in range(0, len(ids), _PIECE):

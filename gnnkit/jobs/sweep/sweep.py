@@ -143,6 +143,8 @@ class _Sweep:
             raise UserError(f"job={settings.job} starts runs of its own: leave -m out")
         if settings.output is not None:
             raise UserError("output names one run folder: name the folder of a sweep with hydra.sweep.dir=DIR")
+        if settings.upload is not None:
+            raise UserError("upload names the folder of one run: leave it out, and copy the folder of the sweep")
         return settings
 
     def _folder(self) -> Path:

@@ -1,0 +1,124 @@
+"""A copy of the run folder at a URL, here in fsspec's own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+import gnnkit
+from gnnkit.__main__ import main
+from gnnkit.errors import UserError
+from gnnkit.jobs.upload import Upload
+
+URL = "memory://bucket/run"
+KEYS = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "workers=1", "report=false"]
+QUICK = ["trainer.max_epochs=1", "logger=none", "cache=false"]
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    """The files in memory, of which there are none."""
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+
+
+def names(system: Any) -> set[str]:
+    return {path.removeprefix("/bucket/run/") for path in system.find("/bucket")}
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_a_copy_has_the_files_of_the_run_and_the_url_of_a_run_is_refused(
+    tmp_path: Path, store: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main([*KEYS, *QUICK, f"output={run}", f"upload={URL}"]) == 0
+    assert names(store) == files(run)
+    assert "result.json" in files(run)
+    assert all(store.cat(f"/bucket/run/{name}") == (run / name).read_bytes() for name in files(run))
+    capsys.readouterr()
+    again = tmp_path / "again"
+    assert main([*KEYS, *QUICK, f"output={again}", f"upload={URL}"]) == 2
+    assert f"upload={URL} holds a run: choose another folder" in capsys.readouterr().err
+    assert not again.exists()
+    predicted = ["job=predict", f"checkpoint={run}", f"output={again}", f"upload={URL}", "on_exists=replace"]
+    assert main([*KEYS, "cache=false", *predicted]) == 0
+    assert names(store) == files(again)
+    assert "model.safetensors" not in names(store)
+
+
+@pytest.mark.slow
+def test_a_failed_copy_is_one_line_and_the_run_stays(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_file = type(store).put_file
+
+    def put(self: Any, path: str, target: str) -> None:
+        if "safetensors" in target:
+            raise ConnectionError("the line is\ncut")
+        put_file(self, path, target)
+
+    monkeypatch.setattr(type(store), "put_file", put)
+    run = tmp_path / "run"
+    assert main([*KEYS, *QUICK, f"output={run}", f"upload={URL}"]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert line == f"gnnkit: error: upload={URL}: the line is cut: {run} has all files, and the copy is not whole"
+    assert gnnkit.load(run) is not None
+    assert (run / "result.json").is_file()
+    assert "result.json" not in names(store)
+    monkeypatch.undo()
+    Upload.of(URL, "refuse").copy(run)  # a copy that is not whole is no run
+    assert names(store) == files(run)
+
+
+def test_files_of_others_are_never_written_over_or_removed(tmp_path: Path, store: Any) -> None:
+    store.pipe("/bucket/run/notes.txt", b"mine")
+    for on_exists in ("refuse", "replace"):
+        with pytest.raises(UserError, match=f"upload={URL} holds other files than those of a run"):
+            Upload.of(URL, on_exists)
+    for name in ("config.yaml", "result.json", "figures/loss.png", "parts/1/features.npy", "deep/er/model.safetensors"):
+        store.pipe(f"/bucket/run/{name}", b"old")
+    (tmp_path / "config.yaml").write_text("new")
+    (tmp_path / ".lock").touch()
+    Upload.of(URL, "replace").copy(tmp_path)
+    assert names(store) == {"notes.txt", "config.yaml", "deep/er/model.safetensors"}
+    assert store.cat("/bucket/run/config.yaml") == b"new"
+
+
+def test_what_tells_a_run_comes_first_and_what_tells_a_whole_copy_last(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "config.yaml", "result.json", "store.json", "z"):
+        (tmp_path / name).touch()
+    put = []
+    monkeypatch.setattr(type(store), "put_file", lambda _, path, target: put.append(Path(target).name))
+    Upload.of(URL, "refuse").copy(tmp_path)
+    assert put == ["config.yaml", "a", "z", "store.json", "result.json"]
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("nowhere://bucket/run", "Protocol not known: nowhere"),
+        ("ftp://me:secret@host:1/run", r"upload=ftp://\*\*\*@host:1/run: "),
+    ],
+)
+def test_a_place_that_does_not_answer_is_named_without_secrets(url: str, told: str) -> None:
+    with pytest.raises(UserError, match=told) as caught:
+        Upload.of(url, "refuse")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keys", [["job=compare", *KEYS], ["job=report", "runs=x"]], ids=lambda keys: keys[0])
+def test_jobs_without_a_run_folder_refuse_the_key(keys: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*keys, f"upload={URL}"]) == 2
+    assert f"{keys[0]} is no single run" in capsys.readouterr().err
