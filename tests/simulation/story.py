@@ -189,7 +189,6 @@ class Story:
     def _start(self, process: Process, job: RankJob) -> dict[str, Any]:
         """Starts the ranks, as `run_ranks` does with launcher=ray."""
         start = StartOf(len(self.starts))
-        self.starts.append(start)
         self.started_here += 1
         if self.started_here > self.most + 1:
             self.break_(f"start {self.started_here} with restarts={self.most}")
@@ -197,6 +196,7 @@ class Story:
             self.break_("a start after the same failure came twice at one step")
         try:
             with job.writing() as own:
+                self.starts.append(start)  # from here on no earlier one may write
                 self._look_at_newest("a start")
                 if job.settings.trainer.resume is None and self.named:
                     self.break_(f"a start from the beginning, with a checkpoint of step {self.named}")
@@ -300,7 +300,7 @@ class Story:
         if isinstance(self.outcome, dict):
             if (self.outcome["step"], self.outcome["x"]) != (self.steps, after(self.steps)):
                 self.break_(f"the run ends with other weights, or at step {self.outcome['step']}")
-            if self._newest_whole() != self.steps:
+            if self._newest_whole() != self.steps and not self.hurt:
                 self.break_("the last checkpoint of a run that ended well is of an earlier step")
         elif isinstance(self.outcome, RankError):
             if not (self.excused or self.most == 0 or any(ours in str(self.outcome) for ours in OURS)):
