@@ -253,14 +253,16 @@ def _is_ours(folder: Path) -> bool:
     return folder.is_dir() and ((folder / META).is_file() or not any(folder.iterdir()))
 
 
-def write_atomically(path: Path, *content: bytes | memoryview) -> None:
+def write_atomically(path: Path, *content: bytes | memoryview, within: Path | None = None) -> None:
     """Replaces a file. At any time, the file has the old content or the new.
 
     Args:
         path: The file.
         *content: The new content, in pieces.
+        within: Folder on the same file system in which the file is made. Default: its
+            own.
     """
-    temporary = _beside(path)
+    temporary = _beside(path if within is None else within / path.name)
     try:
         with _synced(temporary) as file:
             for piece in content:

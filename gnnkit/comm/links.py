@@ -26,7 +26,7 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _keep_alive(connection)
+        keep_alive(connection)
         self.socket, self.sending = connection, threading.Lock()
         self.rank: int | None = None  # None before the hello
         self.ended = False
@@ -136,7 +136,7 @@ def _address_of(interface: str) -> str:
     return socket.inet_ntoa(answer[20:24])
 
 
-def _keep_alive(connection: socket.socket) -> None:
+def keep_alive(connection: socket.socket) -> None:
     """Lets the system end an idle connection if the other host is silent for 4 s."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}.items():

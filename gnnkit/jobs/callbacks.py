@@ -146,7 +146,7 @@ def resumed(job: RankJob) -> list[resume.Resume]:
 
 def checkpoints(job: RankJob) -> Checkpoints:
     """Says where the run saves."""
-    return Checkpoints(job.folder / resume.FILE, resumable(job), job.settings.trainer.keep_checkpoints)
+    return Checkpoints(job.folder / resume.FILE, resumable(job), job.settings.trainer.keep_checkpoints, job.writer)
 
 
 def periodic(job: RankJob, checkpoints: Checkpoints) -> list[Callback]:

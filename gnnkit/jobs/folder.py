@@ -26,6 +26,7 @@ from gnnkit.store.manifest import FILE as STORE
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
 _CONFIG, _CHECKPOINT, _STEPS = "config.yaml", "checkpoints/last.json", "workers.jsonl"
+_CHECKPOINTS = "checkpoints/last*.json"  # the newest, and those before
 _KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # go on in the resumed run
 # All that a run writes. A test compares the list with a run that writes everything.
 WRITTEN = (
@@ -53,6 +54,7 @@ WRITTEN = (
     "figures/*.png",
     f"{RECORD}/*.yaml",
     "checkpoints/last*",
+    "checkpoints/.writer-*/*",
     "csv/*.csv",
     "csv/hparams.yaml",
     "tensorboard/events.*",
@@ -84,7 +86,7 @@ def resumed(order: Order) -> Order:
         raise UserError(f"on_exists=resume: job={settings.job} has no checkpoint to go on from, choose replace")
     if settings.trainer.resume is not None:
         raise UserError("on_exists=resume and trainer.resume are given: one of them is enough")
-    if named is None or not (local_path("output", named, UPLOADED) / _CHECKPOINT).is_file():
+    if named is None or not any(local_path("output", named, UPLOADED).glob(_CHECKPOINTS)):
         return order
     trainer = replace(settings.trainer, resume=str(Path(named).absolute()))
     return replace(order, settings=replace(settings, trainer=trainer))
@@ -266,7 +268,7 @@ def _took_steps(folder: Path, moved: Path | None) -> bool:
     steps = folder / _STEPS
     if any((folder / WORK).glob("*.json")):  # a journal, which the same job goes on from
         return True
-    return (steps.is_file() and steps.stat().st_size > 0) or (moved is None and (folder / _CHECKPOINT).exists())
+    return (steps.is_file() and steps.stat().st_size > 0) or (moved is None and any(folder.glob(_CHECKPOINTS)))
 
 
 def _undo(folder: Path, moved: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 import socket
@@ -64,7 +65,8 @@ def join(
             )
 
     def joined(comm: Communicator) -> dict[str, Any]:
-        return work(prepared[0], comm)
+        with prepared[0].writing() if comm.rank == LEADER else contextlib.nullcontext(prepared[0]) as job:
+            return work(job, comm)
 
     ranks = Ranks(
         over_link(joined, settings),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +60,18 @@ class RankJob:
     prepared: Prepared
     model: Given = None  # instead of the configured model
     start: Start | None = None  # None: the ranks are started once only
+    writer: Path | None = None  # folder of `checkpoint.writing`, of the leader. None: the job saves none
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[RankJob]:
+        """Gives the job whose leader alone may save checkpoints, until the end."""
+        if not (self.settings.job.trains and self.settings.trainer.checkpoint):
+            yield self
+            return
+        from gnnkit.training import checkpoint, resume  # imports Lightning
+
+        with checkpoint.writing(self.folder / resume.FILE) as writer:
+            yield replace(self, writer=writer)
 
     @property
     def source(self) -> ModelSource:

@@ -90,7 +90,10 @@ def _after(error: RankError, job: RankJob, done: Sequence[Restart]) -> Restart:
         raise RankError(_ended(error, "the same failure came twice at the same step", most, done), error.failure)
     if number > most:
         raise RankError(_ended(error, "no restart is left", most, done), error.failure)
-    (job.folder / FAILURE.format(number=number)).write_text(f"{error}\n", encoding="utf-8")
+    try:
+        (job.folder / FAILURE.format(number=number)).write_text(f"{error}\n", encoding="utf-8")
+    except OSError as full:  # no reason not to start again
+        print(f"gnnkit: {full}, so the report of the failure stands here:\n{error}", file=sys.stderr, flush=True)
     print(
         f"gnnkit: restart {number} of {most}: {_spelt(error.failure)}: {restart.is_from}", file=sys.stderr, flush=True
     )

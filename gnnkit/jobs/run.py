@@ -49,9 +49,10 @@ def run_ranks(
         work, launcher = find_work(), settings.create_launcher()
 
         def start(job: RankJob) -> dict[str, Any]:
-            one = functools.partial(work, job)
-            one = functools.partial(_on_one_stream, one) if shows_bar(order) else one
-            return start_ranks(one, settings, settings.world_size, launcher, meanwhile)
+            with job.writing() as own:
+                one = functools.partial(work, own)
+                one = functools.partial(_on_one_stream, one) if shows_bar(order) else one
+                return start_ranks(one, settings, settings.world_size, launcher, meanwhile)
 
         job = RankJob(settings, folder, prepared, order.model)
         return Result(settings.job.name, _restarting(start, job) if settings.restarts else start(job))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,9 +74,10 @@ class Ranks:
         progress("the meeting of the ranks")
         if not self.comm.in_threads:
             return [self._run_alone(process)]
-        alone = self.processes == 1 and self.first is None
-        several = {} if alone else {"among": self._meet(process)}
-        return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several)
+        with contextlib.ExitStack() as stack:
+            alone = self.processes == 1 and self.first is None
+            several = {} if alone else {"among": self._meet(process, stack)}
+            return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several)
 
     def by_rank(self, results: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
         """Returns the results of ranks, from those of `run_several` by process."""
@@ -86,17 +88,24 @@ class Ranks:
             for rank, result in zip(ranks[process], several, strict=True)
         }
 
-    def _meet(self, process: int) -> Mailbox:
-        """Connects the processes. Collective over these."""
+    def _meet(self, process: int, stack: contextlib.ExitStack) -> Mailbox:
+        """Connects the processes. Collective over these.
+
+        Args:
+            process: This process.
+            stack: Ends the watch over other hosts.
+        """
         import torch
 
         from gnnkit.comm.process import Gloo
+        from gnnkit.comm.sentry import sentry
 
         cpu = torch.device("cpu")
         meeting = Gloo.connect(process, self.processes, device=cpu, timeout=self.timeout)
         try:
             if self.first is not None:
                 self.first(meeting)
+            stack.enter_context(sentry(meeting))
             return meeting.mailbox()
         finally:
             meeting.close()  # Lightning would take ranks for processes of this group
@@ -104,15 +113,18 @@ class Ranks:
     def _run_alone(self, rank: int) -> Any:
         import torch
 
+        from gnnkit.comm.sentry import sentry
+
         device = torch.device(self.comm.device_type)
         if device.type == "cuda":
             device = torch.device("cuda", gpu_of(int(os.environ.get("LOCAL_RANK", rank)), torch.cuda.device_count()))
             torch.cuda.set_device(device)
         comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout)
         try:
-            if self.first is not None:
-                self.first(comm)
-            return self.work(comm)
+            with sentry(comm):
+                if self.first is not None:
+                    self.first(comm)
+                return self.work(comm)
         finally:
             comm.close()
 

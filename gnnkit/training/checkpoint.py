@@ -1,16 +1,21 @@
 """Checkpoints without pickle: tensors in safetensors, the rest in JSON.
 
 The JSON names the file of the tensors and holds the sha256 of both.
+
+A writer makes all files in a folder of its own, and moves them from there. What it
+deletes it moves there first. So a writer whose folder is gone changes no checkpoint,
+wherever it runs and however late (`writing`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,43 @@ from gnnkit.errors import UserError
 from gnnkit.storage import write_atomically
 
 
-def save(state: Any, path: Path, keep: int = 1) -> None:
+_WRITER = ".writer-"  # begin of the name of a writer's folder
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Makes the folder of the only writer of the checkpoints at `path`.
+
+    Takes the folders of all earlier writers away, and this one at the end. Whoever
+    calls this holds the run folder, and reads checkpoints only when no writer is left.
+    """
+    for folder in path.parent.glob(f"{_WRITER}*"):
+        _take_away(folder)
+    own = path.with_name(f"{_WRITER}{secrets.token_hex(8)}")
+    own.mkdir(parents=True)
+    try:
+        yield own
+    finally:
+        _take_away(own)
+        with contextlib.suppress(OSError):  # it holds checkpoints
+            path.parent.rmdir()
+
+
+def _take_away(folder: Path) -> None:
+    """Removes the folder of a writer, which may be making files there."""
+    while True:
+        try:
+            for file in folder.iterdir():
+                file.unlink(missing_ok=True)
+            return folder.rmdir()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a new file
+                raise
+
+
+def save(state: Any, path: Path, keep: int = 1, writer: Path | None = None) -> None:
     """Writes the JSON `path`, and the tensors beside to `<stem>-<digest>.safetensors`.
 
     Writes the JSON last. Until then, the checkpoint before counts, which then becomes
@@ -32,20 +73,31 @@ def save(state: Any, path: Path, keep: int = 1) -> None:
         state: Plain data with tensors.
         path: The JSON file.
         keep: Number of checkpoints that stay, with this one. Default: 1.
+        writer: Folder of `writing`. Raises `RuntimeError` where it is gone. Default:
+            the folder of `path`, for a writer that has no other beside it.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _save(state, path, keep, writer or path.parent)
+    except FileNotFoundError as error:
+        if writer is None or writer.exists():
+            raise
+        raise RuntimeError(f"{path} has another writer: this start of the run was given up") from error
+
+
+def _save(state: Any, path: Path, keep: int, writer: Path) -> None:
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, tensors, "")
     content = _file(tensors)
     digest = _sha256(content)
     data = path.with_name(f"{path.stem}-{digest[:16]}.safetensors")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(data, *content)
+    write_atomically(data, *content, within=writer)
     body = json.dumps({"tensors": data.name, "tensors_sha256": digest, "state": tree})
     text = json.dumps({"sha256": _digest(body), "body": body}).encode()
     if path.exists() and path.read_bytes() != text:
-        _step_aside(path, keep)
-    write_atomically(path, text)
-    _forget_others(path, keep)
+        _step_aside(path, keep, writer)
+    write_atomically(path, text, within=writer)
+    _forget_others(path, keep, writer)
 
 
 def _earlier(path: Path, number: int) -> Path:
@@ -53,33 +105,36 @@ def _earlier(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}-{number}.json") if number else path
 
 
-def _step_aside(path: Path, keep: int) -> None:
-    """Gives each checkpoint the name of the one before. `path` stays as it is too."""
-    for number in range(keep - 1, 1, -1):
-        with contextlib.suppress(FileNotFoundError):
-            _earlier(path, number - 1).replace(_earlier(path, number))
-    if keep > 1:
-        link = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+def _step_aside(path: Path, keep: int, writer: Path) -> None:
+    """Gives each checkpoint the name of the one before too."""
+    for number in range(keep - 1, 0, -1):
+        newer, older = _earlier(path, number - 1), _earlier(path, number)
+        if not newer.exists():
+            continue
+        link = _unfinished(newer, writer)
         try:
-            link.hardlink_to(path)
-            link.replace(_earlier(path, 1))
+            link.hardlink_to(newer)
+            link.replace(older)
         except OSError:  # a file system without links
-            write_atomically(_earlier(path, 1), path.read_bytes())
+            write_atomically(older, newer.read_bytes(), within=writer)
         finally:
             link.unlink(missing_ok=True)
 
 
-def _forget_others(path: Path, keep: int) -> None:
+def _forget_others(path: Path, keep: int, writer: Path) -> None:
     """Deletes all but the newest `keep` checkpoints, and tensors of none of these."""
     files = kept(path)
-    for old in files[keep:]:
-        old.unlink(missing_ok=True)
     named = {_named_tensors(file) for file in files[:keep]}
-    for old in path.parent.glob(f"{glob.escape(path.stem)}-*.safetensors"):
-        if old.name not in named:
-            old.unlink(missing_ok=True)
-    for unfinished in path.parent.glob(f".{glob.escape(path.stem)}*"):  # of a writer that was killed
+    tensors = path.parent.glob(f"{glob.escape(path.stem)}-*.safetensors")
+    for old in (*files[keep:], *(file for file in tensors if file.name not in named)):
+        old.replace(_unfinished(old, writer))
+    for unfinished in writer.glob(f".{glob.escape(path.stem)}*"):  # of a writer that was killed too
         unfinished.unlink(missing_ok=True)
+
+
+def _unfinished(path: Path, writer: Path) -> Path:
+    """Makes up a name in the folder of a writer."""
+    return writer / f".{path.name}.{secrets.token_hex(8)}"
 
 
 def _named_tensors(path: Path) -> str | None:
@@ -107,10 +162,12 @@ def use_newest_whole(path: Path) -> tuple[bool, list[str]]:
     for file in kept(path):
         problem = damage(file)
         if problem is None:
-            for damaged in kept(path)[: len(problems)]:
-                damaged.unlink()
+            newer = kept(path)[: len(problems)]
             if file != path:
-                file.replace(path)
+                file.replace(path)  # first, so that a whole one has the name always
+            for damaged in newer:
+                if damaged != path:
+                    damaged.unlink()
             return True, problems
         problems.append(problem)
     return False, problems

@@ -34,16 +34,17 @@ class Checkpoints:
     process that ends earlier leaves the checkpoint before.
     """
 
-    def __init__(self, path: Path, identity: Identity, keep: int = 1) -> None:
+    def __init__(self, path: Path, identity: Identity, keep: int = 1, writer: Path | None = None) -> None:
         """Keeps the place.
 
         Args:
             path: The JSON file of the checkpoint, replaced each time.
             identity: Values that a resumed run must have in common.
             keep: Number of the newest checkpoints that stay. Default: 1.
+            writer: Folder of `checkpoint.writing`. Default: the folder of `path`.
         """
-        self.path, self.identity, self.keep = path, identity, keep
-        self._writer = Writer()
+        self.path, self.identity, self.keep, self.writer = path, identity, keep, writer
+        self._thread = Writer()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -52,7 +53,7 @@ class Checkpoints:
         if error is None:
             self.wait()
         else:
-            self._writer.join(GRACE)
+            self._thread.join(GRACE)
 
     def save(self, trainer: L.Trainer, module: TrainingModule, position: Position) -> None:
         """Copies the state of the run between two steps, and lets the leader write it.
@@ -78,21 +79,20 @@ class Checkpoints:
             place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
             self.wait()  # before the copy, so that memory holds one
             saved = {**place, "identity": self.identity.to_dict(), **checkpoint.copied(own), "workers": workers}
-            path, keep = self.path, self.keep
-            self._writer.begin(lambda: checkpoint.save(saved, path, keep))
+            self._thread.begin(lambda: checkpoint.save(saved, self.path, self.keep, self.writer))
 
     def wait(self) -> None:
         """Waits until the last checkpoint is on the disk. Raises the error of writing.
 
         Does nothing on ranks that do not write.
         """
-        self._writer.join()
+        self._thread.join()
         self.look()
 
     def look(self) -> None:
         """Raises the error of writing, if there was one."""
-        if self._writer.error is not None:
-            raise self._writer.error
+        if self._thread.error is not None:
+            raise self._thread.error
 
 
 class Writer:

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,6 +168,53 @@ def test_two_hosts_train_as_two_ranks_of_one_host(tmp_path: Path, link: ModuleTy
     assert sorted(path.name for path in tmp_path.iterdir()) == ["host0", "host1", "one", "out0", "out1", "two"]
     assert not list(tmp_path.glob("host*/*"))  # everything is in the folder that both hosts see
     assert not (two / "prepared").exists()
+
+
+@pytest.mark.parametrize("way", [(), ("parts=4",), ("sync=parameter_server",)], ids=" ".join)
+def test_a_cut_cable_ends_both_sides_within_seconds_and_the_run_goes_on_to_the_bit(
+    tmp_path: Path, link: ModuleType, way: Sequence[str]
+) -> None:
+    """The goal is 5 s, where `comm.timeout` is 60. The leader's checkpoint is whole."""
+    strategy = "preset_workload" if "sync=parameter_server" in way else "vertex_centric"
+    keys = [*way, *RUN, f"strategy={strategy}", "comm.timeout=60", "trainer.checkpoint_every=2", "report=false"]
+    run = tmp_path / "run"
+    with contextlib.ExitStack() as stack:
+        try:
+            network = stack.enter_context(link.Network(2, link.Shape(gigabits=10)))
+        except link.Unavailable as error:
+            pytest.skip(f"no cable to cut: {error}")
+        ranks = [by_itself(network, link, rank, tmp_path, [*keys, f"output={run}"]) for rank in range(2)]
+        stack.callback(lambda: [(rank.kill(), rank.wait()) for rank in ranks])
+        while not (run / "checkpoints/last-1.json").exists():
+            assert all(rank.poll() is None for rank in ranks), (tmp_path / "out0").read_text()
+            time.sleep(0.02)
+        subprocess.run(["ip", "link", "set", network.host(1), "down"], check=True)
+        cut = time.monotonic()
+        codes = [rank.wait(30) for rank in ranks]
+        seconds = time.monotonic() - cut
+    assert codes == [1, 1]
+    assert seconds < 6, [(tmp_path / f"out{rank}").read_text()[-2000:] for rank in range(2)]  # shared cores
+    assert re.search(r"rank 0: the host 10\.77\.0\.2 does not answer any more", (tmp_path / "out0").read_text())
+    _, before, damaged = checkpoint.load_whole(run / "checkpoints/last.json")
+    assert before.name == "last.json"
+    assert not damaged
+    epochs = f"trainer.max_epochs={checkpoint.whole_numbers(before)['epoch'] + 2}"
+    here = [*keys, epochs, "workers=2", "comm=gloo"] if "parts=4" not in way else [*keys, epochs, "workers=2"]
+    start_job(Order(settle(compose([*here, f"output={run}", "on_exists=resume"]))))
+    start_job(Order(settle(compose([*here, f"output={tmp_path}/whole"]))))
+    assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+
+
+def by_itself(
+    network: Any, link: ModuleType, rank: int, folder: Path, overrides: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    """Starts a rank on a host, as a person would."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    place = {"RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+             "MASTER_ADDR": network.address(0), "MASTER_PORT": str(link.PORT), "GLOO_SOCKET_IFNAME": link.CARD}  # fmt: skip
+    with (folder / f"out{rank}").open("w") as output:
+        command = [*network.command(rank), sys.executable, "-m", "gnnkit", "trainer.max_epochs=1000000", *overrides]
+        return subprocess.Popen(command, env=kept | place, stdout=output, stderr=output, cwd=folder)
 
 
 def test_a_host_that_does_not_see_the_run_folder_is_told_so(tmp_path: Path) -> None:

@@ -116,6 +116,14 @@ def test_resume_goes_on_as_an_unbroken_run(here: Path) -> None:
 
 
 @pytest.mark.slow
+def test_resume_without_the_newest_checkpoint_goes_on_from_the_one_before(here: Path) -> None:
+    run("trainer.max_epochs=4", "trainer.checkpoint_every=2", "output=broken", *PLAIN)
+    (here / "broken/checkpoints/last.json").unlink()
+    run("trainer.max_epochs=4", "output=broken", "on_exists=resume", *PLAIN)
+    assert json.loads((here / "broken/result.json").read_text())["epochs"] == 2
+
+
+@pytest.mark.slow
 def test_resume_of_another_configuration_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("trainer.max_epochs=1", "output=run")
     assert main([*KEYS, "trainer.max_epochs=2", "output=run", "on_exists=resume", "trainer.lr=0.5"]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import functools
 import json
 import os
@@ -299,6 +300,19 @@ def test_at_most_so_many_restarts_are_made_and_all_are_listed(
         "  restart 2: rank 1 was ended by SIGKILL, in step 2 (epoch 2): training starts from the beginning",
     ]
     assert capfd.readouterr().err.count("\n") == 2
+
+
+def test_a_disk_that_takes_no_report_of_a_failure_ends_no_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert restarting(Ranks(tmp_path, died(1)), job(tmp_path, 1))["restarts"] == 1
+    told = capfd.readouterr().err
+    assert "No space left on device" in told
+    assert "rank 0 was running" in told
 
 
 @pytest.mark.parametrize("failure", [UserError("trainer.lr=1e9"), KeyboardInterrupt(), SystemExit(143), OSError("x")])

@@ -179,3 +179,48 @@ def test_a_save_that_is_killed_at_any_line_leaves_the_checkpoints_before_or_the_
         line += 1
     assert line > 100
     assert seen == {2, 3}
+
+
+def test_a_writer_that_was_given_up_changes_nothing(tmp_path: Path) -> None:
+    """However far it has come, and whoever writes since."""
+    path = tmp_path / "checkpoints/last.json"
+    with checkpoint.writing(path) as early:
+        for number in (1, 2):
+            checkpoint.save(state(number), path, 2, early)
+        (early / ".last.json.half").write_text("half")
+        with checkpoint.writing(path) as late:
+            assert not early.exists()
+            checkpoint.save(state(3), path, 2, late)
+            before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+            with pytest.raises(RuntimeError, match=r"last\.json has another writer: this start of the run was given up"):
+                checkpoint.save(state(4), path, 2, early)
+            for change in (checkpoint._step_aside, checkpoint._forget_others):
+                with pytest.raises(FileNotFoundError):
+                    change(path, 1 + (change is checkpoint._step_aside), early)
+            assert before == {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+    assert numbers(path) == [3, 2]
+    assert len(list(path.parent.iterdir())) == 4
+
+
+def test_a_writer_that_saves_nothing_leaves_no_folder(tmp_path: Path) -> None:
+    with checkpoint.writing(tmp_path / "checkpoints/last.json") as writer:
+        assert writer.is_dir()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_command_that_is_killed_while_it_leaves_out_a_damaged_checkpoint_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "last.json"
+    for number in (1, 2, 3):
+        checkpoint.save(state(number), path, 3)
+    for file in checkpoint.kept(path)[:2]:
+        cut(file)
+
+    def killed(self: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", killed)
+        checkpoint.use_newest_whole(path)
+    assert checkpoint.load(path)["number"] == 1
