@@ -137,7 +137,7 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         ([STRATEGY, "+foo=3"], "foo is not known"),
         ([STRATEGY, "model=3"], "model=3 is not known"),
         ([STRATEGY, "~model"], "model is missing"),
-        ([STRATEGY, "workers=0"], "workers=0 must be auto or a whole number from 1 to 65536"),
+        ([STRATEGY, "workers=0"], "workers=0 must be null, auto or a whole number from 1 to 65536"),
         ([STRATEGY, "workers=1.5"], "workers=1.5 must be"),
         ([STRATEGY, "threads=true"], "threads=True must be"),
         ([STRATEGY, "seed=-1"], "seed=-1 must be a whole number"),
