@@ -273,7 +273,7 @@ class Story:
             self.break_("ranks of two starts are in one group")
 
     def has_refused(self) -> None:
-        """Takes note that a rank of an earlier start came to the port of a later one."""
+        """Takes note that a rank of an earlier start came to a later one."""
         self.excused = True
 
     def has_read(self, step: int, x: int) -> None:
