@@ -104,6 +104,7 @@ def bare(order: Order) -> Iterator[Path]:
     is_new = named is None or not made.exists()
     try:
         with locked(made):
+            _end_writers(made, order.settings)
             moved = _cleared(made, order.settings)
             try:
                 yield made
@@ -210,6 +211,20 @@ def _goes_on(folder: Path, settings: Settings) -> bool:
 
 def _is_empty(folder: Path) -> bool:
     return all(path.name == LOCK for path in folder.iterdir())
+
+
+def _end_writers(folder: Path, settings: Settings) -> None:
+    """Lets ranks of an earlier run save nothing more, should some still live.
+
+    Raises `UserError` where one has saved since `resumed` has looked.
+    """
+    if not any((folder / _CHECKPOINT).parent.glob(".writer-*")):
+        return
+    from gnnkit.training import checkpoint
+
+    checkpoint.end_writers(folder / _CHECKPOINT)
+    if settings.on_exists == "resume" and settings.trainer.resume is None and any(folder.glob(_CHECKPOINTS)):
+        raise UserError(f"on_exists=resume: an earlier run has just saved its first checkpoint in {folder}: try again")
 
 
 def _use_whole_checkpoint(folder: Path) -> None:

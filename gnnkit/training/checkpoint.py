@@ -26,7 +26,6 @@ from torch import Tensor
 from gnnkit.errors import UserError
 from gnnkit.storage import write_atomically
 
-
 _WRITER = ".writer-"  # begin of the name of a writer's folder
 
 
@@ -37,8 +36,7 @@ def writing(path: Path) -> Iterator[Path]:
     Takes the folders of all earlier writers away, and this one at the end. Whoever
     calls this holds the run folder, and reads checkpoints only when no writer is left.
     """
-    for folder in path.parent.glob(f"{_WRITER}*"):
-        _take_away(folder)
+    end_writers(path)
     own = path.with_name(f"{_WRITER}{secrets.token_hex(8)}")
     own.mkdir(parents=True)
     try:
@@ -47,6 +45,12 @@ def writing(path: Path) -> Iterator[Path]:
         _take_away(own)
         with contextlib.suppress(OSError):  # it holds checkpoints
             path.parent.rmdir()
+
+
+def end_writers(path: Path) -> None:
+    """Takes the folders of all writers of the checkpoints at `path` away."""
+    for folder in path.parent.glob(f"{_WRITER}*"):
+        _take_away(folder)
 
 
 def _take_away(folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Hosts, processes and messages, and a launcher as that of Ray above them.
 
 What decides is the real code: `restarting`, `_Run` of gnnkit-ray, the report of an
-agent, `Group` and `Child`, the token of the meeting, `Checkpoints`, the lock. Processes,
-connections, Ray and the steps of training are played.
+agent, `Group` and `Child`, the token, `Checkpoints`, the lock. Processes, connections,
+Ray and the steps of training are played.
 """
 
 from __future__ import annotations
@@ -174,6 +174,7 @@ class Cluster:
         def look() -> None:
             if host.id == known and (host.is_cut or not host.is_up):
                 host.seems_up = False
+            if host.id != known or not host.seems_up:
                 for actor in self.actors:
                     if actor.host is host and actor.known == known:
                         actor.lose("NodeDiedError")
@@ -268,9 +269,7 @@ class Meeting:
         """Asks all others for an answer that only who knows the token has."""
         asked, tokens = b"challenge", {rank: each.environment["GNNKIT_TOKEN"] for rank, each in self.members.items()}
         for peer, token in tokens.items():
-            known, told = (
-                rendezvous._answer(each.encode(), asked, peer, number) for each in (tokens[number], token)
-            )
+            known, told = (rendezvous._answer(each.encode(), asked, peer, number) for each in (tokens[number], token))
             if known != told:
                 raise UserError(f"rank {peer} does not know the token of this run")
 

@@ -319,7 +319,11 @@ class Place:
     def _children(self) -> list[str]:
         begin = self.name_.rstrip("/") + "/"
         names = (*self.disk.names, *self.disk.folders)
-        return [name for name in names if name.startswith(begin) and len(name) > len(begin) and "/" not in name[len(begin) :]]
+        return [
+            name
+            for name in names
+            if name.startswith(begin) and len(name) > len(begin) and "/" not in name[len(begin) :]
+        ]
 
 
 def _missing(name: str) -> FileNotFoundError:

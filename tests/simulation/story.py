@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +28,6 @@ from tests.simulation.cluster import (
     TASKS,
     Actor,
     Cluster,
-    Host,
     PlayedChild,
     PlayedGroup,
     PlayedRanks,
@@ -158,10 +156,14 @@ class Story:
     def _drive(self, process: Process, resuming: bool) -> None:
         """Is the launching process."""
         try:
+            asked: Any = Asked(settings(self.most, "resume" if resuming else "refuse"), "/run")
+            asked = folder.resumed(asked)
             with lock.locked(self.folder), self._holding():  # type: ignore[arg-type]
-                self.outcome = restarts.restarting(functools.partial(self._start, process), self._job(resuming))
+                folder._end_writers(self.folder, asked.settings)  # type: ignore[arg-type]
+                self.outcome = restarts.restarting(functools.partial(self._start, process), self._job(asked))
         except UserError as error:
-            self.outcome = None if "writes there now" in str(error) else error  # the user tries again
+            again = any(why in str(error) for why in ("writes there now", "try again"))
+            self.outcome = None if again else error
         except RankError as error:
             self.outcome = error
         except Exception as error:
@@ -177,9 +179,7 @@ class Story:
         finally:
             self.holds = False
 
-    def _job(self, resuming: bool) -> RankJob:
-        asked = Asked(settings(self.most, "resume" if resuming else "refuse"), "/run")
-        asked = folder.resumed(asked)  # type: ignore[arg-type, assignment]
+    def _job(self, asked: Any) -> RankJob:
         if asked.settings.trainer.resume is not None:
             folder._use_whole_checkpoint(self.folder)  # type: ignore[arg-type]
         elif self.named:
@@ -273,7 +273,7 @@ class Story:
             self.break_("ranks of two starts are in one group")
 
     def has_refused(self) -> None:
-        """Takes note that a rank of an earlier start came to the port of a later one."""
+        """Takes note that a rank of an earlier start came to a later one."""
         self.excused = True
 
     def has_read(self, step: int, x: int) -> None:
@@ -434,7 +434,9 @@ class Story:
             monotonic=lambda: world.now, time=lambda: world.now + disk.clock, time_ns=lambda: int(world.now * 1e9)
         )
         secret = SimpleNamespace(token_hex=lambda size=16: f"{draw.getrandbits(64):016x}{next(names)}"[: 2 * size])
-        silent: Callable[..., None] = lambda *_, **__: None
+
+        def silent(*_: Any, **__: Any) -> None:
+            """Says nothing."""
 
         class PlayedThread:
             def __init__(self, target: Any, args: Any, **_: Any) -> None:
@@ -524,14 +526,13 @@ class Story:
 
 def _state(trainer: Any, module: Any) -> dict[str, Any]:
     """Stands for `resume.state`."""
-    parts: dict[str, Any] = dict.fromkeys(("strategy", "updates", "embedding", "sync", "callbacks"), {})
     return {
         "state_dict": {"x": module.x},
         "optimizer_states": [],
         "lr_schedulers": [],
         "monitor": None,
         "shard": "",
-        **{name: dict(value) for name, value in parts.items()},
+        **{name: {} for name in ("strategy", "updates", "embedding", "sync", "callbacks")},
     }
 
 

@@ -99,7 +99,7 @@ class World:
             raise Killed
 
     def until(self, is_so: Callable[[], bool], signal: Signal, seconds: float | None) -> bool:
-        """Waits until something is so, at most so many seconds. Returns whether it is."""
+        """Waits until something is so, or so many seconds. Returns whether it is."""
         end = None if seconds is None else self.now + seconds
         while not is_so():
             left = None if end is None else end - self.now

@@ -192,7 +192,9 @@ def test_a_writer_that_was_given_up_changes_nothing(tmp_path: Path) -> None:
             assert not early.exists()
             checkpoint.save(state(3), path, 2, late)
             before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
-            with pytest.raises(RuntimeError, match=r"last\.json has another writer: this start of the run was given up"):
+            with pytest.raises(
+                RuntimeError, match=r"last\.json has another writer: this start of the run was given up"
+            ):
                 checkpoint.save(state(4), path, 2, early)
             for change in (checkpoint._step_aside, checkpoint._forget_others):
                 with pytest.raises(FileNotFoundError):
@@ -220,7 +222,8 @@ def test_a_command_that_is_killed_while_it_leaves_out_a_damaged_checkpoint_loses
     def killed(self: Path) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", killed)
-        checkpoint.use_newest_whole(path)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.use_newest_whole(path)
     assert checkpoint.load(path)["number"] == 1
