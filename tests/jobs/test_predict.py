@@ -108,7 +108,8 @@ def test_embeddings_are_what_the_last_layer_reads(tmp_path: Path) -> None:
             return out
 
     gnnkit.train(graph, strategy="vertex_centric", workers=1, comm="threads", model=Last, folder=tmp_path / "last",
-                 write=["logits"], trainer={"max_epochs": 1, "lr": 1e-300, "precision": 64})  # fmt: skip
+                 write=["logits"], trainer={"max_epochs": 1, "lr": 1e-300, "precision": 64},
+                 features={"scale": "none"})  # fmt: skip
     np.testing.assert_allclose(np.load(tmp_path / "last/logits.npy"), found["logits"], rtol=1e-10, atol=1e-12)
 
 

@@ -475,7 +475,7 @@ class Story:
             (storage, "_wait_for", lambda path: path.sync()),
             (resume, "Path", disk.path),
             (folder, "Path", disk.path),
-            (folder, "local_path", lambda key, name: disk.path(name)),
+            (folder, "local_path", lambda key, name, *_: disk.path(name)),
             (lock, "os", disk.os),
             (lock, "fcntl", disk.fcntl),
             (saving, "threading", SimpleNamespace(Thread=PlayedThread)),
