@@ -323,7 +323,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_group_and_only_the_parent_acts(tmp_pat
     os.killpg(process.pid, signal.SIGINT)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode in (130, -signal.SIGINT)  # the second one may come while Python ends
     assert "KeyboardInterrupt" not in errors
     assert wait_gone(pids, 0.5) < 0.5
 
