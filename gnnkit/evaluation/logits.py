@@ -143,14 +143,18 @@ class ChunkEvaluation(Evaluation):
         files: list[_Rows] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
-            """Writes the rows of all ranks to a file, and removes the file before."""
+            """Writes the rows of all ranks to a file, and removes the file before.
+
+            Opens the file before all meet: a rank that is ahead removes its name.
+            """
             files.append(_Rows(scratch / f".rows-{len(files)}", self._graph.num_nodes))
             for nodes, rows in parts:
                 files[-1].write(nodes, rows, self.worker)
+            opened = self._bounded(files[-1].rows)
             files[-1].share(self.worker)
             for before in files[:-1]:
                 before.remove(self.worker)
-            return self._bounded(files[-1].rows)
+            return opened
 
         try:
             read = self._read_after(num_layers, scratch)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from torch import Tensor, nn
 
 from gnnkit.comm.threads import Threads
 from gnnkit.evaluation import Evaluation
-from gnnkit.evaluation.logits import MIB, chunks
-from gnnkit.graph import Split
+from gnnkit.evaluation.logits import MIB, ChunkEvaluation, chunks
+from gnnkit.graph import Floats, Split
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.remote import FeatureStore
 from gnnkit.strategy import Worker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import by_node
@@ -76,6 +78,22 @@ def test_nodes_of_some_splits_have_the_logits_of_all_nodes(layerwise: bool, tmp_
     assert not list(tmp_path.iterdir())
 
 
+def test_a_slow_rank_still_opens_the_rows_that_a_fast_one_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded = ChunkEvaluation._bounded
+
+    def slowly(self: ChunkEvaluation, table: Floats) -> FeatureStore:
+        time.sleep(0.1 * self.worker.comm.rank)
+        return bounded(self, table)
+
+    monkeypatch.setattr(ChunkEvaluation, "_bounded", slowly)
+    model = GCN(WIDTH, CLASSES, hidden=4, num_layers=2).double()
+    found = evaluated(model, 2, whole=True, memory=0.001, scratch=tmp_path)
+    torch.testing.assert_close(found, evaluated(model, 1, whole=False, memory=1), rtol=1e-10, atol=1e-10)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layerwise", [True, False], ids=["layer by layer", "as a whole"])
 @pytest.mark.parametrize("name", MODELS)
@@ -121,6 +139,7 @@ from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.remote import FeatureStore
 from gnnkit.strategy import Worker
 from gnnkit.testing.graphs import check_graph
 
