@@ -16,11 +16,13 @@ from typing import Any, TypedDict, cast
 
 import lightning as L
 import numpy as np
+import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
+from gnnkit.strategy import Worker
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import monitor
@@ -205,10 +207,11 @@ class Resume(Callback):
             print(f"{problem}: goes on from {self.path}", file=sys.stderr, flush=True)
 
     def place(self, trainer: L.Trainer, module: TrainingModule) -> None:
-        """Sets parameters, epoch and step, before `trainer.fit`.
+        """Sets parameters, epoch and step, before `trainer.fit`. Collective.
 
-        Raises `UserError` for a state of other parameters or workers, and for a run
-        that has done all epochs, or that `trainer.monitor` has ended, unless `ends`.
+        Raises `UserError` for a state of other parameters or workers, for ranks that
+        have read other checkpoints, and for a run that has done all epochs, or that
+        `trainer.monitor` has ended, unless `ends`.
         """
         assert trainer.max_epochs is not None
         epoch, step, steps = self.saved["epoch"], self.saved["step"], self.saved["global_step"]
@@ -218,6 +221,7 @@ class Resume(Callback):
         if left is not None and not (self.ends and epoch <= trainer.max_epochs):
             raise UserError(f"{left}, ask for more")
         self.is_over = left is not None
+        self._check_alike(module.worker)
         self.own = own_state(self.saved, module)
         self._check_parameters(module)
         module.resumed = (epoch, step)
@@ -231,6 +235,18 @@ class Resume(Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
         restore_optimisation(self.own, trainer, module, self.path)
+
+    def _check_alike(self, worker: Worker) -> None:
+        """Raises `UserError` where hosts see other run folders. Collective."""
+        steps = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
+        steps[worker.comm.rank] = self.saved["global_step"]
+        steps = worker.comm.all_reduce(steps)
+        other = torch.nonzero(steps != steps[0]).flatten().tolist()
+        if other:
+            raise UserError(
+                f"trainer.resume: rank {other[0]} has read a checkpoint of step {steps[other[0]]}, rank 0 of step "
+                f"{steps[0]}: let all hosts see one run folder, or copy {self.path} to each"
+            )
 
     def _check_parameters(self, module: TrainingModule) -> None:
         kept = {name: list(value.shape) for name, value in self.own["state_dict"].items()}

@@ -366,6 +366,23 @@ def test_a_wrong_part_of_a_checkpoint_is_named(saved: Path) -> None:
     assert json.loads(saved.read_text())
 
 
+@pytest.mark.parametrize("other", [40, 41])
+def test_ranks_that_have_read_other_checkpoints_do_not_start(other: int) -> None:
+    (shard,) = cut_all(random_graph(8), Partition(np.zeros(8, np.int32), None, Grid(1, 1, 1)))
+    identity = resume.Identity({}, {})
+
+    def begin(comm: Communicator) -> None:
+        saved = {"step": 0, "workers": None, "identity": identity.to_dict(), "path": "last.json"}
+        saved["global_step"] = other if comm.rank == 2 else 40
+        resume.Resume(saved, identity)._check_alike(Worker(comm, shard, torch.float64, 0))  # type: ignore[arg-type]
+
+    if other == 40:
+        Threads.run(begin, 3)
+        return
+    with pytest.raises(UserError, match="rank 2 has read a checkpoint of step 41, rank 0 of step 40: let all hosts"):
+        Threads.run(begin, 3)
+
+
 def test_a_worker_that_was_lost_goes_on_from_the_leaders_state() -> None:
     def own(comm: Communicator) -> Any:
         shard = next(iter(cut_all(random_graph(8), Partition(np.zeros(8, np.int32), None, Grid(1, 1, 1)))))
