@@ -70,10 +70,6 @@ class Quality:
         }
         return {name: max_over_mean(values) for name, values in shares.items()}
 
-    def boundary_nodes(self, rank: int) -> Ids:
-        """Returns ascending global ids of the boundary nodes of a rank's region."""
-        return np.flatnonzero(self.boundary & (self.partition.node_rank == rank))
-
     def to_dict(self) -> dict[str, Any]:
         """Returns all values but the arrays over nodes, ready for JSON."""
         words = {"gather": self.gather_words, "reduce": self.reduce_words, "slice": self.slice_words, "all": self.words}

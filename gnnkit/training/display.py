@@ -94,12 +94,3 @@ def worker_table(states: list[WorkerState]) -> Table:
             f"{state.memory / 2**20:.0f}",
         )
     return table
-
-
-def _short(count: float) -> str:
-    """Spells a count in at most five characters."""
-    for unit in ("", "k", "M"):
-        if count < 999.5:
-            return f"{count:.3g}{unit}"
-        count /= 1000
-    return f"{count:.3g}G"
