@@ -111,7 +111,7 @@ def parts(kind: str, name: str) -> list[str]:
 
 def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
     """Returns the name of a section's plugin: `name`, or `nodes` of a partition."""
-    name = config.get("nodes", config.get("name"))
+    name = config.get(_key_of_name(kind, config))
     if name is None and config:
         raise UserError(
             f"{kind} is missing: the YAML that is chosen has no line name: NAME, there are: {', '.join(names(kind))}"
@@ -220,11 +220,16 @@ def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     given = config.get("options") or {}
     if not isinstance(given, Mapping):
         raise UserError(f"{kind}.options={shown(given)} must be a mapping of arguments")
-    skipped = ("nodes", *GRID_KEYS) if "nodes" in config else ()
-    keys = {key: value for key, value in config.items() if key not in ("name", "options", *skipped)}
+    name = _key_of_name(kind, config)
+    skipped = (name, "options", *(GRID_KEYS if name == "nodes" else ()))
+    keys = {key: value for key, value in config.items() if key not in skipped}
     if both := sorted(keys.keys() & given.keys()):
         raise UserError(f"{kind}.{both[0]} is given twice, also as {kind}.options.{both[0]}")
     return {**keys, **given}
+
+
+def _key_of_name(kind: str, config: Mapping[str, Any]) -> str:
+    return "nodes" if kind == "partition" and "nodes" in config else "name"
 
 
 def _chosen(kind: str, name: object) -> str:

@@ -85,6 +85,13 @@ def test_keys_and_options_become_arguments(example: None) -> None:
     assert create("model", {"name": "example"}, width=4).arguments[0] == 4
 
 
+def test_an_argument_may_be_called_as_the_key_of_a_partition() -> None:
+    section = {"name": "edges", "nodes": "people.csv", "grid": 2}
+    assert plugins.plugin_name("dataset", section) == "edges"
+    assert plugins.arguments_of("dataset", section) == {"nodes": "people.csv", "grid": 2}
+    assert plugins.arguments_of("partition", {"nodes": "ldg", "grid": 2, "options": {"passes": 3}}) == {"passes": 3}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

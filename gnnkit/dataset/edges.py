@@ -26,7 +26,9 @@ from gnnkit.storage import Array, check_regular, read_npy
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at
 TABLES = ("csv", "parquet", "npy")  # of a table of edges
+ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files, with a row for each node
 LEFT_OUT = ": dataset.ignore=[{}] leaves the column out"  # the cure for a column
+_NAMED = 8  # tables that a message names
 _ONE = ""  # name of a table of all relations
 _PART = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # names of parts that Spark, Dask and DuckDB give
 _DONE = "_SUCCESS"  # file that Spark leaves in a folder of parts
@@ -58,15 +60,17 @@ class EdgeFolder(Dataset):
     numbers, or text with few values, of which each becomes a column. `features.fill`
     says what takes the place of empty cells and of NaN, in `features.npy` too. Nodes
     are numbered in the order of this table, or by `sort_ids` in ascending order of the
-    ids. Without the table, ids are 0, 1, ... and there are no labels.
+    ids. Without the table there are no labels, and ids are 0, 1, ..., or text, which
+    then numbers the nodes in the order of code points.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
     `labels.npy` may take the place of the column `label`, in any form of
     `Graph.labels`, and `split.npy` that of the column `split`, names or codes for
     `Split.of`.
 
-    The arguments `src`, `dst`, `id` and `label` name columns of other names, and
-    `ignore` names columns of either table that are left out.
+    The arguments `edges` and `nodes` name tables of other names, `src`, `dst`, `id` and
+    `label` columns of other names, and `ignore` names columns of either table that are
+    left out.
 
     CSV files start with a line of names. Errors count rows from 0, after this line.
     Tables have at most 16,384 columns.
@@ -81,6 +85,8 @@ class EdgeFolder(Dataset):
         sort_ids: bool = False,
         split: Sequence[float] | None = None,
         seed: int = 0,
+        edges: str | None = None,
+        nodes: str | None = None,
         src: str = "src",
         dst: str = "dst",
         id: str = "id",
@@ -102,6 +108,10 @@ class EdgeFolder(Dataset):
             split: shares of the labelled nodes that train, validate and test, for data
                 without a split. Default: none is drawn.
             seed: of this draw.
+            edges: your name of the table of edges, with its ending. Default: edges.csv,
+                edges.parquet, edges.npy or a folder edges.
+            nodes: your name of the table of nodes. Default: nodes.csv, nodes.parquet or
+                a folder nodes.
             src: your name of the column `src`.
             dst: your name of the column `dst`.
             id: your name of the column `id`.
@@ -115,6 +125,10 @@ class EdgeFolder(Dataset):
         self.sort_ids = sort_ids
         self.split = None if split is None else read_shares("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
+        self._tables = {"edges": edges, "nodes": nodes}
+        for key, name in self._tables.items():
+            if name is not None and Path(name).name != name:
+                raise UserError(f"dataset.{key}={shown(name)} must be the name of a file or folder in dataset.root")
         self.ends, self.id, self.label = (src, dst), id, label
         self.ignore = name_list("dataset.ignore", ignore)
 
@@ -131,7 +145,7 @@ class EdgeFolder(Dataset):
     def _read(self) -> Graph:
         if not self.root.is_dir():
             raise UserError("is not a folder")
-        path = find_table(self.root, "nodes", ("csv", "parquet"))
+        path = self.table("nodes", ("csv", "parquet"))
         nodes = _table(path, {self.id: pa.string()}, self.id) if path else None
         if nodes is None and self.sort_ids:
             raise UserError("holds no nodes.csv or nodes.parquet, whose ids dataset.sort_ids=true would sort")
@@ -142,10 +156,12 @@ class EdgeFolder(Dataset):
         ids = None if nodes is None else nodes.ids(self.id)
         # Ids that are text must not be read as numbers. Numbers are checked below.
         text = ids is not None and is_text(ids.type)
-        edges = _edges(self.root, dict.fromkeys(self.ends, pa.string()) if text else {})
+        edges = self._edges(dict.fromkeys(self.ends, pa.string()) if text else {})
         for table in edges.values():
             for end in ("src", "dst"):
                 self.asked(end, table.names, table.name)
+        if nodes is None and all(table.is_text(end) for table in edges.values() for end in self.ends):
+            ids = self._ids_of(edges)
         nodes, edges = self._without_ignored(nodes, edges)
         graph = self._graph(edges, nodes, ids)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
@@ -175,6 +191,19 @@ class EdgeFolder(Dataset):
             node_ids=None if ids is None else as_ids(ids),
             missing=missing,
         )
+
+    def _ids_of(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]
+        """Collects the ids of nodes from edges whose ends are text, by code points.
+
+        None for a CSV of numbers with a few words among them, which are then refused.
+        """
+        if any(table.name.endswith(".csv") and table.holds_numbers(self.ends) for table in edges.values()):
+            return None
+        arrays = [f"{name}.npy" for name in ARRAYS if _exists(self.root / f"{name}.npy")]
+        if given := [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]:
+            raise UserError(f"ids of edges are text, and {given[0]} needs a table of nodes beside, with these ids")
+        ids = [table.distinct(self.ends) for table in edges.values()]
+        return pc.unique(pa.concat_arrays(ids)).sort()
 
     def asked(self, key: str, names: Sequence[str], table: str) -> None:
         """Raises `UserError` where the column of a key is missing.
@@ -241,25 +270,56 @@ class EdgeFolder(Dataset):
         path = self.root / f"{name}.npy"
         return read_npy(path) if _exists(path) else None
 
+    def _edges(self, types: _Types) -> dict[str, Table]:
+        """Reads the tables of edges by relation, or one table under the name `_ONE`."""
+        path = self.table("edges", TABLES)
+        if path is None:
+            raise self.without_edges()
+        if parts_of(path) or not path.is_dir():
+            return {_ONE: _table(path, types)}
+        relations = sorted({each.stem for each in path.iterdir() if each.suffix[1:] in TABLES})
+        if not relations:
+            raise UserError(f"holds a folder {path.name} without .csv, .parquet or .npy files, one for each relation")
+        found = {}
+        for relation in relations:
+            table = _find_table(path, relation, TABLES)
+            assert table is not None
+            found[relation] = _table(table, types)
+        return found
 
-def _edges(root: Path, types: _Types) -> dict[str, Table]:
-    """Reads the tables of edges by relation, or one table under the name `_ONE`."""
-    path, folder = find_table(root, "edges", TABLES), root / "edges"
-    if path is not None and folder.is_dir() and path != folder:
-        raise UserError(f"holds both {path.name} and a folder edges")
-    if path is not None:
-        return {_ONE: _table(path, types)}
-    if not folder.is_dir():
-        raise UserError("holds no edges.csv, edges.parquet or edges.npy, and no folder edges")
-    relations = sorted({each.stem for each in folder.iterdir() if each.suffix[1:] in TABLES})
-    if not relations:
-        raise UserError("holds a folder edges without .csv, .parquet or .npy files, one for each relation")
-    found = {}
-    for relation in relations:
-        path = find_table(folder, relation, TABLES)
-        assert path is not None
-        found[relation] = _table(path, types)
-    return found
+    def table(self, key: str, suffixes: tuple[str, ...]) -> Path | None:
+        """Finds a table: its file, or the folder of its parts or of its relations.
+
+        Raises `UserError` where there are two, and where there is none of a given name.
+
+        Args:
+            key: edges or nodes.
+            suffixes: endings that its file may have.
+        """
+        given = self._tables[key]
+        if given is None:
+            path, folder = _find_table(self.root, key, suffixes), self.root / key
+            if path not in (None, folder) and folder.is_dir() and key == "edges":
+                raise UserError(f"holds both {path.name} and a folder edges")
+            return folder if path is None and folder.is_dir() and key == "edges" else path
+        path = self.root / given
+        if not _exists(path):
+            raise UserError(f"holds no {given} that dataset.{key} names, only {self._held()}")
+        if not path.is_dir() and path.suffix[1:] not in suffixes:
+            raise UserError(f"dataset.{key}={given} must end in .{', .'.join(suffixes)}")
+        return path
+
+    def without_edges(self) -> UserError:
+        """Makes the error for a folder without a table of edges."""
+        return UserError(
+            "holds no edges.csv, edges.parquet or edges.npy, and no folder edges: dataset.edges=NAME names yours, "
+            f"dataset.nodes=NAME that of nodes, of {self._held()}"
+        )
+
+    def _held(self) -> str:
+        """Names the tables of the folder."""
+        names = sorted(each.name for each in self.root.iterdir() if each.is_dir() or each.suffix[1:] in TABLES)
+        return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "") if names else "no table"
 
 
 def _by_file(edges: dict[str, Table]) -> tuple[Array, list[str]]:
@@ -300,7 +360,7 @@ def _table(path: Path, types: _Types, ids: str | None = None) -> Table:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 
 
-def find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
+def _find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
     """Finds the file of a table, or the folder of its parts.
 
     Raises `UserError` where there are two.

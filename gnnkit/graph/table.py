@@ -96,6 +96,11 @@ class Table:
         self._refuse(name, found.is_null().to_numpy(zero_copy_only=False), column, "is no id of a node")
         return np.asarray(found.to_numpy())
 
+    def holds_numbers(self, names: Sequence[str]) -> bool:
+        """Says whether most values in columns of text are whole numbers."""
+        values = self.distinct(names)
+        return 2 * (pc.sum(pc.match_substring_regex(values, _WHOLE)).as_py() or 0) >= len(values)
+
     def distinct(self, names: Sequence[str]) -> pa.Array:  # [num_nodes] string
         """Collects the ids in columns of text, in the order of code points."""
         found = [pc.unique(self.plain(name).cast(pa.large_string()).drop_null()) for name in names]

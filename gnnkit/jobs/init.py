@@ -167,7 +167,7 @@ def _replaced(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[
 def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:
     """Yields what fits the graph by a look at it."""
     yield from _dataset(settings, graph)
-    yield from _task(graph)
+    yield from _task(settings, graph)
     yield from _strategy(graph)
     yield from _inputs(graph)
     if graph.num_edges <= FEW_EDGES:
@@ -181,13 +181,12 @@ def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:
 
 def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
     """Yields the data set with the keys that were set, and those that are missing."""
-    chosen = settings.dataset
-    usual = {key.name: yaml.safe_load(key.default) for key in keys.read("dataset", chosen.name).keys}
+    chosen, usual = settings.dataset, _usual(settings)
     size = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} columns of features"
     yield Choice("dataset", chosen.name, size)
     for key, value in chosen.arguments.items():
         if key not in usual or usual[key] != value:
-            yield Choice(f"dataset.{key}", _absolute(value))
+            yield Choice(f"dataset.{key}", _absolute(key, value))
     share = both_ways(graph.csc)
     if "symmetrize" in usual and chosen.arguments.get("symmetrize") is None and share < ONE_WAY:
         why = f"{told_share(share, graph.num_edges)}: messages then flow both ways"
@@ -198,11 +197,17 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
         yield Choice("dataset.split", SPLIT, "the data has labels and no split: train, validate, test")
 
 
-def _task(graph: Graph) -> Iterator[Choice]:
+def _usual(settings: Settings) -> dict[str, Any]:
+    """Returns the keys of the data set, with their defaults."""
+    return {key.name: yaml.safe_load(key.default) for key in keys.read("dataset", settings.dataset.name).keys}
+
+
+def _task(settings: Settings, graph: Graph) -> Iterator[Choice]:
     """Yields the task that reads labels of this form."""
     names = graph.class_names or ()
     if not graph.labelled.any():
-        yield Choice("task", "link_prediction", "no node has a label, so edges are predicted")
+        cure = ". dataset.label=COLUMN names a column of labels" if "label" in _usual(settings) else ""
+        yield Choice("task", "link_prediction", f"no node has a label, so edges are predicted{cure}")
     elif graph.labels.dtype.kind == "f":
         yield Choice("task", "regression", "labels are floating-point numbers")
     elif graph.labels.ndim == 2 or any(";" in name for name in names):
@@ -278,10 +283,13 @@ def _trainer(graph: Graph) -> Iterator[Choice]:
         yield Choice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
 
 
-def _absolute(value: Any) -> Any:
-    """Makes a path that exists absolute, so that the files work in any folder."""
+def _absolute(key: str, value: Any) -> Any:
+    """Makes a path that exists absolute, so that the files work in any folder.
+
+    A plain name of another key than `root` stays: it may be that of a column.
+    """
     try:
-        found = isinstance(value, str) and Path(value).exists()
+        found = isinstance(value, str) and (key == "root" or "/" in value) and Path(value).exists()
     except (OSError, ValueError):
         found = False
     return str(Path(value).absolute()) if found else value

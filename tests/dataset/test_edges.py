@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,50 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
         load(tmp_path, src="from", dst="to")
     with pytest.raises(UserError, match=r"nodes.csv has no column 'class', only .*: dataset.label=COLUMN names yours"):
         load(tmp_path, src="from", dst="to", id="employee", label="class")
+
+
+def test_tables_may_have_other_names(tmp_path: Path) -> None:
+    folder(tmp_path, nodes_csv=None, edges_csv=None, people_csv=NODES, calls_csv=EDGES)
+    assert_default(load(tmp_path, edges="calls.csv", nodes="people.csv"))
+    refused = {
+        None: "no folder edges: dataset.edges=NAME names yours, dataset.nodes=NAME that of nodes, of calls.csv, people.csv",
+        "call.csv": "holds no call.csv that dataset.edges names, only calls.csv, people.csv",
+        "../calls.csv": "dataset.edges=../calls.csv must be the name of a file or folder in dataset.root",
+        "people.txt": "dataset.edges=people.txt must end in .csv, .parquet, .npy",
+    }
+    (tmp_path / "people.txt").write_text(NODES)
+    for edges, expected in refused.items():
+        with pytest.raises(UserError, match=re.escape(expected)):
+            load(tmp_path, edges=edges, nodes="people.csv")
+
+
+def test_a_folder_of_relations_may_have_another_name(tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    for relation in ("knows", "pays"):
+        (tmp_path / "links" / f"{relation}.csv").write_text(EDGES)
+    folder(tmp_path, edges_csv=None)
+    graph = load(tmp_path, edges="links")
+    assert graph.num_edges == 6
+    assert list(graph.edge_type_names or ()) == ["knows", "pays"]
+
+
+def test_text_names_the_nodes_of_edges_alone(tmp_path: Path) -> None:
+    folder(tmp_path, nodes_csv=None, edges_csv="src,dst\nx7,b\na,x7\n")
+    graph = load(tmp_path)
+    (tmp_path / "two").mkdir()
+    assert list(graph.node_ids) == ["a", "b", "x7"]
+    np.testing.assert_array_equal(graph.csc.indptr, [0, 0, 1, 2])  # x7 -> b and a -> x7
+    np.testing.assert_array_equal(graph.csc.indices, [2, 0])
+    joined = "".join(f"{i},{i + 1}\n" for i in range(5))
+    folder(tmp_path / "two", nodes_csv=None, edges_csv=f"src,dst\n{joined}src,dst\n{joined}")
+    with pytest.raises(UserError, match=r"edges.csv, column 'src', row 5: 'src' is no int64"):
+        load(tmp_path / "two")
+    np.save(tmp_path / "labels.npy", np.zeros(3, np.int64))
+    with pytest.raises(UserError, match=r"ids of edges are text, and labels.npy needs a table of nodes beside"):
+        load(tmp_path)
+    (tmp_path / "labels.npy").unlink()
+    with pytest.raises(UserError, match=r"ids of edges are text, and dataset.num_nodes=3 needs a table of nodes"):
+        load(tmp_path, num_nodes=3)
 
 
 def test_an_array_of_edges_may_have_a_row_for_each(tmp_path: Path) -> None:
@@ -203,7 +248,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"edges_csv": None}, "holds no edges.csv, edges.parquet or edges.npy"),
         ({"edges_npy": np.zeros((2, 1), int)}, "holds both edges.csv and edges.npy"),
         ({"nodes_csv": None, "edges_csv": "src,dst\n0,1\n-1,0\n"}, r"src\[1\] = -1 is out of range"),
-        ({"nodes_csv": None, "edges_csv": "src,dst\na,b\n"}, r"edges.csv, column 'src', row 0: 'a' is no int64"),
+        ({"nodes_csv": None, "edges_csv": "src,dst\na,1\n"}, r"edges.csv, column 'src', row 0: 'a' is no int64"),
         ({"nodes_csv": ""}, "nodes.csv: Empty CSV file"),
         ({"nodes_csv": "id,label\n"}, "nodes.csv has no rows"),
         ({"edges_csv": ""}, "edges.csv: Empty CSV file"),

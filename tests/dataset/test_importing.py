@@ -25,6 +25,7 @@ from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
+from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable
 from tests.folders import digests_of
 from tests.forked import forked
@@ -296,6 +297,7 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             {},
             "column 'weight', row 40: 9.9.*e.301 is too large for float32",
         ),
+        ({"edges": {"src": ["a"], "dst": ["b"]}}, {}, "edges.parquet, column 'src' holds text: job=import needs a"),
         ({"edges": {**ENDS, "type": AT_40}}, {}, "edges.parquet has types of edges: job=partition dataset=edges reads"),
         ({"edges": ENDS}, {"sort_ids": True}, "dataset.sort_ids=true: job=import numbers nodes in the order of their"),
         ({"edges": ENDS}, {"src": "from"}, "edges.parquet has no column 'from', only 'src', 'dst': dataset.src=COLUMN"),
@@ -336,6 +338,19 @@ def test_bad_tables_are_named_by_file_and_row(
         imported(folder, tmp_path / "work", **options)
     assert str(raised.value).startswith(f"dataset.root={folder}: ")
     assert not (tmp_path / "work/graph/meta.json").exists()
+
+
+def test_text_of_a_csv_needs_a_table_of_nodes_and_tables_may_have_other_names(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/calls.csv").write_text("src,dst\na7,b\n")
+    with pytest.raises(
+        UserError, match=r"calls.csv, column 'src' holds text: job=import needs a table of nodes for such"
+    ):
+        imported(tmp_path / "data", tmp_path / "work", edges="calls.csv")
+    (tmp_path / "data/people.csv").write_text("id\nb\na7\n")
+    folder = imported(tmp_path / "data", tmp_path / "work", edges="calls.csv", nodes="people.csv")
+    graph = Graph.load(folder)
+    assert (graph.num_nodes, graph.num_edges, list(graph.node_ids)) == (2, 1, ["b", "a7"])
 
 
 def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:

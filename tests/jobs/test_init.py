@@ -90,6 +90,20 @@ def test_what_the_data_lack_is_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_names_of_columns_and_tables_stay_where_files_have_these_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("employee", "calls.csv", "my data"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    given = ["dataset=edges", "dataset.root='my data'", "dataset.edges=calls.csv", "dataset.id=employee", "job=init"]
+    graph = Graph.from_edges([0, 1], [1, 0])
+    found = {each.key: each for each in choose(settle(config.compose([*given, "strategy=auto"])), graph)}
+    assert found["dataset.root"].value == str(tmp_path / "my data")
+    assert (found["dataset.edges"].value, found["dataset.id"].value) == ("calls.csv", "employee")
+    assert found["task"].why.endswith("so edges are predicted. dataset.label=COLUMN names a column of labels")
+
+
 def test_edges_that_run_one_way_but_for_a_few_are_read_both_ways(tmp_path: Path) -> None:
     given = ["dataset=edges", f"dataset.root={tmp_path}", "strategy=auto", "job=init"]
     nodes = np.arange(1000)

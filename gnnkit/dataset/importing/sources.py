@@ -57,6 +57,11 @@ class Source(ABC):
     def types(self) -> dict[str, pa.DataType]:
         """Returns the type of each column. May read the whole file."""
 
+    @property
+    def first_types(self) -> list[pa.DataType]:
+        """The types of the columns as the first rows have them."""
+        return list(self.types().values())
+
     @abstractmethod
     def pieces(
         self, rows: int, columns: Sequence[str] | None = None, types: Mapping[str, pa.DataType] | None = None
@@ -223,11 +228,15 @@ class CsvSource(Source):
         self._found: dict[str, pa.DataType] | None = None
         schema = self._stream(_LEAST_BLOCK, {}).schema
         self._header = schema.names
-        self.first_types: list[pa.DataType] = schema.types  # as the first rows have it
+        self._first_types: list[pa.DataType] = schema.types
 
     @property
     def names(self) -> list[str]:
         return list(self._header)
+
+    @property
+    def first_types(self) -> list[pa.DataType]:
+        return self._first_types
 
     def types(self) -> dict[str, pa.DataType]:
         """Finds one type for all values of each column."""

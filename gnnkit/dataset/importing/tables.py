@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.checks import Array
-from gnnkit.dataset.edges import TABLES, EdgeFolder, find_table, parts_of
+from gnnkit.dataset.edges import ARRAYS, TABLES, EdgeFolder, parts_of
 from gnnkit.dataset.importing.sources import ArraySource, CsvSource, ParquetSource, Source
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, mapped_rows
 from gnnkit.errors import UserError
@@ -53,7 +53,7 @@ class TablePieces(GraphPieces):
 
     @property
     def files(self) -> list[Path]:
-        found = [self.root / f"{name}.npy" for name in ("features", "labels", "split", "coordinates")]
+        found = [self.root / f"{name}.npy" for name in ARRAYS]
         for source in (self._edges, self._nodes):
             found += [] if source is None else source.files
         return [path for path in found if path.exists()]
@@ -216,21 +216,27 @@ def _sources_of(folder: EdgeFolder) -> tuple[Source, Source | None]:
         raise UserError("is not a folder")
     if folder.sort_ids:
         raise UserError("dataset.sort_ids=true: job=import numbers nodes in the order of their table: sort the table")
-    path = find_table(root, "nodes", ("csv", "parquet"))
+    path = folder.table("nodes", ("csv", "parquet"))
     nodes = None if path is None else _opened(path, root, {folder.id: pa.string()})
     if path and folder.num_nodes is not None:
         raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={folder.num_nodes} must go")
-    path = find_table(root, "edges", TABLES)
-    if path is None and (root / "edges").is_dir():
+    path = folder.table("edges", TABLES)
+    if path is None:
+        raise folder.without_edges()
+    if path.is_dir() and not parts_of(path):
         raise UserError(
-            "holds a folder edges with one table for each relation: job=partition dataset=edges reads it, and job=import "
+            f"holds a folder {path.name} with one table for each relation: job=partition dataset=edges reads it, and job=import "
             "reads parts of one table, with a file _SUCCESS or names such as part-0.parquet"
         )
-    if path is None:
-        raise UserError("holds no edges.csv, edges.parquet or edges.npy, and no folder edges")
     edges = _opened(path, root, {})
     for end in ("src", "dst"):
         folder.asked(end, edges.names, edges.title)
+    kinds = dict(zip(edges.names, edges.first_types, strict=True))
+    if nodes is None and all(is_text(kinds[end]) for end in folder.ends):
+        raise UserError(
+            f"{edges.title}, column {folder.ends[0]!r} holds text: job=import needs a table of nodes for such ids, and "
+            "job=partition dataset=edges does not"
+        )
     for source in [edges] if nodes is None else [edges, nodes]:
         source.ignored = folder.ignore
     folder.check_ignored({source.title: source.names for source in ([edges] if nodes is None else [nodes, edges])})
