@@ -5,7 +5,10 @@
 `model` has 50 MB of parameters, `rows` learns some hundred MB of input rows on two
 workers, each with the state of Adam beside. A row of the table has the median time from
 one step to the next where nothing was saved, the time by which a step with a checkpoint
-is longer (median and largest), and the seconds that a checkpoint adds to the run.
+is longer (median and largest), and the seconds that a checkpoint adds to the run. The
+last two columns tell by how much the memory of a rank was larger at its peak than in
+the run without: of the leader, and of the other rank with the most. `--workers 4` cuts
+the rows for as many ranks.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import contextlib
 import io
 import itertools
+import resource
 import statistics
 import tempfile
 import time
@@ -62,11 +66,13 @@ class Clock(L.Callback):
         trainer.should_stop = trainer.global_step >= self.steps
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.path.with_name(f"{self.path.name}-memory-{trainer.global_rank}").write_text(str(peak))
         if trainer.is_global_zero:
             self.path.write_text("\n".join(self.lines))
 
 
-def ways(megabytes: int) -> dict[str, dict[str, Any]]:
+def ways(megabytes: int, workers: int) -> dict[str, dict[str, Any]]:
     """Returns the keys of each run."""
     width = 128
     rows = megabytes * 2**20 // (width * 4 * 3)  # with two moments
@@ -78,7 +84,7 @@ def ways(megabytes: int) -> dict[str, dict[str, Any]]:
             "sampler": {"name": "neighbor", "fanouts": [5, 5]},
             "inputs": "learned",
             "embedding": width,
-            "workers": 2,
+            "workers": workers,
         },
     }
 
@@ -93,22 +99,32 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=100)
     options.add_argument("--every", type=int, default=20, help="steps between checkpoints")
     options.add_argument("--megabytes", type=int, default=300, help="of learned rows and their moments")
+    options.add_argument("--workers", type=int, default=2, help="that learn rows")
     options.add_argument("--folder", type=Path, help="where runs write. Default: the system's folder for such files")
     given = options.parse_args()
-    print(f"{'':<8}{'a step':>10}{'longer by':>12}{'at most':>10}{'added to the run':>18}{'checkpoint':>12}")
-    for name, keys in ways(given.megabytes).items():
+    heads = ("a step", 10), ("longer by", 12), ("at most", 10), ("added to the run", 18), ("checkpoint", 12)
+    print("".join(f"{head:>{width}}" for head, width in (("", 8), *heads, ("leader", 11), ("others", 11))))
+    for name, keys in ways(given.megabytes, given.workers).items():
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             plain, _, _ = steps(Path(folder) / "plain", given.steps, None, keys)
             times, saves, size = steps(Path(folder) / "saved", given.steps, given.every, keys)
+            before, peaks = (memory(Path(folder), run) for run in ("plain", "saved"))
         saving = list(itertools.compress(times, saves))
         usual = statistics.median(itertools.compress(times, (not each for each in saves)))
         longer = [seconds - usual for seconds in saving]
         added = (sum(times) - sum(plain)) / len(saving)
         print(
             f"{name:<8}{usual:>8.3f} s{statistics.median(longer):>10.3f} s{max(longer):>8.3f} s{added:>16.3f} s"
-            f"{size / 1e6:>9.0f} MB",
+            f"{size / 1e6:>9.0f} MB{peaks[0] - before[0]:>8.0f} MB"
+            + (f"{max(peaks[1:]) - max(before[1:]):>8.0f} MB" if peaks[1:] else ""),
             flush=True,
         )
+
+
+def memory(folder: Path, run: str) -> list[float]:
+    """Returns the largest memory of each rank, in MB."""
+    files = sorted(folder.glob(f"{run}-clock-memory-*"), key=lambda file: int(file.name.rpartition("-")[2]))
+    return [int(file.read_text()) / 1000 for file in files]
 
 
 def steps(folder: Path, count: int, every: int | None, keys: dict[str, Any]) -> tuple[list[float], list[bool], int]:

@@ -218,7 +218,7 @@ def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        with _synced(temporary / META) as file:
+        with synced(temporary / META) as file:
             file.write(json.dumps(meta).encode())
         _sync(temporary)
         _move(temporary, folder)
@@ -264,12 +264,17 @@ def write_atomically(path: Path, *content: bytes | memoryview, within: Path | No
     """
     temporary = _beside(path if within is None else within / path.name)
     try:
-        with _synced(temporary) as file:
+        with synced(temporary) as file:
             for piece in content:
                 file.write(piece)
-        temporary.replace(path)
+        put_in_place(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Replaces the file at `path` by another one, which loses its name."""
+    temporary.replace(path)
     _sync(path.parent)
 
 
@@ -305,7 +310,8 @@ def sync_files(folder: Path) -> None:
 
 
 @contextmanager
-def _synced(path: Path) -> Iterator[IO[bytes]]:
+def synced(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a new file to be written, which is on the disk after the block."""
     with _opened(path) as file:
         yield file
     _sync(path)

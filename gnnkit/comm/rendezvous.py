@@ -12,6 +12,7 @@ import contextlib
 import errno
 import hmac
 import os
+import re
 import secrets
 import socket
 from collections.abc import Iterator, Sequence
@@ -23,10 +24,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnnkit.comm import adopted
+from gnnkit.comm.mailbox import PeerLost
 from gnnkit.errors import UserError
 
 FILE = "GNNKIT_STORE"  # environment variable, the file in which ranks of one machine meet
 TOKEN = "GNNKIT_TOKEN"  # environment variable, the secret of the run
+_CLOSED = re.compile("closed|reset|broken pipe", re.IGNORECASE)  # what torch says of a store that is gone
 _SIZE = 32  # bytes of a challenge, and of the answer
 _LOOPBACK = "127.0.0.1"
 
@@ -70,6 +73,8 @@ def meeting(rank: int, world_size: int, timeout: float) -> Any:
 def absence_told(world_size: int, timeout: float) -> Iterator[None]:
     """Raises `UserError` where ranks that others have started do not come.
 
+    Raises `PeerLost` where rank 0 was there and has died.
+
     Args:
         world_size: Number of ranks.
         timeout: Deadline in seconds.
@@ -81,6 +86,8 @@ def absence_told(world_size: int, timeout: float) -> Iterator[None]:
             raise
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         reason = str(error).partition("\n")[0]
+        if _CLOSED.search(reason):
+            raise PeerLost(f"lost its peer rank 0 while the ranks met at {place}: {reason}", 0) from error
         raise UserError(
             f"not all of {world_size} ranks met at {place} within comm.timeout={timeout:g} s ({reason}): start all of "
             "them, name the first machine's address, and let firewalls pass their ports"

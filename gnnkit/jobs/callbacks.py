@@ -138,10 +138,10 @@ def _end_training() -> None:
     progress("the end of training")
 
 
-def resumed(job: RankJob) -> list[resume.Resume]:
+def resumed(job: RankJob, rank: int) -> list[resume.Resume]:
     """Reads the checkpoint that the run goes on from, if there is one."""
     path, ends = job.settings.trainer.resume, job.settings.on_exists == "resume"
-    return [] if path is None else [resume.Resume(resume.load(path), resumable(job), ends=ends)]
+    return [] if path is None else [resume.Resume(resume.load(path, rank), resumable(job), ends=ends)]
 
 
 def checkpoints(job: RankJob) -> Checkpoints:

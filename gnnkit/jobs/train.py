@@ -94,7 +94,7 @@ def _train(
         sync: The gradient synchronisation.
         checkpoints: Where the run saves.
     """
-    resumed = callbacks.resumed(job)
+    resumed = callbacks.resumed(job, comm.rank)
     for checkpoint in resumed if comm.rank == LEADER else ():
         checkpoint.tell()
     guard = callbacks.guard(job, resumed, checkpoints)

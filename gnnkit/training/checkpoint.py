@@ -1,6 +1,8 @@
 """Checkpoints without pickle: tensors in safetensors, the rest in JSON.
 
-The JSON names the file of the tensors and holds the sha256 of both.
+The JSON names the file of the tensors and holds the sha256 of both. Tensors may come
+piece by piece while the file is written, and some may be left in the file, so that
+nobody holds a state of all ranks.
 
 A writer makes all files in a folder of its own, and moves them from there. What it
 deletes it moves there first. So a writer whose folder is gone changes no checkpoint,
@@ -15,18 +17,28 @@ import glob
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from gnnkit.errors import UserError
-from gnnkit.storage import write_atomically
+from gnnkit.storage import put_in_place, synced, write_atomically
 
 _WRITER = ".writer-"  # begin of the name of a writer's folder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Streamed:
+    """A tensor [size] uint8 that comes while the file is written."""
+
+    size: int
+    pieces: Iterable[Tensor]  # [n] uint8 each, read once, after all pieces of those before in the state
 
 
 @contextlib.contextmanager
@@ -74,7 +86,7 @@ def save(state: Any, path: Path, keep: int = 1, writer: Path | None = None) -> N
     `<stem>-1.json`.
 
     Args:
-        state: Plain data with tensors.
+        state: Plain data with tensors, and `Streamed` ones.
         path: The JSON file.
         keep: Number of checkpoints that stay, with this one. Default: 1.
         writer: Folder of `writing`. Raises `RuntimeError` where it is gone. Default:
@@ -90,18 +102,31 @@ def save(state: Any, path: Path, keep: int = 1, writer: Path | None = None) -> N
 
 
 def _save(state: Any, path: Path, keep: int, writer: Path) -> None:
-    tensors: dict[str, Tensor] = {}
+    tensors: Tensors = {}
     tree = _encode(state, tensors, "")
-    content = _file(tensors)
-    digest = _sha256(content)
-    data = path.with_name(f"{path.stem}-{digest[:16]}.safetensors")
-    write_atomically(data, *content, within=writer)
-    body = json.dumps({"tensors": data.name, "tensors_sha256": digest, "state": tree})
+    name, digest = _write_tensors(tensors, path, writer)
+    body = json.dumps({"tensors": name, "tensors_sha256": digest, "state": tree})
     text = json.dumps({"sha256": _digest(body), "body": body}).encode()
     if path.exists() and path.read_bytes() != text:
         _step_aside(path, keep, writer)
     write_atomically(path, text, within=writer)
     _forget_others(path, keep, writer)
+
+
+def _write_tensors(tensors: Tensors, path: Path, writer: Path) -> tuple[str, str]:
+    """Writes the file of the tensors. Returns its name and sha256."""
+    unnamed, digest = _unfinished(path.with_name(f"{path.stem}.safetensors"), writer), hashlib.sha256()
+    try:
+        with synced(unnamed) as file:
+            for piece in _file(tensors):
+                digest.update(piece)
+                file.write(piece)
+        name = f"{path.stem}-{digest.hexdigest()[:16]}.safetensors"
+        put_in_place(unnamed, path.with_name(name))
+    except BaseException:
+        unnamed.unlink(missing_ok=True)
+        raise
+    return name, digest.hexdigest()
 
 
 def _earlier(path: Path, number: int) -> Path:
@@ -190,31 +215,45 @@ def whole_numbers(path: Path) -> dict[str, int]:
 def damage(path: Path) -> str | None:
     """Says why a checkpoint is not whole, by its hashes. None where it is whole."""
     try:
-        _read(path)
+        _checked(path)
     except UserError as error:
         return str(error)
     return None
 
 
-def load(path: Path) -> Any:
-    """Reads a checkpoint. Raises `UserError` with the path for other files."""
-    body, content = _read(path)
-    try:
-        return _decode(body["state"], load_tensors(content))
-    except _DAMAGE as error:
-        raise UserError(f"checkpoint {path} is not whole: {error}") from error
+def _none(name: str) -> bool:
+    return False
 
 
-def load_whole(path: Path) -> tuple[Any, Path, list[str]]:
+def load(path: Path, leave: Callable[[str], bool] = _none) -> Any:
+    """Reads a checkpoint. Raises `UserError` with the path for other files.
+
+    Args:
+        path: The JSON file.
+        leave: Says which tensors stay in the file, by name, such as `/workers/3`. In
+            the state None stands for these. Default: none.
+    """
+    body, data = _checked(path)
+    with _told(path), safe_open(data, framework="pt") as file:
+        # Copies, because a later save deletes the file, which is mapped.
+        tensors = {name: None if leave(name) else file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        return _decode(body["state"], tensors)
+
+
+def load_whole(path: Path, leave: Callable[[str], bool] = _none) -> tuple[Any, Path, list[str]]:
     """Reads the newest whole checkpoint of those that `save` has left for `path`.
 
     Returns the state, the file, and a message for each newer one that is damaged.
     Raises the `UserError` of the newest if none is whole.
+
+    Args:
+        path: The JSON file of the newest.
+        leave: As for `load`.
     """
     problems: list[str] = []
     for file in kept(path) or [path]:
         try:
-            return load(file), file, problems
+            return load(file, leave), file, problems
         except UserError as error:
             problems.append(str(error))
     raise UserError(problems[0])
@@ -229,30 +268,38 @@ def _body(path: Path) -> dict[str, Any]:
     return body
 
 
-def _read(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Returns the content of the JSON, and of the file of the tensors.
+def _checked(path: Path) -> tuple[dict[str, Any], Path]:
+    """Returns the content of the JSON, and the file of the tensors.
 
     Raises `UserError` with the path where a file is damaged or missing.
     """
-    try:
+    with _told(path):
         body = _body(path)
         data = path.parent / Path(body["tensors"]).name
-        content = data.read_bytes()
-        if hashlib.sha256(content).hexdigest() != body["tensors_sha256"]:
-            raise UserError(f"sha256 of {data.name} does not match")
+        with data.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != body["tensors_sha256"]:
+                raise UserError(f"sha256 of {data.name} does not match")
+        return body, data
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Raises `UserError` with the path for what is wrong with a checkpoint."""
+    try:
+        yield
     except OSError as error:
         raise UserError(f"checkpoint {path}: {error.strerror}: {error.filename}") from error
     except _DAMAGE as error:
         raise UserError(f"checkpoint {path} is not whole: {error}") from error
-    return body, content
 
 
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # of a file that is not whole
+# Of a file that is not whole.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
 
 
 def pack(state: Any) -> Tensor:  # [num_bytes] uint8
     """Packs a state into one tensor that a communicator can move."""
-    tensors: dict[str, Tensor] = {}
+    tensors: Tensors = {}
     tensors[_TREE] = torch.frombuffer(bytearray(json.dumps(_encode(state, tensors, "")).encode()), dtype=torch.uint8)
     pieces = [torch.frombuffer(piece, dtype=torch.uint8) for piece in _file(tensors) if len(piece)]
     return torch.cat(pieces)
@@ -279,23 +326,39 @@ def copied(value: Any) -> Any:
     return value
 
 
-def _file(tensors: Mapping[str, Tensor]) -> list[memoryview]:
-    """Returns the bytes of a file of safetensors, in pieces.
+def _file(tensors: Tensors) -> Iterator[memoryview]:
+    """Yields the bytes of a file of safetensors, in pieces.
 
     The pieces of the tensors are no copies. `safetensors.torch.save` makes one, and no
     other thread goes on meanwhile.
     """
-    named = sorted(tensors.items(), key=lambda each: (-each[1].element_size(), each[0]))  # so all stand aligned
+    named = sorted(tensors.items(), key=_place)
     header, end = {}, 0
     for name, tensor in named:
-        if tensor.dtype not in _TYPES:
-            raise TypeError(f"checkpoints hold no tensors of {tensor.dtype}: {name}")
-        begin, end = end, end + tensor.nbytes
-        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        dtype, shape, size = _described(name, tensor)
+        begin, end = end, end + size
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    pieces = [memoryview(bytearray(len(text).to_bytes(8, "little") + text))]
-    return pieces + [tensor.reshape(-1).view(torch.uint8).numpy().data for _, tensor in named]
+    yield memoryview(bytearray(len(text).to_bytes(8, "little") + text))
+    for _, tensor in named:
+        for piece in tensor.pieces if isinstance(tensor, Streamed) else [tensor.reshape(-1).view(torch.uint8)]:
+            yield piece.numpy().data
+
+
+def _place(named: tuple[str, Tensor | Streamed]) -> tuple[bool, int, str]:
+    """Orders a file: all tensors stand aligned, and streams last, as they come."""
+    name, tensor = named
+    return (True, 0, "") if isinstance(tensor, Streamed) else (False, -tensor.element_size(), name)
+
+
+def _described(name: str, tensor: Tensor | Streamed) -> tuple[str, list[int], int]:
+    """Returns type and shape in the words of safetensors, and the number of bytes."""
+    if isinstance(tensor, Streamed):
+        return _TYPES[torch.uint8], [tensor.size], tensor.size
+    if tensor.dtype not in _TYPES:
+        raise TypeError(f"checkpoints hold no tensors of {tensor.dtype}: {name}")
+    return _TYPES[tensor.dtype], list(tensor.shape), tensor.nbytes
 
 
 _TYPES = {
@@ -318,18 +381,14 @@ _TYPES = {
 }  # names in safetensors
 
 
-def _sha256(pieces: Sequence[memoryview]) -> str:
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
+Tensors = dict[str, Tensor | Streamed]  # by name
+
+
+def _encode(value: Any, tensors: Tensors, name: str) -> Any:
     """Returns JSON for `value`, and collects the tensors.
 
     Dictionaries become lists of pairs, because their keys need not be strings.
@@ -339,8 +398,8 @@ def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
         tensors: Receives the tensors by name.
         name: The name of `value`.
     """
-    if isinstance(value, Tensor):
-        tensors[name] = value.detach().cpu().contiguous()
+    if isinstance(value, Tensor | Streamed):
+        tensors[name] = value if isinstance(value, Streamed) else value.detach().cpu().contiguous()
         return {"tensor": name}
     if isinstance(value, dict):
         return {"dict": [[key, _encode(item, tensors, f"{name}/{key}")] for key, item in value.items()]}
@@ -355,7 +414,7 @@ def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     )
 
 
-_CONTAINERS: dict[str, Callable[[Any, dict[str, Tensor]], Any]] = {
+_CONTAINERS: dict[str, Callable[[Any, Mapping[str, Tensor | None]], Any]] = {
     "tensor": lambda name, tensors: tensors[name],
     "dict": lambda pairs, tensors: {key: _decode(item, tensors) for key, item in pairs},
     "list": lambda items, tensors: [_decode(item, tensors) for item in items],
@@ -363,7 +422,7 @@ _CONTAINERS: dict[str, Callable[[Any, dict[str, Tensor]], Any]] = {
 }
 
 
-def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _decode(value: Any, tensors: Mapping[str, Tensor | None]) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

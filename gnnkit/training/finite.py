@@ -198,7 +198,7 @@ class Guard(Callback):
         if self.on_nan != "rollback" or self.rollbacks == MAX_ROLLBACKS or self.last is None:
             raise UserError(self._message(module, found or list(enumerate(places))))
         self.rollbacks += 1
-        _roll_back(resume.load(str(self.last)), trainer, module)
+        _roll_back(resume.load(str(self.last), comm.rank), trainer, module)
         ranks = _names([rank for rank, _ in found])
         _tell(module, f"trainer.on_nan=rollback: not finite on {ranks}, back to {self.last} at half the learning rate")
 

@@ -57,7 +57,9 @@ class Saved(RankState):
     step: int  # of this epoch, that comes next
     global_step: int
     identity: dict[str, Kept]
-    workers: list[Tensor] | None  # [world_size] packed `RankState`, where ranks differ. Empty: the leader's, or lost
+    # [world_size] packed `RankState`, where ranks differ.
+    # Empty: the leader's, or lost. None: not read.
+    workers: list[Tensor | None] | None
     path: str  # of the file
     damaged: list[str]  # messages on newer files
 
@@ -104,17 +106,25 @@ def position(path: Path) -> tuple[int, int, int] | None:
     return (epoch, step, steps) if saved.keys() >= set(names) else None
 
 
-def load(path: str) -> Saved:
+def load(path: str, rank: int | None = None) -> Saved:
     """Loads the checkpoint at `path`, or the newest whole one of the run folder `path`.
 
     Raises `UserError` that names `trainer.resume` for anything else.
+
+    Args:
+        path: The JSON file, or the run folder.
+        rank: Whose state is read, where ranks differ. Default: the leader's.
     """
+
+    def of_others(name: str) -> bool:
+        return name.startswith("/workers/") and name != f"/workers/{rank}"
+
     file, damaged = Path(path), list[str]()
     try:
         if Path(path).is_dir():
-            saved, file, damaged = checkpoint.load_whole(file / FILE)
+            saved, file, damaged = checkpoint.load_whole(file / FILE, of_others)
         else:
-            saved = checkpoint.load(file)
+            saved = checkpoint.load(file, of_others)
     except UserError as error:
         raise UserError(f"trainer.resume={path}: {error}") from error
     if not isinstance(saved, dict) or not saved.keys() >= _PARTS.keys():
@@ -235,6 +245,7 @@ class Resume(Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
         restore_optimisation(self.own, trainer, module, self.path)
+        del self.own, self.saved  # as much memory as all that is trained
 
     def _check_alike(self, worker: Worker) -> None:
         """Raises `UserError` where hosts see other run folders. Collective."""
@@ -357,13 +368,14 @@ def own_state(saved: Saved, module: TrainingModule) -> RankState:
 
     A worker that was lost goes on from the leader's part.
     """
-    workers: list[Tensor] | None = saved["workers"]
-    if workers is None:
+    if saved["workers"] is None:
         return saved
     rank = module.worker.comm.rank
-    if rank and not len(workers[rank]):
+    packed = saved["workers"][rank]
+    assert packed is not None, f"the checkpoint was read without the state of rank {rank}"
+    if rank and not len(packed):
         return saved | {"strategy": {}}
-    own: RankState = checkpoint.unpack(workers[rank]) if len(workers[rank]) else saved
+    own: RankState = checkpoint.unpack(packed) if len(packed) else saved
     if own["shard"] != fingerprint(module.worker.shard):
         raise UserError(f"partition: workers of the checkpoint {saved['path']} had other nodes: cut the graph alike")
     return own

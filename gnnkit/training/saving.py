@@ -1,14 +1,17 @@
 """Checkpoints of a run: when they are saved, and the thread that writes them.
 
 The training thread copies the state between two steps. Files are written beside the
-next steps.
+next steps. Where ranks hold different states, the leader receives these piece by piece
+while the file is written, and holds at most one beside its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,11 +21,13 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import Identity, Position, state
 
+PIECE = 1 << 24  # bytes of a state that travel at a time
 GRACE = 1.5  # seconds that a run which is broken off waits for the checkpoint at hand. The launcher waits 2 s
 
 
@@ -71,15 +76,52 @@ class Checkpoints:
         module.settle()
         own = state(trainer, module)
         _check_finite(own)
-        workers = None
-        if _differs(module):
-            others = checkpoint.pack(own) if comm.rank else torch.empty(0, dtype=torch.uint8)
-            workers = comm.gather(others.to(comm.device))
+        saved: dict[str, Any] = {}
         if comm.rank == 0:
             place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
             self.wait()  # before the copy, so that memory holds one
-            saved = {**place, "identity": self.identity.to_dict(), **checkpoint.copied(own), "workers": workers}
+            saved = {**place, "identity": self.identity.to_dict(), **checkpoint.copied(own), "workers": None}
+        if _differs(module):
+            others = checkpoint.pack(own) if comm.rank else torch.empty(0, dtype=torch.uint8)
+            while not self._save_all(comm, saved, others):
+                pass  # a worker has died meanwhile, and the others go on: again, without it
+        elif comm.rank == 0:
             self._thread.begin(lambda: checkpoint.save(saved, self.path, self.keep, self.writer))
+
+    def _save_all(self, comm: Communicator, saved: dict[str, Any], packed: Tensor) -> bool:
+        """Sends all states to the leader, which writes each piece as it comes.
+
+        Collective. Returns whether all came whole.
+
+        Args:
+            comm: The ranks.
+            saved: What the leader writes beside.
+            packed: [num_bytes] uint8. The state of this rank, empty on the leader.
+        """
+        sizes = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
+        sizes[comm.rank] = len(packed)
+        lengths: list[int] = comm.all_reduce(sizes).tolist()
+        pieces = Pieces(max(lengths))
+        if comm.rank == 0:
+            self._thread.begin(lambda: self._write(saved, lengths, pieces))
+        try:
+            is_whole = _gathered(comm, packed, lengths, pieces)
+        except BaseException:
+            pieces.end()
+            raise
+        if not comm.broadcast(torch.tensor([int(is_whole)], device=comm.device), src=0):
+            pieces.end()
+            self._thread.join()
+            return False
+        return True
+
+    def _write(self, saved: dict[str, Any], lengths: Sequence[int], pieces: Pieces) -> None:
+        workers = [checkpoint.Streamed(size, pieces.take(size)) for size in lengths]
+        try:
+            with contextlib.suppress(PiecesEnd):  # the training thread says why
+                checkpoint.save({**saved, "workers": workers}, self.path, self.keep, self.writer)
+        finally:
+            pieces.end()
 
     def wait(self) -> None:
         """Waits until the last checkpoint is on the disk. Raises the error of writing.
@@ -93,6 +135,49 @@ class Checkpoints:
         """Raises the error of writing, if there was one."""
         if self._thread.error is not None:
             raise self._thread.error
+
+
+class PiecesEnd(Exception):
+    """No piece comes any more."""
+
+
+class Pieces:
+    """Tensors on their way from the training thread to the writer."""
+
+    def __init__(self, room: int) -> None:
+        """Makes the way.
+
+        Args:
+            room: Bytes that may wait for the writer, and one tensor beside.
+        """
+        self._room, self._waiting, self._ended = room, deque[Tensor](), False
+        self._changed = threading.Condition()
+
+    def put(self, piece: Tensor) -> None:
+        """Adds a tensor, when there is room. Drops it after the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or sum(map(len, self._waiting)) < self._room)
+            self._waiting.append(piece)
+            self._changed.notify_all()
+
+    def take(self, size: int) -> Iterator[Tensor]:
+        """Yields tensors of `size` bytes together. Raises `PiecesEnd` after the end."""
+        while size:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or self._waiting)
+                if self._ended:
+                    raise PiecesEnd
+                piece = self._waiting.popleft()
+                self._changed.notify_all()
+            size -= len(piece)
+            yield piece
+
+    def end(self) -> None:
+        """Ends all waits. Nothing happens where all was taken."""
+        with self._changed:
+            self._ended = True
+            self._waiting.clear()
+            self._changed.notify_all()
 
 
 class Writer:
@@ -146,6 +231,23 @@ class PeriodicCheckpoint(Callback):
         self.checkpoints.look()
         if self.steps and done % self.steps == 0 and done < len(module.loader):
             self.checkpoints.save(trainer, module, (trainer.current_epoch, done))
+
+
+def _gathered(comm: Communicator, packed: Tensor, lengths: Sequence[int], pieces: Pieces) -> bool:
+    """Moves the states of all ranks to the leader. Returns there whether all came.
+
+    Collective. A worker that is gone sends nothing, where others go on without it.
+    """
+    is_whole = True
+    for rank, length in enumerate(lengths):
+        for begin in range(0, length, PIECE):
+            end = min(begin + PIECE, length)
+            own = packed[begin:end] if comm.rank == rank else packed[:0]
+            if found := comm.gather(own.to(comm.device)):
+                is_whole = is_whole and len(found[rank]) == end - begin
+                if is_whole:
+                    pieces.put(found[rank].cpu())
+    return is_whole
 
 
 def _differs(module: TrainingModule) -> bool:

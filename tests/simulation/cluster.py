@@ -396,7 +396,7 @@ class Actor:
 
         def tell() -> None:
             self.cluster.world.until(lambda: agent.exitcode is not None, agent.died, None)
-            lost = {"lost": f"the agent on host {self.host.number} died"}
+            lost = {"lost": "its agent died"}
             self._answer(reference, lost if agent.report is None else json.loads(agent.report))
 
         agent.begin(main)

@@ -35,7 +35,7 @@ from tests.simulation.cluster import (
     after,
     fake_ray,
 )
-from tests.simulation.disk import Disk
+from tests.simulation.disk import Disk, safe_open
 from tests.simulation.world import Signal, Task, World, play
 
 END = 900.0  # seconds after which a run hangs
@@ -481,6 +481,7 @@ class Story:
             (saving, "threading", SimpleNamespace(Thread=PlayedThread)),
             (saving, "state", _state),
             (saving, "checkpoint", saved),
+            (checkpoint, "safe_open", safe_open),
             (child, "os", SimpleNamespace(kill=kill, getpid=lambda: 1)),
             (group, "connection", SimpleNamespace(wait=wait)),
             (group, "is_stopped", self._is_stopped),

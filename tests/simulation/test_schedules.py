@@ -68,16 +68,15 @@ class Patched:
         self.set(storage, "_sync", lambda path: None if path.is_dir() else sync(path))
 
     def names_come_before_tensors(self) -> None:
-        write, late = checkpoint.write_atomically, list[Any]()
+        put, write, late = checkpoint.put_in_place, checkpoint.write_atomically, list[Any]()
 
-        def reordered(path: Any, *content: Any, within: Any = None) -> None:
-            late.append((path, content, within))
-            if path.name == "last.json":
-                for each in reversed(late):
-                    write(each[0], *each[1], within=each[2])
-                late.clear()
+        def written(path: Any, *content: Any, within: Any = None) -> None:
+            write(path, *content, within=within)
+            while late:
+                put(*late.pop())
 
-        self.set(checkpoint, "write_atomically", reordered)
+        self.set(checkpoint, "put_in_place", lambda *files: late.append(files))
+        self.set(checkpoint, "write_atomically", written)
 
     def files_are_written_in_place(self) -> None:
         def write(path: Any, *content: Any, within: Any = None) -> None:

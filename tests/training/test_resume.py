@@ -125,7 +125,7 @@ def train(
     )
     batches = Batches()
     callbacks: list[Any] = [batches] + ([KeepAll(folder, case.steps)] if folder else [])
-    again = [resume.Resume(resume.load(str(resumed)), IDENTITY)] if resumed else []
+    again = [resume.Resume(resume.load(str(resumed), comm.rank), IDENTITY)] if resumed else []
     keys = {"max_epochs": case.epochs, "check_val_every_n_epoch": case.check_val, "logger": False}
     with comm.mailbox() as mailbox:
         sync = case.sync()

@@ -139,6 +139,111 @@ def test_a_run_that_is_broken_off_waits_a_moment_for_the_checkpoint_at_hand(
     assert checkpoint.load(broken_off("last.json"))["epoch"] == 1
 
 
+class Leader:
+    """The communicator of rank 0 of three. The others' states have 40 and 100 bytes."""
+
+    rank, world_size, device = 0, 3, torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.sizes, self.gathers, self.fails = [0, 40, 100], 0, lambda: None
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        self.left = [torch.full((size,), rank, dtype=torch.uint8) for rank, size in enumerate(self.sizes)]
+        return torch.tensor(self.sizes)
+
+    def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        self.gathers += 1
+        self.fails()
+        rank = next(rank for rank, packed in enumerate(self.left) if len(packed))
+        piece, self.left[rank] = self.left[rank][: saving.PIECE], self.left[rank][saving.PIECE :]
+        return [piece if number == rank and self.sizes[rank] else piece[:0] for number in range(3)]
+
+    def broadcast(self, x: torch.Tensor, *, src: int) -> torch.Tensor:
+        return x
+
+
+@pytest.fixture
+def led(alone: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The leader of ranks whose states differ, and travel in pieces of 16 bytes."""
+    monkeypatch.setattr(saving, "PIECE", 16)
+    alone.worker.comm, alone.strategy.steps.drift = Leader(), True
+    return alone
+
+
+def states_in(path: Path) -> list[list[int]]:
+    return [packed.tolist() for packed in checkpoint.load(path)["workers"]]
+
+
+def test_states_of_other_ranks_come_piece_by_piece_while_the_file_is_written(tmp_path: Path, led: Any) -> None:
+    with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
+        checkpoints.save(led, led, (1, 0))
+    assert states_in(checkpoints.path) == [[], [1] * 40, [2] * 100]
+    assert led.worker.comm.gathers == 3 + 7
+
+
+def test_the_leader_takes_no_more_than_one_state_before_the_disk(tmp_path: Path, led: Any, disk: Disk) -> None:
+    with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
+        led.worker.comm.sizes = [0, 100, 100]
+        thread = threading.Thread(target=checkpoints.save, args=(led, led, (1, 0)))
+        thread.start()
+        time.sleep(0.1)
+        assert 16 * led.worker.comm.gathers < 100 + 2 * 16
+        disk.goes.release()
+        thread.join()
+    assert states_in(checkpoints.path) == [[], [1] * 100, [2] * 100]
+
+
+def test_a_disk_that_fails_does_not_hold_up_the_states_of_others(
+    tmp_path: Path, led: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(OSError, match="No space left"), Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
+        checkpoints.save(led, led, (1, 0))
+    assert led.worker.comm.gathers == 10
+
+
+def test_a_save_that_is_broken_off_keeps_the_checkpoint_before(tmp_path: Path, led: Any) -> None:
+    """As where a peer dies, or the run is told to end."""
+
+    def fails() -> None:
+        if led.worker.comm.gathers == 15:
+            raise SystemExit(143)
+
+    led.worker.comm.fails = fails
+    checkpoints = Checkpoints(tmp_path / "last.json", IDENTITY)
+    checkpoints.save(led, led, (1, 0))
+    begun = time.monotonic()
+    with pytest.raises(SystemExit), checkpoints:
+        checkpoints.save(led, led, (2, 0))
+    assert time.monotonic() - begun < 1
+    assert checkpoint.load(checkpoints.path)["epoch"] == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_worker_that_dies_while_its_state_travels_is_left_out(tmp_path: Path, led: Any) -> None:
+    """Where the others go on without it."""
+
+    def fails() -> None:
+        if led.worker.comm.gathers == 2:
+            led.worker.comm.sizes = [0, 0, 100]
+
+    led.worker.comm.fails = fails
+    with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
+        checkpoints.save(led, led, (1, 0))
+    assert states_in(checkpoints.path) == [[], [], [2] * 100]
+
+
+def test_tensors_that_are_left_in_the_file_are_none(tmp_path: Path, led: Any) -> None:
+    with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
+        checkpoints.save(led, led, (1, 0))
+    found = checkpoint.load(checkpoints.path, lambda name: name == "/workers/2")
+    assert found["workers"][1].tolist() == [1] * 40
+    assert found["workers"][2] is None
+
+
 @pytest.mark.parametrize("dtype", [t for t in checkpoint._TYPES if t not in (torch.float8_e4m3fn, torch.float8_e5m2)])
 def test_tensors_of_all_types_and_shapes_are_files_of_safetensors(tmp_path: Path, dtype: torch.dtype) -> None:
     x = (torch.arange(6) % 2).to(dtype)

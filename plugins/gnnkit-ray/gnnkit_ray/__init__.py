@@ -26,7 +26,7 @@ from gnnkit.ranges import MAX_COUNT, real, whole
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 
 POLL = 0.2  # seconds between two looks
-GRACE = 1.5  # seconds for the reports of other nodes after a failure
+GRACE = 5.0  # seconds for the report of the cause, whose agent ends its ranks first
 LOOK = 5.0  # seconds after which the nodes are counted again, while there is no room
 STARTING = 180.0  # seconds for agents to start, on nodes that may be busy
 ENDING = 8.0  # seconds for agents to let ranks save and end
@@ -199,8 +199,6 @@ class _Run:
 
     def results(self, meanwhile: Callable[[], None]) -> dict[int, list[Any]]:
         """Returns the results by process. No rank is left on a node that answers."""
-        import ray
-
         pending: dict[Any, int] = {}
         try:
             self._agents = [node.agent() for node in self._nodes]
@@ -208,18 +206,14 @@ class _Run:
             while pending:
                 self._look(pending)
                 meanwhile()
-                if why := self._lost():
-                    raise RankError(why, Failure(cause=why))
-                if any("results" not in report for report in self._reports.values()):
-                    self._hear_others(pending)
-                    raise self._failure()
+                if (why := self._lost()) or self._failed():
+                    at = time.monotonic()
+                    if why is None:
+                        self._hear_others(pending)
+                    self._end(pending)
+                    raise self._failure(at) if why is None else self._loss(why, at)
         finally:
-            for agent in self._agents:
-                agent.stop.remote()
-            if pending:
-                ray.wait(list(pending), num_returns=len(pending), timeout=ENDING)
-            for agent in self._agents:
-                ray.kill(agent)
+            self._end(pending)
         found = [report["results"] for report in self._reports.values()]
         return {int(process): result for results in found for process, result in results.items()}
 
@@ -250,14 +244,31 @@ class _Run:
         for done in ray.wait(list(pending), timeout=POLL)[0]:
             number = pending.pop(done)
             try:
-                self._reports[number] = ray.get(done)
+                report = ray.get(done)
             except ray.exceptions.RayError as error:
-                self._reports[number] = {"lost": f"{self._name(number)} is lost: {type(error).__name__}"}
+                report = {"lost": type(error).__name__}
+            if "lost" in report:
+                report = {"lost": f"{self._name(number)} is lost: {report['lost']}"}
+            self._reports[number] = report
 
     def _hear_others(self, pending: dict[Any, int]) -> None:
+        """Waits a moment for reports of other nodes, if none tells the cause yet."""
         deadline = time.monotonic() + GRACE
+        while pending and time.monotonic() < deadline and all(map(_lost_peer, self._failed())):
+            self._look(pending)
+
+    def _end(self, pending: dict[Any, int]) -> None:
+        """Ends all ranks and agents, and hears how ranks have ended."""
+        import ray
+
+        for agent in self._agents:
+            agent.stop.remote()
+        deadline = time.monotonic() + ENDING
         while pending and time.monotonic() < deadline:
             self._look(pending)
+        for agent in self._agents:
+            ray.kill(agent)
+        self._agents = []
 
     def _lost(self) -> str | None:
         """Names a node that is dead, or that the cluster is about to take away."""
@@ -272,19 +283,31 @@ class _Run:
         names = self._ranks.names[first : first + self._nodes[number].processes]
         return f"Ray's node {self._ids[number][:8]} ({names[0]}{f' to {names[-1]}' if len(names) > 1 else ''})"
 
-    def _failure(self) -> Exception:
+    def _failed(self) -> list[dict[str, Any]]:
+        return [report for report in self._reports.values() if "results" not in report]
+
+    def _loss(self, why: str, at: float) -> RankError:
+        """Returns the error of a lost node, at the step that ranks of others tell."""
+        told = [report.get("failure", {}) for report in self._failed()]
+        step, epoch = max(((each.get("step") or 0, each.get("epoch")) for each in told), default=(0, None))
+        return RankError(why, Failure(cause=why, step=step or None, epoch=epoch, at=at))
+
+    def _failure(self, at: float) -> Exception:
         """Returns the error of the node whose failure no other one explains."""
-        failed = [report for report in self._reports.values() if "results" not in report]
-        cause = min(
-            failed, key=lambda report: (report.get("failure", {}).get("lost_peer", False), "lost" not in report)
-        )
+        failed = self._failed()
+        cause = min(failed, key=lambda report: (_lost_peer(report), "lost" not in report))
         if "lost" in cause:
-            return RankError(cause["lost"], Failure(cause=cause["lost"]))
+            return self._loss(cause["lost"], at)
         if cause["mendable"]:
             return UserError(cause["error"])
         others = [report["error"].partition("\n")[0] for report in failed if report is not cause and "error" in report]
-        parts = {name: value for name, value in cause["failure"].items() if name != "at"}  # of another machine's clock
-        return RankError("\n".join([cause["error"], *others]), Failure(**parts))
+        failure = Failure(**{**cause["failure"], "at": at})  # agents tell it by another machine's clock
+        return RankError("\n".join([cause["error"], *others]), failure)
+
+
+def _lost_peer(report: dict[str, Any]) -> bool:
+    """Says whether ranks of another node may be the cause of a failure."""
+    return bool(report.get("failure", {}).get("lost_peer", False))
 
 
 def _nodes() -> list[dict[str, Any]]:

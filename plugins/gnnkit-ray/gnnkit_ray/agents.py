@@ -65,7 +65,7 @@ class Agent:
                 if self._stopped:
                     self.stop()
                 text = report.read()
-        return dict(json.loads(text)) if text else {"lost": f"the agent on {socket.gethostname()} died"}
+        return dict(json.loads(text)) if text else {"lost": "its agent died"}
 
     def stop(self) -> None:
         """Lets the ranks save a checkpoint and end."""

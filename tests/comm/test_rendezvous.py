@@ -1,0 +1,38 @@
+"""Where ranks meet, and what they say when one does not come or is lost there."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from gnnkit.comm.mailbox import PeerLost
+from gnnkit.comm.rendezvous import FILE, absence_told
+from gnnkit.errors import UserError
+
+
+def wait_at_store(seconds: float, *, dies: bool) -> None:
+    """Waits for a rank that never comes, at the store of rank 0, which may die."""
+    deadline = timedelta(seconds=seconds)
+    kept: list[Any] = [dist.TCPStore("127.0.0.1", 0, 2, True, deadline, wait_for_workers=False)]
+    other = dist.TCPStore("127.0.0.1", kept[0].port, 2, False, deadline)
+    if dies:
+        threading.Timer(0.05, kept.clear).start()
+    with absence_told(2, seconds):
+        other.get("never set")
+
+
+def test_rank_0_that_dies_in_the_meeting_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no mistake of the user, who would have to start the run again."""
+    monkeypatch.delenv(FILE, raising=False)
+    with pytest.raises(PeerLost, match=r"^lost its peer rank 0 while the ranks met at .*closed"):
+        wait_at_store(5, dies=True)
+
+
+def test_a_rank_that_does_not_come_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FILE, raising=False)
+    with pytest.raises(UserError, match=r"^not all of 2 ranks met at .*start all of them"):
+        wait_at_store(0.1, dies=False)
