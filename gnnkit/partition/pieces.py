@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats, Graph, Ids
+from gnnkit.graph import Floats, Graph, Ids, feature_arrays
+from gnnkit.graph.features import SCALES
 from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
 from gnnkit.partition.shard import Shard, grouped
@@ -28,7 +29,7 @@ def write_shards(graph: Graph, partition: Partition, root: Path, edges: int) -> 
     Yields each shard, mapped. Raises `UserError` for a grid other than P x 1 x 1.
 
     Args:
-        graph: Mapped, with dense features and without types of edges.
+        graph: Mapped, with dense or packed features and without types of edges.
         partition: Owners of nodes.
         root: Folder of the shards.
         edges: Edges that are held in memory at the same time, about.
@@ -85,13 +86,16 @@ def _write_nodes(graph: Graph, owned: Ids, shared: dict[str, Array], folder: Pat
         save_array(folder / f"{name}.npy", owned)
     for name, values in {**shared, "labels": graph.labels, "split": graph.split}.items():
         save_array(folder / f"{name}.npy", values[owned])
-    features = np.asarray(graph.features)
-    rows = Rows(folder / "features.npy", features.dtype, features.shape[1:])
-    step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
-    for first in range(0, len(owned), step):
-        rows.append(features[owned[first : first + step]])
-        forget_pages(features)
-    rows.finish()
+    for name, values in feature_arrays(graph.features).items():
+        if name in SCALES:
+            save_array(folder / f"{name}.npy", values)
+            continue
+        rows = Rows(folder / f"{name}.npy", values.dtype, values.shape[1:])
+        step = max(_ROW_BYTES // max(values[:1].nbytes, 1), 1)
+        for first in range(0, len(owned), step):
+            rows.append(values[owned[first : first + step]])
+            forget_pages(values)
+        rows.finish()
 
 
 def _write_edges(graph: Graph, partition: Partition, owned: Ids, edges: int, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.graph import Graph, PackedFeatures, SparseFeatures
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.plan.choose import Decision, describe
@@ -40,10 +40,10 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     """
     found = with_names(settings, graph)
     try:
-        whole, links, told = _trained(settings, found, folder)
+        whole, links, told, rounded = _trained(settings, found, folder)
         why_not = None
     except UserError as error:  # a graph that is measured, and that no run trains on so far
-        whole, links, told = named(load(settings, found), folder), None, []
+        whole, links, told, rounded = named(load(settings, found), folder), None, [], ""
         why_not = str(error)
     kept = Kept(settings.cache, whole)
     chosen = kept_partition(kept, settings)
@@ -52,7 +52,7 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     quality.save(folder / PARTITION)
     if why_not is None:
         _save_shared(settings, whole, links, folder)
-        manifest(settings, asked, found, whole, links, quality, folder).save(folder)
+        manifest(settings, asked, found, whole, links, quality, folder, rounded).save(folder)
         told = [*told, f"store: dataset=store dataset.root={folder} trains from it"]
     else:
         told = [f"store: none is written, as no run would read it: {why_not}"]
@@ -61,8 +61,10 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     return {"summary": "\n".join(lines), **quality.to_dict()}
 
 
-def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | None, list[str]]:
+def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | None, list[str], str]:
     """Returns the graph as runs read it, the edges to predict, and lines for people.
+
+    The last line, if any, says what rounding features saves and costs.
 
     Features stay sparse where these may be, as ranks that read dense rows fill in the
     zeros of their own.
@@ -72,8 +74,12 @@ def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Lin
     graph, links = task.prepare(named(load(settings, graph), folder))
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)
-    graph, lines = with_kept(graph, settings.input_rows, sparse=True)
-    return graph, links, [*told, *lines]
+    graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
+    rounded = "" if settings.features.dtype == "as_is" else "".join(lines)
+    store = settings.dataset.create().store_folder
+    if not rounded and store is not None and isinstance(graph.features, PackedFeatures):
+        rounded = Manifest.load(store).packed
+    return graph, links, [*told, *lines], rounded
 
 
 def _saved(shard: Shard, folder: Path) -> Shard:
@@ -97,6 +103,7 @@ def manifest(
     links: Links | None,
     quality: Quality,
     folder: Path,
+    packed: str,
 ) -> Manifest:
     """Describes a store whose parts are written.
 
@@ -108,6 +115,7 @@ def manifest(
         links: The edges to predict.
         quality: The measured partition.
         folder: The store.
+        packed: What rounded features save and cost, for people.
     """
     decision = Decision.of(settings, graph, quality, compares=False)
     whole = Manifest(
@@ -132,6 +140,7 @@ def manifest(
             "vertex_cut": quality.partition.edge_cell is not None,
         },
         files={},
+        packed=packed,
     )
     return replace(without_pairs(whole, folder), files=files_of(folder, IDS))
 
