@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Floats, Graph, SparseFeatures
+from gnnkit.graph import Features, Floats, Graph, PackedFeatures, SparseFeatures
 from gnnkit.prepare.packed import packed
 from gnnkit.ranges import one_line
 from gnnkit.settings import Settings
@@ -101,7 +101,7 @@ def with_kept(graph: Graph, rows: str, sparse: bool, dtype: str) -> tuple[Graph,
         sparse: Whether strategy and model read sparse rows.
         dtype: One of DTYPES, of dense rows.
     """
-    if dtype != "as_is":
+    if dtype != "as_is" or isinstance(graph.features, PackedFeatures):
         return packed(_dense(graph), dtype)
     width = graph.features.shape[1]
     if not sparse or (rows == "auto" and width < MIN_WIDTH):

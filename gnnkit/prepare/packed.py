@@ -130,14 +130,18 @@ class Packer:
 def packed(graph: Graph, kind: str) -> tuple[Graph, list[str]]:
     """Rounds dense features of a graph. Also returns a line for people.
 
-    Features of a store that are packed already stay as they are.
+    Features of a store that are rounded so already stay. Raises `UserError` for others.
 
     Args:
         graph: The graph, with the features that models read.
         kind: The value of features.dtype.
     """
     rows = graph.features
-    if kind == "as_is" or isinstance(rows, PackedFeatures) or not all(rows.shape):
+    if isinstance(rows, PackedFeatures) and rows.name != kind:
+        raise UserError(
+            f"features.dtype={kind}: the store keeps rows in {rows.name}: leave the key out, or name the data set itself"
+        )
+    if isinstance(rows, PackedFeatures) or not all(rows.shape):
         return graph, []
     dense = np.asarray(rows)
     columns = Columns.of(piece for _, piece in _pieces(dense))

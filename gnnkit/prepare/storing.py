@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, PackedFeatures, SparseFeatures
+from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.plan.choose import Decision, describe
@@ -41,6 +41,9 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     found = with_names(settings, graph)
     try:
         whole, links, told, rounded = _trained(settings, found, folder)
+        store = None if graph is not None else settings.dataset.create().store_folder
+        if store is not None and not rounded:  # its rows are rounded already
+            rounded = Manifest.load(store).packed
         why_not = None
     except UserError as error:  # a graph that is measured, and that no run trains on so far
         whole, links, told, rounded = named(load(settings, found), folder), None, [], ""
@@ -76,9 +79,6 @@ def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Lin
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
     rounded = "" if settings.features.dtype == "as_is" else "".join(lines)
-    store = settings.dataset.create().store_folder
-    if not rounded and store is not None and isinstance(graph.features, PackedFeatures):
-        rounded = Manifest.load(store).packed
     return graph, links, [*told, *lines], rounded
 
 
