@@ -26,7 +26,7 @@ from gnnkit.prepare.inputs import IDS, check_width, degree_features
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.packed import Columns, Packer
 from gnnkit.prepare.scale import Scale, choose
-from gnnkit.prepare.storing import manifest
+from gnnkit.prepare.storing import manifest, of_ranges
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.rows import Rows
@@ -61,15 +61,17 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     chosen = settings.partition
     grid = make_grid(chosen.grid, settings.workers, chosen.replication)
     partition = _assigned(chosen.nodes.create(), raw, graph, grid, room)
-    shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE))
+    holds_graph = settings.strategy.name == AUTO or settings.create_strategy().reads.graph
+    rows = not (holds_graph and of_ranges(graph, partition))
+    shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE), rows=rows)
     quality = measure(graph, partition, shards)
     quality.save(folder / PARTITION)
-    if settings.strategy.name != AUTO and not settings.create_strategy().reads.graph:
+    if not holds_graph:
         shutil.rmtree(folder / PARTS / GRAPH)
     phase("writing the manifest")
     store = settings.dataset.create().store_folder
     source = settings.dataset.name if store is None else Manifest.load(store).source
-    replace(manifest(settings, asked, raw, graph, None, quality, folder, rounded), source=source).save(folder)
+    replace(manifest(settings, asked, raw, graph, None, quality, folder, rounded, rows), source=source).save(folder)
     shutil.rmtree(found.parent)
     lines = [*describe(graph, settings, partition), *quality.table(), *told]
     lines.append(f"store: dataset=store dataset.root={folder} trains from it")

@@ -11,6 +11,7 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.plan.choose import Decision, describe
@@ -50,12 +51,17 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
         why_not = str(error)
     kept = Kept(settings.cache, whole)
     chosen = kept_partition(kept, settings)
-    saved = None if why_not else (_saved(shard, folder) for shard in cut_all(whole, chosen))
+    holds_graph = settings.strategy.name != AUTO and settings.create_strategy().reads.graph
+    rows = not (holds_graph and of_ranges(whole, chosen))
+    saved = None if why_not else (_saved(shard, folder, rows) for shard in cut_all(whole, chosen))
     quality = measure(whole, chosen, saved)
     quality.save(folder / PARTITION)
     if why_not is None:
-        _save_shared(settings, whole, links, folder)
-        manifest(settings, asked, found, whole, links, quality, folder, rounded).save(folder)
+        if links is not None:
+            links.save(folder / PARTS / LINKS)
+        if holds_graph:
+            whole.save(folder / PARTS / GRAPH)
+        manifest(settings, asked, found, whole, links, quality, folder, rounded, rows).save(folder)
         told = [*told, f"store: dataset=store dataset.root={folder} trains from it"]
     else:
         told = [f"store: none is written, as no run would read it: {why_not}"]
@@ -82,17 +88,19 @@ def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Lin
     return graph, links, [*told, *lines], rounded
 
 
-def _saved(shard: Shard, folder: Path) -> Shard:
-    shard.save(folder / PARTS / str(shard.rank))
+def _saved(shard: Shard, folder: Path, rows: bool) -> Shard:
+    kept = shard if rows else replace(shard, features=shard.features[:0])
+    kept.save(folder / PARTS / str(shard.rank))
     return shard
 
 
-def _save_shared(settings: Settings, graph: Graph, links: Links | None, folder: Path) -> None:
-    """Saves what all ranks read: the edges to predict, and the graph of a strategy."""
-    if links is not None:
-        links.save(folder / PARTS / LINKS)
-    if settings.strategy.name != AUTO and settings.create_strategy().reads.graph:
-        graph.save(folder / PARTS / GRAPH)
+def of_ranges(graph: Graph, partition: Partition) -> bool:
+    """Says whether rows of each part are a range of the graph's, in one file.
+
+    Parts of a store that holds the graph then need no rows of their own.
+    """
+    owners = partition.node_rank
+    return not isinstance(graph.features, SparseFeatures) and bool((owners[1:] >= owners[:-1]).all())
 
 
 def manifest(
@@ -104,6 +112,7 @@ def manifest(
     quality: Quality,
     folder: Path,
     packed: str,
+    rows: bool,
 ) -> Manifest:
     """Describes a store whose parts are written.
 
@@ -116,6 +125,7 @@ def manifest(
         quality: The measured partition.
         folder: The store.
         packed: What rounded features save and cost, for people.
+        rows: Whether parts have rows of features. False: ranges of the graph's.
     """
     decision = Decision.of(settings, graph, quality, compares=False)
     whole = Manifest(
@@ -134,6 +144,7 @@ def manifest(
         inputs=json.loads((folder / INPUTS).read_bytes()),
         holds={
             "graph": (folder / PARTS / GRAPH).exists(),
+            "rows": rows,
             "links": links is not None,
             "sparse": isinstance(graph.features, SparseFeatures),
             "node_ids": found.node_ids is not None,

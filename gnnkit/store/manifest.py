@@ -38,7 +38,7 @@ class Manifest:
     coordination: Mapping[str, Any]  # coordination.json of a run
     picture: Mapping[str, Any]  # partition.json of a run
     inputs: Mapping[str, Any]  # inputs.json of a run: names and scale of columns
-    holds: Mapping[str, bool]  # graph: a whole one too. links, sparse, node_ids, vertex_cut
+    holds: Mapping[str, bool]  # graph: a whole one too. rows: of features, in parts. links, ...
     files: Mapping[str, tuple[int, str]]  # size and SHA-256 of each file of the parts
     packed: str  # what rounding features saves and costs, for people. Empty: these are as they were
 
