@@ -104,14 +104,15 @@ def _map(path: Path) -> Array:
 def mapped_file(array: Array) -> tuple[Path, int] | None:
     """Finds the file that an array is mapped from, and the place of its first number.
 
-    None for an array in memory, and for one that is a part of the mapped rows.
+    None for an array in memory, and for one that is no range of the mapped numbers.
     """
     owner: Any = array
-    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
+    while isinstance(owner, np.ndarray) and isinstance(owner.base, np.ndarray):
         owner = owner.base
-    if not isinstance(owner, np.memmap) or owner.filename is None or owner.nbytes != array.nbytes:
+    if not isinstance(owner, np.memmap) or owner.filename is None or not array.flags.c_contiguous:
         return None
-    return Path(owner.filename), owner.offset
+    begin = array.ctypes.data - owner.ctypes.data if array.size else 0
+    return Path(owner.filename), owner.offset + begin
 
 
 def expect_random_reads(array: Array | None) -> None:

@@ -41,6 +41,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.targets": ["labels"],
     "cache": ["", 3],
     "on_exists": ["keep", ""],
+    "features.dtype": ["float16", "fp8", "", None, 8],
     "features.place": ["ram", "", None],
     "features.cache": ["lots", "", "1XB", "-1GB", 2**61, None],
     "features.policy": ["fifo", "", None],

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gnnkit.engine import BlockLayers, Engine, Rows, ShardAdjacency
 from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
-from gnnkit.graph import SPLITS, Floats, Graph, Ids, SparseFeatures
+from gnnkit.graph import SPLITS, Features, Floats, Graph, Ids, SparseFeatures, kept_rows
 from gnnkit.kernels.products import fast_products
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.remote import FeatureStore, LearnedRows, TableFeatures
@@ -139,7 +139,7 @@ class ChunkEvaluation(Evaluation):
         num_layers: int = model.num_layers  # type: ignore[assignment]
         table = self._graph.features
         keeps = isinstance(table, SparseFeatures) or self._whole.disk is not None
-        features = self._whole.features if keeps else self._bounded(np.asarray(table))
+        features = self._whole.features if keeps else self._bounded(table)
         files: list[_Rows] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
@@ -233,9 +233,10 @@ class ChunkEvaluation(Evaluation):
         more = int(self.worker.comm.all_reduce(most).max()) - len(found)
         return found + [self.worker.owned[:0]] * more
 
-    def _bounded(self, table: Floats) -> FeatureStore:
+    def _bounded(self, table: Features) -> FeatureStore:
         """Reads rows of a large file by position: a mapped one would stay in memory."""
-        if table.nbytes <= self._memory or mapped_file(table) is None:
+        kept = kept_rows(table)
+        if kept.nbytes <= self._memory or mapped_file(kept) is None:
             return TableFeatures(table, None, self.worker.dtype, self.worker.device)
         return DiskFeatures(table, None, self.worker.dtype, self.worker.device, OnDisk(cache=0))
 

@@ -6,9 +6,11 @@ from gnnkit.graph.csc import CSC as CSC
 from gnnkit.graph.features import Features as Features
 from gnnkit.graph.features import SparseFeatures as SparseFeatures
 from gnnkit.graph.features import feature_arrays as feature_arrays
+from gnnkit.graph.features import kept_rows as kept_rows
 from gnnkit.graph.features import read_features as read_features
 from gnnkit.graph.graph import Graph as Graph
 from gnnkit.graph.labels import labelled as labelled
+from gnnkit.graph.packed import PackedFeatures as PackedFeatures
 from gnnkit.graph.schema import Schema as Schema
 from gnnkit.graph.split import SPLITS as SPLITS
 from gnnkit.graph.split import Split as Split

@@ -1,4 +1,4 @@
-"""Features of nodes: dense rows, or rows without their zeros."""
+"""Features of nodes: dense rows, packed rows, or rows without their zeros."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from gnnkit import checks
 from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
+from gnnkit.graph.packed import PackedFeatures
 from gnnkit.graph.types import Floats, Ids, set_fields, take
 
 _ELEMENTS = 1 << 22  # numbers of dense rows that are looked at together
 _MAX_COLUMNS = 2**31 - 1  # of sparse features
+DENSE, PACKED = "features", "feature_bits"  # arrays of rows in a folder
+SCALES = ("feature_scale", "feature_offset")  # beside packed rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +53,7 @@ class SparseFeatures:
         """Keeps the numbers of dense rows that are not 0."""
         if isinstance(features, SparseFeatures):
             return features
+        features = np.asarray(features)
         step = max(_ELEMENTS // max(features.shape[1], 1), 1)
         counts, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, features.dtype)]
         for start in range(0, len(features), step):
@@ -120,13 +124,16 @@ def normalized(rows: Floats) -> Floats:  # [n, width]
     return result
 
 
-Features = Floats | SparseFeatures  # of nodes: [num_nodes, width]
+Features = Floats | PackedFeatures | SparseFeatures  # of nodes: [num_nodes, width]
 
 
 def feature_arrays(features: Features) -> dict[str, Array]:
     """Returns the arrays that stand for features in a folder, by name."""
+    if isinstance(features, PackedFeatures):
+        scales = zip(SCALES, (features.scale, features.offset), strict=True)
+        return {PACKED: features.kept} | {name: each for name, each in scales if each is not None}
     if not isinstance(features, SparseFeatures):
-        return {"features": features}
+        return {DENSE: features}
     csr = features.csr
     return {
         "feature_indptr": csr.indptr,
@@ -136,10 +143,22 @@ def feature_arrays(features: Features) -> dict[str, Array]:
     }
 
 
+def kept_rows(features: Features) -> Array:  # [n, width]
+    """Returns the rows as they lie in memory or in a file: packed ones, or numbers.
+
+    Raises `UserError` for features without zeros.
+    """
+    if isinstance(features, SparseFeatures):
+        raise UserError("features without zeros are no table of rows: use input_rows=dense")
+    return features.kept if isinstance(features, PackedFeatures) else np.asarray(features)
+
+
 def read_features(arrays: Mapping[str, Array]) -> Features:
     """Returns the features of `feature_arrays`. Raises KeyError if one is missing."""
+    if PACKED in arrays:
+        return PackedFeatures(arrays[PACKED], *map(arrays.get, SCALES))
     if "feature_width" not in arrays:
-        return arrays["features"]
+        return arrays[DENSE]
     width = whole("feature_width", arrays["feature_width"].item(), 0)
     indptr, columns, values = (arrays[f"feature_{name}"] for name in ("indptr", "columns", "values"))
     return SparseFeatures(CSC(indptr, columns, values, width))
@@ -189,7 +208,7 @@ def features_of(name: str, values: object, num_rows: int) -> Floats:
 
 
 def node_features(features: Features, num_nodes: int) -> Features:
-    if not isinstance(features, SparseFeatures):
+    if not isinstance(features, PackedFeatures | SparseFeatures):
         return features_of("features", features, num_nodes)
     if len(features) != num_nodes:
         raise UserError(f"features has shape {list(features.shape)}, expected [{num_nodes}, any]")
@@ -197,7 +216,7 @@ def node_features(features: Features, num_nodes: int) -> Features:
 
 
 def rows_of(features: object) -> Features:
-    return features if isinstance(features, SparseFeatures) else checks.array("features", features)
+    return features if isinstance(features, PackedFeatures | SparseFeatures) else checks.array("features", features)
 
 
 def _by_column(csr: CSC) -> CSC:

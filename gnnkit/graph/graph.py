@@ -643,7 +643,7 @@ class Graph:
         """
         if isinstance(self.features, SparseFeatures):
             return replace(self, features=self.features.row_normalize())
-        return replace(self, features=normalized(self.features))
+        return replace(self, features=normalized(np.asarray(self.features)))
 
 
 def _names(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...] | None]:

@@ -135,6 +135,15 @@ _SPARSE_ROWS = Topic(
         "input_rows=sparse: {dense[0]} reads dense rows: use input_rows=auto": lambda s, p: _dense_readers(p),
     },
 )
+_ROUNDED_ROWS = Topic(
+    lambda s, p: s.features.dtype != "as_is",
+    {
+        "features.dtype={s.features.dtype}: input_rows=sparse keeps rows without zeros, and only dense rows are rounded: "
+        "leave one of the keys out": lambda s, p: s.input_rows == "sparse",
+        "features.dtype={s.features.dtype}: sampler={s.sampler.name} with these options compares features of all nodes "
+        "while it draws: leave features.dtype out": lambda s, p: p.sampler is not None and p.sampler.reads_features,
+    },
+)
 _PLACE = Topic(
     lambda s, p: s.features.place != "auto" or s.features.of_disk,
     {
@@ -146,8 +155,8 @@ _PLACE = Topic(
             s.features.place == "disk" and p.sampler is not None and p.sampler.reads_features
         ),
         "features.place=disk: trainer.precision=bf16-mixed rounds all features before the first step: use "
-        "trainer.precision=32 or features.place=mapped": lambda s, p: (
-            s.features.place == "disk" and s.trainer.precision == "bf16-mixed"
+        "features.dtype=bf16, trainer.precision=32 or features.place=mapped": lambda s, p: (
+            s.features.place == "disk" and s.trainer.precision == "bf16-mixed" and s.features.dtype != "bf16"
         ),
         "features.place=disk: {lacks[RowsOnDisk]}": lambda s, p: (
             s.features.place == "disk" and p.strategy.lacks(RowsOnDisk)
@@ -260,6 +269,7 @@ TOPICS = (
     _WRITE,
     _ACCUMULATE,
     _SPARSE_ROWS,
+    _ROUNDED_ROWS,
     _PLACE,
     _LEARNED_ROWS,
     _RELIEF,

@@ -154,7 +154,9 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
     if source.trains:
         graph, links = read(settings, graph)
     strategy: ExecutionStrategy = settings.create_strategy()
-    graph, kept = with_kept(graph, settings.input_rows, reads_sparse(settings, source, strategy))
+    graph, kept = with_kept(
+        graph, settings.input_rows, reads_sparse(settings, source, strategy), settings.features.dtype
+    )
     counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
     width, edge_width = graph_widths(counted_graph)
     widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, graph.num_relations)

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats, Graph, Ids
+from gnnkit.graph import Floats, Graph, Ids, feature_arrays
+from gnnkit.graph.features import SCALES
 from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
 from gnnkit.partition.shard import Shard, grouped
@@ -22,16 +23,17 @@ EDGE_BYTES = 64  # of memory for each edge of a piece
 _ROW_BYTES = 1 << 24  # bytes of rows that are copied at once
 
 
-def write_shards(graph: Graph, partition: Partition, root: Path, edges: int) -> Iterator[Shard]:
+def write_shards(graph: Graph, partition: Partition, root: Path, edges: int, *, rows: bool = True) -> Iterator[Shard]:
     """Cuts the shards of ranks 0, 1, ... as `cut_all` does, and writes each to `root`.
 
     Yields each shard, mapped. Raises `UserError` for a grid other than P x 1 x 1.
 
     Args:
-        graph: Mapped, with dense features and without types of edges.
+        graph: Mapped, with dense or packed features and without types of edges.
         partition: Owners of nodes.
         root: Folder of the shards.
         edges: Edges that are held in memory at the same time, about.
+        rows: Whether shards get rows of features. False: these have none.
     """
     grid = partition.grid
     if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
@@ -54,6 +56,7 @@ def write_shards(graph: Graph, partition: Partition, root: Path, edges: int) -> 
         with whole_folder(root / str(rank), {**scalars, "grid": asdict(grid)}) as folder:
             owned = by_rank[start[rank] : start[rank + 1]]
             _write_nodes(graph, owned, shared, folder)
+            _write_features(graph, owned if rows else owned[:0], folder)
             _write_edges(graph, partition, owned, edges, folder)
         yield Shard.trusted(root / str(rank))
 
@@ -85,13 +88,19 @@ def _write_nodes(graph: Graph, owned: Ids, shared: dict[str, Array], folder: Pat
         save_array(folder / f"{name}.npy", owned)
     for name, values in {**shared, "labels": graph.labels, "split": graph.split}.items():
         save_array(folder / f"{name}.npy", values[owned])
-    features = np.asarray(graph.features)
-    rows = Rows(folder / "features.npy", features.dtype, features.shape[1:])
-    step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
-    for first in range(0, len(owned), step):
-        rows.append(features[owned[first : first + step]])
-        forget_pages(features)
-    rows.finish()
+
+
+def _write_features(graph: Graph, nodes: Ids, folder: Path) -> None:
+    for name, values in feature_arrays(graph.features).items():
+        if name in SCALES:
+            save_array(folder / f"{name}.npy", values)
+            continue
+        rows = Rows(folder / f"{name}.npy", values.dtype, values.shape[1:])
+        step = max(_ROW_BYTES // max(values[:1].nbytes, 1), 1)
+        for first in range(0, len(nodes), step):
+            rows.append(values[nodes[first : first + step]])
+            forget_pages(values)
+        rows.finish()
 
 
 def _write_edges(graph: Graph, partition: Partition, owned: Ids, edges: int, folder: Path) -> None:

@@ -135,7 +135,7 @@ def prepare(asked: Preparation) -> dict[str, Any]:
         graph, links = read(settings, graph)
     elif needs.inputs:
         graph = with_inputs(graph, settings.inputs)
-    graph, lines = with_kept(graph, settings.input_rows, needs.sparse)
+    graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
     kept, read_at = Kept(settings.cache, graph), time.monotonic()
     phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
     shifted, note = rebalanced(settings, graph.num_nodes)
@@ -277,10 +277,15 @@ def why_fetched(settings: Settings) -> str:
     return f"strategy={settings.strategy.name}: owners send rows to the ranks whose batches read these rows"
 
 
+def rounds(settings: Settings) -> bool:
+    """Whether batches read features in bfloat16, and the graph keeps others."""
+    return settings.trainer.precision == "bf16-mixed" and settings.features.dtype != "bf16"
+
+
 def save_rounded(settings: Settings, graph: Graph, target: Path) -> None:
     """Saves features in bfloat16, where batches of all ranks read these."""
-    if settings.trainer.precision == "bf16-mixed":
-        save_arrays(target / ROUNDED, {"features": round_rows(np.asarray(graph.features))}, {})
+    if rounds(settings):
+        save_arrays(target / ROUNDED, {"features": round_rows(graph.features)}, {})
 
 
 def _share(settings: Settings, graph: Graph, partition: Partition, target: Path, *, edges: bool) -> Prepared:

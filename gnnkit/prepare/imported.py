@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,22 @@ from typing import Any
 import numpy as np
 
 from gnnkit.dataset.pieces import Room
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import CSC, Floats, Graph, PackedFeatures, feature_arrays
+from gnnkit.graph.features import DENSE, PACKED, SCALES
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid, make_grid
 from gnnkit.partition.pieces import EDGE_BYTES, NODE_BYTES, write_shards
 from gnnkit.partition.quality import measure
+from gnnkit.partition.shard import Shard
 from gnnkit.plan.choose import describe
 from gnnkit.prepare.importing import room_of
 from gnnkit.prepare.inputs import IDS, check_width, degree_features
 from gnnkit.prepare.kept import link_file
+from gnnkit.prepare.packed import Columns, Packer
 from gnnkit.prepare.scale import Scale, choose
-from gnnkit.prepare.storing import manifest
+from gnnkit.prepare.storing import manifest, of_ranges
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.rows import Rows
@@ -52,20 +56,22 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
         needed = raw.num_nodes * NODE_BYTES + _LEAST_PIECE * EDGE_BYTES
         raise room.too_little(f"parts of {raw.num_nodes:,} nodes need more than that", needed)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
-    graph, told = _as_read(settings, folder, found, raw)
+    graph, told, rounded = _as_read(settings, folder, found, raw)
     phase(f"cutting {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
     chosen = settings.partition
     grid = make_grid(chosen.grid, settings.workers, chosen.replication)
     partition = _assigned(chosen.nodes.create(), raw, graph, grid, room)
-    shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE))
+    holds_graph = settings.strategy.name == AUTO or settings.create_strategy().reads.graph
+    rows = not (holds_graph and of_ranges(graph, partition))
+    shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE), rows=rows)
     quality = measure(graph, partition, shards)
     quality.save(folder / PARTITION)
-    if settings.strategy.name != AUTO and not settings.create_strategy().reads.graph:
+    if not holds_graph:
         shutil.rmtree(folder / PARTS / GRAPH)
     phase("writing the manifest")
     store = settings.dataset.create().store_folder
     source = settings.dataset.name if store is None else Manifest.load(store).source
-    replace(manifest(settings, asked, raw, graph, None, quality, folder), source=source).save(folder)
+    replace(manifest(settings, asked, raw, graph, None, quality, folder, rounded, rows), source=source).save(folder)
     shutil.rmtree(found.parent)
     lines = [*describe(graph, settings, partition), *quality.table(), *told]
     lines.append(f"store: dataset=store dataset.root={folder} trains from it")
@@ -97,11 +103,11 @@ def _without_edges(raw: Graph) -> Graph:
     )
 
 
-def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple[Graph, list[str]]:
+def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple[Graph, list[str], str]:
     """Writes the whole graph as runs read it: features, labels and names.
 
-    Returns it, mapped, and lines for people. A store keeps what models know of its
-    columns, and its rows are as models read these.
+    Returns it, mapped, lines for people, and a line if features are rounded. A store
+    keeps what models know of its columns, and its rows are as models read these.
     """
     scale, why, store = Scale("none"), "", settings.dataset.create().store_folder
     if store is not None:
@@ -122,16 +128,20 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
             if path.stem not in ("features", "labels", "node_ids"):
                 link_file(path, target / path.name)
         save_array(target / "labels.npy", read.labels)
-        _write_inputs(settings.inputs if store is None else "features", scale, raw, found, target)
+        dtype, rounded = settings.features.dtype, ""
+        if dtype == "as_is":
+            _write_inputs(settings.inputs if store is None else "features", scale, raw, found, target)
+        else:
+            rounded = _write_rounded(dtype, store, scale, raw, target)
     if (found / IDS).exists():
         (folder / IDS).unlink(missing_ok=True)
         link_file(found / IDS, folder / IDS)
-    return Graph.trusted(folder / PARTS / GRAPH), [why] if why else []
+    return Graph.trusted(folder / PARTS / GRAPH), [each for each in (why, rounded) if each], rounded
 
 
 def _write_inputs(inputs: str, scale: Scale, raw: Graph, found: Path, target: Path) -> None:
     """Writes the features that models read. `inputs` is the configuration key."""
-    path = target / "features.npy"
+    path = target / f"{DENSE}.npy"
     if inputs == "learned":
         return Rows(path, np.float32, (0,), raw.num_nodes).finish()
     if inputs == "degree":
@@ -140,9 +150,40 @@ def _write_inputs(inputs: str, scale: Scale, raw: Graph, found: Path, target: Pa
         return link_file(found / path.name, path)
     features = np.asarray(raw.features)
     rows = Rows(path, features.dtype, features.shape[1:])
+    for some in _scaled(raw, scale):
+        rows.append(some)
+    return rows.finish()
+
+
+def _write_rounded(kind: str, store: Path | None, scale: Scale, raw: Graph, target: Path) -> str:
+    """Writes features as features.dtype says, and returns a line for people.
+
+    Args:
+        kind: The key.
+        store: The store that is cut anew, whose scale stays. None: other data.
+        scale: Of the rows that models read.
+        raw: The mapped graph.
+        target: The folder of the graph.
+    """
+    known = None if store is None else Shard.trusted(store / PARTS / "0").features
+    columns = Columns.of(_scaled(raw, scale))
+    packer = Packer(columns, known[:0] if isinstance(known, PackedFeatures) else columns.form(kind))
+    rows = Rows(target / f"{PACKED}.npy", packer.form.kept.dtype, packer.form.shape[1:])
+    for some in _scaled(raw, scale):
+        rows.append(packer.pack(some))
+    rows.finish()
+    for name, values in feature_arrays(packer.form).items():
+        if name in SCALES:
+            save_array(target / f"{name}.npy", values)
+    told = packer.told(raw.feature_names)
+    return told if store is None else Manifest.load(store).packed
+
+
+def _scaled(raw: Graph, scale: Scale) -> Iterator[Floats]:
+    """Yields the rows that models read, some at a time."""
+    features = np.asarray(raw.features)
     step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
     for first in range(0, len(features), step):
-        rows.append(scale.rows(features[first : first + step]))
+        yield scale.rows(features[first : first + step])
         forget_pages(features)
         progress("writing features")
-    return rows.finish()

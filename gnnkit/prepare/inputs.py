@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Floats, Graph, SparseFeatures
+from gnnkit.graph import Features, Floats, Graph, PackedFeatures, SparseFeatures
+from gnnkit.prepare.packed import packed
 from gnnkit.ranges import one_line
 from gnnkit.settings import Settings
 from gnnkit.storage import save_array
@@ -88,17 +89,20 @@ def degree_features(graph: Graph) -> Floats:  # [num_nodes, 2]
     return np.stack([degree, np.ones_like(degree)], axis=1)
 
 
-def with_kept(graph: Graph, rows: str, sparse: bool) -> tuple[Graph, list[str]]:
-    """Returns the graph with features as the ranks keep these, and a line for people.
+def with_kept(graph: Graph, rows: str, sparse: bool, dtype: str) -> tuple[Graph, list[str]]:
+    """Returns the graph with features as the ranks keep these, and lines for people.
 
     There is no line where nothing can be chosen.
 
     Args:
         graph: The graph, with the features that models read.
         rows: "dense" or "sparse". "auto": sparse, where few numbers of wide rows are
-            not 0.
+            not 0 and rows are not rounded.
         sparse: Whether strategy and model read sparse rows.
+        dtype: One of DTYPES, of dense rows.
     """
+    if dtype != "as_is" or isinstance(graph.features, PackedFeatures):
+        return packed(_dense(graph), dtype)
     width = graph.features.shape[1]
     if not sparse or (rows == "auto" and width < MIN_WIDTH):
         return _dense(graph), []
@@ -122,5 +126,5 @@ def filled(features: Features) -> float:
     if isinstance(features, SparseFeatures):
         return features.share
     step = max(len(features) * features.shape[1] // _LOOKED_AT, 1)
-    some = features[::step]
+    some = np.asarray(features[::step])
     return float(np.count_nonzero(some) / max(some.size, 1))

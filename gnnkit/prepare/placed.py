@@ -113,7 +113,7 @@ def _sizes(asked: Preparation, parts: Parts) -> tuple[int, int, bool]:
     Also says whether features have their zeros.
     """
     ranks = [str(rank) for rank in range(asked.settings.workers)]
-    holders = [GRAPH] if asked.needs.shares_all else ranks
+    holders = [GRAPH] if asked.needs.shares_all or parts.of_ranges else ranks
     others = [*ranks, GRAPH] if asked.needs.graph else ranks
     sizes = {name: [(path.stem, path.stat().st_size) for path in parts.files(name)] for name in {*holders, *others}}
     features = sum(size for name in holders for stem, size in sizes[name] if stem.startswith("feature"))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats, Graph, SparseFeatures, Split
+from gnnkit.graph import Floats, Graph, PackedFeatures, SparseFeatures, Split
 from gnnkit.graph.features import normalized
 from gnnkit.ranges import one_of, shown
 from gnnkit.settings import SCALES
@@ -71,6 +71,7 @@ class Scale:
             raise UserError(
                 f"dataset has {features.shape[1]} columns of features, the model reads {len(self.mean or ())}"
             )
+        features = np.asarray(features)
         rows = np.empty(features.shape, features.dtype)
         for start in range(0, len(features), _ROWS):
             rows[start : start + _ROWS] = self.rows(features[start : start + _ROWS])
@@ -94,6 +95,8 @@ def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
         kind: "auto", or one of SCALES.
     """
     features, rows = graph.features, np.flatnonzero(graph.split == Split.TRAIN)
+    if isinstance(features, PackedFeatures):  # of a store, which are as models read these
+        return Scale("none"), ""
     rows = rows if len(rows) else np.arange(graph.num_nodes)
     why = f"features.scale={kind}"
     if kind == "auto":
@@ -115,6 +118,7 @@ def is_table(graph: Graph) -> bool:
     features = graph.features
     if isinstance(features, SparseFeatures):
         return bool((features.values < 0).any())
+    features = np.asarray(features)
     if graph.category_of is not None:
         return True
     return features.shape[1] <= _TABLE or bool((features[:: max(len(features) // _LOOKED_AT, 1)] < 0).any())
@@ -132,7 +136,7 @@ def uneven(graph: Graph, rows: npt.NDArray[np.int64]) -> str:
     features = graph.features
     if isinstance(features, SparseFeatures) or not len(rows) or not features.shape[1]:
         return ""
-    mean, deviation = _moments(features, rows[:: max(len(rows) // _LOOKED_AT, 1)])
+    mean, deviation = _moments(np.asarray(features), rows[:: max(len(rows) // _LOOKED_AT, 1)])
     read = deviation > 0
     if graph.category_of is not None:
         read &= _are_numbers(graph.category_of)

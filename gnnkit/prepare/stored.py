@@ -83,7 +83,8 @@ def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequenc
         why = cut.why_fetched(settings)
         known, lines = replace(known, why=why), [*lines[:-2], why, lines[-1]]
     read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
-    lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines]
+    rounded = [manifest.packed] if manifest.packed and needs.inputs else []
+    lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines, *rounded]
     dense = manifest.holds["sparse"] and not needs.sparse
     counts = manifest.counts
     known = replace(known, num_nodes=counts["nodes"], num_edges=counts["edges"], num_classes=counts["classes"])
@@ -139,7 +140,7 @@ def _missing(asked: Preparation, manifest: Manifest) -> list[str]:
     dense = manifest.holds["sparse"] and not needs.sparse and needs.features
     wanted = {
         _GRAPH: needs.graph and (dense or not manifest.holds["graph"]),
-        "trainer.precision=bf16-mixed": needs.shares_all and settings.trainer.precision == "bf16-mixed",
+        "trainer.precision=bf16-mixed": cut.rounds(settings) and needs.shares_all,
         "job=verify": needs.reference,
         "leader.rebalance=true": needs.recut,
     }

@@ -11,6 +11,7 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.plan.choose import Decision, describe
@@ -40,19 +41,27 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     """
     found = with_names(settings, graph)
     try:
-        whole, links, told = _trained(settings, found, folder)
+        whole, links, told, rounded = _trained(settings, found, folder)
+        store = None if graph is not None else settings.dataset.create().store_folder
+        if store is not None and not rounded:  # its rows are rounded already
+            rounded = Manifest.load(store).packed
         why_not = None
     except UserError as error:  # a graph that is measured, and that no run trains on so far
-        whole, links, told = named(load(settings, found), folder), None, []
+        whole, links, told, rounded = named(load(settings, found), folder), None, [], ""
         why_not = str(error)
     kept = Kept(settings.cache, whole)
     chosen = kept_partition(kept, settings)
-    saved = None if why_not else (_saved(shard, folder) for shard in cut_all(whole, chosen))
+    holds_graph = settings.strategy.name != AUTO and settings.create_strategy().reads.graph
+    rows = not (holds_graph and of_ranges(whole, chosen))
+    saved = None if why_not else (_saved(shard, folder, rows) for shard in cut_all(whole, chosen))
     quality = measure(whole, chosen, saved)
     quality.save(folder / PARTITION)
     if why_not is None:
-        _save_shared(settings, whole, links, folder)
-        manifest(settings, asked, found, whole, links, quality, folder).save(folder)
+        if links is not None:
+            links.save(folder / PARTS / LINKS)
+        if holds_graph:
+            whole.save(folder / PARTS / GRAPH)
+        manifest(settings, asked, found, whole, links, quality, folder, rounded, rows).save(folder)
         told = [*told, f"store: dataset=store dataset.root={folder} trains from it"]
     else:
         told = [f"store: none is written, as no run would read it: {why_not}"]
@@ -61,8 +70,10 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     return {"summary": "\n".join(lines), **quality.to_dict()}
 
 
-def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | None, list[str]]:
+def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | None, list[str], str]:
     """Returns the graph as runs read it, the edges to predict, and lines for people.
+
+    The last line, if any, says what rounding features saves and costs.
 
     Features stay sparse where these may be, as ranks that read dense rows fill in the
     zeros of their own.
@@ -72,21 +83,24 @@ def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Lin
     graph, links = task.prepare(named(load(settings, graph), folder))
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)
-    graph, lines = with_kept(graph, settings.input_rows, sparse=True)
-    return graph, links, [*told, *lines]
+    graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
+    rounded = "" if settings.features.dtype == "as_is" else "".join(lines)
+    return graph, links, [*told, *lines], rounded
 
 
-def _saved(shard: Shard, folder: Path) -> Shard:
-    shard.save(folder / PARTS / str(shard.rank))
+def _saved(shard: Shard, folder: Path, rows: bool) -> Shard:
+    kept = shard if rows else replace(shard, features=shard.features[:0])
+    kept.save(folder / PARTS / str(shard.rank))
     return shard
 
 
-def _save_shared(settings: Settings, graph: Graph, links: Links | None, folder: Path) -> None:
-    """Saves what all ranks read: the edges to predict, and the graph of a strategy."""
-    if links is not None:
-        links.save(folder / PARTS / LINKS)
-    if settings.strategy.name != AUTO and settings.create_strategy().reads.graph:
-        graph.save(folder / PARTS / GRAPH)
+def of_ranges(graph: Graph, partition: Partition) -> bool:
+    """Says whether rows of each part are a range of the graph's, in one file.
+
+    Parts of a store that holds the graph then need no rows of their own.
+    """
+    owners = partition.node_rank
+    return not isinstance(graph.features, SparseFeatures) and bool((owners[1:] >= owners[:-1]).all())
 
 
 def manifest(
@@ -97,6 +111,8 @@ def manifest(
     links: Links | None,
     quality: Quality,
     folder: Path,
+    packed: str,
+    rows: bool,
 ) -> Manifest:
     """Describes a store whose parts are written.
 
@@ -108,6 +124,8 @@ def manifest(
         links: The edges to predict.
         quality: The measured partition.
         folder: The store.
+        packed: What rounded features save and cost, for people.
+        rows: Whether parts have rows of features. False: ranges of the graph's.
     """
     decision = Decision.of(settings, graph, quality, compares=False)
     whole = Manifest(
@@ -126,12 +144,14 @@ def manifest(
         inputs=json.loads((folder / INPUTS).read_bytes()),
         holds={
             "graph": (folder / PARTS / GRAPH).exists(),
+            "rows": rows,
             "links": links is not None,
             "sparse": isinstance(graph.features, SparseFeatures),
             "node_ids": found.node_ids is not None,
             "vertex_cut": quality.partition.edge_cell is not None,
         },
         files={},
+        packed=packed,
     )
     return replace(without_pairs(whole, folder), files=files_of(folder, IDS))
 

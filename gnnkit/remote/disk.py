@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from gnnkit import _core
+from gnnkit.checks import Array
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Floats, Ids, SparseFeatures
-from gnnkit.remote.features import FeatureStore, TableFeatures
+from gnnkit.graph import Features, Ids, SparseFeatures, kept_rows
+from gnnkit.remote.features import FeatureStore, Opening, TableFeatures
 from gnnkit.storage import mapped_file
 
 
@@ -42,7 +43,7 @@ class Reads:
 
 
 class DiskFeatures(FeatureStore):
-    """Rows of a file, read by position into the memory of a batch.
+    """Rows of a file, read by position into the memory of a batch, as they are kept.
 
     Batches are announced in the order in which `take` brings their rows, each by one
     thread. `rows` reads beside the cache, for evaluation.
@@ -54,31 +55,32 @@ class DiskFeatures(FeatureStore):
         """Opens the file. Raises `UserError` for a table that is no file of rows.
 
         Args:
-            table: [num_rows, width] features, mapped from a file.
+            table: [num_rows, width] features, dense or packed, mapped from a file.
             nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
             dtype: Type of the rows that `rows` hands out.
             device: Device of these rows.
             place: The cache.
         """
-        source = None if isinstance(table, SparseFeatures) else mapped_file(table)
-        if isinstance(table, SparseFeatures) or source is None or not table.flags.c_contiguous:
+        kept = None if isinstance(table, SparseFeatures) else kept_rows(table)
+        source = None if kept is None else mapped_file(kept)
+        if kept is None or source is None or not kept.flags.c_contiguous:
             raise UserError(
                 "features.place=disk needs features as one table of dense rows in a file: write the store with "
                 "input_rows=dense, or use features.place=mapped"
             )
-        self.width, self.dtype = table.shape[1], table.dtype
-        self.num_rows, self.row_bytes = len(table), self.width * table.itemsize
+        self.width, self.dtype = kept.shape[1], kept.dtype
+        self.num_rows, self.row_bytes = len(kept), self.width * kept.itemsize
         self.place, self.counts = place, Reads()
         self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
-        self._nodes, self._type, self._device = nodes, dtype, device
+        self._nodes, self.opening = nodes, Opening(table, dtype, device)
         self._file = _core.RowFile(
             str(source[0]), source[1], self.num_rows, self.row_bytes, place.policy, self.cache_rows, place.direct
         )
 
     def rows(self, ids: Ids) -> Tensor:
-        return torch.from_numpy(self.read(ids)).to(self._device, self._type)
+        return self.opening(self.read(ids))
 
-    def read(self, ids: Ids, *, counted: bool = False) -> Floats:  # [num_ids] -> [num_ids, width]
+    def read(self, ids: Ids, *, counted: bool = False) -> Array:  # [num_ids] -> [num_ids, width]
         """Reads rows beside the cache.
 
         Args:
@@ -116,7 +118,7 @@ class DiskFeatures(FeatureStore):
         """Forgets the announced batches that nobody takes."""
         self._file.forget()
 
-    def take(self, count: int) -> Floats:  # [count, width]
+    def take(self, count: int) -> Array:  # [count, width]
         """Brings the rows of the first announced batch, which has `count` rows."""
         out = self._empty(count)
         self.counts += Reads(*self._file.take(_as_bytes(out)))

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnnkit.checks import Array
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Floats, Ids, SparseFeatures
+from gnnkit.graph import Features, Ids, PackedFeatures, SparseFeatures, kept_rows
 from gnnkit.kernels.sparse_rows import Rows, SparseRows
 from gnnkit.kernels.sums import as_array
 
@@ -20,7 +21,7 @@ _ROUNDED = 1 << 16  # rows at a time
 Bits = npt.NDArray[np.uint16]  # of bfloat16, which NumPy has not
 
 
-def round_rows(table: Floats) -> Bits:  # [n, width] -> [n, width]
+def round_rows(table: Features) -> Bits:  # [n, width] -> [n, width]
     """Rounds numbers to bfloat16, to the even one of two that are equally near."""
     bits = np.empty(table.shape, np.uint16)
     for start in range(0, len(table), _ROUNDED):
@@ -34,11 +35,43 @@ def of_bits(bits: Bits) -> Tensor:
     return torch.from_numpy(bits).view(torch.bfloat16)
 
 
+class Opening:
+    """Turns rows as they are kept into rows of a type on a device."""
+
+    def __init__(self, features: Features, dtype: torch.dtype, device: torch.device) -> None:
+        """Keeps the scale of packed rows on the device.
+
+        Args:
+            features: The rows, or some of these.
+            dtype: Type of the rows handed out.
+            device: Device of the rows handed out.
+        """
+        self.dtype, self.device = dtype, device
+        self._packed = isinstance(features, PackedFeatures)
+        self._scale = self._offset = None
+        if isinstance(features, PackedFeatures) and features.scale is not None:
+            self._scale, self._offset = (
+                torch.tensor(each, device=device) for each in (features.scale, features.offset)
+            )
+
+    def __call__(self, rows: Array, dtype: torch.dtype | None = None) -> Tensor:  # [k, width] -> [k, width]
+        """Returns rows, in `dtype` if given. Packed rows become float32 first."""
+        kind = dtype or self.dtype
+        if not self._packed:
+            return torch.from_numpy(rows).to(self.device, kind)
+        kept = (of_bits(rows) if self._scale is None else torch.from_numpy(rows)).to(self.device)
+        if self._scale is not None:
+            assert self._offset is not None
+            kept = kept.to(torch.float32).mul_(self._scale).add_(self._offset)
+        return kept.to(kind)
+
+
 class FeatureStore(ABC):
     """Features of nodes by global id."""
 
     width: int  # columns of a row
-    table: Floats | None = None  # [num_nodes, width] where all rows are at hand, for native gathering ahead
+    table: Array | None = None  # [num_nodes, width] rows as kept, where all are at hand, for native gathering ahead
+    opening: Opening  # of rows as kept, where a store has a table or a file
 
     def width_held(self, model: object) -> float:
         """Counts the numbers in memory of one of `input_rows`, on average."""
@@ -73,8 +106,10 @@ class TableFeatures(FeatureStore):
             device: Device of the rows handed out.
         """
         self.width = table.shape[1]
-        if nodes is None and not isinstance(table, SparseFeatures):
-            self.table = table = np.asarray(table)
+        self.opening = Opening(table, dtype, device)
+        self._kept = None if isinstance(table, SparseFeatures) else kept_rows(table)
+        if nodes is None:
+            self.table = self._kept
         self._last: tuple[Ids, SparseRows] | None = None  # of the last call: training and evaluation ask for the same
         self._table, self._nodes, self._dtype, self._device = table, nodes, dtype, device
 
@@ -85,7 +120,10 @@ class TableFeatures(FeatureStore):
         return 2 * self._table.csr.num_edges / max(len(self._table), 1)  # a value and a column each
 
     def rows(self, ids: Ids) -> Tensor:
-        return torch.tensor(np.asarray(self._table[self._places(ids)]), dtype=self._dtype, device=self._device)
+        places = self._places(ids)
+        if self._kept is None:
+            return torch.tensor(np.asarray(self._table[places]), dtype=self._dtype, device=self._device)
+        return self.opening(np.asarray(self._kept[places]))
 
     def input_rows(self, ids: Ids, model: object) -> Rows:
         if not self._gives_sparse(model):

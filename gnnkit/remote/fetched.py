@@ -14,14 +14,14 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.block import ById, LayerValues, inverse_sqrt
 from gnnkit.engine.pool import Pool
 from gnnkit.exchange.tally import Exchange, Tally
-from gnnkit.graph import Floats, Ids
+from gnnkit.graph import Floats, Ids, kept_rows
 from gnnkit.partition.shard import Shard
 from gnnkit.remote.cache import Cache
 from gnnkit.remote.disk import DiskFeatures
 from gnnkit.remote.owners import ByOwner, Owners, Sent, as_bytes, swap
 from gnnkit.sampler import gather_rows
 
-Read = tuple[Ids, Floats]  # ascending nodes, and their features
+Read = tuple[Ids, npt.NDArray[Any]]  # ascending nodes, and their features as kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,9 +58,9 @@ class Fetched:
 class OwnedRows:
     """The rows of the owned nodes, for all ranks.
 
-    A row is the features and the label of a node. Where ranks do not read the whole
-    graph, the row also holds the degrees, the number of in-edges, whether there is a
-    loop, and the mean features of the in-edges.
+    A row is the features, as they are kept, and the label of a node. Where ranks do not
+    read the whole graph, the row also holds the degrees, the number of in-edges,
+    whether there is a loop, and the mean features of the in-edges.
     """
 
     def __init__(self, shard: Shard, owners: Owners, *, values: bool, disk: DiskFeatures | None = None) -> None:
@@ -74,7 +74,7 @@ class OwnedRows:
         """
         self.shard, self.owners, self.disk = shard, owners, disk
         self.in_edges = shard.num_in_edges  # [num_owned]
-        features, mean = shard.features, shard.mean_edge_features
+        features, mean = kept_rows(shard.features), shard.mean_edge_features
         fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
         if features.shape[1]:
             fields.append(("features", features.dtype, features.shape[1:]))
@@ -105,12 +105,12 @@ class OwnedRows:
                 rows[name] = values[places]
         return rows
 
-    def _features(self, nodes: Ids, places: Ids, read: Read | None) -> Floats:  # [num_nodes, width]
+    def _features(self, nodes: Ids, places: Ids, read: Read | None) -> npt.NDArray[Any]:  # [num_nodes, width]
         if read is not None:
             return read[1][np.searchsorted(read[0], nodes)]
         if self.disk is not None:
             return self.disk.read(nodes, counted=True)
-        return gather_rows(np.ascontiguousarray(self.shard.features), places)
+        return gather_rows(np.ascontiguousarray(kept_rows(self.shard.features)), places)
 
     def fetch(self, nodes: Ids, cache: Cache, comm: Communicator, sent: Sent | None = None) -> Fetched:
         """Returns rows of nodes of any owners. Collective.

@@ -17,6 +17,7 @@ INPUT_ROWS = ("auto", "dense", "sparse")
 SCALES = ("standard", "row", "none")
 TEXTS = ("one_hot", "known", "refuse")
 FILLS = ("refuse", "mean", "zero", "drop")
+DTYPES = ("as_is", "bf16", "int8")  # of dense rows of features in files and in memory
 PLACES = ("memory", "mapped", "disk")  # of the rows of features
 POLICIES = ("exact", "static", "lru")  # of the rows that are kept in memory
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
@@ -30,6 +31,7 @@ class FeaturesSettings:
     scale: str  # of SCALES, or AUTO: chosen by the columns
     fill: str  # of FILLS: what takes the place of empty cells
     text: str  # of TEXTS: what columns of text are read as
+    dtype: str  # of DTYPES: how rows are kept
     place: str  # of PLACES, or AUTO: chosen by the memory at hand
     cache: int | None  # bytes of rows that each worker keeps, with place "disk". None: chosen
     policy: str  # of POLICIES
@@ -39,6 +41,7 @@ class FeaturesSettings:
         one_of("features.scale", self.scale, (AUTO, *SCALES))
         one_of("features.fill", self.fill, FILLS)
         one_of("features.text", self.text, TEXTS)
+        one_of("features.dtype", self.dtype, DTYPES)
         one_of("features.place", self.place, (AUTO, *PLACES))
         one_of("features.policy", self.policy, POLICIES)
         switch("features.direct", self.direct)
@@ -85,7 +88,7 @@ def features_of(job: JobFacts, inputs: str, section: Mapping[str, Any]) -> Featu
     for key in [*(["place"] if features.place != AUTO else []), *features.of_disk]:
         if not job.reads_rows:
             raise UserError(f"features.{key}={shown(section[key])}: job={job} computes with no rows, leave the key out")
-    for key, usual in (("scale", AUTO), ("fill", "refuse"), ("text", "one_hot"), ("place", AUTO)):
+    for key, usual in (("scale", AUTO), ("fill", "refuse"), ("text", "one_hot"), ("dtype", "as_is"), ("place", AUTO)):
         if (value := getattr(features, key)) != usual and inputs != "features":
             raise UserError(
                 f"features.{key}={value} must be {usual}: only inputs=features reads the key, and inputs={inputs}"

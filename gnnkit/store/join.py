@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.graph import CSC, Features, Graph, SparseFeatures
+from gnnkit.graph import CSC, Features, Graph, PackedFeatures, SparseFeatures, kept_rows
 from gnnkit.partition.shard import Shard
 from gnnkit.storage import Array
 from gnnkit.store.manifest import PARTS, Manifest
@@ -76,6 +76,10 @@ def _placed(ids: Array, arrays: Sequence[Array | None]) -> Array | None:
 
 
 def _features(owned: Array, parts: Sequence[Features]) -> Features:  # [num_nodes, width]
+    if isinstance(parts[0], PackedFeatures):
+        kept = _placed(owned, [kept_rows(part) for part in parts])
+        assert kept is not None
+        return parts[0].with_rows(kept)
     if not isinstance(parts[0], SparseFeatures):
         whole = _placed(owned, [np.asarray(part) for part in parts])
         assert whole is not None

@@ -16,8 +16,8 @@ FILE = "store.json"  # in the folder of the store, written last
 NODE_IDS = "node_ids.npy"  # there too, where the user's ids are not 0, 1, ...
 PARTS = "parts"  # folder there, with one folder for each rank
 KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
-_OF_FEATURES = ("scale", "fill", "text")  # of the section `features`. Others say where a run keeps rows
-_FORMAT, _VERSION = "gnnkit store", 2
+_OF_FEATURES = ("scale", "fill", "text", "dtype")  # of the section `features`. Others say where a run keeps rows
+_FORMAT, _VERSION = "gnnkit store", 3
 _SMALL = 64 << 20  # bytes. Files up to this size are hashed when they are opened, which takes 0.1 s at most
 
 
@@ -38,8 +38,9 @@ class Manifest:
     coordination: Mapping[str, Any]  # coordination.json of a run
     picture: Mapping[str, Any]  # partition.json of a run
     inputs: Mapping[str, Any]  # inputs.json of a run: names and scale of columns
-    holds: Mapping[str, bool]  # graph: a whole one too. links, sparse, node_ids, vertex_cut
+    holds: Mapping[str, bool]  # graph: a whole one too. rows: of features, in parts. links, ...
     files: Mapping[str, tuple[int, str]]  # size and SHA-256 of each file of the parts
+    packed: str  # what rounding features saves and costs, for people. Empty: these are as they were
 
     def save(self, root: Path) -> None:
         """Writes the manifest, whole or not at all."""

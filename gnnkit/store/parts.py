@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.graph import CSC, Graph, SparseFeatures
+from gnnkit.graph import CSC, Graph, SparseFeatures, read_features
 from gnnkit.partition.base import Partition
 from gnnkit.partition.degrees import Degrees
 from gnnkit.partition.degrees import save as save_degrees
@@ -55,7 +55,15 @@ class Parts:
         shard = Shard.load(folder)
         if not stored:
             return shard
+        if self.of_ranges and len(shard.owned):
+            rows = read_features(load_arrays(self._folder(GRAPH))[0])
+            return replace(shard, features=rows[shard.owned[0] : shard.owned[-1] + 1])
         return replace(shard, features=np.asarray(shard.features)) if self.dense and _sparse(shard) else shard
+
+    @property
+    def of_ranges(self) -> bool:
+        """Whether the rows of a store's parts are ranges of those of its graph."""
+        return self.store is not None and not _manifest(self.store, _stamp(self.store / FILE)).holds["rows"]
 
     def graph(self) -> Graph | None:
         """Maps the whole graph, where ranks read one. Ranks of a process share it."""

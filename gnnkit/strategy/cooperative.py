@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
@@ -133,7 +132,7 @@ class CooperativeBatches:
         if made.x is None:
             x: Rows = worker.features.input_rows(made.nodes, self._model)
         else:
-            x = torch.from_numpy(made.x).to(worker.device, worker.dtype)
+            x = worker.features.opening(made.x)
         adjacencies = made.drawn.adjacencies(self._draws.layers, made.step)
         return made.step.batch(x, adjacencies, worker.shard.labels[made.own], made.reach, nodes=made.nodes)
 

@@ -203,8 +203,10 @@ class FetchedBatches:
 
     def _batch(self, made: Made) -> Batch:
         worker, step, rows = self.worker, made.step, made.fetched.rows
-        features = rows["features"] if "features" in (rows.dtype.names or ()) else np.empty((len(rows), 0), np.float32)
-        x = torch.from_numpy(np.array(features, order="C")).to(worker.device, worker.input_dtype or worker.dtype)
+        if "features" in (rows.dtype.names or ()):
+            x = worker.features.opening(np.array(rows["features"], order="C"), worker.input_dtype)
+        else:
+            x = torch.empty((len(rows), 0), dtype=worker.input_dtype or worker.dtype, device=worker.device)
         layers = self._layers(made)
         adjacencies = layers.layers(step.kept(made.batch.blocks, layers), step.key)
         return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=made.batch.input_nodes)

@@ -91,7 +91,7 @@ class PushPullBatches(SampledBatches):
         _check_model(model)
         super().__init__(worker, model, tally, batch_size=batch_size, prefetch=prefetch)
         own = _columns(self.graph.features.shape[1], worker.comm.world_size)[worker.comm.rank]
-        self._columns = Columns(worker, np.ascontiguousarray(np.asarray(self.graph.features)[:, own]), own, tally)
+        self._columns = Columns(worker, np.ascontiguousarray(np.asarray(self.graph.features[:, own])), own, tally)
 
     def close(self) -> None:
         """Does nothing. Draws end with an epoch."""
@@ -123,10 +123,10 @@ class PushPullShards(FetchedBatches):
         shard, comm = worker.shard, worker.comm
         owners = Owners.of(shard, comm)
         seeds: Seeds = NodeSeeds(worker, batch_size) if worker.links is None else LinkSeeds(worker, batch_size)
-        rows = OwnedRows(replace(shard, features=np.asarray(shard.features)[:, :0]), owners, values=True)
+        rows = OwnedRows(replace(shard, features=np.asarray(shard.features[:, :0])), owners, values=True)
         super().__init__(worker, model, tally, seeds, RowCache("none", None, rows, comm), prefetch)
         columns = _columns(shard.features.shape[1], comm.world_size)
-        received = swap(comm, [as_bytes(np.asarray(shard.features)[:, part]) for part in columns])
+        received = swap(comm, [as_bytes(np.asarray(shard.features[:, part])) for part in columns])
         own = columns[comm.rank]
         table = np.empty((shard.num_nodes, own.stop - own.start), shard.features.dtype)
         for rank, part in enumerate(received):

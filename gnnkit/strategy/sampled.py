@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from gnnkit.engine import Adjacency, BlockLayers, Pool, Rows, Tally
@@ -174,15 +173,18 @@ class SampledBatches:
 
         Args:
             blocks: [num_layers] blocks of the batch.
-            x: [num_input_nodes, width] features, where a batch brings these.
+            x: [num_input_nodes, width] features as kept, where a batch brings these.
             key: Key of the step.
         """
         worker = self.worker
         if x is None:  # features are kept without zeros
             return worker.features.input_rows(blocks[0].src_nodes, self.model), self.layers.layers(blocks, key)
         rows = np.asarray(x)
-        given = torch.from_numpy(rows) if worker.rounded is None else of_bits(rows)
-        return given.to(worker.device, worker.input_dtype or worker.dtype), self.layers.layers(blocks, key)
+        if worker.rounded is None:
+            given = worker.features.opening(rows, worker.input_dtype)
+        else:
+            given = of_bits(rows).to(worker.device, worker.input_dtype or worker.dtype)
+        return given, self.layers.layers(blocks, key)
 
 
 def _nodes_of(made: _Made) -> Ids:

@@ -55,6 +55,8 @@ REFUSED = [
     [SAMPLED, SERVERS, ASYNC, "trainer.accumulate=2"],
     [SAMPLED, LEARNED, "trainer.accumulate=2"],
     [SAMPLED, "strategy.features=partitioned", "input_rows=sparse"],
+    [SAMPLED, "features.dtype=bf16", "input_rows=sparse"],
+    [SAMPLED, "features.dtype=int8", "sampler=metropolis_hastings", "sampler.target=similarity"],
     [FULL, "features.place=memory"],
     [SAMPLED, ON_DISK, "sampler=metropolis_hastings", "sampler.target=similarity"],
     [SAMPLED, ON_DISK, "trainer.precision=bf16-mixed"],

@@ -14,7 +14,7 @@ from gnnkit.checks import Array
 from gnnkit.dataset.importing.arrays import Compressed, CompressedPieces, Mapped, Stream, matrix_of
 from gnnkit.dataset.pieces import NodeFields, Room, pieces_of
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats, Ids
+from gnnkit.graph import Floats, Ids, PackedFeatures, kept_rows, read_features
 from gnnkit.partition.shard import Shard
 from gnnkit.storage import forget_pages, load_arrays, read_npy
 from gnnkit.store.manifest import FILE, NODE_IDS, PARTS, Manifest
@@ -99,7 +99,7 @@ class StorePieces(CompressedPieces):
     def _of_nodes(self, field: str) -> Stream:
         if self._graph is not None:
             return Mapped(self._graph[field])
-        return Scattered([_Part(shard.owned, np.asarray(getattr(shard, field))) for shard in self._shards])
+        return Scattered([_Part(shard.owned, getattr(shard, field)) for shard in self._shards])
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         labels, split = (np.concatenate(list(self._of_nodes(name).pieces(_STEP))) for name in ("labels", "split"))
@@ -115,8 +115,10 @@ class StorePieces(CompressedPieces):
 
     def features(self, room: Room) -> Iterator[Floats]:
         if self._graph is not None:
-            return pieces_of(self._graph["features"])
-        rows = self._of_nodes("features")
+            whole = read_features(self._graph)
+            kept = pieces_of(kept_rows(whole))
+            return (np.asarray(whole.with_rows(rows)) for rows in kept) if isinstance(whole, PackedFeatures) else kept
+        rows = Scattered([_of_features(shard) for shard in self._shards])
         return rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
 
 
@@ -152,6 +154,13 @@ class Scattered:
                 forget_pages(part.rows)
             assert found is not None
             yield found
+
+
+def _of_features(shard: Shard) -> _Part:
+    features = shard.features
+    if not isinstance(features, PackedFeatures):
+        return _Part(shard.owned, kept_rows(features))
+    return _Part(shard.owned, features.kept, lambda rows: np.asarray(features.with_rows(rows)))
 
 
 def _sources(shard: Shard) -> Callable[[Array], Any]:

@@ -1,0 +1,83 @@
+"""Dense rows of features in 16 or 8 bits a number."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gnnkit.checks import Array
+from gnnkit.errors import UserError
+from gnnkit.graph.types import Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedFeatures:
+    """Rows of features that are rounded, and take half or a quarter of float32.
+
+    Has the shape of the rows, gives rows and columns by `features[ids]` and
+    `features[:, columns]`, and becomes float32 by `np.asarray(features)`. Raises
+    `UserError` for arrays of other shapes and types.
+    """
+
+    kept: Array  # [n, width] uint16: bits of bfloat16. uint8: steps of `scale` above `offset`
+    scale: Floats | None = None  # [width] float32. None: bfloat16
+    offset: Floats | None = None  # [width] float32
+
+    def __post_init__(self) -> None:
+        kind, width = (np.uint16, None) if self.scale is None else (np.uint8, self.kept.shape[1:])
+        for each in (self.scale, self.offset):
+            right = each is None if width is None else each is not None and each.shape == width
+            if not right or (each is not None and each.dtype != np.float32):
+                raise UserError("features: the scale of packed rows must be float32, one number a column")
+        if self.kept.dtype != kind or self.kept.ndim != 2:
+            raise UserError(f"features: packed rows are {self.kept.dtype}, expected {np.dtype(kind)}")
+
+    @property
+    def name(self) -> str:
+        """The value of features.dtype."""
+        return "bf16" if self.scale is None else "int8"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows, and width."""
+        return self.kept.shape[0], self.kept.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers that `np.asarray` gives."""
+        return np.dtype(np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.kept.nbytes)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __getitem__(self, key: Any) -> PackedFeatures:
+        """Takes rows, or rows and columns, as NumPy does."""
+        columns = key[1] if isinstance(key, tuple) else slice(None)
+        scale, offset = (None if each is None else each[columns] for each in (self.scale, self.offset))
+        return PackedFeatures(self.kept[key], scale, offset)
+
+    def with_rows(self, kept: Array) -> PackedFeatures:
+        """Returns other rows of the same scale."""
+        return replace(self, kept=kept)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]
+        """Returns float32 rows. Raises `UserError` for more than memory holds."""
+        try:
+            if self.scale is None or self.offset is None:
+                rows = self.kept.astype(np.uint32)
+                rows <<= 16
+                numbers: Floats = rows.view(np.float32)
+            else:
+                numbers = self.kept.astype(np.float32)
+                numbers *= self.scale
+                numbers += self.offset
+        except MemoryError as error:
+            raise UserError(f"features need {4 * math.prod(self.shape) / 1e9:.3g} GB of memory as float32") from error
+        return numbers if dtype is None else numbers.astype(dtype, copy=False)
