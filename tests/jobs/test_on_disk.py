@@ -180,3 +180,31 @@ def test_processes_that_memory_does_not_hold_are_refused_with_what_they_need(
     needed = r"workers=2: the processes of this host need 94\d MB of memory beside features, and 419 MB is free"
     with pytest.raises(UserError, match=needed):
         train(tmp_path / "run", features={"place": "disk"}, **WAYS["shared"])
+
+
+@pytest.mark.parametrize("dtype", ["as_is", "int8"])
+@pytest.mark.parametrize("job", ["partition", "import"])
+def test_parts_that_are_ranges_read_the_rows_of_the_graph(job: str, dtype: str, tmp_path: Path) -> None:
+    features = {"scale": "none", "dtype": dtype}
+    graph().save(tmp_path / "saved")
+    saved = {"name": "saved", "root": str(tmp_path / "saved")}
+    nodes = {"ranges": "contiguous", "mixed": "hash"}
+    for name, partition in nodes.items():
+        keys = {"strategy": "individual_sample", "partition": partition, "workers": 2, "features": features}
+        gnnkit.train(job=job, dataset=saved, folder=tmp_path / name, **keys)
+    rows = {name: sum(path.stat().st_size for path in (tmp_path / name).rglob("feature*.npy")) for name in nodes}
+    once = N * WIDTH * (1 if dtype == "int8" else 4)
+    assert once < rows["ranges"] < 1.6 * once
+    assert rows["mixed"] > 2 * once
+    own = {key: value for key, value in FAST.items() if key != "workers"}
+    for name, partition in nodes.items():
+        store = {"name": "store", "root": str(tmp_path / name)}
+        for way in ("shared", "owners", "full graph"):
+            given = WAYS.get(way, {"strategy": "vertex_centric"})
+            expected = bits(train(tmp_path / f"{name}{way}", features=features, partition=partition, **given))
+            for place in ("mapped", "disk") if way in WAYS else ("auto",):
+                read = {"place": place} | ({"cache": CACHE} if place == "disk" else {})
+                result = gnnkit.train(
+                    dataset=store, folder=tmp_path / f"{name}{way}{place}", features=read, **{**own, **given}
+                )
+                assert bits(result) == expected, (name, way, place)

@@ -245,7 +245,7 @@ def test_a_damaged_store_is_named(store: Path, tmp_path: Path) -> None:
     assert "store.json: it is not JSON" in broken("store.json", b'{"format"')
     assert "store.json is no manifest of a store" in broken("store.json", b"[]")
     older = json.dumps({**manifest, "version": 0}).encode()
-    assert "the store has format 0, and this gnnkit reads 2: write it again" in broken("store.json", older)
+    assert "the store has format 0, and this gnnkit reads 3: write it again" in broken("store.json", older)
     changed = json.dumps({**manifest, "counts": {}}).encode()
     assert "store.json: its numbers are not those that were written" in broken("store.json", changed)
 
