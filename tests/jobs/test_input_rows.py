@@ -38,10 +38,10 @@ def train(folder: Path, rows: str = "auto", graph: Graph | None = None, **keys: 
 
 def test_few_numbers_of_wide_rows_are_kept_sparse() -> None:
     graph = make_graph()
-    kept, (line,) = with_kept(graph, "auto", True)
+    kept, (line,) = with_kept(graph, "auto", True, "as_is")
     assert isinstance(kept.features, SparseFeatures)
     assert line == "features: sparse, 5.9 % of 66 columns are not 0 (input_rows=auto, sparse below 10 %)"
-    back, (line,) = with_kept(kept, "dense", True)
+    back, (line,) = with_kept(kept, "dense", True, "as_is")
     assert isinstance(back.features, np.ndarray)
     assert line == "features: dense, 5.9 % of 66 columns are not 0 (input_rows=dense)"
     np.testing.assert_array_equal(back.features, graph.features)
@@ -50,17 +50,17 @@ def test_few_numbers_of_wide_rows_are_kept_sparse() -> None:
 
 def test_full_and_narrow_rows_are_kept_dense_unless_asked() -> None:
     full = replace(make_graph(), features=np.ones((31, 66)))
-    kept, (line,) = with_kept(full, "auto", True)
+    kept, (line,) = with_kept(full, "auto", True, "as_is")
     assert kept is full
     assert line.startswith("features: dense, 100 %")
     narrow = replace(make_graph(), features=np.eye(31))
-    assert with_kept(narrow, "auto", True) == (narrow, [])
-    assert isinstance(with_kept(narrow, "sparse", True)[0].features, SparseFeatures)
+    assert with_kept(narrow, "auto", True, "as_is") == (narrow, [])
+    assert isinstance(with_kept(narrow, "sparse", True, "as_is")[0].features, SparseFeatures)
 
 
 def test_what_reads_dense_rows_gets_dense_rows() -> None:
     sparse = replace(make_graph(), features=SparseFeatures.of(make_graph().features))
-    kept, lines = with_kept(sparse, "auto", False)
+    kept, lines = with_kept(sparse, "auto", False, "as_is")
     assert isinstance(kept.features, np.ndarray)
     assert lines == []
 
