@@ -110,6 +110,8 @@ def main() -> None:
             times, saves, size = steps(Path(folder) / "saved", given.steps, given.every, keys)
             before, peaks = (memory(Path(folder), run) for run in ("plain", "saved"))
         saving = list(itertools.compress(times, saves))
+        if not saving:
+            options.error(f"--every={given.every}: no step of an epoch of {name} was saved: choose less")
         usual = statistics.median(itertools.compress(times, (not each for each in saves)))
         longer = [seconds - usual for seconds in saving]
         added = (sum(times) - sum(plain)) / len(saving)
