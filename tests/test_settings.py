@@ -30,6 +30,8 @@ COUNT = [0, -4, 2.5, NAN, INF]
 OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.num_words": COUNT,
     "dataset.min_class_size": COUNT,
+    "dataset.edges": ["../calls.csv", "a/b.csv"],
+    "dataset.nodes": ["../people.csv"],
     "dataset.num_nodes": COUNT,
     "dataset.num_edges": [-1],
     "dataset.num_classes": [*COUNT, 10**9],
