@@ -94,7 +94,7 @@ class Time:
 class Report:
     """One run of pytest-benchmark."""
 
-    machine: str  # kind of machine: a ratio depends on how wide its registers are
+    machine: str  # kind of machine: a ratio depends on its registers and caches
     times: dict[str, Time]  # by the pair's name
 
     def least(self, other: Report) -> Report:

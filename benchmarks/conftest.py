@@ -12,6 +12,7 @@ import functools
 import pkgutil
 import platform
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -53,7 +54,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    machine_info["kind"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    machine_info["kind"] = " ".join([platform.machine(), torch.backends.cpu.get_cpu_capability(), *processor()])
+
+
+def processor() -> list[str]:
+    """Maker, family and model: caches differ, and with them the ratios of kernels."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    values = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    names = ("vendor_id", "cpu family", "model")
+    return [values[name].strip("\t: ") for name in names if name in values]
 
 
 @pytest.fixture

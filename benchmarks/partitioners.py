@@ -43,6 +43,7 @@ PARTITIONS = [
     "hdrf",
     "2psl",
     "metis",
+    "kaminpar",
     "contiguous+cover",
     "ldg+min_words",
     "ldg+cover",

@@ -159,7 +159,7 @@ def save_array(path: Path, array: Array) -> None:
     `np.save` leaves the last 4 KB to a buffer of C, and does not hear when these find
     no room: the file is shorter, and nothing says so.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         np.save(_Piecewise(file), array, allow_pickle=False)
 
 
@@ -313,13 +313,13 @@ def sync_files(folder: Path) -> None:
 @contextmanager
 def synced(path: Path) -> Iterator[IO[bytes]]:
     """Opens a new file to be written, which is on the disk after the block."""
-    with _opened(path) as file:
+    with opened(path) as file:
         yield file
     _sync(path)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def opened(path: Path) -> Iterator[IO[bytes]]:
     """Opens a new file to be written. Errors name the file."""
     try:
         with path.open("wb") as file:

@@ -21,6 +21,7 @@ pytest_plugins = ["pytester", "tests.rules"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests start many interpreters. Each would compile Lightning anew, for 10 seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until all is imported, which stays: passes of the collector were a third of the collection's seconds
 RUNS = {"jobs", "leader", "training"}  # folders with tests of whole runs
 SOME_RUNS = {"nn", "partition", "strategy", "sync", "task", "witness"}  # folders where slow tests have such runs
 
@@ -47,6 +48,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     find(integers(), lambda _: True)  # makes what the first test of hypothesis would wait for
     gc.collect()
     gc.freeze()  # passes over all modules and tests were a tenth of the seconds of all tests
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

@@ -1,14 +1,15 @@
 """Rules that all tests keep, as a plugin of pytest.
 
-A test that is marked `alone` runs while no other test does. A test that is not marked
-`slow` should take half a second. Where CI runs, it fails if it takes twice that, and
-the same when it runs again.
+A test that is marked `alone` runs while no other test does, in the beginning. A test
+that is not marked `slow` should take half a second. Where CI runs, it fails if it takes
+twice that, and the same when it runs again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import tempfile
 import time
@@ -75,6 +76,42 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="gnnkit-turns-")
         config.add_cleanup(folder.cleanup)
         config.turns = folder.name  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Starts one process more than there are cores, as whole runs wait now and then.
+
+    The inner loop waits for nothing, and a further process would import all once more.
+    """
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
+        return None
+    return len(os.sched_getaffinity(0)) + (config.option.markexpr != "not slow")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the tests that run alone before the others of each process.
+
+    Then such a test waits for another such test, and not for a long one.
+    """
+    items[:] = dealt(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def dealt(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Orders tests so that each process gets its share of those that run alone first.
+
+    `--dist=worksteal` gives each process the same number of tests that follow each
+    other, and the last ones what is left over.
+    """
+    alone = [item for item in items if item.get_closest_marker("alone") is not None]
+    others = iter([item for item in items if item.get_closest_marker("alone") is None])
+    order: list[pytest.Item] = []
+    for process in range(processes):
+        first = alone[process::processes]
+        size = (len(items) - len(order)) // (processes - process)
+        order += [*first, *itertools.islice(others, max(size - len(first), 0))]
+    return [*order, *others]
 
 
 @pytest.hookimpl(optionalhook=True)

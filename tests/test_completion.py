@@ -39,6 +39,8 @@ SHELLS = ("bash", "zsh", "fish")
         ("gnnkit job=pr", {"job=predict"}),
         ("gnnkit on_exists=re", {"on_exists=refuse", "on_exists=resume", "on_exists=replace"}),
         ("gnnkit plan.", {"plan.flops=", "plan.bandwidth=", "plan.latency=", "plan.memory=", "plan.ranks_per_host="}),
+        ("gnnkit -m hydra/", {"hydra/sweeper=", "hydra/launcher="}),
+        ("gnnkit partition.nodes=me", {"partition.nodes=metis"}),
         ("gnnkit -m hydra/sweeper=", {"hydra/sweeper=basic", "hydra/sweeper=optuna"}),
         ("gnnkit -m hydra/sweeper=optuna hydra.sweeper.n_", {"hydra.sweeper.n_trials=", "hydra.sweeper.n_jobs="}),
         ("gnnkit --m", {"--multirun"}),

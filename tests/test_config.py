@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gnnkit.config import as_overrides, compose, expand, of_file, spaces
+from gnnkit.config.earlier import of_run
 from gnnkit.errors import UserError
 from gnnkit.plugins import options
 from gnnkit.settings import settle
@@ -326,3 +327,23 @@ def test_the_grammar_of_sweeps_is_hydras(text: str, expected: tuple[str, ...]) -
     key = text.partition("=")[0]
     assert expand([text]) == [(f"{key}={value}",) for value in expected]
     assert spaces([text, "workers=2"])[0] == ["workers=2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("config", "defaults: [gcn]\n", "config.yaml has defaults, give the file another name than ours"),
+        ("mine", "- seed\n", r"mine\.yaml is no mapping of keys to values"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(name: str, text: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.yaml").write_text(text)
+    with pytest.raises(UserError, match=expected):
+        of_file(name, [tmp_path], [])
+
+
+@pytest.mark.parametrize("text", ["- seed\n", "model: gcn\n", "", "seed: 3\n"])
+def test_a_folder_of_something_else_than_a_run_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"checkpoint={tmp_path}: config\.yaml is not the configuration of a run"):
+        of_run(tmp_path)

@@ -580,7 +580,7 @@ class Leaves(Processes):
 
 def _left_behind(work: Callable[[Any], Any], comm: Any) -> Any:
     if os.fork() == 0:
-        (Path(work.args[0]) / "child").write_text(str(os.getpid()))  # type: ignore[attr-defined]
+        (Path(work.args[0]) / f"child.{os.getpid()}").touch()  # type: ignore[attr-defined]
         time.sleep(4)
         os._exit(0)
     time.sleep(0.2)

@@ -243,11 +243,36 @@ def nan_at(shape: tuple[int, int], row: int, column: int) -> np.ndarray[Any, np.
         ({"edge_features": np.zeros((2, 1))}, r"edge_features has shape \[2, 1\], expected \[1, any\]"),
         ({"edge_features": nan_at((1, 3), 0, 2)}, r"edge_features\[0, 2\] = nan"),
         ({"coordinates": np.zeros((3, 4))}, "coordinates have 4 dimensions, expected 2 or 3"),
+        ({"class_names": ["a", 1]}, r"class_names\[1\] = 1 is no text"),
+        ({"node_types": [("a", 2), ("b", 2)]}, r"node_types have \[2, 2\] nodes, expected numbers that add up to 3"),
+        ({"node_types": [("a", 4), ("b", -1)]}, r"node_types have \[4, -1\] nodes, expected numbers that add up to 3"),
+        ({"missing": [[0, 1, 2]]}, r"missing has shape \[1, 3\] and dtype int64, expected \[any, 2\] integers"),
+        ({"missing": [[0.0, 1.0]]}, r"missing has shape \[1, 2\] and dtype float64, expected \[any, 2\] integers"),
     ],
 )
 def test_graph_names_what_is_wrong_and_where(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         graph_of(**fields)
+
+
+def test_edges_join_the_nodes_of_one_graph() -> None:
+    wide = CSC(np.array([0, 1]), np.array([4]), num_sources=5)
+    with pytest.raises(UserError, match="5 sources and 1 destinations cannot be symmetrized"):
+        wide.symmetrize()
+    with pytest.raises(UserError, match="a graph's edges join its own nodes, got 5 sources for 1 nodes"):
+        Graph(wide, np.zeros((1, 2)), np.zeros(1, np.int64), np.zeros(1, np.int8))
+
+
+def test_no_edges_and_no_features_make_no_nodes() -> None:
+    graph = Graph.from_edges([], [])
+    assert (graph.num_nodes, graph.num_edges, graph.features.shape) == (0, 0, (0, 0))
+
+
+def test_empty_cells_are_read_by_nobody_who_fills_none() -> None:
+    graph = graph_of(missing=[[1, 0], [2, 1]])
+    with pytest.raises(UserError, match=r"features have 2 empty cells \(Graph\.missing\): fill these first"):
+        graph.whole_features  # noqa: B018
+    assert graph_of().whole_features.shape == (3, 2)
 
 
 def test_a_bad_value_is_found_in_any_chunk_of_large_features() -> None:

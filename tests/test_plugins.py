@@ -157,3 +157,22 @@ def test_every_built_in_plugin_has_one_owner() -> None:
     for kind in plugins.KINDS:
         for name in plugins.names(kind):
             assert isinstance(plugins.find(kind, name), EntryPoint)
+
+
+def test_a_key_that_no_part_of_a_joined_plugin_takes_is_refused() -> None:
+    with pytest.raises(UserError, match=r"exchange\.bit is not known: did you mean exchange\.bits\?"):
+        plugins.check(Choice("exchange", "quantized+pipelined", {"bit": 8}))
+    plugins.check(Choice("exchange", "quantized+pipelined", {"bits": 8}))
+
+
+def test_a_section_that_chooses_nothing_is_refused_with_the_names() -> None:
+    with pytest.raises(UserError, match=r"model is missing: choose one with model=NAME, there are: .*gcn"):
+        plugins.plugin_name("model", {})
+
+
+def test_a_copy_of_the_sources_without_its_link_says_how_to_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "CONF", tmp_path / "conf")
+    with pytest.raises(UserError, match=r"conf is missing, and was a symbolic link to \.\./conf: make it with ln -s"):
+        plugins.conf_folders()

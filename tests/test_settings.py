@@ -60,6 +60,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "partition.options.balance_weight": [-1, NAN, INF],
     "partition.options.order": ["degree", ""],
     "partition.options.objective": ["words"],
+    "partition.options.preset": ["jet"],
     "partition.options.buffer": COUNT,
     "partition.options.passes": COUNT,
     "partition.options.threads": COUNT,
@@ -641,3 +642,44 @@ def test_a_page_is_served_on_request_only() -> None:
     assert not settled("report=live", "job=verify").serves_report
     with pytest.raises(UserError, match="report_port=8000: only report=live serves a page"):
         settled("report_port=8000")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["trainer.plateau_factor=0.5"], "trainer.plateau_factor=0.5 is read by trainer.schedule=plateau only"),
+        (["trainer.plateau_patience=3"], "trainer.plateau_patience=3 is read by trainer.schedule=plateau only"),
+        (
+            ["trainer.schedule=plateau"],
+            "trainer.schedule=plateau follows trainer.monitor, which is null: choose a value",
+        ),
+        (
+            ["trainer.schedule=plateau", "trainer.monitor=val_loss", "trainer.warmup_epochs=2"],
+            "trainer.warmup_epochs=2: trainer.schedule=plateau has no warm-up, leave it out",
+        ),
+        (["trainer.patience=3"], "trainer.patience=3 is of trainer.monitor, which is null: choose a value"),
+        (["strategy=auto", "exchange=exact"], "exchange=exact: strategy=auto chooses the exchange too, leave it out"),
+        (["job=compare", "compare.ways=3"], "compare.ways=3 must be a list of strategies: [NAME,'NAME KEY=VALUE']"),
+        (["job=report", f"runs=[{','.join(map(str, ['x'] * 65))}]"], "runs has 65 folders, at most 64 are compared"),
+        (
+            ["job=report", "features.place=disk", "runs=a"],
+            "features.place=disk: job=report computes with no rows, leave",
+        ),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused_with_what_to_change(arguments: list[str], expected: str) -> None:
+    with pytest.raises(UserError, match=re.escape(expected)):
+        settle(compose([*([] if "strategy" in arguments[0] else ["strategy=vertex_centric"]), *arguments]))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("model", 3, "model=3 must be one of: .*gcn"),
+        ("sync", None, "sync=None must be one of: .*all_reduce"),
+        ("model", {"hidden": 3}, "model is missing: the YAML that is chosen has no line name: NAME, there are: .*gcn"),
+    ],
+)
+def test_a_section_without_a_name_is_refused_with_the_names_that_there_are(key: str, value: Any, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        settle({**composed_once("strategy=vertex_centric"), key: value})

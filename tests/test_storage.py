@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import resource
@@ -97,3 +98,61 @@ def test_a_file_that_is_mapped_has_its_room_before(tmp_path: Path) -> None:
     assert path.stat().st_blocks == 0
     reserve(path)
     assert path.stat().st_blocks * 512 >= 1 << 20
+
+
+def test_a_reader_that_fails_again_and_again_tells_the_last_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(5))
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise SystemError("AST constructor recursion depth mismatch")
+
+    monkeypatch.setattr(np, "load", never)
+    with pytest.raises(SystemError, match="recursion depth"):
+        storage.read_npy(tmp_path / "ids.npy")
+
+
+def test_room_is_taken_where_the_file_system_can_and_a_full_disk_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x"
+    path.touch()
+    reserve(path)  # no byte, no room
+    path.write_bytes(bytes(9))
+    code = errno.EOPNOTSUPP
+
+    def allocate(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    reserve(path)  # a file system that cannot: nothing is lost
+    assert path.read_bytes() == bytes(9)
+    code = errno.ENOSPC
+    with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
+        reserve(path)
+
+
+def test_a_user_without_a_home_has_no_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert storage.cache_folder() == tmp_path / ".cache/gnnkit"
+    monkeypatch.setenv("HOME", "nowhere")
+    assert storage.cache_folder() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert storage.cache_folder() == Path("/cache/gnnkit")
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_arrays(tmp_path / "graph", {"x": np.arange(3)}, {})
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(OSError, match="Permission denied"):
+        save_arrays(tmp_path / "graph", {"x": np.arange(4)}, {})
+    assert storage.load_arrays(tmp_path / "graph")[0]["x"].tolist() == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["graph"]

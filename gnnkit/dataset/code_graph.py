@@ -160,14 +160,12 @@ class _Program:
 
         The names of a class are known only to code directly in the class.
         """
-        place: _Scope | None = scope
-        while place is not None:
-            if place.parent is None:
-                return self.export(place.module, name)
+        place = scope
+        while place.parent is not None:
             if name in place.names and (place is scope or not place.is_class):
                 return self.target(place.names[name])
             place = place.parent
-        return None
+        return self.export(place.module, name)
 
     def attribute(self, entity: _Entity, name: str) -> _Entity:
         match entity:

@@ -92,13 +92,14 @@ class ZippedRows:
     def flat(self, step: int, first: int = 0, last: int | None = None) -> Iterator[Array]:
         """Yields numbers `first` to `last` in the order of the file, `step` at once.
 
-        Raises `UserError` for a damaged file.
+        One piece without numbers if there are none. Raises `UserError` for a damaged
+        file.
         """
         last, size = math.prod(self.shape) if last is None else last, self.dtype.itemsize
         try:
             with self.file.open(f"{self.name}.npy") as file:
                 file.seek(self.begin + first * size)
-                for begin in range(first, last, step):
+                for begin in range(first, max(last, first + 1), step):
                     count = min(step, last - begin)
                     data = file.read(count * size)
                     if len(data) < count * size:

@@ -169,16 +169,16 @@ def new_folder(base: Path) -> Path:
     stem = time.strftime("%H-%M-%S")
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        for number in range(10_000):
-            folder = parent / (f"{stem}-{number}" if number else stem)
+        number, folder = 0, parent / stem
+        while True:
             try:
                 folder.mkdir()
+                return folder.absolute()
             except FileExistsError:
-                continue
-            return folder.absolute()
+                number += 1
+                folder = parent / f"{stem}-{number}"
     except OSError as error:
         raise UserError(f"cannot make a run folder in {parent.absolute()}: {error.strerror}") from error
-    raise UserError(f"{parent.absolute()} holds 10000 runs of {stem}")
 
 
 def _cleared(folder: Path, settings: Settings) -> Path | None:

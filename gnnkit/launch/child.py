@@ -197,7 +197,7 @@ class Child:
 
     @property
     def traceback(self) -> list[str]:
-        """The traceback of the process's error, if there is one."""
+        """The traceback of the process's error, unless the error is of a disk."""
         return [] if self.report is None or "traceback" not in self.report else [self.report["traceback"]]
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import faulthandler
 import gc
 import json
@@ -21,6 +22,7 @@ from gnnkit.launch.progress import Board, report_on
 from gnnkit.launch.signals import HANDLED, exit_by_signal
 
 _PR_SET_PDEATHSIG = 1
+_OF_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # the message names the file, and no line of code tells more
 
 
 def enter(
@@ -97,9 +99,10 @@ def _describe(error: BaseException) -> dict[str, Any]:
     """Returns an error as the report of a process."""
     own = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # a thread's rank
+    of_disk = isinstance(error, OSError) and error.errno in _OF_DISK
     return {
         "error": f"{type(error).__name__}: {error}{notes}",
         "message": str(error),
         "mendable": isinstance(error, UserError),
-        "traceback": "".join(traceback.format_exception(own)),
+        **({} if of_disk else {"traceback": "".join(traceback.format_exception(own))}),
     }

@@ -22,3 +22,6 @@ from gnnkit.partition.shard import cut_all as cut_all
 from gnnkit.partition.traffic import Steps as Steps
 from gnnkit.partition.traffic import Traffic as Traffic
 from gnnkit.partition.traffic import column_shares as column_shares
+from gnnkit.partition.undirected import Balance as Balance
+from gnnkit.partition.undirected import node_weights as node_weights
+from gnnkit.partition.undirected import undirected as undirected

@@ -78,6 +78,8 @@ class PresetKeys:
                 whole(f"strategy.{name}", getattr(self, name), 1, MAX_COUNT)
         if self.control_variates is not None:
             switch("strategy.control_variates", self.control_variates, what="true, false or null")
+        if self.sync_every is None:
+            self.sync_every = 1 if self.halo == "cluster" and self.average == "gradients" else "epoch"
         if self.sync_every != "epoch":
             whole("strategy.sync_every", self.sync_every, 1, MAX_COUNT, what="epoch or a whole number")
         self._check_unread()

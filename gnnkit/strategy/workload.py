@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import BlockLayers, Pool, Rows, Tally
-from gnnkit.graph import Graph, Ids, Split
+from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.kernels.dropout import derive
+from gnnkit.partition.buffered import Buffered
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.coverage import partner, weigh
 from gnnkit.strategy.share import HeldShare, Inputs, Share
@@ -113,9 +114,9 @@ class OneShare(Workload):
 class Clusters(Workload):
     """Some clusters of the share in each step, with the edges in between.
 
-    Cluster-GCN (Chiang et al., KDD 2019). Clusters are ranges of the rank's node ids.
-    An epoch reads each cluster once, in an order that follows from seed, epoch and
-    rank.
+    Cluster-GCN (Chiang et al., KDD 2019). `Buffered` cuts the share into clusters with
+    few edges between these. An epoch reads each cluster once, in an order that follows
+    from seed, epoch and rank.
     """
 
     def __init__(self, reader: Reader, nodes: Ids, *, clusters: int, per_batch: int) -> None:
@@ -131,8 +132,8 @@ class Clusters(Workload):
         self._reader, self._clusters, self._per_batch = reader, clusters, per_batch
         self.num_steps = -(-clusters // per_batch)
         self._share = Share.of(reader.graph, nodes)
-        place = np.searchsorted(nodes, self._share.block.src_nodes)
-        self._cluster = place * clusters // max(len(nodes), 1)  # [num_own] of the share's nodes
+        block = self._share.block
+        self._cluster = Buffered().parts_of(CSC(block.indptr, block.indices), clusters)  # [num_own]
         own = np.bincount(self._cluster[: self._share.num_seeds], minlength=clusters)
         counts = torch.zeros(comm.world_size, clusters, dtype=torch.int64, device=comm.device)
         counts[comm.rank] = torch.from_numpy(own)

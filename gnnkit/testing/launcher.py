@@ -104,7 +104,7 @@ def _run(
         finally:
             seconds = time.time() - max((path.stat().st_mtime for path in folder.iterdir()), default=math.inf)
             assert seconds < DEADLINE, f"the end of a rank is reported after {seconds:.1f} s"
-            pids = {int(path.read_text()) for path in folder.iterdir()} - {os.getpid()}
+            pids = {int(path.suffix[1:]) for path in folder.iterdir()} - {os.getpid()}
             deadline = time.monotonic() + ENDING
             while left := [pid for pid in pids if _lives(pid)]:
                 assert time.monotonic() < deadline, f"processes {left} of ranks are left"
@@ -127,7 +127,7 @@ def _refused(
 
 def _noted(folder: Path, work: Callable[[Communicator], Any], comm: Communicator) -> Any:
     """Notes the process of a rank, and does the work when all have done so."""
-    (folder / str(comm.rank)).write_text(str(os.getpid()))
+    (folder / f"{comm.rank}.{os.getpid()}").touch()
     comm.all_reduce(torch.zeros(1))
     return work(comm)
 

@@ -403,10 +403,9 @@ def _encode(value: Any, tensors: Tensors, name: str) -> Any:
         return {"tensor": name}
     if isinstance(value, dict):
         return {"dict": [[key, _encode(item, tensors, f"{name}/{key}")] for key, item in value.items()]}
-    if isinstance(value, list | tuple):
-        return {type(value).__name__: [_encode(item, tensors, f"{name}/{i}") for i, item in enumerate(value)]}
-    if isinstance(value, torch.Size):
-        return {"tuple": list(value)}
+    if type(value) in (list, tuple, torch.Size):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_encode(item, tensors, f"{name}/{i}") for i, item in enumerate(value)]}
     if value is None or isinstance(value, str | bool | int | float):
         return value
     raise TypeError(

@@ -430,3 +430,38 @@ def test_a_stranger_without_the_token_is_refused() -> None:
         comm.all_reduce(torch.zeros(1))
 
     run_gloo(work, 2)
+
+
+def test_a_system_without_such_sockets_is_left_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Refusing:
+        def bind(self, _: str) -> None:
+            raise OSError("no abstract names")
+
+        def close(self) -> None:
+            closed.append(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.sys, "platform", "darwin")
+        assert host._listen(2) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(host.socket, "socket", lambda *_: Refusing())
+        assert host._listen(2) is None
+    assert len(closed) == 1
+
+    def none(*_: object) -> None:
+        raise OSError("no such family")
+
+    monkeypatch.setattr(host.socket, "socket", none)
+    assert host._listen(2) is None
+
+
+def test_a_process_of_another_user_is_a_stranger_with_any_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        theirs.send(frames.hello("t" * 32, 3))
+        with monkeypatch.context() as patch:
+            patch.setattr(host, "_user", lambda _: os.geteuid() + 1)
+            assert host._caller(ours, "t" * 32) is None
+        assert host._caller(ours, "t" * 32) == 3

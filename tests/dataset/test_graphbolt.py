@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,29 @@ def test_what_is_not_read_is_refused_with_the_way(kind: str, message: str, tmp_p
         GraphBolt(str(folder)).load()
     assert str(raised.value).startswith(f"dataset.root={folder}: ")
     assert "\n" not in str(raised.value)
+
+
+Change = Callable[[Any, Path], object]
+CHANGES: list[tuple[Change, dict[str, Any], str]] = [
+    (lambda facts, _: facts["feature_data"][0].pop("path"), {}, r"metadata.yaml: \{.*'name': 'feat'.*\} names no path"),
+    (lambda facts, _: facts["graph"].update(nodes=[{"num": -1}]), {}, "graph.nodes must give num, the number of nodes"),
+    (lambda *_: None, {"task": "node_clasification"}, "dataset.task=node_clasification .*node_classification"),
+    (lambda facts, _: facts["tasks"][0].update(test_set=[{}]), {}, "test_set must be a list of one set of nodes"),
+    (
+        lambda _, folder: np.save(folder / "test_set_labels.npy", np.zeros(3)),
+        {},
+        "test_set_labels.npy has 3 labels for 12",
+    ),
+    (lambda _, folder: np.save(folder / "age.npy", np.zeros(3)), {}, r"features of nodes have \[40, 3\] rows"),
+]
+
+
+@pytest.mark.parametrize(("change", "keys", "message"), CHANGES)
+def test_what_does_not_fit_is_named(change: Change, keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    graphbolt_folder(folder, np.random.default_rng(0))
+    facts = json.loads((folder / "metadata.yaml").read_text())
+    change(facts, folder)
+    (folder / "metadata.yaml").write_text(json.dumps(facts))
+    with pytest.raises(UserError, match=message):
+        GraphBolt(str(folder), **keys).load()

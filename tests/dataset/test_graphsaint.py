@@ -61,3 +61,8 @@ def test_pipes_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "role.json")
     with pytest.raises(UserError, match=r"role\.json is no regular file"):
         load(tmp_path)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"dataset\.root=.*nowhere: is not a folder"):
+        GraphSaint(str(tmp_path / "nowhere")).load()

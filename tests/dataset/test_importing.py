@@ -21,6 +21,7 @@ import pytest
 
 from gnnkit.dataset import pieces
 from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.dataset.importing import sources
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.pieces import Room
@@ -328,6 +329,18 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             {},
             "edges/part-1.parquet has the columns src, dst, weight, and edges/part-0.parquet has src, dst: all parts",
         ),
+        ({}, {}, "holds no edges.csv, edges.parquet or edges.npy, and no folder edges: dataset.edges=NAME"),
+        ({"edges": ENDS, "people/all": {"id": range(7)}}, {"nodes": "people"}, "people is a folder without parts such"),
+        (
+            {"edges": ENDS, "nodes": {"id": range(7)}},
+            {"label": "kind"},
+            "nodes.parquet has no column 'kind', only 'id'",
+        ),
+        (
+            {"edges": ENDS, "nodes": {"id": range(40), "x": [[1.0, 2.0]] * 20 + [[1.0]] * 20}},
+            {},
+            "nodes.parquet: lists have 1 numbers in some rows, and 2 in others",
+        ),
     ],
 )
 def test_bad_tables_are_named_by_file_and_row(
@@ -338,6 +351,50 @@ def test_bad_tables_are_named_by_file_and_row(
         imported(folder, tmp_path / "work", **options)
     assert str(raised.value).startswith(f"dataset.root={folder}: ")
     assert not (tmp_path / "work/graph/meta.json").exists()
+
+
+def test_features_beside_features_are_refused_and_a_missing_folder_is_named(tmp_path: Path) -> None:
+    folder = bad(tmp_path / "data", edges=ENDS, nodes={"id": range(7), "x": range(7)})
+    np.save(folder / "features.npy", np.zeros((7, 1)))
+    with pytest.raises(UserError, match=r"features\.npy and nodes\.parquet both hold features"):
+        imported(folder, tmp_path / "work")
+    with pytest.raises(UserError, match=r"dataset\.root=.*nowhere: is not a folder"):
+        imported(tmp_path / "nowhere", tmp_path / "work")
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data/edges.npy"
+    np.save(path, np.array([ENDS["src"], ENDS["dst"]]))
+    source = sources.ArraySource(path, path.parent)
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(UserError, match=r"edges\.npy is shorter than it was: it changes while it is read"):
+        list(source.pieces(100))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        ["1", "2", "3", "4"],
+        ["", "", "3", "4"],
+        ["1", "2", "", ""],
+        ["1", "2", "3.5", "4"],
+        ["1.5", "2", "3", "4"],
+        ["1", "2", "three", "4"],
+        ["", "", "", ""],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_a_column_has_the_type_that_the_whole_csv_has(
+    column: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_READ_AHEAD", 16)  # bytes of a block: about two rows
+    monkeypatch.setattr(sources, "_LEAST_BLOCK", 16)
+    path = tmp_path / "nodes.csv"
+    path.write_text("id,x\n" + "".join(f"n{row},{cell}\n" for row, cell in enumerate(column)))
+    whole = dict(zip(*(pa.csv.read_csv(path).schema.names, pa.csv.read_csv(path).schema.types), strict=True))
+    assert sources.CsvSource(path, tmp_path, {}).types() == whole
 
 
 def test_text_of_a_csv_needs_a_table_of_nodes_and_tables_may_have_other_names(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import warnings
 import zipfile
@@ -121,7 +122,7 @@ def ogb_tables(folder: Path, rng: Rng, **keys: Any) -> Dataset:
     rows = rng.normal(size=(40, 2)).round(3) if floats else rng.integers(0, 9, (40, 2))
     features = rng.normal(size=(n, 3)).round(4) if floats else rng.integers(0, 2, (n, 3))
     tables = {"edge": edges, "edge_feat": rows, "node_feat": features, "num_edge_list": [[40]]}
-    ogb(folder, **tables)
+    ogb(folder, **tables | keys.pop("tables", {}))
     table(folder / "mapping/labelidx2category.csv.gz", [[i, f"kind {i}"] for i in range(5)], "label,kind")
     table(folder / "mapping/nodeidx2paperid.csv.gz", [[0, 96], [1, 39], [2, 11]], "node idx,paper id")
     return Ogb(str(folder), **keys)
@@ -132,8 +133,9 @@ def ogb_arrays(folder: Path, rng: Rng, **keys: Any) -> Dataset:
     (folder / "raw").mkdir()
     ends = rng.integers(0, 3, (2, 40))
     fields = {"edge_index": np.asfortranarray(ends) if keys.pop("fortran", False) else ends}
-    fields |= {"node_feat": rng.random((3, 2)), "edge_feat": rng.random((40, 1)), "num_nodes_list": np.array([3])}
-    np.savez_compressed(folder / "raw/data.npz", **fields, num_edges_list=np.array([40]))
+    if keys.pop("features", True):
+        fields |= {"node_feat": rng.random((3, 2)), "edge_feat": rng.random((40, 1))}
+    np.savez_compressed(folder / "raw/data.npz", **fields, num_nodes_list=np.array([3]), num_edges_list=np.array([40]))
     np.savez(folder / "raw/node-label.npz", node_label=np.array([[1.0], [0.0], [1.0]]))
     return Ogb(str(folder), **keys)
 
@@ -141,6 +143,34 @@ def ogb_arrays(folder: Path, rng: Rng, **keys: Any) -> Dataset:
 def graphbolt(folder: Path, rng: Rng, **keys: Any) -> GraphBolt:
     graphbolt_folder(folder, rng, keys.pop("form", "numpy"))
     return GraphBolt(str(folder), **keys)
+
+
+def saved_without_edges(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    none = np.empty(0, np.int64)
+    rows = {"edge_features": np.empty((0, 2)), "edge_feature_names": ["length", "age"]}
+    Graph.from_edges(none, none, N, features=rng.normal(size=(N, 3)), weight=np.empty(0), **rows).save(folder)  # type: ignore[arg-type]
+    return Saved(str(folder), **keys)
+
+
+def npz_without_edges(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    folder.mkdir()
+    fields = {"indptr": np.zeros(N + 1, np.int64), "indices": np.empty(0, np.int32), "weight": np.empty(0)}
+    np.savez(folder / "graph.npz", x=np.empty((N, 0)), y=rng.integers(0, 3, N), **fields)
+    return Npz(str(folder / "graph.npz"), **keys)
+
+
+def graphbolt_without_edges(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    graphbolt_folder(folder, rng)
+    np.save(folder / "edges.npy", np.empty((2, 0), np.int64))
+    np.save(folder / "length.npy", np.empty((0, 2)))
+    return GraphBolt(str(folder), **keys)
+
+
+def ogb_without_edges(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    ogb_arrays(folder, rng, add_inverse_edge=False)
+    fields = {"edge_index": np.empty((2, 0), np.int64), "edge_feat": np.empty((0, 1)), "node_feat": rng.random((3, 2))}
+    np.savez(folder / "raw/data.npz", num_nodes_list=[3], num_edges_list=[0], **fields)
+    return Ogb(str(folder), **keys)
 
 
 FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
@@ -159,6 +189,13 @@ FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
     (ogb_tables, {"add_inverse_edge": False, "symmetrize": True, "floats": False}),
     (ogb_arrays, {"add_inverse_edge": False, "row_normalize": True}),
     (ogb_arrays, {"add_inverse_edge": True, "fortran": True, "symmetrize": True}),
+    (ogb_tables, {"add_inverse_edge": True, "tables": {"edge_feat": None, "node_feat": None}}),
+    (ogb_arrays, {"add_inverse_edge": True, "features": False}),
+    (saved_without_edges, {}),
+    (saved_without_edges, {"symmetrize": True}),
+    (npz_without_edges, {}),
+    (graphbolt_without_edges, {}),
+    (ogb_without_edges, {"add_inverse_edge": False}),
 ]
 
 
@@ -225,6 +262,12 @@ class Infinite(Backwards):
         yield EdgePiece("list", np.arange(2), np.arange(2), np.array([1.0, np.inf]))
 
 
+class Wider(Backwards):
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        for width in (2, 3):
+            yield EdgePiece("list", np.arange(2), np.full(2, width), features=np.zeros((2, width)))
+
+
 class Short(Backwards):
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         yield EdgePiece("list", np.arange(2), np.arange(2))
@@ -233,18 +276,63 @@ class Short(Backwards):
         yield np.zeros((8, 2))
 
 
+class Flat(Short):
+    def features(self, room: Room) -> Iterator[Any]:
+        yield np.zeros(9)
+
+
+class Nothing(Short):
+    def features(self, room: Room) -> Iterator[Any]:
+        return iter(())
+
+
+class FarOut(Short):
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        return NodeFields(coordinates=np.zeros((9, 4)))
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
         (Backwards, "list: edge 7 is not in the order of destinations"),
         (Beyond, r"list: src\[8\] = 9 is out of range for 9 nodes"),
         (Infinite, r"weight\[1\] = inf is not finite"),
+        (Wider, "list: the features of edges are 3 numbers in some rows, and 2 in others"),
         (Short, r"features has shape \[8, 2\], expected \[9, any\]"),
+        (Flat, r"features has shape \[9\], expected \[9, any\]"),
+        (Nothing, "features has no rows"),
+        (FarOut, "coordinates have 4 dimensions, expected 2 or 3"),
     ],
 )
 def test_pieces_that_do_not_fit_are_named(kind: type[GraphPieces], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"dataset.root=here: {message}"):
         import_graph(kind(Path("here")), tmp_path, Room(1 << 26, 1), Journal(tmp_path, ""), Teller(quiet=True))
+
+
+class Changing(Backwards):
+    """Edges that are others when they are read a second time."""
+
+    files = (Path("list"),)  # type: ignore[assignment]
+
+    def __init__(self, in_order: bool, *readings: list[int]) -> None:
+        super().__init__(Path("here"))
+        self.in_order, self._readings = in_order, iter(readings)
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        dst = np.array(next(self._readings))
+        yield EdgePiece("list", np.zeros_like(dst), dst)
+
+
+@pytest.mark.parametrize(
+    ("in_order", "second"), [(True, [1, 2, 3]), (True, [1]), (False, [1, 2, 3]), (False, [1]), (False, [1, 1])]
+)
+def test_edges_that_change_while_they_are_read_end_the_import(
+    in_order: bool, second: list[int], tmp_path: Path
+) -> None:
+    graph = Changing(in_order, [1, 2], second)
+    with pytest.raises(UserError, match="list has other edges than a moment ago: it changes while it is read"):
+        import_graph(graph, tmp_path, Room(1 << 26, 1, bucket=1), Journal(tmp_path, ""), Teller(quiet=True))
+    assert not (tmp_path / "graph/meta.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -273,3 +361,95 @@ def test_a_damaged_archive_and_sparse_rows_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "sparse.npz", indptr=csr.indptr, indices=csr.indices, **rows)
     with pytest.raises(UserError, match="x_indptr: job=import reads no features without their zeros: job=partition"):
         imported(Npz(str(tmp_path / "sparse.npz")), tmp_path / "other")
+
+
+def test_an_archive_that_promises_more_than_it_has_is_named(tmp_path: Path) -> None:
+    planetoid(tmp_path / "data", np.random.default_rng(0))
+    path = tmp_path / "data/graph.npz"
+    with np.load(path) as found:
+        short = found["x"].tobytes()[:-8]
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(found["x"]))
+    damage(path, x=None)
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("x.npy", header.getvalue() + short)
+    data = bytearray(path.read_bytes())
+    size = data.rindex(b"PK\x01\x02") + 24  # of the array, in the last entry of the table of contents
+    data[size : size + 4] = (int.from_bytes(data[size : size + 4], "little") + 8).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="x is shorter than it says"):
+        imported(Npz(str(path)), tmp_path / "work")
+
+
+def damage(arrays: Path, **changes: Any) -> None:
+    """Replaces arrays of a folder of .npy files or of an .npz. None removes one."""
+    if arrays.is_dir():
+        for name, value in changes.items():
+            (arrays / f"{name}.npy").unlink(missing_ok=True)
+            if value is not None:
+                np.save(arrays / f"{name}.npy", value)
+        return
+    with np.load(arrays) as found:
+        fields = {**found, **changes}
+    np.savez(arrays, **{name: value for name, value in fields.items() if value is not None})
+
+
+DAMAGED: list[tuple[Callable[..., Dataset], str, dict[str, Any], str]] = [
+    (saved, "", {"indptr": None}, "holds no indptr"),
+    (saved, "", {"indptr": np.arange(N + 1)}, "indices: indptr must ascend from 0 to the number of indices"),
+    (saved, "", {"indptr": np.r_[0, M, np.zeros(N - 2, int), M]}, "indices: indptr must ascend from 0"),
+    (saved, "", {"weight": np.ones(3)}, rf"indices: weight has shape \[3\], expected {M} rows"),
+    (
+        planetoid,
+        "graph.npz",
+        {"val_edges": np.zeros((2, 1))},
+        "val_edges: job=import reads no edges to predict: job=par",
+    ),
+    (planetoid, "graph.npz", {"indices": None}, "no array 'indices', only "),
+    (planetoid, "graph.npz", {"indptr": None}, "no array 'indptr', only "),
+    (planetoid, "graph.npz", {"x": np.ones((4, N)).T}, "x stands in the file column by column, which is not read by"),
+    (gnn_benchmark, "graph.npz", {"adj_shape": [N, 9]}, r"adj_indices, adj_data: the matrix has shape \[50, 9\], exp"),
+    (
+        saint_folder,
+        "adj_full.npz",
+        {"shape": [N, 9]},
+        r"adj_full.npz: the matrix has shape \[50, 9\], expected one row",
+    ),
+]
+
+
+@pytest.mark.parametrize(("write", "name", "changes", "message"), DAMAGED)
+def test_arrays_that_do_not_fit_are_named(
+    write: Callable[..., Dataset], name: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    dataset = write(tmp_path / "data", np.random.default_rng(0))
+    damage(tmp_path / "data" / name, **changes)
+    with pytest.raises(UserError, match=message):
+        imported(dataset, tmp_path / "work")
+    assert not (tmp_path / "work/graph/meta.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"edge_feat": np.zeros((39, 2))}, "raw: edges and their features are of unequal number"),
+        ({"edge_feat": np.zeros((60, 2))}, "raw: edges and their features are of unequal number"),
+        ({"edge": np.zeros((40, 3), int)}, r"edge\.csv\.gz has 3 columns, expected source and destination"),
+    ],
+)
+def test_tables_of_ogb_that_do_not_fit_are_named(tables: dict[str, Any], message: str, tmp_path: Path) -> None:
+    dataset = ogb_tables(tmp_path / "data", np.random.default_rng(0), add_inverse_edge=False, tables=tables)
+    with pytest.raises(UserError, match=message):
+        imported(dataset, tmp_path / "work")
+
+
+def test_edges_that_no_ogb_graph_has_are_named(tmp_path: Path) -> None:
+    dataset = ogb_arrays(tmp_path / "data", np.random.default_rng(0), add_inverse_edge=False)
+    damage(tmp_path / "data/raw/data.npz", edge_index=np.zeros((40, 2), int))
+    with pytest.raises(UserError, match=r"data\.npz: edge_index has shape \[40, 2\], expected \[2, num_edges\]"):
+        imported(dataset, tmp_path / "work")
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a folder"):
+        imported(GraphSaint(str(tmp_path / "nowhere")), tmp_path / "work")

@@ -97,6 +97,7 @@ def test_tables_without_a_meaning_are_named(tmp_path: Path) -> None:
         ("ogbn_arxiv", {"edge": [[0, 1, 2]]}, r"edge.csv.gz has 3 columns, expected source and destination"),
         ("ogbn_arxiv", {"edge": [[0, 7]]}, r"dst\[0\] = 7 is out of range"),
         ("ogbn_arxiv", {"edge": [["a", 0]]}, "edge.csv.gz: column 0 holds string, expected numbers"),
+        ("ogbn_arxiv", {"edge": [[0, 1], [0]]}, "edge.csv.gz: CSV parse error: Expected 2 columns, got 1: 0"),
         ("ogbn_arxiv", {"edge": None}, "edge.csv.gz: No such file or directory"),
         ("ogbn_arxiv", {"node_feat": [[1], [2]]}, r"features has shape \[2, 1\], expected \[3, any\]"),
         ("ogbn_arxiv", {"node_label": [[1]]}, "labels has 1 entries, expected 3"),
@@ -107,6 +108,36 @@ def test_errors_name_the_file_in_one_line(tmp_path: Path, name: str, tables: dic
     with pytest.raises(UserError, match=message) as caught:
         Ogb(str(ogb(tmp_path / name, **tables))).load()
     assert "\n" not in str(caught.value)
+
+
+def test_what_the_arrays_or_the_command_name_is_looked_for(tmp_path: Path) -> None:
+    folder = ogb(tmp_path / "ogbn_arxiv")
+    with pytest.raises(UserError, match=r"split=tmie is not known: did you mean split=time\?|split=tmie .*time"):
+        Ogb(str(folder), split="tmie").load()
+    folder = binary(tmp_path / "ogbn_papers100M")
+    with np.load(folder / "raw/data.npz") as found:
+        np.savez(folder / "raw/data.npz", **{**found, "edge_index": EDGES.T})
+    with pytest.raises(UserError, match=r"data\.npz: edge_index has shape \[4, 2\], expected \[2, num_edges\]"):
+        Graph.from_ogb(folder)
+
+
+@pytest.mark.parametrize(
+    ("rows", "header"),
+    [
+        ([[0, "a", 1], [1, "b", 2], [2, "c", 3]], "label,category,more"),
+        ([[0, "a"], [1, "b"]], "label,category"),
+        ([[2, "c"], [1, "b"], [0, "a"]], "label,category"),
+        ([["x", "a"], ["y", "b"], ["z", "c"]], "label,category"),
+        ([[0, "a"], [1, "b"], [2, "b"]], "label,category"),
+    ],
+    ids=["three columns", "too few", "another order", "words", "twice"],
+)
+def test_a_mapping_that_does_not_name_every_class_once_is_not_read(
+    rows: list[list[Any]], header: str, tmp_path: Path
+) -> None:
+    folder = ogb(tmp_path / "ogbn_arxiv", node_label=[[2], [1], [0]])
+    table(folder / "mapping/labelidx2category.csv.gz", rows, header)
+    assert Graph.from_ogb(folder).class_names is None
 
 
 def test_splits_are_checked_and_pipes_are_refused(tmp_path: Path) -> None:

@@ -143,3 +143,11 @@ def test_a_python_without_sources_is_told_of_another_data_set(tmp_path: Path) ->
 def test_sources_without_a_large_enough_module_are_refused(root: Path) -> None:
     with pytest.raises(ValueError, match=r"no module under .* has dataset.min_class_size=60 nodes"):
         PyStdlib(str(root)).load()
+
+
+def test_a_user_without_a_home_parses_each_time(
+    root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnnkit.dataset.pystdlib.cache_folder", lambda: None)
+    assert same(small(root).load(), small(root).load())
+    assert capfd.readouterr().err.count("parsing 4 modules") == 2

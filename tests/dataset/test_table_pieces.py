@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.dataset.importing import progress
 from gnnkit.dataset.importing.tables import TablePieces
+from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
+from gnnkit.rows import File
 
 SMALL: Any = SimpleNamespace(memory=1000, threads=1)
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])
@@ -48,3 +52,30 @@ def test_ids_in_order_take_no_memory(last: int, tmp_path: Path) -> None:
     assert pieces.open(roomy) == 70_000
     kept = pieces.nodes(70_000, roomy).node_ids
     assert kept.to_numpy().tolist() == ids.tolist()
+
+
+def test_labels_that_memory_cannot_hold_are_told_with_what_is_needed() -> None:
+    with pytest.raises(UserError, match=r"memory=1048576: 1,000,000 nodes have more labels and splits than that: give"):
+        Room(1 << 20, 1).check_nodes(10**6)
+    Room(1 << 30, 1).check_nodes(10**6)
+
+
+def test_a_record_that_another_program_has_cut_is_named(tmp_path: Path) -> None:
+    file = File(tmp_path / "x.records")
+    file.write(np.arange(4), 0)
+    assert file.read((4,), np.int64, 0).tolist() == [0, 1, 2, 3]
+    os.truncate(tmp_path / "x.records", 20)
+    with pytest.raises(UserError, match=r"x\.records has no 12 bytes at 20: it was changed by another program"):
+        file.read((4,), np.int64, 0)
+    file.close()
+
+
+def test_progress_is_told_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.1, 100.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    teller = progress.Teller()
+    teller.begin("counting edges")
+    teller.tell(5, 100, "edges")
+    teller.tell(50, 100, "edges")
+    first, second = capsys.readouterr().err.splitlines()
+    assert (first, second.rstrip()) == ("counting edges", "counting edges: 50 of 100 edges, 100 s left")

@@ -83,3 +83,10 @@ def test_errors_name_the_attribute(keys: dict[str, str], message: str) -> None:
         Graph.from_networkx(graph, **keys)
     with pytest.raises(UserError, match=r"got Graph: Graph\.from_networkx reads it"):
         Graph.of(graph)
+
+
+def test_a_graph_without_nodes_has_no_ids_and_other_values_are_refused() -> None:
+    empty = Graph.from_networkx(nx.DiGraph())
+    assert (empty.num_nodes, empty.num_edges, empty.node_ids) == (0, 0, None)
+    with pytest.raises(UserError, match="expected a graph of networkx, got list"):
+        Graph.from_networkx([(0, 1)])

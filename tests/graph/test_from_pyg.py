@@ -118,6 +118,10 @@ def labels_of_two(hetero: HeteroData) -> None:
             lambda h: h["author", "writes", "paper"].update({"edge_index": torch.tensor([[3], [0]])}),
             r"data\['author-writes-paper'\]\.edge_index\[0\]\[0\] = 3 is out of range",
         ),
+        (
+            lambda h: h["author", "writes", "paper"].update({"edge_index": torch.zeros(4, 2).long()}),
+            r"data\['author-writes-paper'\]\.edge_index must have shape \[2, num_edges\], other forms of edges are not",
+        ),
     ],
 )
 def test_typed_data_that_cannot_be_read_say_why(change: Any, message: str) -> None:
@@ -125,6 +129,26 @@ def test_typed_data_that_cannot_be_read_say_why(change: Any, message: str) -> No
     change(hetero)
     with pytest.raises(UserError, match=message):
         Graph.of(hetero)
+
+
+def test_typed_data_without_labels_or_with_sets_of_classes_are_read() -> None:
+    hetero = several()
+    for name in ("train_mask", "val_mask", "test_mask"):
+        del hetero["paper"][name]
+    hetero["paper"].y = torch.eye(30)[:, :4].long()
+    sets = Graph.of(hetero).labels
+    np.testing.assert_array_equal(sets[3:33], hetero["paper"].y)
+    assert not sets[:3].any()  # of other types
+    assert not sets[33:].any()
+    del hetero["paper"].y
+    assert Graph.of(hetero).labels.tolist() == [-1] * 35
+
+
+def test_typed_data_have_nodes_and_no_edges_to_predict() -> None:
+    with pytest.raises(UserError, match="HeteroData has no nodes"):
+        Graph.of(HeteroData())
+    with pytest.raises(UserError, match="edges to predict are read of graphs of one type only, leave out val and test"):
+        Graph.from_pyg(several(), val=data_of())
 
 
 @pytest.mark.parametrize(
@@ -198,3 +222,20 @@ def test_wrong_splits_of_links_are_refused() -> None:
         Graph.from_pyg(train, test=data)
     with pytest.raises(UserError, match="val has 5 nodes, the graph that trains has 30"):
         Graph.from_pyg(train, val=Data(torch.zeros(5, 1)))
+    val.edge_label = torch.ones(3)
+    with pytest.raises(
+        UserError, match=rf"val\.edge_label has shape \[3\], expected \[{val.edge_label_index.shape[1]}\]"
+    ):
+        Graph.from_pyg(train, val=val)
+    val.edge_label_index = val.edge_label_index.T
+    with pytest.raises(UserError, match=r"val\.edge_label_index has shape \[\d+, 2\], expected \[2, num_pairs\]"):
+        Graph.from_pyg(train, val=val)
+
+
+def test_edges_to_predict_may_belong_to_data_that_names_no_edges_that_train() -> None:
+    data, pairs_of_val = data_of(), torch.tensor([[0, 1], [2, 3]])
+    val = Data(num_nodes=30, edge_label_index=pairs_of_val)
+    graph = Graph.from_pyg(data, val=val)
+    assert pairs(graph.val_edges) == {(0, 2), (1, 3)}
+    assert graph.test_edges is None
+    assert graph.num_edges == data.num_edges

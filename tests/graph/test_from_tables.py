@@ -145,3 +145,10 @@ def test_large_whole_numbers_are_features(frame: Frame) -> None:
     np.testing.assert_array_equal(
         Graph.from_tables(frame({"src": [0], "dst": [1]}), nodes).features, [[2**62], [-(2**63)]]
     )
+
+
+def test_a_column_of_an_extension_is_refused_by_its_type() -> None:
+    cells = pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((2, 2, 2)))
+    nodes = pa.table({"id": [0, 1], "cells": cells})
+    with pytest.raises(UserError, match=r"column 'cells' holds extension<.*>, expected numbers or text"):
+        Graph.from_tables(pa.table({"src": [0], "dst": [1]}), nodes)

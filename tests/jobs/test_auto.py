@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,14 @@ import yaml
 import gnnkit
 from gnnkit import config, jobs
 from gnnkit.dataset.synthetic import Synthetic
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import decide, dispatch
+from gnnkit.jobs.foresee import Foreseen
 from gnnkit.jobs.order import Order
+from gnnkit.launch.environment import StartedRank
 from gnnkit.ranges import num_cores
-from gnnkit.settings import ranks, settle
+from gnnkit.settings import Choice, PartitionSettings, ranks, settle
 from tests.launch.outside import Outside, by_hand
 from tests.runs import BARE
 
@@ -339,3 +344,28 @@ def test_ranks_that_others_have_started_share_the_leader_s_decision(outside: Out
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["why"].startswith("the leader takes strategy=vertex_centric")
     assert stored(tmp_path / "run")["nodes"] == result["nodes"] != "auto"
+
+
+def test_a_decision_is_one_that_is_possible_and_travels_with_its_sampler() -> None:
+    asked = settle(config.compose(["strategy=auto", "workers=2", "partition=auto"]))
+    possible = decide.possible(asked)
+    assert [each.strategy.name for each in possible] == ["vertex_centric", "individual_sample"]
+    chosen = replace(possible[1], decided={"why": "made up"})
+    assert decide.possible(chosen) == [chosen]
+    found = decide.adopt(asked, json.loads(json.dumps(decide.to_plain(chosen))))
+    assert (found.strategy, found.sampler, found.partition) == (chosen.strategy, chosen.sampler, chosen.partition)
+    assert found.sampler is not None
+    assert decide.adopt(asked, None) is asked
+
+
+def test_the_only_layout_is_told_without_a_next_one() -> None:
+    named = {"1d": PartitionSettings(Choice("partition", "contiguous", {}), "1d", 1, "owners")}
+    figures = {"seconds": 1.5, "seconds_of": {"compute": 1.0, "exchange": 0.5}, "memory": 2**20}
+    foreseen = Foreseen({"1d": figures}, None, [], 9, 9)
+    assert decide.why_layout(named, foreseen, "1d").endswith("exchange 0.5) and 1 MiB a rank predicted")
+
+
+def test_a_comparison_starts_ranks_of_its_own() -> None:
+    started: Any = SimpleNamespace(started=StartedRank(0, 2, 0, 2))
+    with pytest.raises(UserError, match="job=compare starts runs of its own: leave torchrun, srun or mpirun out"):
+        dispatch.Compare().check(Order(started))

@@ -65,6 +65,14 @@ def test_a_run_is_measured_by_its_slowest_and_its_busiest_worker(tmp_path: Path)
     assert found == Measured(0.7, 2, 3.0, 8, 300, [(2.0, 0.5), (5.0, 0.75)])
 
 
+def test_a_run_without_a_record_of_steps_has_the_figures_of_its_result(tmp_path: Path) -> None:
+    write(tmp_path / "run", [], {}, test_accuracy=0.7, seconds_per_epoch=3.0)
+    for name in ("workers.jsonl", "epochs.jsonl"):
+        (tmp_path / "run" / name).unlink()
+    found = measured.read(tmp_path / "run", NodeClassification())
+    assert (found.test, found.memory, found.curve) == (0.7, None, [])
+
+
 def test_a_resumed_run_counts_its_earlier_parts(tmp_path: Path) -> None:
     write(tmp_path / "run", [state(0, 2, 1.0)], {2: 0.8}, test_accuracy=0.7)
     write(tmp_path / "run/earlier-10", [state(0, 1, 2.0)], {1: 0.6})
@@ -106,6 +114,14 @@ def test_a_way_without_a_run_is_a_row_that_says_why() -> None:
     assert found.cells()[1][2] == "", "the first way that has a run is what others are held to"
     assert table(Row("full", [], "failed")).sentence() == ""
     assert table(Row("full", [], "failed")).cells()[0][0] == "full"
+
+
+def test_a_target_that_no_way_reached_in_every_run_is_told() -> None:
+    early, late = run(0.5, {1.0: 0.9}), run(0.5, {1.0: 0.5})
+    found = table(Row("full", [early, late]), Row("parts", [late]))
+    assert found.sentence().startswith("No way reached val_accuracy 69.30 % (99 % of the best of full) in every run.")
+    bare = table(Row("full", [Measured(None, 0, None, None, None, [])]))
+    assert (bare.target, bare.times(bare.rows[0]), bare.sentence()) == (None, [], "")
 
 
 def test_one_seed_tells_no_noise() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import yaml
 from safetensors.numpy import load_file
 
 from gnnkit.__main__ import main
+from gnnkit.errors import UserError
+from gnnkit.jobs.folder import new_folder
 
 KEYS = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2",
         "comm=threads", "trainer.checkpoint_every=1"]  # fmt: skip
@@ -191,3 +194,12 @@ def test_resume_of_a_finished_run_leaves_its_results(here: Path, capsys: pytest.
     assert main([*KEYS, "trainer.max_epochs=2", "output=run", "on_exists=resume", "trainer.lr=0.5"]) == 2
     after = {name: (here / "run" / name).read_bytes() for name in files(here / "run")}
     assert {name: after[name] for name in before} == before
+
+
+def test_runs_of_one_second_have_folders_of_their_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda form: form.replace("%", ""))
+    made = [new_folder(Path("outputs")).name for _ in range(3)]
+    assert made == ["H-M-S", "H-M-S-1", "H-M-S-2"]
+    (here / "file").touch()
+    with pytest.raises(UserError, match=rf"cannot make a run folder in {here}/file/Y-m-d: Not a directory"):
+        new_folder(Path("file"))

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.parameter import is_lazy
 
 from gnnkit import config
 from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order
@@ -89,3 +91,13 @@ def test_all_ranks_are_told_the_difference() -> None:
         return "none"
 
     assert run_gloo(work, 3) == ["seed must be the same on all ranks: ranks 0-1 have seed=1, rank 2 has seed=2"] * 3
+
+
+def test_parameters_without_a_shape_yet_are_left_alone() -> None:
+    def shared(comm: Communicator) -> tuple[bool, float]:
+        model = torch.nn.Sequential(torch.nn.LazyLinear(2), torch.nn.Linear(1, 1))
+        torch.nn.init.constant_(model[1].weight, float(comm.rank + 5))
+        share_state(comm, model)
+        return is_lazy(model[0].weight), model[1].weight.item()
+
+    assert Threads.run(shared, 2, timeout=20) == [(True, 5.0), (True, 5.0)]

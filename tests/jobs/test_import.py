@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,12 @@ import pytest
 import gnnkit
 from gnnkit.config import compose
 from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
+from gnnkit.graph import Graph
 from gnnkit.jobs import Order, dispatch, importing
+from gnnkit.partition import Grid
+from gnnkit.prepare import imported
 from gnnkit.settings import settle
 from tests.folders import digests_of, graphbolt_folder, ogb, saint
 from tests.runs import BARE
@@ -301,3 +306,18 @@ def test_memory_is_read_by_an_import_only() -> None:
 def test_the_process_that_starts_an_import_has_no_torch() -> None:
     code = "import gnnkit.jobs.importing, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_graph_from_python_is_cut_by_another_job() -> None:
+    settings = settle(
+        compose(["job=import", "strategy=vertex_centric", "dataset=edges", "dataset.root=x", "workers=2"])
+    )
+    with pytest.raises(UserError, match="job=import reads a folder of tables: job=partition cuts a graph from Python"):
+        importing.check(settings, given=True)
+
+
+def test_a_partitioner_that_needs_more_memory_is_told_with_what_is_needed() -> None:
+    graph = Graph.from_edges([0], [1])
+    greedy: Any = SimpleNamespace(reads_edges=True, stream_bytes=lambda nodes: 10**9 * nodes)
+    with pytest.raises(UserError, match="memory=1048576: SimpleNamespace of 2 nodes needs more than that: give memory"):
+        imported._assigned(greedy, graph, graph, Grid(2, 1, 1), Room(1 << 20, 1))

@@ -156,3 +156,25 @@ def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "cannot make the folder: File exists: name a new one" in capsys.readouterr().err
     with pytest.raises(UserError, match="give dataset=NAME in place of a graph"):
         gnnkit.train(random_graph(), strategy="auto", job="init", folder=tmp_path / "new")
+
+
+def test_many_edges_get_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choices(random_graph(), tmp_path)["workers"] == 1
+    monkeypatch.setattr("gnnkit.jobs.init.FEW_EDGES", 10)
+    monkeypatch.setattr("gnnkit.jobs.init.num_cores", lambda: 3)
+    assert choices(random_graph(), tmp_path)["workers"] == 3
+
+
+def test_labels_without_a_split_need_one(tmp_path: Path) -> None:
+    bare = replace(random_graph(), split=np.zeros(random_graph().num_nodes, np.int8))
+    assert choices(bare, tmp_path)["dataset.split"] == [0.6, 0.2, 0.2]
+    settings = settle(config.compose(["dataset=graphsaint", "dataset.root=x", "strategy=auto", "job=init"]))
+    with pytest.raises(UserError, match="dataset=graphsaint has labels, and no split says who trains: give the data a"):
+        list(choose(settings, bare))
+
+
+@pytest.mark.parametrize(("rows", "columns", "fill"), [(1, 2, "mean"), (9, 1, "drop"), (9, 2, "zero")])
+def test_empty_cells_are_filled_by_how_many_there_are(rows: int, columns: int, fill: str, tmp_path: Path) -> None:
+    missing = [[row, column] for row in range(rows) for column in range(columns)]
+    table = Graph.from_edges([0, 1], [1, 0], 10, features=np.zeros((10, 2), np.float32), missing=missing)
+    assert choices(table, tmp_path)["features.fill"] == fill

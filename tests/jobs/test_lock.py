@@ -14,7 +14,7 @@ import pytest
 
 from gnnkit import config
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, start
+from gnnkit.jobs import Order, lock, start
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.lock import locked
 from gnnkit.settings import Settings, settle
@@ -124,3 +124,15 @@ def test_a_job_that_was_refused_while_reading_can_be_tried_again(tmp_path: Path)
     (tmp_path / "data/edges.csv").write_text("src,dst\n0,1\n")
     start(Order(refused))
     assert (tmp_path / "run/result.json").exists()
+
+
+def test_a_lock_that_its_holder_removes_meanwhile_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, is_at = iter([False]), lock._is_at
+    monkeypatch.setattr(lock, "_is_at", lambda *of: next(found, None) is None and is_at(*of))
+    with locked(tmp_path):
+        assert (tmp_path / lock.NAME).read_text().startswith(f"process {os.getpid()} on ")
+        with pytest.raises(UserError, match="writes there now"), locked(tmp_path):
+            raise AssertionError
+    assert not any(tmp_path.iterdir())

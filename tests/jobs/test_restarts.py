@@ -47,9 +47,11 @@ JOINT: dict[str, Any] = {**SAMPLED, "strategy": {"name": "joint_sample", "batch_
 
 
 def siblings() -> list[int]:
-    """Lists the ranks' process ids, in order."""
+    """Lists the ranks' process ids, in order: children that this test forked."""
     parent = Path(f"/proc/{os.getppid()}/task")
-    return sorted(int(pid) for file in parent.glob("*/children") for pid in file.read_text().split())
+    found = [pid for file in parent.glob("*/children") for pid in file.read_text().split()]
+    own = Path("/proc/self/cmdline").read_bytes()
+    return sorted(int(pid) for pid in found if Path(f"/proc/{pid}/cmdline").read_bytes() == own)
 
 
 def kill(rank: int) -> None:
@@ -162,6 +164,7 @@ def test_a_run_whose_ranks_are_killed_ends_as_an_unbroken_one(
 ) -> None:
     """Rank 1 before a checkpoint, the leader, and rank 2 with a damaged checkpoint."""
     folder = tmp_path / "run"
+    before = running_children()
 
     def damage_and_kill() -> None:
         (folder / "checkpoints/last.json").write_text("{}")
@@ -188,13 +191,16 @@ def test_a_run_whose_ranks_are_killed_ends_as_an_unbroken_one(
     assert page.count(KILLED) >= 3
     assert not (folder / "prepared").exists()
     assert not (folder / ".lock").exists()
-    assert siblings_of_none()
+    assert running_children().items() <= before.items()
 
 
-def siblings_of_none() -> bool:
-    """Whether this process has no child that runs."""
-    found = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
-    return not [pid for pid in found if "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]]
+def running_children() -> dict[str, str]:
+    """Lists the children of this process that run, each with its command."""
+    found = [
+        Path("/proc", pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()
+    ]
+    alive = [each for each in found if (each / "stat").read_text().rpartition(")")[2].split()[0] != "Z"]
+    return {each.name: (each / "cmdline").read_text().replace("\0", " ") for each in alive}
 
 
 @pytest.mark.slow

@@ -18,7 +18,11 @@ import yaml
 
 from gnnkit.__main__ import main
 from gnnkit.dataset.npz import Npz
+from gnnkit.errors import UserError
+from gnnkit.jobs.sweep import plans, table
+from gnnkit.jobs.sweep.job import DONE, FAILED, Outcome, SweepJob
 from gnnkit.prepare import kept
+from gnnkit.task.node_classification import NodeClassification
 from tests.forked import forked
 
 SMALL = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2"]
@@ -120,6 +124,8 @@ def test_a_job_that_fails_does_not_stop_the_others(here: Path, capfd: pytest.Cap
         (["seed=1,2", "hydra.launcher.n_jobs=2"], "hydra.launcher.n_jobs cannot be changed"),
         (["seed=1,2", "hydra.launcher._target_=os.mkdir"], "hydra.launcher._target_ cannot be changed"),
         (["seed=1,2", "+hydra.callbacks.x=1"], "+hydra.callbacks.x cannot be changed"),
+        (["seed=1,2", "hydra.sweep.dir=a,b"], "hydra.sweep.dir=a,b: a setting of Hydra has one value for the whole"),
+        (["seed=1,2", "upload=s3://a/b"], "upload names the folder of one run: leave it out, and copy the folder of"),
         (["seed=1,2", "hydra.sweep.dir=${eval:1}"], "override 'hydra.sweep.dir=${eval:1}': resolvers other than"),
         ([*OPTUNA, "seed=1"], "hydra/sweeper=optuna has nothing to search"),
         ([*OPTUNA, "seed=1,2", "hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0 must be"),
@@ -362,3 +368,42 @@ def test_an_experiment_reaches_the_published_accuracy(data_folder: Path) -> None
     ]
     assert main(["-m", *keys, "seed=0", "trainer.check_val_every_n_epoch=50", "hydra.sweep.dir=sweep"]) == 0
     assert rows(Path("sweep"))[0]["figures"]["test_accuracy"] == pytest.approx(0.815, abs=0.02)
+
+
+def outcome(number: int, swept: dict[str, str], status: str = DONE, **figures: Any) -> Outcome:
+    folder = Path(f"{number}")
+    settings: Any = None  # are not read
+    job = SweepJob(number, tuple(f"{key}={value}" for key, value in swept.items()), swept, settings, folder)
+    return Outcome(job, status, 0 if status == DONE else 1, figures=figures)
+
+
+def test_means_over_seeds_are_of_jobs_that_ended_and_say_what_is_not_known() -> None:
+    jobs = [
+        outcome(0, {"seed": "1"}, train_loss=0.5, val_accuracy=0.25),
+        outcome(1, {"seed": "2"}, train_loss=0.7),
+        outcome(2, {"seed": "3"}, FAILED, train_loss=9.0),
+    ]
+    *_, last = table.shown(jobs, NodeClassification()).splitlines()
+    assert last == "mean of 2 seeds: val_accuracy -  train_loss 0.6 +- 0.14"
+
+
+def search(**keys: Any) -> plans.Search:
+    usual = {"n_trials": 2, "n_jobs": 1, "metric": "auto", "direction": "auto", "storage": None, "study_name": None}
+    given = {**usual, "sampler.seed": 1, "sampler.name": "random", **keys}
+    return plans.Search(["trainer.lr=interval(0.1,1)"], given, NodeClassification())
+
+
+def test_a_search_goes_the_way_that_is_asked_for_and_knows_no_best_without_a_figure() -> None:
+    assert search().goal(NodeClassification()) == ("val_accuracy", False)
+    assert search(metric="train_loss").goal(NodeClassification()) == ("train_loss", True)
+    found = search(metric="train_loss", direction="maximize")
+    assert found.goal(NodeClassification()) == ("train_loss", False)
+    list(found.batches())
+    found.tell(0, outcome(0, {}, FAILED))
+    assert found.best() is None
+
+
+@pytest.mark.parametrize("key", ["storage", "study_name"])
+def test_names_of_a_study_are_text(key: str) -> None:
+    with pytest.raises(UserError, match=rf"hydra\.sweeper\.{key}=3 must be text"):
+        search(**{key: 3})

@@ -104,3 +104,17 @@ def test_outputs_that_are_not_finite_are_counted(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"outputs of \d+ of 60 nodes are not finite"):
             gnnkit.predict(tmp_path / "run", graph, model=Shifted, folder=tmp_path / "no", job=job, **keys)
         assert not (tmp_path / "no").exists()
+
+
+def test_names_of_classes_are_a_list_of_text(tmp_path: Path) -> None:
+    assert weights.class_names(tmp_path) is None
+    (tmp_path / weights.CLASSES).write_text('["cat", "dog"]')
+    assert weights.class_names(tmp_path) == ["cat", "dog"]
+    for text, told in (
+        ('{"cat": 1}', "is no list of names"),
+        ("[1, 2]", "is no list of names"),
+        ("[", "cannot be read"),
+    ):
+        (tmp_path / weights.CLASSES).write_text(text)
+        with pytest.raises(UserError, match=rf"checkpoint={tmp_path}: {weights.CLASSES} {told}"):
+            weights.class_names(tmp_path)

@@ -10,12 +10,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import gnnkit
+from gnnkit.errors import UserError
+from gnnkit.jobs import join
 from gnnkit.launch.handshake import difference
+from gnnkit.result.folder import PREPARED
 from tests.conftest import Install
 from tests.launch.outside import Outside, by_hand
 
@@ -232,3 +237,14 @@ def test_ranks_of_torchrun_end_with_it(tmp_path: Path) -> None:
         process.kill()
         for pid in running(marker):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_what_the_leader_refuses_and_what_a_host_cannot_see_is_told(tmp_path: Path) -> None:
+    mailbox: Any = SimpleNamespace(take=lambda *_, **__: SimpleNamespace(fields={"error": "no nodes"}))
+    order: Any = SimpleNamespace(settings=SimpleNamespace(timeout=1.0))
+    with pytest.raises(UserError, match=r"^no nodes$"):
+        join._hear(mailbox, order)
+    with pytest.raises(UserError, match=rf"output={tmp_path}: host .* finds no data there that the leader prepared"):
+        join._seen(tmp_path)
+    (tmp_path / PREPARED).mkdir()
+    assert join._seen(tmp_path) == tmp_path

@@ -6,6 +6,7 @@ import copy
 import functools
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.model import plain
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GINE
+from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from tests.runs import BARE
@@ -141,3 +144,30 @@ def test_torch_export_of_a_call_on_edges_is_refused_with_the_function_that_write
 def test_what_is_no_graph_of_the_rows_is_refused(given: Any, keys: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         GAT(WIDTH, 3)(*given, **keys)
+
+
+def test_models_tell_what_their_sizes_do_not_allow() -> None:
+    with pytest.raises(UserError, match="model=gine needs a graph with edge features"):
+        GINE(WIDTH, 3, edge_width=0)
+    with pytest.raises(ValueError, match="0 adjacencies for num_layers=2"):
+        GCN(WIDTH, 3)(torch.zeros(NODES, WIDTH), [])
+    numbers = SimpleNamespace(labels=torch.zeros(3))
+    with pytest.raises(UserError, match="model=label_propagation needs one class of each node, dataset has other"):
+        LabelPropagation().start(numbers)  # type: ignore[arg-type]
+
+
+def test_rows_of_another_device_are_refused() -> None:
+    with pytest.raises(UserError, match=r"a model is called on edges on the CPU, and x is on meta: use model\.cpu\(\)"):
+        plain.on_plain(GCN(WIDTH, 3), torch.zeros(NODES, WIDTH, device="meta"), graph())
+
+
+def test_hooks_of_the_user_stay_beside_ours() -> None:
+    model, seen = GCN(WIDTH, 3), []
+    model.register_forward_pre_hook(lambda *_: seen.append("before"))
+    model.register_forward_hook(lambda *_: seen.append("after"))
+    plain.in_unit(model, [5.0, 6.0, 7.0], [0.0, 0.0, 0.0])
+    plain.takes_edges(model, lambda given: given)
+    assert model(graph())[0].tolist() == [5, 6, 7]
+    plain.as_trained(model)
+    assert model(graph())[0].tolist() != [5, 6, 7]
+    assert seen == ["before", "after"] * 2

@@ -334,6 +334,10 @@ def ring(x: Tensor) -> Tensor:
         (lambda x, e: e.__setitem__(0, 0), r"calls x\[index\] = value on edge_index"),
         (lambda x, e: e[1][e[0]], r"calls x\[index\] on"),
         (lambda x, e: e.tolist(), "calls tolist on edge_index"),
+        (lambda x, e: e.index_select(0, torch.tensor([1, 0])), "calls index_select on edge_index"),
+        (lambda x, e: e[0].index_select(0, e[1]), "calls index_select on the sources"),
+        (lambda x, e: e.unbind(1), "calls unbind on edge_index"),
+        (lambda x, e: torch.stack([e[0], e[1][torch.arange(e.size(1)).roll(1)]]), "calls stack on the sources"),
     ],
 )
 def test_sources_that_reach_another_function_are_refused_by_name(
@@ -341,6 +345,81 @@ def test_sources_that_reach_another_function_are_refused_by_name(
 ) -> None:
     with pytest.raises(UserError, match=f"model=Reading: .*{expected}"):
         run_alone(Reading(read))
+
+
+def plain(e: Tensor) -> Tensor:
+    """The places of edges that are no loops."""
+    return (e[0] != e[1]).nonzero().flatten()
+
+
+def add_up(x: Tensor, source: Tensor, destination: Tensor) -> Tensor:
+    return torch.zeros_like(x).index_add(0, destination, x[source])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x, e: add_up(x, *e.index_select(1, plain(e))),
+        lambda x, e: add_up(x, e[0].index_select(0, plain(e)), e[1].index_select(0, plain(e))),
+        lambda x, e: add_up(x, *e.clone()),
+        lambda x, e: add_up(x, e[0].contiguous(), e[1].detach()),
+        lambda x, e: add_up(x, e[0], torch.stack(e[1].unbind())),
+        lambda x, e: x * torch.stack([(e[1] == row).sum() for row in range(len(x))])[:, None],
+        lambda x, e: torch.zeros_like(x).index_add(0, torch.stack([e[1], e[1]])[1], x[e[1]]),
+    ],
+    ids=["chosen edges", "chosen ends", "copy", "copies of ends", "one by one", "compared", "stacked"],
+)
+def test_forms_of_reading_edges_give_what_torch_gives(read: Callable[[Tensor, Tensor], Tensor], ranks: int) -> None:
+    class Reads(nn.Module):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return read(x, edge_index)
+
+    graph = make_graph(False)
+    expected = read(torch.from_numpy(graph.features), edges_of(graph))
+    torch.testing.assert_close(drop_edges(Reads(), ranks), expected)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_evaluation_reads_the_statistics_that_training_left(ranks: int) -> None:
+    torch.manual_seed(0)
+    norm = pyg.InstanceNorm(CLASSES, affine=True, track_running_stats=True)
+    norm.running_mean, norm.running_var = torch.randn(CLASSES), torch.rand(CLASSES)
+    model, graph = Rows(CONV(), norm).double().eval(), make_graph(False)
+    expected = model(torch.from_numpy(graph.features), edges_of(graph)).detach()
+    torch.testing.assert_close(drop_edges(model, ranks), expected)
+
+
+class OfSeveral(Normed):
+    def forward(self, x: Tensor, adj_t: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.conv1(x, adj_t), torch.zeros(len(x), dtype=torch.int64))
+        return out
+
+
+def test_a_normalisation_that_is_told_of_several_graphs_is_refused() -> None:
+    with pytest.raises(UserError, match="model: GraphNorm gets the batch of each node, and all nodes are one graph"):
+        run_alone(OfSeveral(pyg.GraphNorm(HIDDEN)))
+
+
+class OfOwnRows(pyg.MessagePassing):
+    """Messages that follow from the rows that they lead to, and name no edges."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, x=x)
+        return out
+
+    def message(self, x_i: Tensor) -> Tensor:
+        return F.dropout(x_i, 0.5)
+
+
+def test_dropout_of_messages_that_read_no_source_is_that_of_torch() -> None:
+    torch.manual_seed(0)
+    graph = make_graph(False)
+    times = drop_edges(OfOwnRows(), 1) / (2 * torch.from_numpy(graph.features))
+    degrees = torch.from_numpy(np.diff(graph.csc.indptr))[:, None]
+    torch.testing.assert_close(times, times.round())  # each message is left out, or doubled
+    assert ((times.round() >= 0) & (times.round() <= degrees)).all()
+    assert 0.4 < float(times.sum() / (degrees.sum() * WIDTH)) < 0.6
 
 
 def test_a_layer_that_adds_up_at_sources_is_named() -> None:
@@ -362,8 +441,10 @@ def test_edges_of_an_earlier_step_are_refused() -> None:
         for _ in range(2):
             model(x, layers_of(shard, comm))
 
-    with pytest.raises(UserError, match="reads edges of an earlier step, or in the backward pass: keep none"):
+    with pytest.raises(UserError, match="Reading reads edges of an earlier step, or in the backward pass: keep none"):
         Threads.run(twice, 1, timeout=20)
+    with pytest.raises(UserError, match="model=Reading: the model reads edges of an earlier step"):
+        torch.zeros(NODES, 1)[kept[0][0]]
 
 
 class Asks(nn.Module):

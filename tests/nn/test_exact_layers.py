@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, ShardAdjacency
+from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
@@ -229,3 +230,10 @@ def test_dropouts_of_one_layer_differ_by_their_draw() -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
     assert not torch.equal(second, third)
+
+
+def test_layers_tell_what_they_need() -> None:
+    with pytest.raises(UserError, match="JumpingKnowledge: mode=lstm needs channels and num_layers"):
+        JumpingKnowledge("lstm", channels=4)
+    with pytest.raises(UserError, match=r"BatchNorm\(4\) needs rows of 4 columns, got \[3\]. Under strategy.mode=push"):
+        BatchNorm(4)(torch.zeros(2, 3), None)  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.partition import Grid
+from gnnkit.partition import Grid, Partition
+from gnnkit.partition.pieces import write_shards
 from gnnkit.partition.stored import Stored
 from gnnkit.testing.graphs import check_graph
 
@@ -48,3 +49,18 @@ def test_what_does_not_fit_is_refused_with_what_would(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"meta\.json: No such file"):
         Stored(str(tmp_path / "empty")).assign(check_graph(), Grid(1, 1, 1))
     assert np.array_equal(stored.assign(check_graph(), Grid(2, 2, 1)).node_rank, np.repeat(np.arange(4), [8, 8, 7, 7]))
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    check_graph().save(tmp_path / "graph")
+    with pytest.raises(UserError, match=r"partition\.path=.*graph holds no partition: job=partition stores one"):
+        Stored(str(tmp_path / "graph")).assign(check_graph(), Grid(2, 1, 1))
+
+
+def test_shards_are_written_piece_by_piece_on_rows_only(tmp_path: Path) -> None:
+    graph, grid = check_graph(), Grid(2, 2, 1)
+    partition = Partition(np.arange(graph.num_nodes, dtype=np.int32) % 4, None, grid)
+    with pytest.raises(
+        UserError, match=r"partition\.grid=.*: a graph is cut piece by piece on grids of workers x 1 x 1"
+    ):
+        next(write_shards(graph, partition, tmp_path, 10))

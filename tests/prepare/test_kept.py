@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -343,3 +344,11 @@ def test_a_partition_is_the_same_after_it_was_kept(tmp_path: Path, keys: list[st
     assert content(first) == content(second)
     assert asdict(first.grid) == asdict(second.grid)
     assert first.columns == second.columns == ((2, 1, 1) if "partition.grid=1.5d" in keys else ())
+
+
+def test_what_runs_that_died_have_left_makes_room(tmp_path: Path) -> None:
+    for name, age in ((".old", 10**6), (".new", 0), ("no entry", 10**6)):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    kept._make_room(tmp_path, 1)
+    assert {path.name for path in tmp_path.iterdir()} == {".new", "no entry"}

@@ -130,3 +130,19 @@ def test_sparse_features_become_dense_rounded_rows() -> None:
     found, (line,) = with_kept(sparse, "auto", True, "int8")
     assert np.array_equal(found.features, exact)
     assert line.startswith("features: int8, 0.03 MB of 0.12 MB, a number is off by 0 deviations")
+
+
+@pytest.mark.parametrize(
+    ("kept", "scale", "offset", "told"),
+    [
+        (np.uint8, None, None, "packed rows are uint8, expected uint16"),
+        (np.uint16, np.ones(2, np.float32), np.ones(2, np.float32), "packed rows are uint16, expected uint8"),
+        (np.uint8, np.ones(2, np.float32), None, "the scale of packed rows must be float32, one number a column"),
+        (np.uint8, np.ones(3, np.float32), np.ones(3, np.float32), "the scale of packed rows must be float32, one"),
+        (np.uint8, np.ones(2), np.ones(2), "the scale of packed rows must be float32, one number a column"),
+        (np.uint16, None, np.ones(2, np.float32), "the scale of packed rows must be float32, one number a column"),
+    ],
+)
+def test_packed_rows_of_another_form_are_refused(kept: Any, scale: Any, offset: Any, told: str) -> None:
+    with pytest.raises(UserError, match=f"features: {told}"):
+        PackedFeatures(np.zeros((3, 2), kept), scale, offset)

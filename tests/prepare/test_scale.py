@@ -14,7 +14,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
-from gnnkit.prepare.scale import choose, uneven
+from gnnkit.prepare.scale import choose, is_table, uneven
 from gnnkit.prepare.trained import Inputs
 from tests.runs import BARE, within_process
 
@@ -171,3 +171,22 @@ def test_a_resumed_run_keeps_the_scale(tmp_path: Path) -> None:
 def test_nothing_is_scaled_where_there_are_no_features(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^features.scale=standard must be auto: only inputs=features reads the key"):
         run(table(), tmp_path / "run", overrides=["inputs=degree", "features.scale=standard"])
+
+
+def test_a_scale_of_other_columns_is_refused() -> None:
+    scale, _ = choose(table(), "standard")
+    narrow = replace(table(), features=np.zeros((120, 3)))
+    with pytest.raises(UserError, match="dataset has 3 columns of features, the model reads 4"):
+        scale.apply(narrow)
+
+
+def test_a_table_has_categories_few_columns_or_numbers_below_0() -> None:
+    words = np.random.default_rng(0).integers(0, 3, (120, 300)).astype(np.float32)
+    below = words.copy()
+    below[7] = -1
+    cases = [(words, False), (below, True), (words[:, :3], True)]
+    for features, expected in cases:
+        assert is_table(replace(table(), features=features)) is expected
+        if features.shape[1] > 3:
+            assert is_table(replace(table(), features=SparseFeatures.of(features))) is expected
+    assert is_table(replace(table(), features=words, category_of=("town",) * 300))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.prepare.trained import Inputs, as_read
+from gnnkit.prepare.trained import Inputs, as_read, take_stored
 from gnnkit.settings import Choice as Chosen
 from gnnkit.settings import Settings, settle, with_choice
 
@@ -116,3 +118,26 @@ def test_a_file_of_names_that_was_changed_is_refused(settings: Settings, tmp_pat
         (tmp_path / "inputs.json").write_text(text)
         with pytest.raises(UserError, match=r"inputs.json (cannot be read|holds no names of columns)"):
             as_trained(replace(settings, checkpoint=str(tmp_path)), graph())
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"features": ["b[0]", "b[1]", "a"]}, "features have another order or scale there than the model of"),
+        ({"scale": {"kind": "row"}}, "scale have another order or scale there than the model of .*name the data set"),
+    ],
+)
+def test_a_store_of_another_order_or_scale_is_refused(
+    changes: dict[str, object], told: str | None, settings: Settings, tmp_path: Path
+) -> None:
+    folder = Path(str(settings.checkpoint))
+    plain = {**json.loads((folder / "inputs.json").read_text()), **changes}
+    with nullcontext() if told is None else pytest.raises(UserError, match=f"dataset.root=store: {told}"):
+        take_stored(settings, plain, tmp_path, Path("store"))
+
+
+def test_a_store_of_edges_of_one_way_is_told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = json.loads((Path(str(settings.checkpoint)) / "inputs.json").read_text())
+    take_stored(settings, {**plain, "both_ways": 0.0}, Path(), Path("store"))
+    assert "gnnkit: warning: 0% of the edges have a reverse edge, and 100% of those" in capsys.readouterr().err

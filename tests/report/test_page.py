@@ -20,7 +20,7 @@ from PIL import Image
 from gnnkit import config, keys, plugins
 from gnnkit.errors import UserError
 from gnnkit.report import compare, read_run, timeline, write
-from gnnkit.report.charts import MOST_POINTS, Axis, thinned
+from gnnkit.report.charts import MOST_POINTS, Axis, heat, thinned
 from gnnkit.report.learning import drawings as learning_drawings
 from gnnkit.report.markup import element, escaped
 from gnnkit.report.partition import drawings as partition_drawings
@@ -318,3 +318,37 @@ def test_a_png_is_read_back_with_the_figure_s_height(tmp_path: Path) -> None:
     (figure, *_) = partition_drawings(read_run(run_folder(tmp_path / "run")))
     image = Image.open(io.BytesIO(png(figure)))
     assert image.size == (440 * SCALE, round(figure.height) * SCALE)
+
+
+def test_a_very_long_run_is_read_up_to_a_bound_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run_folder(tmp_path / "run")
+    whole = read_run(folder)
+    monkeypatch.setattr("gnnkit.report.run.MAX_BYTES", (folder / "epochs.jsonl").stat().st_size // 2)
+    run = read_run(folder)
+    assert 0 < len(run.epochs) < len(whole.epochs)
+    assert any(re.fullmatch(r"epochs\.jsonl: the first [\d,]+ bytes are shown", note) for note in run.notes)
+
+
+def test_seconds_of_other_numbers_of_ranks_are_left_out() -> None:
+    epoch = {"seconds_compute": [1, 2], "seconds_exchange": [0, 0], "seconds_sync": [0, 0], "seconds_wait": [3, 4]}
+    assert [rank["wait"] for rank in timeline.seconds(epoch)] == [3, 4]
+    assert timeline.seconds({**epoch, "seconds_wait": [3]}) == []
+
+
+def test_a_picture_without_classes_is_coloured_by_rank_alone(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run")
+    found = json.loads((folder / "partition.json").read_text())
+    del found["sample"]["class"]
+    (folder / "partition.json").write_text(json.dumps(found))
+    (drawn,) = [figure for figure in partition_drawings(read_run(folder)) if figure.layers]
+    assert [layer.name for layer in drawn.layers] == ["rank"]
+
+
+def test_a_table_of_many_columns_has_no_room_for_their_names() -> None:
+    def names(count: int) -> int:
+        cells = [[1.0] * count for _ in range(count)]
+        figure = heat("words", "", "", cells, [f"rank {i}" for i in range(count)], ("to", "from"))
+        return sum(getattr(shape, "text", "").startswith("rank") for shape in figure.shapes)
+
+    assert names(4) == 8  # of rows and of columns
+    assert names(16) == 16  # of rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +114,10 @@ def test_axes_of_many_kinds_stay_in_the_picture() -> None:
     assert all(len(line.points) == MOST_AXES + 1 for line in drawn)
     assert all(0 <= x <= 440 and 0 <= y <= figure.height for line in drawn for x, y in line.points)
     assert f"{MOST_AXES} keys are shown" in figure.caption
+
+
+def test_a_figure_that_no_run_has_is_an_empty_cell_of_the_means(tmp_path: Path) -> None:
+    runs = [replace(run, figures={"val_accuracy": 0.5}) for run in swept(tmp_path, 6)]
+    means = page(runs, tmp_path).split("Means and deviations")[1].split("</table>")[0]
+    assert means.count("0.5 ± 0") == 2
+    assert means.count('<td class="number"></td>') == 2

@@ -16,6 +16,7 @@ from torch_geometric.utils import trim_to_layer
 
 from gnnkit.graph import CSC, Graph
 from gnnkit.sampler import LoadedBatch, Loader, NeighborSampler, Sampler, WeightedSampler
+from gnnkit.sampler.frameworks import tensor
 
 NUM_NODES = 120
 
@@ -247,3 +248,13 @@ def test_lightning_resumes_a_loader_in_mid_epoch(tmp_path: Path, step: int) -> N
     assert resumed.seen["val"][-3:] == whole.seen["val"][-3:]  # the last epoch's, whatever was validated before
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_rows_of_bfloat16_are_the_same_memory() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rows = torch.tensor([[1.5, -2.0]], dtype=torch.bfloat16)
+    array = rows.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    found = tensor(array)
+    assert (found.dtype, found.tolist()) == (torch.bfloat16, [[1.5, -2.0]])
+    rows[0, 0] = 7
+    assert found[0, 0] == 7

@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ class Patched:
 
 
 PLANTED = [name for name in vars(Patched) if not name.startswith("_")]
+FOUND_BY = {"the_token_is_not_asked": 3027, "the_newest_is_chosen_by_its_time": 2296}  # where few schedules do
 
 
 @pytest.mark.slow
@@ -146,7 +148,8 @@ PLANTED = [name for name in vars(Patched) if not name.startswith("_")]
 def test_a_planted_fault_breaks_a_rule_soon(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant: Callable[[], None] = getattr(Patched(monkeypatch), fault)
     plant()
-    for seed in range(5000):
+    first = FOUND_BY.get(fault, 0)
+    for seed in chain(range(first, 5000), range(first)):
         try:
             Story(seed).play()
         except Broken as error:

@@ -194,7 +194,8 @@ def test_without_cut_edges_and_a_synchronisation_in_each_step_training_is_serial
 
 def test_clusters_that_accumulate_until_the_end_of_an_epoch_are_one_serial_step_where_none_is_cut() -> None:
     """Also tests totals. Each cluster is a component, and there is no dropout."""
-    csc = CSC.from_edges(np.arange(48), np.arange(48) // 8 * 8 + (np.arange(48) + 1) % 8, 48)
+    src, dst = np.nonzero(np.kron(np.eye(6), 1 - np.eye(8)))
+    csc = CSC.from_edges(src, dst, 48)
     graph = Graph(csc, GRAPH.features, GRAPH.labels, GRAPH.split)
     owner = (np.arange(48) // 24).astype(np.int32)
 
@@ -204,7 +205,7 @@ def test_clusters_that_accumulate_until_the_end_of_an_epoch_are_one_serial_step_
         return sum(map(functools.partial(mean_gradient, model), strategy.batches(1)))  # type: ignore[return-value]
 
     (expected,) = Threads.run(lambda comm: gradient(VertexCentric, comm, np.zeros_like(owner)), 1)
-    make = lambda: PresetWorkload(halo="cluster", clusters=3, clusters_per_batch=2)  # noqa: E731
+    make = lambda: PresetWorkload(halo="cluster", clusters=3, clusters_per_batch=2, sync_every="epoch")  # noqa: E731
     found = sum(Threads.run(lambda comm: gradient(make, comm, owner), 2))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
@@ -251,7 +252,9 @@ def test_a_batch_of_clusters_is_the_subgraph_of_the_chosen_clusters() -> None:
         own = worker(comm, strategy)
         strategy.setup(own, model)
         assert isinstance(strategy.work, Clusters)
-        cluster = np.arange(len(own.owned)) * 5 // len(own.owned)
+        nodes_of = strategy.work._share.block.src_nodes
+        cluster = strategy.work._cluster[np.argsort(nodes_of)]
+        assert sorted(np.unique(cluster)) == [*range(5)]
         seen: list[int] = []
         for epoch in (0, 1):
             order = strategy.work.chosen(epoch, comm.rank)

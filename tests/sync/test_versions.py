@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -11,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from gnnkit.errors import UserError
 from gnnkit.sync.aggregation import Aggregation, Mean, Median, Weighted
-from gnnkit.sync.optimised import Groups, Optimised
+from gnnkit.sync.optimised import Groups, Optimised, pack_state, unpack_state
 from gnnkit.sync.versions import Mode, Rules, VersionedParameters
 
 MODES = [Rules("sync"), Rules("async"), Rules("ssp", 0), Rules("ssp", 1), Rules("ssp", 3)]
@@ -232,3 +234,25 @@ def test_a_step_without_rows_that_are_left_changes_nothing() -> None:
     server.leave(0)
     server.push(1, torch.zeros(1, dtype=torch.float64), 0.0)
     assert [gradient.item() for gradient, _ in model.steps] == [0.0]
+
+
+def test_a_state_of_numbers_and_tensors_travels_and_comes_back() -> None:
+    state = {0: {"step": 3, "exp": torch.ones(2)}, 7: {"found": True, "step": torch.tensor(2.0)}}
+    plain, tensors = pack_state(state)
+    json.dumps(plain)
+    found = unpack_state(plain, {**tensors, "values": torch.zeros(3)})
+    assert found.keys() == state.keys()
+    assert (found[0]["step"], found[7]["found"], float(found[7]["step"])) == (3, True, 2.0)
+    assert found[0]["exp"].tolist() == [1, 1]
+
+
+def test_settings_of_an_optimiser_travel_as_numbers_and_others_are_refused() -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    group = {"params": [weight], "lr": torch.tensor(0.5), "betas": (0.9, torch.tensor(0.99)), "name": None}
+    optimizer = torch.optim.Adam([group], foreach=True)
+    (settings,) = Groups.of(optimizer, [weight]).settings
+    assert (settings["lr"], settings["betas"]) == (0.5, [0.9, pytest.approx(0.99)])
+    json.dumps(settings)
+    optimizer.param_groups[0]["mask"] = {1, 2}
+    with pytest.raises(UserError, match="sync: the optimiser's setting mask is a set, a server takes numbers"):
+        Groups.of(optimizer, [weight])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
 from gnnkit.settings import settle
 from gnnkit.training import checkpoint
+from gnnkit.training.module import accumulated
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
@@ -105,3 +107,15 @@ def test_a_checkpoint_is_between_two_steps_of_the_optimiser() -> None:
         UserError, match=r"trainer.checkpoint_every_n_steps=3 must be a multiple of trainer.accumulate=2"
     ):
         settle(compose(keys))
+
+
+@dataclass(frozen=True)
+class Counted:
+    total: int
+    update: str = ""
+
+
+def test_the_last_batches_of_an_epoch_make_a_step_of_their_own() -> None:
+    found = list(accumulated(map(Counted, (1, 2, 3, 4, 5)), 2))  # type: ignore[arg-type]
+    assert [batch.total for batch in found] == [3, 3, 7, 7, 5]
+    assert [batch.update for batch in found] == ["accumulate", "synchronise"] * 2 + ["synchronise"]

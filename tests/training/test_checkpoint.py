@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -227,3 +228,56 @@ def test_a_command_that_is_killed_while_it_leaves_out_a_damaged_checkpoint_loses
         with pytest.raises(KeyboardInterrupt):
             checkpoint.use_newest_whole(path)
     assert checkpoint.load(path)["number"] == 1
+
+
+class Pair(NamedTuple):
+    first: int
+
+
+def test_a_state_comes_back_as_it_was_and_other_values_are_refused(tmp_path: Path) -> None:
+    given = {"shape": torch.Size([2, 3]), "pair": (1, [None, "a", True, 0.5]), 7: {"x": torch.arange(3)}}
+    checkpoint.save(given, tmp_path / "last.json")
+    found = checkpoint.load(tmp_path / "last.json")
+    assert found[7].pop("x").tolist() == given[7].pop("x").tolist()  # type: ignore[attr-defined]
+    assert found == given
+    for value, told in (
+        ({"a": {1}}, "/a is a set"),
+        ([Pair(1)], "/0 is a Pair"),
+        ({"a": torch.zeros(1, dtype=torch.complex128)}, "checkpoints hold no tensors of torch.complex128: /a"),
+    ):
+        with pytest.raises(TypeError, match=told):
+            checkpoint.save(value, tmp_path / "last.json")
+    assert checkpoint.load(tmp_path / "last.json")["pair"] == (1, [None, "a", True, 0.5])
+
+
+def test_a_run_folder_that_is_removed_is_not_blamed_on_another_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: None)  # as if removed at once
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*gone"):
+        checkpoint.save(state(1), tmp_path / "gone/last.json")
+
+
+def test_a_file_that_is_made_meanwhile_goes_with_the_folder_of_its_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, rmdir, late = tmp_path / "writer", Path.rmdir, iter([True])
+    folder.mkdir()
+
+    def filled(path: Path) -> None:
+        if next(late, False):
+            (path / "late").touch()
+        rmdir(path)
+
+    monkeypatch.setattr(Path, "rmdir", filled)
+    checkpoint._take_away(folder)
+    assert not folder.exists()
+    folder.mkdir()
+    monkeypatch.setattr(Path, "rmdir", refused)
+    with pytest.raises(PermissionError):
+        checkpoint._take_away(folder)
+    assert folder.exists()
+
+
+def refused(path: Path) -> None:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
+from gnnkit.training import hooks
 from gnnkit.training.metrics import gather_everywhere
 from tests.training.test_own_models import CLASSES, Own, logged, seeded, train
 
@@ -275,3 +278,55 @@ def test_the_hyperparameters_of_a_model_are_written(tmp_path: Path) -> None:
         text = (tmp_path / "run" / folder / "hparams.yaml").read_text()
         assert "width: 7" in text
         assert "max_epochs: 3" in text
+
+
+def test_hooks_where_servers_step_and_steps_of_other_tasks_are_refused() -> None:
+    class Seeing(Own):
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            pass
+
+    class Judging(Own):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+    servers, here = SimpleNamespace(steps_here=False), SimpleNamespace(steps_here=True)
+    hooks.check(seeded(Seeing), here, True)  # type: ignore[arg-type]
+    hooks.check(seeded(Judging), servers, True)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="model=Seeing: the hook on_before_optimizer_step is not called where servers"):
+        hooks.check(seeded(Seeing), servers, True)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="model=Judging: the hook validation_step needs a task about nodes"):
+        hooks.check(seeded(Judging), here, False)  # type: ignore[arg-type]
+
+
+def test_no_rank_ends_an_epoch_alone() -> None:
+    class Ending(Own):
+        answer = 0
+
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int:
+            return self.answer
+
+    module = SimpleNamespace(model=seeded(Ending))
+    hooks.OwnHooks.on_train_batch_start(module, None, 0)  # type: ignore[arg-type]
+    module.model.answer = -1
+    with pytest.raises(UserError, match="model=Ending: on_train_batch_start returns -1 to end an epoch, which other"):
+        hooks.OwnHooks.on_train_batch_start(module, None, 0)  # type: ignore[arg-type]
+
+
+def test_a_callback_sees_the_gradient_before_the_model_clips_it() -> None:
+    seen = []
+
+    class Watching(L.Callback):
+        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+            seen.append(float(weight.grad))  # type: ignore[arg-type]
+
+    class Halving(Own):
+        def configure_gradient_clipping(self, optimizer: Any, *_: Any) -> None:
+            weight.grad *= 0.5  # type: ignore[operator]
+
+    weight = torch.nn.Parameter(torch.tensor(1.0))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    trainer = SimpleNamespace(callbacks=[L.Callback(), Watching()], optimizers=[optimizer])
+    hooks.before_step(SimpleNamespace(model=seeded(Halving), trainer=trainer), None)
+    weight.grad = torch.tensor(0.5)
+    optimizer.step()
+    assert (seen, float(weight)) == ([0.5], 0.75)

@@ -80,3 +80,12 @@ def test_workers_with_one_class_each_are_told_what_keeps_them_together(
     if cure is not None:
         assert said[0].endswith(cure)
     assert (result["joint_loss_ratio"] is None) == (keys["strategy"].get("local_iterations") == 1)
+
+
+def test_nothing_is_compared_where_a_batch_or_a_split_has_no_rows() -> None:
+    loss, comm = JointLoss(), SimpleNamespace(all_reduce=lambda parts: parts, device="cpu")
+    for rows, losses in ((0, torch.ones(3)), (3, torch.ones(0))):
+        batch = SimpleNamespace(total=3, rows=torch.arange(rows))
+        module = SimpleNamespace(batch=batch, worker=SimpleNamespace(comm=comm), local_loss=1.0)
+        loss.look(module, losses)  # type: ignore[arg-type]
+    assert (loss.ratio, loss.highest, loss.losing) == (None, 0.0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ import gnnkit
 from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
+from gnnkit.logger import csv as own_csv
+from gnnkit.logger.base import Given
 from gnnkit.logger.mlflow import MLflow
 from gnnkit.logger.wandb import Wandb
 from gnnkit.settings import settle
@@ -139,3 +142,18 @@ def test_mistakes_name_the_key(overrides: list[str], told: str) -> None:
     with pytest.raises(UserError) as caught:
         dispatch.check(Order(settle(compose(["strategy=vertex_centric", *overrides]))))
     assert told in str(caught.value)
+
+
+def test_a_logger_from_python_is_finished_where_it_can_be() -> None:
+    finished: list[bool] = []
+    online: Any = SimpleNamespace(experiment=SimpleNamespace(finish=lambda: finished.append(True)))
+    plain: Any = SimpleNamespace()
+    for logger in (online, plain):
+        Given(logger).close(logger)
+    assert finished == [True]
+
+
+def test_the_first_start_of_a_run_has_no_rows_to_go_on_from(tmp_path: Path) -> None:
+    assert own_csv._rows(tmp_path / "metrics.csv") == []
+    (tmp_path / "metrics.csv").write_text("step,loss,val\n1,0.5,\n2,,0.25\n")
+    assert own_csv._rows(tmp_path / "metrics.csv") == [{"step": "1", "loss": "0.5"}, {"step": "2", "val": "0.25"}]

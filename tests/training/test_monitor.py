@@ -281,3 +281,22 @@ def test_a_resumed_run_knows_the_best_model_of_the_run_before(tmp_path: Path) ->
     rest = run(tmp_path / "rest", "val_loss", trainer=resumed)
     assert (rest["best_epoch"], rest["test_loss"]) == (whole["best_epoch"], whole["test_loss"])
     assert tensors(tmp_path / "rest") == tensors(tmp_path / "whole")
+
+
+def test_a_worker_that_is_new_counts_from_0_and_keeps_the_best_model() -> None:
+    saved = {
+        "name": "train_loss",
+        "best": -0.5,
+        "best_epoch": 3,
+        "waited": 1,
+        "rows": torch.ones(2, 2),
+        "parameters": None,
+    }
+    rows = []
+    for rank in (1, 2):
+        monitor = Monitor("train_loss", 2, 0.0)
+        monitor.restore(saved, rank)
+        assert (monitor.best, monitor.best_epoch, monitor.waited) == (-0.5, 3, 1)
+        monitor.take_best(None)  # no model is kept: nothing is changed
+        rows.append(monitor.rows.tolist())
+    assert rows == [[1, 1], [0, 0]]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -21,8 +23,9 @@ from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.kernels.dropout import derive
-from gnnkit.training import checkpoint
+from gnnkit.training import checkpoint, finite
 from gnnkit.training.ddp import SyncMeter
+from gnnkit.training.updates import Updates
 from tests.graphs import random_graph
 from tests.runs import BARE
 
@@ -278,3 +281,44 @@ def test_a_large_finite_gradient_is_finite() -> None:
     assert meter.square_norm == math.inf
     meter.look(torch.tensor([math.inf]))
     assert not meter.finite
+
+
+def test_numbers_are_finite_where_there_are_none_and_where_a_sum_overflows() -> None:
+    assert finite.are_finite([])
+    assert finite.are_finite([torch.tensor([1.7e308] * 2, dtype=torch.float64)])
+    assert not finite.are_finite([torch.ones(2), torch.tensor([math.nan])])
+
+
+def test_what_a_module_gives_is_finite_in_tuples_too() -> None:
+    good, bad = torch.ones(2), torch.tensor([1.0, math.inf])
+    for output, expected in (((good, None), True), ([good, (bad,)], False), ("text", True), (torch.arange(2), True)):
+        assert finite._is_finite(output) is expected
+
+
+def test_ranks_are_spelt() -> None:
+    assert [finite._names(ranks) for ranks in ([], [3], [0, 2])] == ["no rank alone", "rank 3", "ranks 0, 2"]
+
+
+@pytest.mark.parametrize("servers", [False, True])
+def test_a_rollback_takes_the_state_back_and_halves_every_rate(servers: bool) -> None:
+    module, loaded = nn.Linear(1, 1), []
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.8)
+    before: Any = {"state_dict": copy.deepcopy(module.state_dict()), "workers": None, "sync": {"turn": 3}}
+    before |= {"optimizer_states": [copy.deepcopy(optimizer.state_dict())], "updates": Updates().state_dict(optimizer)}
+    before |= {"strategy": {"keys": 5} if servers else {}, "embedding": None}
+    module(torch.ones(1)).backward()
+    optimizer.step()
+    closed = LambdaLR(optimizer, lambda epoch: 0.5)
+    follows = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    configs = [SimpleNamespace(scheduler=each) for each in (closed, follows)]
+    trainer: Any = SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=configs, strategy=None)
+    holder = SimpleNamespace(load_state_dict=loaded.append)
+    given: Any = SimpleNamespace(
+        load_state_dict=module.load_state_dict, strategy=holder, sync=holder if servers else None, embedding=None
+    )
+    finite._roll_back(before, trainer, given)
+    assert module.state_dict() == before["state_dict"]
+    assert not optimizer.state_dict()["state"]
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.2)
+    assert closed.base_lrs == [pytest.approx(0.4)]
+    assert loaded == ([{"keys": 5}, {"turn": 3}] if servers else [])

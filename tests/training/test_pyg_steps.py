@@ -17,6 +17,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 import gnnkit
 from gnnkit.errors import UserError
+from gnnkit.model.pyg_steps import Values, _Unread
+from gnnkit.training.evaluated import Evaluated
 from tests.graphs import pyg_data
 from tests.runs import train_on_threads
 
@@ -142,3 +144,14 @@ def test_steps_that_several_workers_cannot_take_are_refused_with_the_cure(
 ) -> None:
     with pytest.raises(UserError, match=expected):
         train(tmp_path, model())
+
+
+def test_stand_ins_of_a_batch_are_copied_and_asked_as_objects() -> None:
+    values = Values(torch.nn.Identity(), {"x": 3})
+    assert (values.x, hasattr(values, "__len__"), hasattr(_Unread("step"), "__len__")) == (3, False, False)
+    with pytest.raises(UserError, match=r"model=Identity: a step or forward reads data.y, and there are x here"):
+        values.y  # noqa: B018
+    evaluated = Evaluated(torch.zeros(1), torch.zeros(1), 1)
+    assert not hasattr(evaluated, "__len__")
+    with pytest.raises(UserError, match=r"batch\.x: validation_step and test_step get batch\.logits"):
+        evaluated.x  # noqa: B018

@@ -394,3 +394,25 @@ def test_a_worker_that_was_lost_goes_on_from_the_leaders_state() -> None:
     states = Threads.run(own, 3)
     assert [state["name"] for state in states] == ["worker", "worker", "leader"]
     assert states[2]["strategy"] == {}
+
+
+def test_a_rank_goes_on_from_its_own_part_and_a_lost_one_from_the_leader_s() -> None:
+    (shard,) = cut_all(random_graph(8), Partition(np.zeros(8, np.int32), None, Grid(1, 1, 1)))
+    mine, none = resume.fingerprint(shard), torch.empty(0, dtype=torch.uint8)
+
+    def found(rank: int, *workers: torch.Tensor) -> Any:
+        module: Any = SimpleNamespace(worker=SimpleNamespace(comm=SimpleNamespace(rank=rank), shard=shard))
+        saved: Any = {
+            "shard": mine,
+            "strategy": {"of": "leader"},
+            "path": "last.json",
+            "workers": list(workers) or None,
+        }
+        return resume.own_state(saved, module)["strategy"]
+
+    own = checkpoint.pack({"shard": mine, "strategy": {"of": "rank 1"}})
+    assert found(1) == found(0, none, own) == {"of": "leader"}
+    assert (found(1, none, own), found(1, none, none)) == ({"of": "rank 1"}, {})
+    other = checkpoint.pack({"shard": "other", "strategy": {}})
+    with pytest.raises(UserError, match=r"workers of the checkpoint last\.json had other nodes: cut the graph alike"):
+        found(1, none, other)

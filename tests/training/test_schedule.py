@@ -18,7 +18,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
 from gnnkit.settings import settle
 from gnnkit.training import checkpoint
-from gnnkit.training.schedule import Schedule, clip
+from gnnkit.training.schedule import Schedule, checked, clip
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 from tests.training.test_resume import Scheduled
@@ -124,3 +124,15 @@ def test_servers_do_not_clip() -> None:
         overrides = ["strategy=vertex_centric", *f"sync={sync}".split(), "trainer.clip_norm=1"]
         with pytest.raises(UserError, match=r"trainer.clip_norm=1(.0)?: with sync=.* servers step"):
             dispatch.check(Order(settle(compose(overrides))))
+
+
+def test_schedules_that_several_ranks_cannot_have_are_refused() -> None:
+    optimizer = torch.optim.SGD([Parameter(torch.zeros(1))], lr=1.0)
+    steps = {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "interval": "step"}
+    assert checked({"optimizer": optimizer, "lr_scheduler": steps}, "Mine", by_steps=True)[1][0]["interval"] == "step"
+    with pytest.raises(UserError, match=r"model=Mine: a schedule with interval=step would count each batch of trainer"):
+        checked({"optimizer": optimizer, "lr_scheduler": steps}, "Mine", by_steps=False)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    for schedule in (plateau, {"scheduler": plateau}, {"scheduler": steps["scheduler"], "reduce_on_plateau": True}):
+        with pytest.raises(UserError, match="model=Mine: ReduceLROnPlateau needs monitor, such as val_loss, beside"):
+            checked(([optimizer], [schedule]), "Mine", by_steps=True)

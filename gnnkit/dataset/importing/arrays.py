@@ -31,7 +31,7 @@ _CURE = "job=partition dataset={} reads the whole graph"
 
 
 class Stream(Protocol):
-    """An array that is read some rows at a time."""
+    """An array that is read some rows at a time. Without rows it is one piece."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -50,7 +50,7 @@ class Mapped:
         return self.array.shape
 
     def pieces(self, step: int) -> Iterator[Array]:
-        for first in range(0, len(self.array), step):
+        for first in range(0, max(len(self.array), 1), step):
             yield self.array[first : first + step]
             forget_pages(self.array)
 
@@ -94,8 +94,6 @@ class Compressed:
         for indices, *others in zip(*(stream.pieces(rows) for stream in streams), strict=True):
             yield self._piece(first, indices, dict(zip(names, others, strict=True)))
             first += len(indices)
-        if not first:
-            yield self._piece(0, np.empty(0, np.int32), {})
 
     def _piece(self, first: int, indices: Array, others: dict[str, Array]) -> EdgePiece:
         last = first + len(indices)

@@ -232,11 +232,9 @@ class Columns:
         for file in self._files.values():
             file.commit()
 
-    def close(self, *, remove: bool = False) -> None:
+    def close(self) -> None:
         for file in self._files.values():
             file.close()
-            if remove:
-                file.path.unlink()
 
 
 def scatter(

@@ -115,7 +115,8 @@ class GraphBoltPieces(GraphPieces):
         if any(len(each) != first for each in features):
             raise UserError(f"{FILE}: features of edges have {[len(each) for each in features]} rows for {first} edges")
         if not first:
-            yield EdgePiece(FILE, (none := np.empty(0, np.int64)), none, positions=list_positions(0, 0))
+            none, own = np.empty(0, np.int64), _side_by_side(features, 0, 0) if features else None
+            yield EdgePiece(FILE, none, none, None, own, list_positions(0, 0))
 
     def edge_feature_names(self) -> Sequence[str] | None:
         return _column_names(self._rows("edge"))

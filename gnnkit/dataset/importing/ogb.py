@@ -63,7 +63,9 @@ class OgbPieces(GraphPieces):
         step, place = max(rows // 2 if self._inverse else rows, 1), str(self._raw)
         first = 0
         for ends, rows_read in itertools.zip_longest(self._ends(step), self._edge_features(step)):
-            if ends is None or (rows_read is None and self._has_edge_features):
+            if ends is None or (
+                self._has_edge_features and len(ends[0]) != (0 if rows_read is None else len(rows_read))
+            ):
                 raise UserError(f"{place}: edges and their features are of unequal number")
             src, dst = ids("src", ends[0]), ids("dst", ends[1])
             own = None if rows_read is None else features_of("edge_features", rows_read, len(src))

@@ -299,8 +299,6 @@ def kind_of(kind: pa.DataType) -> str:
 def _inferred(text: pa.Array) -> pa.DataType:
     """Finds the type that a CSV's column of text has, as a whole file would have it."""
     lines = pa.table({"column": text})
-    if not len(text):
-        return pa.null()
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(lines, sink)
     return pyarrow.csv.read_csv(sink.getvalue()).schema.types[0]

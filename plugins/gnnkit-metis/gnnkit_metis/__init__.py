@@ -10,7 +10,7 @@ import pymetis
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
-from gnnkit.partition import NodePartitioner
+from gnnkit.partition import NodePartitioner, node_weights, undirected
 from gnnkit.ranges import one_of
 from gnnkit_metis import library
 
@@ -98,15 +98,10 @@ class Metis(NodePartitioner):
         Where the training nodes alone are to be balanced, these weigh as much as all
         nodes together.
         """
-        nodes, train = np.ones(graph.num_nodes, np.int64), graph.split == Split.TRAIN
-        edges = 1 + np.diff(graph.csc.indptr)
-        if self.balance == "nodes":
-            return nodes[:, None]
-        if self.balance == "edges":
-            return edges[:, None]
-        if self.balance == "train":
-            heavier: Ids = 1 + train * (graph.num_nodes // max(int(np.count_nonzero(train)), 1))
-            return heavier[:, None]
+        if self.balance in ("nodes", "edges", "train"):
+            return node_weights(graph, self.balance)[:, None]
+        nodes, edges = node_weights(graph, "nodes"), node_weights(graph, "edges")
+        train = graph.split == Split.TRAIN
         groups = train[:, None] if self.balance == "all" else train[:, None] & _classes(graph)
         weights: Ids = np.concatenate([nodes[:, None], edges[:, None], groups[:, groups.any(0)]], 1, dtype=np.int64)
         return weights
@@ -121,26 +116,6 @@ def _classes(graph: Graph) -> npt.NDArray[np.bool_]:  # [num_nodes, num_classes]
         raise UserError("partition.options.balance=classes needs one class of each node: choose balance=all")
     equal: npt.NDArray[np.bool_] = graph.labels[:, None] == np.unique(graph.labels[graph.labels >= 0])
     return equal
-
-
-def undirected(csc: CSC) -> tuple[CSC, Ids]:
-    """Makes the simple undirected graph that METIS needs, and the weights of its edges.
-
-    Each edge stands in both directions. METIS reads outside of its arrays where an id
-    is out of range or a direction is missing. `CSC.from_edges` checks every id. The
-    result is symmetric, without loops and parallel edges.
-    """
-    dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    apart = csc.indices != dst
-    src, dst = csc.indices[apart], dst[apart]
-    both = CSC.from_edges(np.concatenate([src, dst]), np.concatenate([dst, src]), csc.num_nodes)
-    rows = np.repeat(np.arange(both.num_nodes), np.diff(both.indptr))
-    first = np.ones(both.num_edges, bool)  # from_edges sorts each row, so copies of an edge stand together
-    first[1:] = (np.diff(rows) != 0) | (np.diff(both.indices) != 0)
-    starts = np.flatnonzero(first)
-    weight: Ids = np.diff(starts, append=both.num_edges)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[starts], minlength=both.num_nodes))])
-    return CSC(indptr, both.indices[starts]), weight
 
 
 def connected(csc: CSC) -> bool:

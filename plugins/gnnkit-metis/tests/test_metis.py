@@ -10,7 +10,7 @@ from typing import get_args
 import networkx as nx
 import numpy as np
 import pytest
-from gnnkit_metis import Balance, Metis, undirected
+from gnnkit_metis import Balance, Metis
 
 from gnnkit.__main__ import main
 from gnnkit.config import compose
@@ -147,14 +147,6 @@ def test_contiguous_parts_are_connected_and_need_a_connected_graph(balance: Bala
     for _ in range(2):
         with pytest.raises(ValueError, match="contiguous=True needs a connected graph"):
             Metis(balance=balance, contiguous=True).assign_nodes(Graph.from_edges([0, 2], [1, 3], 4), 2)
-
-
-def test_the_graph_for_metis_is_simple_and_symmetric() -> None:
-    csc = CSC.from_edges([0, 0, 0, 1, 2, 3], [1, 1, 0, 0, 3, 3], 4)
-    simple, weight = undirected(csc)
-    assert simple.indptr.tolist() == [0, 1, 2, 3, 4]
-    assert simple.indices.tolist() == [1, 0, 3, 2]
-    assert weight.tolist() == [3, 3, 1, 1]
 
 
 @pytest.mark.parametrize("column", [-1, 4, 2**31 - 1])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any, get_args
 
 import mtkahypar
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids, Split
-from gnnkit.partition import NodePartitioner
+from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.partition import Balance, NodePartitioner, node_weights
 from gnnkit.ranges import MAX_THREADS, one_of, real, whole
-
-Balance = Literal["nodes", "edges", "train"]
 
 
 class MtKaHyPar(NodePartitioner):
@@ -33,7 +31,7 @@ class MtKaHyPar(NodePartitioner):
             imbalance: Share from 0.001 to 1 by which a part may exceed the mean.
             threads: Threads of a process, which its first cut decides.
         """
-        self.balance = one_of("partition.options.balance", balance, ("nodes", "edges", "train"))
+        self.balance = one_of("partition.options.balance", balance, get_args(Balance))
         self.imbalance = real("partition.options.imbalance", imbalance, 0.001, 1)
         self.threads = whole("partition.options.threads", threads, 1, MAX_THREADS)
 
@@ -44,26 +42,13 @@ class MtKaHyPar(NodePartitioner):
         context = library.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
         context.set_partitioning_parameters(num_parts, self.imbalance, mtkahypar.Objective.KM1)
         context.logging = False
-        weights, ones = self._node_weights(graph).tolist(), [1] * len(found)
+        weights, ones = node_weights(graph, self.balance).tolist(), [1] * len(found)
         try:
             whole_graph = library.create_hypergraph(context, graph.num_nodes, len(found), found, weights, ones)
             parts = whole_graph.partition(context).get_partition()
         except (mtkahypar.InvalidInputError, mtkahypar.InvalidParameterError) as error:
             raise UserError(f"Mt-KaHyPar refuses this graph: {error}") from error
         return np.asarray(parts, np.int32)
-
-    def _node_weights(self, graph: Graph) -> Ids:  # [num_nodes] at least 1
-        """Returns the weight of each node.
-
-        The training nodes weigh as much as all nodes together.
-        """
-        if self.balance == "nodes":
-            return np.ones(graph.num_nodes, np.int64)
-        if self.balance == "edges":
-            return 1 + np.diff(graph.csc.indptr)
-        train = graph.split == Split.TRAIN
-        weight: Ids = 1 + train * (graph.num_nodes // max(int(np.count_nonzero(train)), 1))
-        return weight
 
 
 def nets(csc: CSC) -> list[list[int]]:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gnnkit_mtkahypar import Balance, MtKaHyPar, nets
+from gnnkit_mtkahypar import MtKaHyPar, nets
 
 from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.graph import CSC, Graph, Split
-from gnnkit.partition import Grid, measure
+from gnnkit.partition import Balance, Grid, measure, node_weights
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.testing import check_partitioner
 
@@ -48,7 +48,7 @@ def test_what_is_balanced_is_balanced(num_parts: int) -> None:
     balances: tuple[Balance, ...] = ("nodes", "edges", "train")
     for balance in balances:
         partitioner = MtKaHyPar(balance=balance)
-        weight = partitioner._node_weights(graph)
+        weight = node_weights(graph, balance)
         load = np.bincount(partitioner.assign_nodes(graph, num_parts), weight, num_parts)
         assert load.max() <= load.mean() * 1.03 + weight.max()
 

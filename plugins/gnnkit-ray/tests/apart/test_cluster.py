@@ -116,3 +116,36 @@ def test_jobs_of_a_sweep_run_on_the_cluster(cluster: Any, tmp_path: Path, monkey
     assert main(keys) == 0
     found = sorted(tmp_path.glob("multirun/*/*/*/result.json"))
     assert len(found) == 2, sorted(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.slow
+def test_a_function_of_ray_train_has_the_bits_of_one_machine(cluster: Any, second: Any, tmp_path: Path) -> None:
+    trainers = pytest.importorskip("ray.train.torch", reason="Ray Train needs ray[train]")
+
+    def work(config: dict[str, str]) -> None:  # is pickled by value, with its imports
+        import numpy as np
+
+        import gnnkit
+        from gnnkit.graph import Graph
+
+        src, dst = np.random.default_rng(0).integers(0, 60, (2, 200))
+        graph = Graph.from_edges(
+            src, dst, 60, features=np.eye(60, dtype=np.float32), labels=np.arange(60) % 3, split=np.arange(60) % 4
+        )
+        keys = {"strategy": "vertex_centric", "threads": 1, "workers": 2, "report": False, "logger": "none"}
+        gnnkit.train(graph, folder=config["folder"], trainer={"max_epochs": 3}, **keys)
+
+    ray.init(address=cluster.address)
+    try:
+        trainers.TorchTrainer(
+            work,
+            train_loop_config={"folder": str(tmp_path / "there")},
+            torch_config=trainers.TorchConfig(backend="gloo"),
+            scaling_config=ray.train.ScalingConfig(num_workers=2),
+            run_config=ray.train.RunConfig(storage_path=str(tmp_path / "storage")),
+        ).fit()
+    finally:
+        ray.shutdown()
+    work({"folder": str(tmp_path / "here")})
+    here, there = weights(tmp_path / "here"), weights(tmp_path / "there")
+    assert all(torch.equal(here[name], there[name]) for name in here)
