@@ -125,7 +125,7 @@ def check_finite(name: str, values: Array, *, bound: float = np.inf, first: int 
             raise UserError(f"{name}{place.tolist()} = {value} {rule}")
 
 
-def check_range(name: str, values: Array, low: int, high: int) -> None:
+def check_range(name: str, values: Array, low: int, high: int, *, first: int = 0) -> None:
     """Raises `UserError` with the place of the first integer out of range.
 
     Looks at the array in chunks, because arrays may be larger than memory.
@@ -135,12 +135,14 @@ def check_range(name: str, values: Array, low: int, high: int) -> None:
         values: [n] integers.
         low: smallest integer allowed.
         high: one more than the largest integer allowed.
+        first: place of the first value in the argument.
     """
     for start in range(0, len(values), _CHUNK):
         chunk = values[start : start + _CHUNK]
         bad = np.flatnonzero((chunk < low) | (chunk >= high))
         if len(bad):
-            raise UserError(f"{name}[{start + bad[0]}] = {chunk[bad[0]]} is out of range {low}..{high - 1}")
+            place = first + start + bad[0]
+            raise UserError(f"{name}[{place}] = {chunk[bad[0]]} is out of range {low}..{high - 1}")
 
 
 def _too_large(values: Array) -> str:

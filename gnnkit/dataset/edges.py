@@ -29,7 +29,7 @@ TABLES = ("csv", "parquet", "npy")  # of a table of edges
 ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files, with a row for each node
 LEFT_OUT = ": dataset.ignore=[{}] leaves the column out"  # the cure for a column
 _NAMED = 8  # tables that a message names
-_ONE = ""  # name of a table of all relations
+ONE = ""  # name of a table of all relations
 _PART = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # names of parts that Spark, Dask and DuckDB give
 _DONE = "_SUCCESS"  # file that Spark leaves in a folder of parts
 _Types = dict[str, pa.DataType]
@@ -171,7 +171,7 @@ class EdgeFolder(Dataset):
         features, names, category_of, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
         further = first.others((*self.ends, "weight", "type"))
-        types, type_names = first.types("type") if len(edges) == 1 and _ONE in edges else _by_file(edges)
+        types, type_names = first.types("type") if ONE in edges else _by_file(edges)
         return Graph.from_edges(
             np.concatenate([table.positions(self.ends[0], ids) for table in tables]),
             np.concatenate([table.positions(self.ends[1], ids) for table in tables]),
@@ -271,21 +271,26 @@ class EdgeFolder(Dataset):
         return read_npy(path) if _exists(path) else None
 
     def _edges(self, types: _Types) -> dict[str, Table]:
-        """Reads the tables of edges by relation, or one table under the name `_ONE`."""
+        return {relation: _table(path, types) for relation, path in self.tables_of_edges().items()}
+
+    def tables_of_edges(self) -> dict[str, Path]:
+        """Finds the tables of edges by relation, or one table under the name `ONE`."""
         path = self.table("edges", TABLES)
         if path is None:
-            raise self.without_edges()
+            raise self._without_edges()
         if parts_of(path) or not path.is_dir():
-            return {_ONE: _table(path, types)}
-        relations = sorted({each.stem for each in path.iterdir() if each.suffix[1:] in TABLES})
+            return {ONE: path}
+        tables = sorted(each for each in path.iterdir() if each.suffix[1:] in TABLES)
+        relations = sorted({each.stem for each in tables})
         if not relations:
             raise UserError(f"holds a folder {path.name} without .csv, .parquet or .npy files, one for each relation")
-        found = {}
-        for relation in relations:
-            table = _find_table(path, relation, TABLES)
-            assert table is not None
-            found[relation] = _table(table, types)
-        return found
+        if parts := [each.name for each in tables if _PART.fullmatch(each.name)]:
+            raise UserError(
+                f"holds a folder {path.name} with {parts[0]}, which is the name of a part, and with tables of other names: a "
+                f"file {_DONE} there says that all are parts of one table, and other names that each is a relation"
+            )
+        found = {relation: _find_table(path, relation, TABLES) for relation in relations}
+        return {relation: table for relation, table in found.items() if table is not None}
 
     def table(self, key: str, suffixes: tuple[str, ...]) -> Path | None:
         """Finds a table: its file, or the folder of its parts or of its relations.
@@ -309,7 +314,7 @@ class EdgeFolder(Dataset):
             raise UserError(f"dataset.{key}={given} must end in .{', .'.join(suffixes)}")
         return path
 
-    def without_edges(self) -> UserError:
+    def _without_edges(self) -> UserError:
         """Makes the error for a folder without a table of edges."""
         return UserError(
             "holds no edges.csv, edges.parquet or edges.npy, and no folder edges: dataset.edges=NAME names yours, "
@@ -323,20 +328,26 @@ class EdgeFolder(Dataset):
 
 
 def _by_file(edges: dict[str, Table]) -> tuple[Array, list[str]]:
-    """Numbers the relations of files in order. Returns types of all edges, and names.
-
-    Raises `UserError` for files with other columns than the first.
-    """
-    first = next(iter(edges.values()))
-    for table in edges.values():
-        if "type" in table.names:
-            raise UserError(f"edges/{table.name} has a column 'type', which the name of the file says")
-        if set(table.names) != set(first.names):
-            raise UserError(
-                f"edges/{table.name} has the columns {', '.join(table.names)}, and edges/{first.name} has "
-                f"{', '.join(first.names)}: all relations need the same"
-            )
+    """Numbers the relations in order. Returns types of all edges, and names."""
+    check_relations({table.name: table.names for table in edges.values()})
     return np.repeat(np.arange(len(edges)), [table.num_rows for table in edges.values()]), list(edges)
+
+
+def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
+    """Raises `UserError` for a relation whose table has other columns than the first.
+
+    Args:
+        columns: names of columns by name of the table.
+    """
+    first, names = next(iter(columns.items()))
+    for table, own in columns.items():
+        if "type" in own:
+            raise UserError(f"edges/{table} has a column 'type', which the name of the file says")
+        if set(own) != set(names):
+            raise UserError(
+                f"edges/{table} has the columns {', '.join(own)}, and edges/{first} has {', '.join(names)}: all "
+                "relations need the same"
+            )
 
 
 def _table(path: Path, types: _Types, ids: str | None = None) -> Table:

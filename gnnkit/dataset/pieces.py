@@ -81,10 +81,11 @@ class EdgePiece:
     weight: Floats | None = None  # [k] finite
     features: Floats | None = None  # [k, width] finite
     positions: Ids | None = None  # [k] `Graph.edge_positions`, None where `Dataset.load` gives none
+    types: Ids | None = None  # [k] `Graph.edge_types`
 
     def behind(self, count: int) -> EdgePiece:
         """Returns the edges behind the first ones."""
-        others = {name: getattr(self, name) for name in ("weight", "features", "positions")}
+        others = {name: getattr(self, name) for name in ("weight", "features", "positions", "types")}
         cut = {name: None if rows is None else rows[count:] for name, rows in others.items()}
         return EdgePiece(self.place, self.src[count:], self.dst[count:], **cut)
 
@@ -167,6 +168,13 @@ class GraphPieces(ABC):
 
     def edge_feature_names(self) -> Sequence[str] | None:
         """Names the columns of the features of edges, after these were read."""
+        return None
+
+    def edge_type_names(self) -> Sequence[str] | None:
+        """Names the relations of edges, after some of these were read.
+
+        None where edges have no types, and where the names are 0, 1, ...
+        """
         return None
 
     @abstractmethod

@@ -14,7 +14,7 @@ from gnnkit.graph.features import rows_of
 from gnnkit.graph.types import Ids
 from gnnkit.ranges import shown
 
-_MAX_RELATIONS = 1 << 15
+MOST_RELATIONS = 1 << 15  # of edges, whose types are int16
 _MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are taken for a mistake
 
 
@@ -89,10 +89,10 @@ def edge_types_of(values: object | None, num_edges: int, names: Sequence[str] | 
         if names is not None and len(names) != 1 and num_edges:
             raise UserError(f"edge_type_names has {len(names)} names, but edge_types says no edge's relation")
         return None
-    if names is not None and len(names) > _MAX_RELATIONS:
-        raise UserError(f"edge_type_names has {len(names)} names, at most {_MAX_RELATIONS} relations are read")
+    if names is not None and len(names) > MOST_RELATIONS:
+        raise UserError(f"edge_type_names has {len(names)} names, at most {MOST_RELATIONS} relations are read")
     types = checks.integers("edge_types", values, num_edges)
-    checks.check_range("edge_types", types, 0, _MAX_RELATIONS if names is None else len(names))
+    checks.check_range("edge_types", types, 0, MOST_RELATIONS if names is None else len(names))
     return np.ascontiguousarray(types, np.int16)
 
 

@@ -135,10 +135,14 @@ class Table:
         self._refuse(name, bad, words, "is none of train, val, test, none")
         return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[found.to_numpy()])
 
-    def types(self, name: str) -> tuple[Ids | None, list[str] | None]:
+    def types(self, name: str, known: Sequence[str] | None = None) -> tuple[Ids | None, list[str] | None]:
         """Reads types of edges [rows], and their names if these are text.
 
         Names are numbered in the order of code points.
+
+        Args:
+            name: of the column.
+            known: names in order. Default: those of the column.
         """
         if name not in self.names:
             return None, None
@@ -146,8 +150,11 @@ class Table:
             return self.positions(name, None), None
         column = self.plain(name).cast(pa.string())
         self._refuse(name, pc.fill_null(pc.equal(column, ""), True).to_numpy(zero_copy_only=False), None, "is empty")
-        names = pc.unique(column).sort()
-        return np.asarray(pc.index_in(column, value_set=names).to_numpy()), names.to_pylist()
+        names = pc.unique(column).sort() if known is None else pa.array(known, pa.string())
+        found = pc.index_in(column, value_set=names)
+        new = found.is_null().to_numpy(zero_copy_only=False)
+        self._refuse(name, new, column, "was not there a moment ago: the table changes while it is read")
+        return np.asarray(found.to_numpy()), names.to_pylist()
 
     def numbers(self, name: str, *, gaps: bool = False) -> Floats:  # [rows] finite
         """Reads a column of numbers.

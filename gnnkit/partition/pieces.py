@@ -14,13 +14,20 @@ from gnnkit.graph import Floats, Graph, Ids, feature_arrays
 from gnnkit.graph.features import SCALES
 from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
+from gnnkit.partition.relations import shared_weights
 from gnnkit.partition.shard import Shard, grouped
-from gnnkit.rows import Rows
+from gnnkit.rows import File, Rows
 from gnnkit.storage import Array, forget_pages, save_array, whole_folder
 
 NODE_BYTES = 48  # of memory for each node of the graph
-EDGE_BYTES = 64  # of memory for each edge of a piece
+_EDGE_BYTES, _TYPE_BYTES = 64, 64  # of memory for each edge of a piece, and for its type
 _ROW_BYTES = 1 << 24  # bytes of rows that are copied at once
+_SOURCES = "source_degrees"  # temporary file
+
+
+def edge_bytes(graph: Graph) -> int:
+    """Returns the bytes of memory for each edge of a piece."""
+    return _EDGE_BYTES + (0 if graph.edge_types is None else _TYPE_BYTES)
 
 
 def write_shards(graph: Graph, partition: Partition, root: Path, edges: int, *, rows: bool = True) -> Iterator[Shard]:
@@ -29,7 +36,7 @@ def write_shards(graph: Graph, partition: Partition, root: Path, edges: int, *, 
     Yields each shard, mapped. Raises `UserError` for a grid other than P x 1 x 1.
 
     Args:
-        graph: Mapped, with dense or packed features and without types of edges.
+        graph: Mapped, with dense or packed features.
         partition: Owners of nodes.
         root: Folder of the shards.
         edges: Edges that are held in memory at the same time, about.
@@ -45,6 +52,7 @@ def write_shards(graph: Graph, partition: Partition, root: Path, edges: int, *, 
         "out_degree": _out_degree(graph, edges),
     }
     _forget(graph)
+    sources = _source_degrees(graph, root / _SOURCES, edges)
     for rank in range(grid.world_size):
         scalars = {
             "rank": rank,
@@ -57,8 +65,10 @@ def write_shards(graph: Graph, partition: Partition, root: Path, edges: int, *, 
             owned = by_rank[start[rank] : start[rank + 1]]
             _write_nodes(graph, owned, shared, folder)
             _write_features(graph, owned if rows else owned[:0], folder)
-            _write_edges(graph, partition, owned, edges, folder)
+            _write_edges(graph, partition, owned, edges, sources, folder)
         yield Shard.trusted(root / str(rank))
+    if sources is not None:
+        (root / _SOURCES).unlink()
 
 
 def _in_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
@@ -83,6 +93,38 @@ def _out_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
     return total
 
 
+def _source_degrees(graph: Graph, path: Path, edges: int) -> Floats | None:  # [num_edges] float64, mapped
+    """Sums the weights of the edges that share source and relation, for each edge.
+
+    Adds in the order of edges, as `relation_degrees` does. Reads all edges for each few
+    relations, whose sums fit the memory of a piece. None for edges without types.
+    """
+    csc, types = graph.csc, graph.edge_types
+    if types is None:
+        return None
+    several = max(edges * _TYPE_BYTES // (8 * max(csc.num_nodes, 1)), 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = File(path)
+    for low in range(0, graph.num_relations, several):
+        width = min(several, graph.num_relations - low)
+        total = np.zeros(csc.num_nodes * width)
+        for adds in (True, False):
+            for first in range(0, csc.num_edges, edges):
+                some = slice(first, first + edges)
+                own = np.flatnonzero((types[some] >= low) & (types[some] < low + width))
+                pairs = csc.indices[some][own].astype(np.int64) * width + (types[some][own] - low)
+                if adds:
+                    np.add.at(total, pairs, 1.0 if csc.weight is None else csc.weight[some][own].astype(np.float64))
+                else:
+                    count = len(types[some])
+                    rows = file.read((count,), np.float64, 8 * first) if low else np.empty(count)
+                    rows[own] = total[pairs]
+                    file.write(rows, 8 * first)
+                _forget(graph)
+    file.close()
+    return np.memmap(path, np.float64, "r") if csc.num_edges else np.empty(0)
+
+
 def _write_nodes(graph: Graph, owned: Ids, shared: dict[str, Array], folder: Path) -> None:
     for name in ("owned", "cell_nodes"):
         save_array(folder / f"{name}.npy", owned)
@@ -103,7 +145,9 @@ def _write_features(graph: Graph, nodes: Ids, folder: Path) -> None:
         rows.finish()
 
 
-def _write_edges(graph: Graph, partition: Partition, owned: Ids, edges: int, folder: Path) -> None:
+def _write_edges(
+    graph: Graph, partition: Partition, owned: Ids, edges: int, sources: Floats | None, folder: Path
+) -> None:
     csc, cell = graph.csc, partition.node_cell
     seen = np.zeros(graph.num_nodes, bool)
     for _, ids in _held(csc.indptr, owned, edges):
@@ -120,12 +164,23 @@ def _write_edges(graph: Graph, partition: Partition, owned: Ids, edges: int, fol
     ends = {"halo": halo, "halo_cell": cell[halo], "partial": none, "partial_cell": cell[none]}
     for name, values in ends.items():
         save_array(folder / f"{name}.npy", values)
-    _write_held(graph, owned, row, edges, folder)
+    _write_held(graph, owned, row, edges, sources, folder)
 
 
-def _write_held(graph: Graph, owned: Ids, row: npt.NDArray[np.int32], edges: int, folder: Path) -> None:
-    """Writes the in-edges of the owned nodes. `row` [num_nodes] renumbers sources."""
-    csc, features = graph.csc, graph.edge_features
+def _write_held(
+    graph: Graph, owned: Ids, row: npt.NDArray[np.int32], edges: int, sources: Floats | None, folder: Path
+) -> None:
+    """Writes the in-edges of the owned nodes.
+
+    Args:
+        graph: As in `write_shards`.
+        owned: [num_owned] ascending.
+        row: [num_nodes] Renumbers sources.
+        edges: As in `write_shards`.
+        sources: [num_edges] Of `_source_degrees`.
+        folder: Of the shard.
+    """
+    csc, features, types = graph.csc, graph.edge_features, graph.edge_types
     degree = csc.indptr[owned + 1] - csc.indptr[owned]
     save_array(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]))
     arrays = {"indices": Rows(folder / "indices.npy", np.int32), "edge_ids": Rows(folder / "edge_ids.npy", np.int64)}
@@ -134,6 +189,9 @@ def _write_held(graph: Graph, owned: Ids, row: npt.NDArray[np.int32], edges: int
     if features is not None:
         for name in ("edge_features", "mean_edge_features"):
             arrays[name] = Rows(folder / f"{name}.npy", features.dtype, features.shape[1:])
+    if types is not None:
+        arrays["edge_types"] = Rows(folder / "edge_types.npy", types.dtype)
+        arrays["relation_degrees"] = Rows(folder / "relation_degrees.npy", np.float64, (2,))
     for nodes, ids in _held(csc.indptr, owned, edges):
         arrays["indices"].append(row[csc.indices[ids]])
         arrays["edge_ids"].append(np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids)
@@ -145,6 +203,13 @@ def _write_held(graph: Graph, owned: Ids, row: npt.NDArray[np.int32], edges: int
             assert mean is not None
             arrays["edge_features"].append(rows)
             arrays["mean_edge_features"].append(mean)
+        if types is not None and sources is not None:
+            ends = np.repeat(np.arange(nodes.stop - nodes.start, dtype=np.int32), degree[nodes])
+            weight = None if csc.weight is None else csc.weight[ids]
+            into = shared_weights(ends, types[ids], nodes.stop - nodes.start, weight)
+            arrays["edge_types"].append(types[ids])
+            arrays["relation_degrees"].append(np.stack([into, sources[ids]], 1))
+            forget_pages(sources)
         _forget(graph)
     for each in arrays.values():
         each.finish()
@@ -171,6 +236,6 @@ def _held(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice, Ids | sl
 
 def _forget(graph: Graph) -> None:
     """Lets go of the pages of edges that were read."""
-    for array in (graph.csc.indices, graph.csc.weight, graph.edge_features):
+    for array in (graph.csc.indices, graph.csc.weight, graph.edge_features, graph.edge_types):
         if array is not None:
             forget_pages(array)

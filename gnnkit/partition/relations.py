@@ -20,11 +20,18 @@ def relation_degrees(csc: CSC, destinations: Ids, types: Ids) -> Floats:  # [num
         types: [num_edges] relation of each edge.
     """
     ends = (destinations, csc.indices)
-    return np.stack([_shared(nodes, types, csc.num_nodes, csc.weight) for nodes in ends], axis=1)
+    return np.stack([shared_weights(nodes, types, csc.num_nodes, csc.weight) for nodes in ends], axis=1)
 
 
-def _shared(nodes: Ids, types: Ids, num_nodes: int, weight: Floats | None) -> Floats:  # [num_edges] float64
-    """Sums the weights of all edges with the same node and type."""
+def shared_weights(nodes: Ids, types: Ids, num_nodes: int, weight: Floats | None) -> Floats:  # [num_edges] float64
+    """Sums, for each edge, the weights of all edges with its node and its type.
+
+    Args:
+        nodes: [num_edges] one end of each edge.
+        types: [num_edges] relation of each edge.
+        num_nodes: Number of nodes.
+        weight: [num_edges] weights. None: counts edges.
+    """
     order, first = by_pair(nodes, types, num_nodes)
     pair = np.empty(len(nodes), np.int64)
     pair[order] = np.cumsum(first) - 1

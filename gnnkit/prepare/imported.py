@@ -17,7 +17,7 @@ from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid, make_grid
-from gnnkit.partition.pieces import EDGE_BYTES, NODE_BYTES, write_shards
+from gnnkit.partition.pieces import NODE_BYTES, edge_bytes, write_shards
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard
 from gnnkit.plan.choose import describe
@@ -51,9 +51,10 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     """
     raw = Graph.trusted(found)
     room = room_of(settings)
-    edges = (room.memory - raw.num_nodes * NODE_BYTES) // EDGE_BYTES
+    each = edge_bytes(raw)
+    edges = (room.memory - raw.num_nodes * NODE_BYTES) // each
     if edges < _LEAST_PIECE:
-        needed = raw.num_nodes * NODE_BYTES + _LEAST_PIECE * EDGE_BYTES
+        needed = raw.num_nodes * NODE_BYTES + _LEAST_PIECE * each
         raise room.too_little(f"parts of {raw.num_nodes:,} nodes need more than that", needed)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     graph, told, rounded = _as_read(settings, folder, found, raw)
@@ -123,6 +124,7 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
         check_width(raw.features.shape[1])
     names: dict[str, Any] = {"class_names": None if read.class_names is None else list(read.class_names)}
     names |= dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_type_names", "node_types"))
+    names["edge_type_names"] = None if raw.edge_type_names is None else list(raw.edge_type_names)
     with whole_folder(folder / PARTS / GRAPH, names) as target:
         for path in sorted(found.glob("*.npy")):
             if path.stem not in ("features", "labels", "node_ids"):

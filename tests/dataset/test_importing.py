@@ -31,7 +31,7 @@ from gnnkit.graph.ids import IdTable
 from tests.folders import digests_of
 from tests.forked import forked
 
-FORMS = ["two rows", "two columns", "fortran", "fields", "parquet", "parts", "directory", "csv"]
+FORMS = ["two rows", "two columns", "fortran", "fields", "parquet", "parts", "directory", "csv", "relations"]
 TINY = Room(1 << 26, 1, bucket=7)
 
 
@@ -70,6 +70,14 @@ def write_edges(folder: Path, form: str, columns: dict[str, Any]) -> None:
         pa.csv.write_csv(table, folder / "edges.csv")
     elif form == "parquet":
         pa.parquet.write_table(table, folder / "edges.parquet", row_group_size=9)
+    elif form == "relations":
+        (folder / "edges").mkdir()
+        for number, name in enumerate(("likes", "knows", "owns", "is")):
+            some = table.take(np.arange(number**2 % 3, table.num_rows, 4))
+            if number % 2:
+                pa.csv.write_csv(some, folder / f"edges/{name}.csv")
+            else:
+                pa.parquet.write_table(some, folder / f"edges/{name}.parquet", row_group_size=9)
     else:
         parts = folder / ("edges" if form == "parts" else "edges.parquet")
         parts.mkdir()
@@ -130,6 +138,9 @@ def random_folder(folder: Path, seed: int) -> dict[str, Any]:
         )
     if not plain and draw.random() < 0.4:
         columns |= {"age": rng.integers(0, 99, m), "far": rng.random(m)}
+    if not plain and form != "relations" and draw.random() < 0.5:
+        types = rng.integers(0, 4, m)
+        columns["type"] = types if form == "fields" or draw.random() < 0.5 else np.array([*"bca", "a b"])[types]
     if kind == "text" and (plain or form == "fields"):
         kind = "sparse"
     if kind == "none":
@@ -186,9 +197,12 @@ def test_parts_of_a_table_are_one_table_in_the_order_of_their_numbers(tmp_path: 
     assert found == found[:1] * 6
     (tmp_path / "parts/edges/_SUCCESS").unlink()
     (tmp_path / "parts/edges/part.0.parquet").rename(tmp_path / "parts/edges/knows.parquet")
-    with pytest.raises(UserError, match="one table for each relation"):
+    with pytest.raises(
+        UserError, match=r"edges with part\.1\.parquet, which is the name of a part, and with tables of"
+    ):
         imported(tmp_path / "parts", tmp_path / "refused")
-    assert EdgeFolder(str(tmp_path / "parts"), symmetrize=False).load().num_relations == 11
+    with pytest.raises(UserError, match="says that all are parts of one table"):
+        EdgeFolder(str(tmp_path / "parts")).load()
 
 
 @pytest.mark.slow
@@ -299,7 +313,23 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             "column 'weight', row 40: 9.9.*e.301 is too large for float32",
         ),
         ({"edges": {"src": ["a"], "dst": ["b"]}}, {}, "edges.parquet, column 'src' holds text: job=import needs a"),
-        ({"edges": {**ENDS, "type": AT_40}}, {}, "edges.parquet has types of edges: job=partition dataset=edges reads"),
+        ({"edges": {**ENDS, "type": AT_40 * 1000}}, {}, r"edge_types\[40\] = 99000 is out of range 0..32767"),
+        (
+            {"edges": {**ENDS, "type": np.where(AT_40, "", "is")}},
+            {},
+            "edges.parquet, column 'type', row 40: is empty",
+        ),
+        (
+            {
+                "edges": {
+                    "src": np.zeros(32_769, int),
+                    "dst": np.zeros(32_769, int),
+                    "type": np.arange(32_769).astype(str),
+                }
+            },
+            {},
+            "edge_type_names has 32769 names, at most 32768 relations are read",
+        ),
         ({"edges": ENDS}, {"sort_ids": True}, "dataset.sort_ids=true: job=import numbers nodes in the order of their"),
         ({"edges": ENDS}, {"src": "from"}, "edges.parquet has no column 'from', only 'src', 'dst': dataset.src=COLUMN"),
         ({"edges": ENDS, "nodes": {"id": [1, 1]}}, {}, "nodes.parquet, column 'id', row 1: 1 occurs a second time"),
@@ -315,9 +345,19 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             r"split\[0\] = 1 \(TRAIN\), but labels\[0\]",
         ),
         (
-            {"edges/knows": ENDS},
+            {"edges/knows": ENDS, "edges/likes": {**ENDS, "age": AT_40}},
             {},
-            "holds a folder edges with one table for each relation: job=partition dataset=edges",
+            "edges/likes.parquet has the columns src, dst, age, and edges/knows.parquet has src, dst: all relations need",
+        ),
+        (
+            {"edges/knows": {**ENDS, "type": AT_40}},
+            {},
+            "edges/knows.parquet has a column 'type', which the name of the file says",
+        ),
+        (
+            {"edges/knows": ENDS, "edges/likes": {"src": [0], "to": [0]}},
+            {},
+            "likes.parquet has no column 'dst', only 'src', 'to': dataset.dst=COLUMN",
         ),
         (
             {"edges/part-0": ENDS, "edges/part-1": {"src": ["a"], "dst": ["b"]}},

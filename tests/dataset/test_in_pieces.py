@@ -103,6 +103,8 @@ def saved(folder: Path, rng: Rng, **keys: Any) -> Dataset:
         node_ids=[f"node {v}" for v in range(N)],
         feature_names=["x", "y", "z"],
         edge_feature_names=["length", "age"],
+        edge_types=None if (names := keys.pop("relations", None)) is None else rng.integers(0, 3, M),
+        edge_type_names=names or None,
         node_types=[("person", 20), ("town", N - 20)],
     )
     graph.save(folder)
@@ -181,6 +183,8 @@ FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
     (gnn_benchmark, {"row_normalize": True}),
     (saved, {"split": [0.5, 0.25, 0.25]}),
     (saved, {"symmetrize": True}),
+    (saved, {"relations": ["likes", "knows", "is"]}),
+    (saved, {"relations": [], "symmetrize": True}),
     (unsorted, {}),
     (unsorted, {"symmetrize": True}),
     (graphbolt, {}),
@@ -337,7 +341,7 @@ def test_edges_that_change_while_they_are_read_end_the_import(
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("val_edges", "edges to predict"), ("missing", "empty cells of features"), ("edge_types", "types of edges")],
+    [("val_edges", "edges to predict"), ("missing", "empty cells of features")],
 )
 def test_what_a_saved_graph_holds_and_no_import_reads_is_refused(name: str, what: str, tmp_path: Path) -> None:
     dataset = saved(tmp_path / "data", np.random.default_rng(0))

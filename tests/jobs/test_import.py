@@ -36,14 +36,16 @@ N, M = 60, 500
 MADE = ("parts/", "partition/", "node_ids.npy", "inputs.json")  # of a store
 
 
-def tables(folder: Path, *, ids: bool = True, wide: float = 1.0) -> Path:
+def tables(folder: Path, *, ids: bool = True, wide: float = 1.0, relations: bool = False) -> Path:
     """Writes edges with weights, doubles and loops, and nodes with features."""
     rng = np.random.default_rng(3)
     names = np.array([f"n{v}" for v in range(N)]) if ids else np.arange(N)
     ends = names[rng.integers(0, N - 5, (2, M))]
     folder.mkdir()
+    columns = {"src": ends[0], "dst": ends[1], "weight": rng.random(M), "kind": rng.integers(0, 4, M)}
+    columns |= {"type": np.array(["likes", "knows", "is"])[np.arange(M) % 7 % 3]} if relations else {}
     pa.parquet.write_table(
-        pa.table({"src": ends[0], "dst": ends[1], "weight": rng.random(M), "kind": rng.integers(0, 4, M)}),
+        pa.table(columns),
         folder / "edges.parquet",
         row_group_size=100,
     )
@@ -78,6 +80,8 @@ def made(folder: Path) -> dict[str, str]:
         {"partition": {"name": "buffered", "options": {"buffer": 16}}, "workers": 3},
         {"workers": 1, "inputs": "learned", "strategy": "vertex_centric"},
         {"workers": 2, "features": {"scale": "row"}, "ids": False},
+        {"partition": "hash", "workers": 3, "relations": True},
+        {"partition": "hash", "workers": 3, "relations": True, "strategy": "vertex_centric"},
     ],
     ids=[
         "ranges",
@@ -88,10 +92,12 @@ def made(folder: Path) -> dict[str, str]:
         "buffered",
         "one worker",
         "rows that add up to 1",
+        "relations",
+        "relations, parts alone",
     ],
 )
 def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], tmp_path: Path) -> None:
-    shape = {name: keys.pop(name) for name in ("ids", "wide") if name in keys}
+    shape = {name: keys.pop(name) for name in ("ids", "wide", "relations") if name in keys}
     data = tables(tmp_path / "data", **shape)
     run("import", data, tmp_path / "imported", memory="64MiB", **keys)
     run("partition", data, tmp_path / "cut", **keys)
@@ -134,8 +140,11 @@ def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], d
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
 @pytest.mark.parametrize("keys", [{}, {"inputs": "degree"}, {"inputs": "learned"}], ids=["", "degree", "learned"])
-def test_a_store_that_is_cut_anew_is_the_store_of_the_data(strategy: str, keys: dict[str, Any], tmp_path: Path) -> None:
-    data, keys = tables(tmp_path / "data", wide=100.0), {"strategy": strategy, **keys}
+@pytest.mark.parametrize("relations", [False, True], ids=["", "relations"])
+def test_a_store_that_is_cut_anew_is_the_store_of_the_data(
+    strategy: str, keys: dict[str, Any], relations: bool, tmp_path: Path
+) -> None:
+    data, keys = tables(tmp_path / "data", wide=100.0, relations=relations), {"strategy": strategy, **keys}
     run("import", data, tmp_path / "first", partition="hash", workers=3, **keys)
     shape: dict[str, Any] = {"partition": "ldg", "workers": 2, "cache": False}
     store = {"name": "store", "root": str(tmp_path / "first")}
@@ -147,11 +156,15 @@ def test_a_store_that_is_cut_anew_is_the_store_of_the_data(strategy: str, keys: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["individual_sample", "vertex_centric", "preset_workload"])
-def test_a_run_from_an_imported_store_is_the_run_on_the_tables(strategy: str, tmp_path: Path) -> None:
-    data = tables(tmp_path / "data")
+@pytest.mark.parametrize(
+    ("strategy", "model"),
+    [("individual_sample", "sage"), ("vertex_centric", "gcn"), ("preset_workload", "gcn"), ("vertex_centric", "rgcn")],
+)
+def test_a_run_from_an_imported_store_is_the_run_on_the_tables(strategy: str, model: str, tmp_path: Path) -> None:
+    data = tables(tmp_path / "data", relations=model == "rgcn")
     run("import", data, tmp_path / "store", workers=2, strategy="auto")
     keys: dict[str, Any] = {"strategy": strategy, "comm": "threads", "threads": 1, "trainer": {"max_epochs": 2}, **BARE}
+    keys["model"] = model
     found = gnnkit.train(dataset={"name": "store", "root": str(tmp_path / "store")}, folder=tmp_path / "a", **keys)
     expected = run("train", data, tmp_path / "b", workers=2, **keys)
     assert found["train_loss"] == expected["train_loss"]

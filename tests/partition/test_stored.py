@@ -13,8 +13,10 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition
 from gnnkit.partition.pieces import write_shards
+from gnnkit.partition.shard import cut_all
 from gnnkit.partition.stored import Stored
 from gnnkit.testing.graphs import check_graph
+from tests.folders import digests_of
 
 
 def run(folder: Path, *overrides: str, graph: Graph | None = None, workers: int = 4, **keys: Any) -> dict[str, Any]:
@@ -55,6 +57,26 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     check_graph().save(tmp_path / "graph")
     with pytest.raises(UserError, match=r"partition\.path=.*graph holds no partition: job=partition stores one"):
         Stored(str(tmp_path / "graph")).assign(check_graph(), Grid(2, 1, 1))
+
+
+@pytest.mark.parametrize("edges", [3, 40, 1000])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_shards_of_relations_are_written_as_they_are_cut(edges: int, weighted: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(edges)
+    n, m = 30, 300  # doubles and loops of one relation, and relation 5 without an edge
+    graph = Graph.from_edges(
+        *rng.integers(0, n, (2, m)),
+        n,
+        features=rng.normal(size=(n, 2)),
+        edge_types=rng.choice([0, 1, 2, 3, 4, 6], m),
+        weight=rng.random(m) if weighted else None,
+    )
+    partition = Partition(rng.integers(0, 3, n).astype(np.int32), None, Grid(3, 1, 1))
+    for shard in cut_all(graph, partition):
+        shard.save(tmp_path / f"cut/{shard.rank}")
+    assert len(list(write_shards(graph, partition, tmp_path / "written", edges))) == 3
+    assert digests_of(tmp_path / "written") == digests_of(tmp_path / "cut")
+    assert "0/relation_degrees.npy" in digests_of(tmp_path / "written")
 
 
 def test_shards_are_written_piece_by_piece_on_rows_only(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gnnkit.checks import Array, ids, int64s
+from gnnkit.checks import Array, ids, int64s, integers
 from gnnkit.dataset.base import blame
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
 from gnnkit.errors import UserError
@@ -62,7 +62,7 @@ class Compressed:
     place: str  # for messages
     indptr: Ids  # [num_nodes + 1] int64
     indices: Stream  # [num_edges]
-    others: Mapping[str, Stream]  # weight, features and positions, by the field of `EdgePiece`
+    others: Mapping[str, Stream]  # weight, features, positions and types, by the field of `EdgePiece`
     by_source: bool = False  # whether row u lists the destinations of u's edges
 
     @classmethod
@@ -111,6 +111,7 @@ class Compressed:
             read_weights(others.get("weight"), len(own)),
             None if features is None else features_of("edge_features", features, len(own)),
             edge_positions_of(others.get("positions"), len(own)),
+            integers("edge_types", types) if (types := others.get("types")) is not None else None,
         )
 
 
@@ -160,7 +161,6 @@ class SavedPieces(CompressedPieces):
         refused = {
             "feature_width": "features without their zeros",
             "missing": "empty cells of features",
-            "edge_types": "types of edges",
             "val_edges": "edges to predict",
             "test_edges": "edges to predict",
         }
@@ -175,6 +175,9 @@ class SavedPieces(CompressedPieces):
 
     def edge_feature_names(self) -> Sequence[str] | None:
         return self._saved[1].get("edge_feature_names")
+
+    def edge_type_names(self) -> Sequence[str] | None:
+        return self._saved[1].get("edge_type_names")
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         arrays, meta = self._saved
@@ -280,7 +283,7 @@ class GraphSaintPieces(CompressedPieces):
 
 def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
     """Returns the edges of a saved graph, whose arrays are mapped."""
-    fields = {"weight": "weight", "features": "edge_features", "positions": "edge_positions"}
+    fields = {"weight": "weight", "features": "edge_features", "positions": "edge_positions", "types": "edge_types"}
     others = {field: Mapped(arrays[name]) for field, name in fields.items() if name in arrays}
     return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
 

@@ -16,7 +16,7 @@ results are those of `Graph.from_edges`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.checks import FLOAT32_MAX, Array, check_finite
+from gnnkit.checks import FLOAT32_MAX, Array, check_finite, check_range
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Room, check_ends
 from gnnkit.errors import UserError
-from gnnkit.graph.fields import check_implied, names_of
+from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
 from gnnkit.rows import File, Rows
 from gnnkit.storage import save_array
 
 MOST_BINS = 1 << 16
+RELATION = np.int16  # type of the types of edges
 _INT32 = 2**31
 
 
@@ -42,7 +43,7 @@ def columns_of(piece: EdgePiece, symmetrize: bool) -> dict[str, Array]:
 
     A reverse edge stands behind the edges of the piece.
     """
-    fields = ("src", "dst", "positions", "weight", "features")
+    fields = ("src", "dst", "positions", "types", "weight", "features")
     found: dict[str, Array] = {name: rows for name in fields if (rows := getattr(piece, name)) is not None}
     if not symmetrize:
         return found
@@ -64,6 +65,8 @@ class Counted:
     features: str | None = None  # type of edge features
     names: list[str] | None = None  # of edge features
     positions: str | None = None  # type of the positions
+    relation: int | None = None  # largest number of a relation. None: edges have no types
+    relations: list[str] | None = None  # names of the relations
     sources: str = "int32"  # type of the sources, as these are read
     shift: int = 0  # bin b has the destinations b << shift to ((b + 1) << shift) - 1
     bins: list[int] = field(default_factory=list)  # records of each bin, reverse edges too
@@ -71,8 +74,9 @@ class Counted:
     @property
     def row(self) -> int:
         """Bytes of the further columns of an edge."""
+        types = 0 if self.relation is None else np.dtype(RELATION).itemsize
         weight = 0 if self.weight is None else np.dtype(self.weight).itemsize
-        return weight + (0 if self.width is None else self.width * np.dtype(self.features).itemsize)
+        return types + weight + (0 if self.width is None else self.width * np.dtype(self.features).itemsize)
 
 
 def count(graph: GraphPieces, known: int | None, room: Room, journal: Journal, teller: Teller) -> tuple[Counted, int]:
@@ -94,7 +98,7 @@ def count(graph: GraphPieces, known: int | None, room: Room, journal: Journal, t
         found.shift = _shift(known - 1)
     for piece in graph.edges(room.piece(graph.edge_row)):
         check_ends(piece, _INT32 * _INT32 if known is None else known, found.num_edges)
-        _look(found, piece)
+        _look(found, piece, graph.edge_type_names())
         bins = _folded(found, piece, bins)
         for ids in (piece.dst, piece.src[piece.src != piece.dst]) if graph.symmetrize else (piece.dst,):
             bins += _core.count_bins(np.ascontiguousarray(ids), found.shift, MOST_BINS, room.threads)
@@ -113,10 +117,15 @@ def _finish(found: Counted, graph: GraphPieces, known: int | None) -> None:
     names = graph.edge_feature_names()
     found.names = None if names is None else list(names)
     names_of("edge_feature_names", found.names, found.width or 0)
+    given = names_of("edge_type_names", graph.edge_type_names())
+    if found.relation is None:
+        edge_types_of(None, found.num_edges, given)
+    relations = relation_names(None if found.relation is None else np.array([found.relation]), given)
+    found.relations = None if relations is None else list(relations)
 
 
-def _look(found: Counted, piece: EdgePiece) -> None:
-    """Checks the columns of a piece beside those before."""
+def _look(found: Counted, piece: EdgePiece, names: Sequence[str] | None) -> None:
+    """Checks the columns of a piece beside those before. `names` are of relations."""
     for name, ids in (("src", piece.src), ("dst", piece.dst)):
         largest = int(ids.max(initial=-1))
         if largest > found.largest:
@@ -129,6 +138,10 @@ def _look(found: Counted, piece: EdgePiece) -> None:
         found.weight = str(kind if found.weight is None else np.promote_types(kind, found.weight))
     if piece.positions is not None:
         found.positions = str(np.promote_types(found.positions or np.int32, piece.positions.dtype))
+    if piece.types is not None:
+        high = MOST_RELATIONS if names is None else len(names)
+        check_range("edge_types", piece.types, 0, high, first=found.num_edges)
+        found.relation = max(int(piece.types.max(initial=0)), found.relation or 0)
     if piece.features is not None:
         width = piece.features.shape[1]
         if found.width not in (None, width):
@@ -201,6 +214,8 @@ def kinds_of(found: Counted, num_nodes: int, symmetrize: bool) -> dict[str, np.d
     }
     if found.positions is not None:
         kinds["positions"] = found.positions
+    if found.relation is not None:
+        kinds["types"] = RELATION
     if found.weight is not None:
         kinds["weight"] = found.weight
     if found.width is not None:
@@ -367,6 +382,8 @@ def further_outputs(found: Counted, folder: Path, num_edges: int) -> dict[str, R
     arrays = {}
     if found.positions is not None:
         arrays["positions"] = Rows(folder / "edge_positions.npy", found.positions, (), num_edges)
+    if found.relation is not None:
+        arrays["types"] = Rows(folder / "edge_types.npy", RELATION, (), num_edges)
     if found.weight is not None:
         arrays["weight"] = Rows(folder / "weight.npy", found.weight, (), num_edges)
     if found.width is not None and found.features is not None:

@@ -52,7 +52,7 @@ def _import(graph: GraphPieces, work: Path, target: Path, room: Room, journal: J
         else:
             _sort(graph, found, count, work / _RECORDS, target, room, journal, teller)
     shutil.rmtree(work / _RECORDS, ignore_errors=True)
-    known = {**journal["nodes"], "edge_feature_names": found.names}
+    known = {**journal["nodes"], "edge_feature_names": found.names, "edge_type_names": found.relations}
     write_meta(target, {name: known.get(name) for name in _META})
     journal.write(imported=True)
 

@@ -44,7 +44,6 @@ class StorePieces(CompressedPieces):
         refused = {
             "edges to predict, and the parts lack the edges that are held out": found.holds["links"],
             "features without their zeros": found.holds["sparse"],
-            "types of edges": found.schema["edge_types"] is not None,
         }
         for what, is_held in refused.items():
             if is_held:
@@ -90,6 +89,8 @@ class StorePieces(CompressedPieces):
             others["weight"] = self._of_edges(lambda shard: shard.csc.weight)
         if shards[0].edge_features is not None:
             others["features"] = self._of_edges(lambda shard: shard.edge_features)
+        if shards[0].edge_types is not None:
+            others["types"] = self._of_edges(lambda shard: shard.edge_types)
         sources = Scattered([_Part(shard.edge_ids, shard.csc.indices, _sources(shard)) for shard in shards])
         return Compressed.of("store", np.cumsum(indptr), sources, others)
 
@@ -100,6 +101,10 @@ class StorePieces(CompressedPieces):
         if self._graph is not None:
             return Mapped(self._graph[field])
         return Scattered([_Part(shard.owned, getattr(shard, field)) for shard in self._shards])
+
+    def edge_type_names(self) -> Sequence[str] | None:
+        names: Sequence[str] | None = self._manifest.schema["edge_types"]
+        return names
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         labels, split = (np.concatenate(list(self._of_nodes(name).pieces(_STEP))) for name in ("labels", "split"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.checks import Array
-from gnnkit.dataset.edges import ARRAYS, TABLES, EdgeFolder, parts_of
+from gnnkit.dataset.edges import ARRAYS, ONE, EdgeFolder, check_relations, parts_of
 from gnnkit.dataset.importing.sources import ArraySource, CsvSource, ParquetSource, Source
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, mapped_rows
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats, Labels
+from gnnkit.graph import Floats, Ids, Labels
+from gnnkit.graph.fields import edge_types_of
 from gnnkit.graph.ids import IdTable
 from gnnkit.graph.table import Table, is_text, labels_of_words, narrowed
 from gnnkit.storage import read_npy
@@ -40,12 +41,17 @@ class TablePieces(GraphPieces):
         self._names: dict[str, Sequence[str] | None] = {}
 
     @cached_property
-    def _sources(self) -> tuple[Source, Source | None]:
+    def _sources(self) -> tuple[dict[str, Source], Source | None]:
         return _sources_of(self._folder)
 
     @property
-    def _edges(self) -> Source:
+    def _edges(self) -> Mapping[str, Source]:
+        """The tables of edges by relation, or one table of all under the name `ONE`."""
         return self._sources[0]
+
+    @property
+    def _first(self) -> Source:
+        return next(iter(self._edges.values()))
 
     @property
     def _nodes(self) -> Source | None:
@@ -54,17 +60,18 @@ class TablePieces(GraphPieces):
     @property
     def files(self) -> list[Path]:
         found = [self.root / f"{name}.npy" for name in ARRAYS]
-        for source in (self._edges, self._nodes):
+        for source in (*self._edges.values(), self._nodes):
             found += [] if source is None else source.files
         return [path for path in found if path.exists()]
 
     @property
     def num_edges(self) -> int | None:
-        return self._edges.num_rows
+        rows = [source.num_rows for source in self._edges.values()]
+        return None if None in rows else sum(each or 0 for each in rows)
 
     @property
     def edge_row(self) -> int:
-        return 8 * len(self._edges.names)
+        return 8 * len(self._first.names)
 
     def open(self, room: Room) -> int | None:
         """Reads the ids of a table of nodes, which must fit memory."""
@@ -113,24 +120,55 @@ class TablePieces(GraphPieces):
         return len(read_npy(path)) if path.exists() and read_npy(path).ndim else None
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
-        source, ends = self._edges, self._folder.ends
-        others = [name for name in source.kept if name not in (*ends, "weight")]
-        types: dict[str, pa.DataType] = dict.fromkeys(ends, pa.int64() if self._ids is None else self._ids.type)
-        types |= dict.fromkeys([*others, "weight"], pa.float64())
-        first, tables = 0, source.pieces(rows, None, types)
-        for table in itertools.chain([next(tables, None) or source.empty()], tables):
-            src, dst = (table.positions(name, self._ids) for name in ends)
-            if self._ids is None:
-                high = _INT32 * _INT32 if self._count is None else self._count
-                for name, ids in zip(ends, (src, dst), strict=True):
-                    table.check_range(name, ids, high)
-            features = table.rows(others)
-            self._names.setdefault("edges", table.column_names(others))
-            yield EdgePiece(table.name, src, dst, self._weight(table), features, list_positions(first, len(src)))
-            first += len(src)
+        ends, first = self._folder.ends, 0
+        others = [name for name in self._first.kept if name not in (*ends, "weight", "type")]
+        for relation, (name, source) in enumerate(self._edges.items()):
+            tables = source.pieces(rows, None, self._types_of(source, others))
+            for table in itertools.chain([next(tables, None) or source.empty()], tables):
+                src, dst = self._ends(table)
+                features, weight = table.rows(others), self._weight(table)
+                self._names.setdefault("edges", table.column_names(others))
+                if name == ONE:
+                    types, _ = table.types("type", self._relations) if "type" in source.kept else (None, None)
+                else:
+                    types = np.full(len(src), relation)
+                yield EdgePiece(table.name, src, dst, weight, features, list_positions(first, len(src)), types)
+                first += len(src)
+
+    def _types_of(self, source: Source, others: Sequence[str]) -> dict[str, pa.DataType]:
+        """Returns the types of the columns of edges, of which a CSV says nothing."""
+        ids = pa.int64() if self._ids is None else self._ids.type
+        types = {**dict.fromkeys(self._folder.ends, ids), **dict.fromkeys([*others, "weight"], pa.float64())}
+        if "type" in source.kept:
+            types["type"] = pa.int64() if self._relations is None else pa.string()
+        return types
+
+    def _ends(self, table: Table) -> tuple[Ids, Ids]:
+        """Reads the sources and the destinations of edges."""
+        src, dst = (table.positions(name, self._ids) for name in self._folder.ends)
+        if self._ids is None:
+            high = _INT32 * _INT32 if self._count is None else self._count
+            for name, ids in zip(self._folder.ends, (src, dst), strict=True):
+                table.check_range(name, ids, high)
+        return src, dst
+
+    @cached_property
+    def _relations(self) -> list[str] | None:
+        """The names of relations, None where these are numbers. Reads the column."""
+        if ONE not in self._edges:
+            return list(self._edges)
+        source = self._first
+        if "type" not in source.kept or not is_text(_plain_type(source, "type")):
+            return None
+        names = _words(source.pieces(_PIECE, ["type"], {"type": pa.string()}), "type")
+        edge_types_of(np.empty(0, np.int64), 0, names)  # refuses too many
+        return names
+
+    def edge_type_names(self) -> Sequence[str] | None:
+        return self._relations
 
     def _weight(self, table: Table) -> Floats | None:
-        if "weight" not in self._edges.kept:
+        if "weight" not in self._first.kept:
             return None
         found = table.numbers("weight")
         if found.itemsize > 4:
@@ -160,8 +198,7 @@ class TablePieces(GraphPieces):
             self._folder.asked("label", source.names, source.title)
         if name not in source.kept:
             return None, None
-        kind = source.types()[name]
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        kind = _plain_type(source, name)
 
         def pieces() -> Iterator[Table]:
             return source.pieces(_PIECE, [name], {name: kind})
@@ -169,10 +206,7 @@ class TablePieces(GraphPieces):
         if not (is_text(kind) or pa.types.is_boolean(kind)):
             found = [labels for piece in pieces() if (labels := piece.labels(name)[0]) is not None]
             return np.concatenate([*found, np.empty(0, found[0].dtype if found else np.int64)]), None
-        words: set[str | None] = set()
-        for piece in pieces():
-            words |= set(pc.unique(piece.plain(name).cast(pa.string())).to_pylist())
-        names = sorted(word for word in words if word)
+        names = _words(pieces(), name)
         return np.concatenate([labels_of_words(piece.plain(name), names) for piece in pieces()]), names
 
     def features(self, room: Room) -> Iterator[Array] | None:
@@ -206,7 +240,21 @@ class TablePieces(GraphPieces):
         return self._names.get("features")
 
 
-def _sources_of(folder: EdgeFolder) -> tuple[Source, Source | None]:
+def _words(pieces: Iterable[Table], name: str) -> list[str]:
+    """Collects texts of a column by code points, without empty ones."""
+    words: set[str | None] = set()
+    for piece in pieces:
+        words |= set(pc.unique(piece.plain(name).cast(pa.string())).to_pylist())
+    return sorted(word for word in words if word)
+
+
+def _plain_type(source: Source, name: str) -> pa.DataType:
+    """Returns the type of the values of a column."""
+    kind = source.types()[name]
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
     """Opens the tables of edges and of nodes.
 
     Raises `UserError` for what is not read in pieces, with the way to read it.
@@ -220,29 +268,28 @@ def _sources_of(folder: EdgeFolder) -> tuple[Source, Source | None]:
     nodes = None if path is None else _opened(path, root, {folder.id: pa.string()})
     if path and folder.num_nodes is not None:
         raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={folder.num_nodes} must go")
-    path = folder.table("edges", TABLES)
-    if path is None:
-        raise folder.without_edges()
-    if path.is_dir() and not parts_of(path):
+    found = folder.tables_of_edges()
+    edges = {name: _opened(path, root if name == ONE else path.parent, {}) for name, path in found.items()}
+    for source in edges.values():
+        for end in ("src", "dst"):
+            folder.asked(end, source.names, source.title)
+    if nodes is None and all(_are_text(source, folder.ends) for source in edges.values()):
         raise UserError(
-            f"holds a folder {path.name} with one table for each relation: job=partition dataset=edges reads it, and job=import "
-            "reads parts of one table, with a file _SUCCESS or names such as part-0.parquet"
+            f"{next(iter(edges.values())).title}, column {folder.ends[0]!r} holds text: job=import needs a table of "
+            "nodes for such ids, and job=partition dataset=edges does not"
         )
-    edges = _opened(path, root, {})
-    for end in ("src", "dst"):
-        folder.asked(end, edges.names, edges.title)
-    kinds = dict(zip(edges.names, edges.first_types, strict=True))
-    if nodes is None and all(is_text(kinds[end]) for end in folder.ends):
-        raise UserError(
-            f"{edges.title}, column {folder.ends[0]!r} holds text: job=import needs a table of nodes for such ids, and "
-            "job=partition dataset=edges does not"
-        )
-    for source in [edges] if nodes is None else [edges, nodes]:
+    sources = [*([] if nodes is None else [nodes]), *edges.values()]
+    for source in sources:
         source.ignored = folder.ignore
-    folder.check_ignored({source.title: source.names for source in ([edges] if nodes is None else [nodes, edges])})
-    if "type" in edges.kept:
-        raise UserError(f"{edges.title} has types of edges: job=partition dataset=edges reads these")
+    folder.check_ignored({source.title: source.names for source in sources})
+    if ONE not in edges:
+        check_relations({source.title: source.kept for source in edges.values()})
     return edges, nodes
+
+
+def _are_text(source: Source, names: Sequence[str]) -> bool:
+    kinds = dict(zip(source.names, source.first_types, strict=True))
+    return all(is_text(kinds[name]) for name in names)
 
 
 def _opened(path: Path, root: Path, given: dict[str, pa.DataType]) -> Source:
