@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
 import scipy.sparse as sp
+import yaml
 
 from gnnkit.config import compose
 from gnnkit.prepare.storing import write
@@ -91,3 +95,82 @@ def graphbolt_folder(folder: Path, rng: np.random.Generator, form: str = "numpy"
     text = {"dataset_name": "made", "graph": graph, "feature_data": rows, "tasks": [task]}
     (folder / "metadata.yaml").write_text(json.dumps(text))  # JSON is YAML
     return found
+
+
+def graphar_folder(folder: Path, rng: np.random.Generator, **changes: Any) -> dict[str, pa.Table]:
+    """Writes people who know each other and have seen films, as GraphAr 0.13 does.
+
+    Chunks hold 7 nodes and 16 edges. Returns the tables.
+
+    Args:
+        folder: The folder.
+        rng: Draws.
+        changes: Other columns of tables, by name of the table.
+    """
+    people, films, count = 25, 12, 90
+    tables = {
+        "person": {
+            "name": [f"p{i}" for i in range(people)],
+            "age": rng.normal(size=people),
+            "place": [[float(i), 1.0] for i in range(people)],
+            "label": rng.choice(["cat", "dog"], people),
+            "split": np.where(np.arange(people) % 3, "train", "test"),
+        },
+        "film": {"title": 7 * np.arange(films), "year": rng.integers(1900, 2000, films)},
+        "saw": {"_graphArSrcIndex": rng.integers(0, people, count), "_graphArDstIndex": rng.integers(0, films, count)},
+        "knows": {"_graphArSrcIndex": rng.integers(0, people, 40), "_graphArDstIndex": rng.integers(0, people, 40)},
+    }
+    for name in ("saw", "knows"):
+        tables[name] |= {"weight": rng.random(len(tables[name]["_graphArSrcIndex"])), "stars": 1.5}
+        tables[name]["stars"] = rng.integers(0, 5, len(tables[name]["weight"]))
+    made = {name: pa.table({**columns, **changes.get(name, {})}) for name, columns in tables.items()}
+    folder.mkdir()
+
+    def write(place: Path, table: pa.Table, size: int) -> None:
+        for number, first in enumerate(range(0, table.num_rows, size)):
+            place.mkdir(parents=True, exist_ok=True)
+            pa.parquet.write_table(table.slice(first, size), place / f"chunk{number}")
+
+    def count_file(path: Path, number: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(number.to_bytes(8, "little"))
+
+    def group(names: list[str], key: str = "") -> dict[str, Any]:
+        properties = [{"name": each, "is_primary": each == key} for each in names]
+        return {"file_type": "parquet", "prefix": "_".join(names) + "/", "properties": properties}
+
+    for kind, groups in {"person": [["name", "age"], ["place", "label", "split"]], "film": [["title", "year"]]}.items():
+        place = folder / f"vertex/{kind}"
+        count_file(place / "vertex_count", made[kind].num_rows)
+        for names in groups:
+            write(place / "_".join(names), made[kind].select(names), 7)
+        facts = {"type": kind, "prefix": f"vertex/{kind}/", "chunk_size": 7, "version": "gar/v1"}
+        facts["property_groups"] = [group(names, groups[0][0]) for names in groups]
+        (folder / f"{kind}.vertex.yml").write_text(yaml.safe_dump(facts))
+    for name, end, adjacency in (("saw", "film", "ordered_by_source"), ("knows", "person", "unordered_by_dest")):
+        order = adjacency.startswith("ordered")
+        aligned = "_graphArSrcIndex" if adjacency.endswith("source") else "_graphArDstIndex"
+        rows = made[name].sort_by(aligned) if order else made[name]
+        place = folder / f"edge/person_{name}_{end}" / adjacency
+        vertices = made["person" if aligned == "_graphArSrcIndex" else end].num_rows
+        for part in range(-(-vertices // 7)):
+            own = rows.filter(pc.equal(pc.divide(rows[aligned], 7), part))
+            count_file(place / f"edge_count{part}", own.num_rows)
+            write(place / f"adj_list/part{part}", own.select(["_graphArSrcIndex", "_graphArDstIndex"]), 16)
+            for names in (["weight"], ["stars"]):
+                write(place / f"{names[0]}/part{part}", own.select(names), 16)
+        listed = {
+            "ordered": order,
+            "aligned_by": "src" if aligned == "_graphArSrcIndex" else "dst",
+            "file_type": "parquet",
+        }
+        facts = {"src_type": "person", "edge_type": name, "dst_type": end, "prefix": f"edge/person_{name}_{end}/"}
+        facts |= {"chunk_size": 16, "src_chunk_size": 7, "dst_chunk_size": 7, "directed": True, "adj_lists": [listed]}
+        facts |= {"property_groups": [group(["weight"]), group(["stars"])], "version": "gar/v1"}
+        (folder / f"person_{name}_{end}.edge.yml").write_text(yaml.safe_dump(facts))
+    names = {"vertices": ["person.vertex.yml", "film.vertex.yml"]}
+    names["edges"] = ["person_saw_film.edge.yml", "person_knows_person.edge.yml"]
+    (folder / "films.graph.yml").write_text(
+        yaml.safe_dump({"name": "films", "prefix": "./", "version": "gar/v1", **names})
+    )
+    return made

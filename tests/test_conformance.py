@@ -43,7 +43,7 @@ from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from tests.comm.processes import run_gloo
-from tests.folders import graphbolt_folder, ogb, saint, store
+from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
 from tests.launch.outside import by_hand
 
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
@@ -70,12 +70,14 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, str]]:
     )
     (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,2\n")
     graphbolt_folder(tmp_path / "graphbolt", np.random.default_rng(0))
+    graphar_folder(tmp_path / "graphar", np.random.default_rng(0))
     check_graph().save(tmp_path / "saved")
     return {
         "cluster": {"clusters": str(tmp_path / "clusters.npy")},
         "npz": {"root": str(tmp_path / "graph.npz")},
         "edges": {"root": str(tmp_path)},
         "saved": {"root": str(tmp_path / "saved")},
+        "graphar": {"root": str(tmp_path / "graphar")},
         "graphbolt": {"root": str(tmp_path / "graphbolt")},
         "graphsaint": {"root": str(saint(tmp_path / "saint"))},
         "ogb": {"root": str(ogb(tmp_path / "ogbn_arxiv"))},

@@ -32,6 +32,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.min_class_size": COUNT,
     "dataset.edges": ["../calls.csv", "a/b.csv"],
     "dataset.nodes": ["../people.csv"],
+    "dataset.graph": ["../people", "a/b"],
     "dataset.num_nodes": COUNT,
     "dataset.num_edges": [-1],
     "dataset.num_classes": [*COUNT, 10**9],
@@ -274,6 +275,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
     needed = {
         "npz": ["dataset.root=file"],
         "edges": ["dataset.root=folder"],
+        "graphar": ["dataset.root=folder"],
         "graphbolt": ["dataset.root=folder"],
         "graphsaint": ["dataset.root=folder"],
         "ogb": ["dataset.root=folder"],

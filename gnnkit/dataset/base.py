@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from gnnkit.checks import Array, one_line
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from gnnkit.graph.fields import count_nodes
+from gnnkit.graph.table import as_ids
 from gnnkit.ranges import shown
 
 ONE_WAY = 0.1  # share of the edges with a reverse edge, below which these run one way
@@ -127,10 +129,12 @@ def read_whole(pieces: GraphPieces) -> Graph:
             edge_features=_joined([piece.features for piece in edges]),
             coordinates=fields.coordinates,
             class_names=fields.class_names,
-            node_ids=fields.node_ids,
+            node_ids=as_ids(fields.node_ids) if isinstance(fields.node_ids, pa.Array) else fields.node_ids,
             feature_names=pieces.feature_names(),
             category_of=fields.category_of,
             edge_feature_names=pieces.edge_feature_names(),
+            edge_types=_joined([piece.types for piece in edges]),
+            edge_type_names=pieces.edge_type_names(),
             node_types=fields.node_types,
         )
         graph = with_split(graph, pieces.shares, pieces.seed)

@@ -81,3 +81,10 @@ def check_labelled(labels: Labels, split: Ids) -> None:
             f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = {labels[node]}: no label; "
             f"{len(bad)} such nodes: give each a label, or the split none (0)"
         )
+
+
+def unlabelled(like: Array, num_nodes: int) -> Array:  # [num_nodes, ...]
+    """Makes labels that say none, in the form of some labels."""
+    none = np.nan if like.dtype.kind == "f" else -1 if like.ndim == 1 else 0
+    kind = like.dtype if like.dtype.kind == "f" or like.ndim == 2 else np.dtype(np.int64)
+    return np.full((num_nodes, *like.shape[1:]), none, kind)

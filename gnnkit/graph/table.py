@@ -55,6 +55,11 @@ class Table:
         left = [name for name in self.names if name not in names]
         return Table(self.name, self._table.select(left), self._first, self._cure)
 
+    def part(self, first: int, last: int) -> Table:
+        """Returns the rows `first` to `last` - 1."""
+        rows = self._table.slice(first, last - first)
+        return Table(self.name, rows, self._first + first, self._cure)
+
     def is_text(self, name: str) -> bool:
         """Says whether the column holds text."""
         return is_text(self.plain(name).type)

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from gnnkit.dataset import pieces
 from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.graphar import GraphAr
 from gnnkit.dataset.graphbolt import GraphBolt
 from gnnkit.dataset.graphsaint import GraphSaint
 from gnnkit.dataset.importing.graph import import_graph
@@ -28,7 +29,7 @@ from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
-from tests.folders import digests_of, graphbolt_folder, ogb, saint, table
+from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint, table
 
 N, M = 50, 300
 Rng = np.random.Generator
@@ -147,6 +148,11 @@ def graphbolt(folder: Path, rng: Rng, **keys: Any) -> GraphBolt:
     return GraphBolt(str(folder), **keys)
 
 
+def graphar(folder: Path, rng: Rng, **keys: Any) -> GraphAr:
+    graphar_folder(folder, rng)
+    return GraphAr(str(folder), **keys)
+
+
 def saved_without_edges(folder: Path, rng: Rng, **keys: Any) -> Dataset:
     none = np.empty(0, np.int64)
     rows = {"edge_features": np.empty((0, 2)), "edge_feature_names": ["length", "age"]}
@@ -189,6 +195,8 @@ FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
     (unsorted, {"symmetrize": True}),
     (graphbolt, {}),
     (graphbolt, {"form": "csv", "symmetrize": True, "ignore": ["age", "length"]}),
+    (graphar, {"symmetrize": False}),
+    (graphar, {"symmetrize": True, "row_normalize": True, "ignore": ["stars"]}),
     (ogb_tables, {"add_inverse_edge": True}),
     (ogb_tables, {"add_inverse_edge": False, "symmetrize": True, "floats": False}),
     (ogb_arrays, {"add_inverse_edge": False, "row_normalize": True}),

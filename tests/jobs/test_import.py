@@ -29,7 +29,7 @@ from gnnkit.jobs import Order, dispatch, importing
 from gnnkit.partition import Grid
 from gnnkit.prepare import imported
 from gnnkit.settings import settle
-from tests.folders import digests_of, graphbolt_folder, ogb, saint
+from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint
 from tests.runs import BARE
 
 N, M = 60, 500
@@ -120,13 +120,18 @@ def graphbolt(folder: Path) -> dict[str, Any]:
     return {"name": "graphbolt", "root": str(folder / "bolt"), "symmetrize": True}
 
 
+def graphar(folder: Path) -> dict[str, Any]:
+    graphar_folder(folder / "films", np.random.default_rng(0))
+    return {"name": "graphar", "root": str(folder / "films"), "symmetrize": False}
+
+
 def saved(folder: Path) -> dict[str, Any]:
     EdgeFolder(str(tables(folder / "tables")), symmetrize=True).load().save(folder / "saved")
     return {"name": "saved", "root": str(folder / "saved")}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [ogb_folder, saint_folder, graphbolt, saved])
+@pytest.mark.parametrize("form", [ogb_folder, saint_folder, graphbolt, graphar, saved])
 def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], dict[str, Any]], tmp_path: Path) -> None:
     dataset = form(tmp_path)
     keys: dict[str, Any] = {"dataset": dataset, "workers": 2, "partition": "hash", "cache": False}

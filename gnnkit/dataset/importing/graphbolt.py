@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gnnkit.checks import Array, array, check_range, int64s, one_line
-from gnnkit.dataset.importing.sources import ArraySource, CsvSource, Source
+from gnnkit.checks import Array, array, check_range, int64s
+from gnnkit.dataset.importing.sources import ArraySource, CsvSource, Source, read_yaml
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.graph.attributes import tell_unread
+from gnnkit.graph.labels import unlabelled
 from gnnkit.ranges import unknown
-from gnnkit.storage import check_regular, forget_pages, read_npy
+from gnnkit.storage import forget_pages, read_npy
 
 if TYPE_CHECKING:
     from gnnkit.dataset.graphbolt import GraphBolt
@@ -38,17 +39,10 @@ class GraphBoltPieces(GraphPieces):
 
     @cached_property
     def _facts(self) -> Mapping[str, Any]:
-        import yaml
-
-        path = self.root / FILE
-        check_regular(path)
-        try:
-            found = yaml.safe_load(path.read_bytes())
-        except (yaml.YAMLError, OSError, RecursionError) as error:
-            raise UserError(f"{FILE} cannot be read: {one_line(error)}") from error
-        if isinstance(found, dict) and "graph_topology" in found:
+        found = read_yaml(self.root / FILE)
+        if "graph_topology" in found:
             raise UserError(f"{FILE} names preprocessed files, which hold pickled objects: give the folder above")
-        graph = found.get("graph") if isinstance(found, dict) else None
+        graph = found.get("graph")
         if not isinstance(graph, dict) or not all(_one(graph.get(each)) for each in ("nodes", "edges")):
             raise UserError(f"{FILE}: graph must list nodes and edges of one type: {_CURE}")
         return {"tasks": [], "feature_data": [], **found}
@@ -145,7 +139,7 @@ class GraphBoltPieces(GraphPieces):
             own = array(entries["labels"]["path"], read_npy(self._file(entries["labels"], ("numpy",))))
             if len(own) != len(seeds):
                 raise UserError(f"{entries['labels']['path']} has {len(own)} labels for {len(seeds)} seeds")
-            labels = _unlabelled(own, num_nodes) if labels is None else labels
+            labels = unlabelled(own, num_nodes) if labels is None else labels
             labels[seeds] = own
         return NodeFields(labels, split)
 
@@ -177,13 +171,6 @@ def _entries(key: str, given: Any) -> dict[str, Any]:
         raise UserError(f"{FILE}: {key} has {', '.join(map(str, found))}, expected seeds and labels of nodes")
     tell_unread(f"{FILE}: {key}", [str(name) for name in found if name not in (*_SEEDS, "labels")])
     return {"seeds": seeds, "labels": found["labels"]}
-
-
-def _unlabelled(like: Array, num_nodes: int) -> Array:
-    """Makes labels that say none, in the form of some labels."""
-    none = np.nan if like.dtype.kind == "f" else -1 if like.ndim == 1 else 0
-    kind = like.dtype if like.dtype.kind == "f" or like.ndim == 2 else np.dtype(np.int64)
-    return np.full((num_nodes, *like.shape[1:]), none, kind)
 
 
 def _two_axes(rows: Array) -> Array:

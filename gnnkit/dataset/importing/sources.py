@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+import yaml
 
 from gnnkit.checks import Array, one_line
 from gnnkit.dataset.edges import LEFT_OUT, check_header, check_shape, check_width
@@ -283,6 +284,18 @@ class CsvSource(Source):
             )
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{self._names[path]}: {one_line(error)}") from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Reads a file of keys. Raises `UserError` that names it."""
+    check_regular(path)
+    try:
+        found = yaml.safe_load(path.read_bytes())
+    except (yaml.YAMLError, OSError, RecursionError) as error:
+        raise UserError(f"{path.name} cannot be read: {one_line(error)}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path.name} holds no keys")
+    return found
 
 
 def kind_of(kind: pa.DataType) -> str:

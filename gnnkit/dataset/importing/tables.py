@@ -181,7 +181,7 @@ class TablePieces(GraphPieces):
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         del num_nodes, room
         source = self._nodes
-        title, split = "" if source is None else source.title, None if source is None else _split(source)
+        title, split = "" if source is None else source.title, None if source is None else split_of(source)
         labels, names = (None, None) if source is None else self._labels(source)
         return NodeFields(
             self._folder.either("labels", labels, title),
@@ -192,22 +192,10 @@ class TablePieces(GraphPieces):
         )
 
     def _labels(self, source: Source) -> tuple[Labels | None, list[str] | None]:
-        """Reads the column of labels, of which text is read twice."""
         name = self._folder.label
         if name != "label":
             self._folder.asked("label", source.names, source.title)
-        if name not in source.kept:
-            return None, None
-        kind = _plain_type(source, name)
-
-        def pieces() -> Iterator[Table]:
-            return source.pieces(_PIECE, [name], {name: kind})
-
-        if not (is_text(kind) or pa.types.is_boolean(kind)):
-            found = [labels for piece in pieces() if (labels := piece.labels(name)[0]) is not None]
-            return np.concatenate([*found, np.empty(0, found[0].dtype if found else np.int64)]), None
-        names = _words(pieces(), name)
-        return np.concatenate([labels_of_words(piece.plain(name), names) for piece in pieces()]), names
+        return labels_of(source, name) if name in source.kept else (None, None)
 
     def features(self, room: Room) -> Iterator[Array] | None:
         folder, source, path = self._folder, self._nodes, self.root / "features.npy"
@@ -238,6 +226,30 @@ class TablePieces(GraphPieces):
 
     def feature_names(self) -> Sequence[str] | None:
         return self._names.get("features")
+
+
+def labels_of(source: Source, name: str) -> tuple[Labels, list[str] | None]:
+    """Reads a column of labels, and the names of classes. Text is read twice."""
+    kind = _plain_type(source, name)
+
+    def pieces() -> Iterator[Table]:
+        return source.pieces(_PIECE, [name], {name: kind})
+
+    if not (is_text(kind) or pa.types.is_boolean(kind)):
+        found = [labels for piece in pieces() if (labels := piece.labels(name)[0]) is not None]
+        return np.concatenate([*found, np.empty(0, found[0].dtype if found else np.int64)]), None
+    names = _words(pieces(), name)
+    none = np.empty(0, np.int64)
+    return np.concatenate([*(labels_of_words(piece.plain(name), names) for piece in pieces()), none]), names
+
+
+def split_of(source: Source) -> Array | None:
+    """Reads the column `split`, if there is one."""
+    if "split" not in source.kept:
+        return None
+    types = {"split": pa.string()} if isinstance(source, CsvSource) else None
+    found = [split for piece in source.pieces(_PIECE, ["split"], types) if (split := piece.splits("split")) is not None]
+    return np.concatenate([*found, np.empty(0, np.int8)])
 
 
 def _words(pieces: Iterable[Table], name: str) -> list[str]:
@@ -307,11 +319,3 @@ def _goes_on(column: pa.Array, first: int) -> bool:
     if not pa.types.is_integer(column.type) or column.null_count:
         return False
     return np.array_equal(column.to_numpy(zero_copy_only=False), np.arange(first, first + len(column)))
-
-
-def _split(source: Source) -> Array | None:
-    if "split" not in source.kept:
-        return None
-    types = {"split": pa.string()} if isinstance(source, CsvSource) else None
-    found = [split for piece in source.pieces(_PIECE, ["split"], types) if (split := piece.splits("split")) is not None]
-    return np.concatenate([*found, np.empty(0, np.int8)])
