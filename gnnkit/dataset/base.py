@@ -16,6 +16,7 @@ from gnnkit.checks import Array, one_line
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
+from gnnkit.graph.features import without_gaps
 from gnnkit.graph.fields import count_nodes
 from gnnkit.graph.table import as_ids
 from gnnkit.ranges import shown
@@ -118,11 +119,15 @@ def read_whole(pieces: GraphPieces) -> Graph:
         src, dst = (np.concatenate([getattr(piece, end) for piece in edges]) for end in ("src", "dst"))
         num_nodes = count_nodes(src, dst, None) if num_nodes is None else num_nodes
         fields, rows = pieces.nodes(num_nodes, room), pieces.features(room)
+        features = None if rows is None else np.concatenate(list(rows))
+        missing = None
+        if features is not None and pieces.has_gaps:
+            features, missing = without_gaps(features)
         graph = Graph.from_edges(
             src,
             dst,
             num_nodes,
-            features=None if rows is None else np.concatenate(list(rows)),
+            features=features,
             labels=fields.labels,
             split=fields.split,
             weight=_joined([piece.weight for piece in edges]),
@@ -136,6 +141,7 @@ def read_whole(pieces: GraphPieces) -> Graph:
             edge_types=_joined([piece.types for piece in edges]),
             edge_type_names=pieces.edge_type_names(),
             node_types=fields.node_types,
+            missing=missing,
         )
         graph = with_split(graph, pieces.shares, pieces.seed)
     return finished(graph, pieces.symmetrize, pieces.row_normalize)

@@ -24,9 +24,9 @@ class GraphAr(Dataset):
 
     The primary property of vertices is the id. With several types, ids are texts such
     as `person:p7`. Properties `label` and `split` are read as in `dataset=edges`, of
-    the one type that has labels. Other properties are features: numbers, or lists of
-    equal length. Each type has columns of its own, with 0 elsewhere, and a type without
-    properties a column of ones.
+    the one type that has labels. Other properties are features, as in `dataset=edges`:
+    numbers, lists of equal length, and text of few values. Each type has columns of its
+    own, with 0 elsewhere, and a type without properties a column of ones.
 
     The folder holds `NAME.graph.yml`, or otherwise all of its `TYPE.vertex.yml` and
     `SRC_EDGE_DST.edge.yml` are read. Files lie in the `prefix` of the graph where this

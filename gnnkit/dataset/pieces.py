@@ -17,6 +17,9 @@ from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.schema import NodeTypes
 from gnnkit.storage import read_npy
 
+FILLED_BY = (
+    "choose features.fill=mean (of the nodes that train), zero, or drop (columns with empty cells), or fill the cells"
+)
 COMMIT = 10.0  # seconds of work that an interrupted import does again at most, beside one piece
 _DATA = 0.6  # of the memory that is given. The rest is for the program and its copies
 _PIECE_SHARE = 4  # of the memory, for a piece that is read
@@ -124,6 +127,7 @@ class GraphPieces(ABC):
     # are added. Otherwise the edges of a destination are sorted by source, and equal
     # ones by their place.
     in_order: bool = False
+    has_gaps: bool = False  # whether NaN in `features` are cells that are empty. Otherwise these are refused
 
     def __init__(self, root: Path) -> None:
         """Keeps the folder or the file, which messages name."""
@@ -187,7 +191,10 @@ class GraphPieces(ABC):
         """
 
     def features(self, room: Room) -> Iterator[Floats] | None:
-        """Yields the features of nodes by rows, `room.rows` in a piece. None: none."""
+        """Yields the features of nodes by rows, `room.rows` in a piece. None: none.
+
+        NaN are cells that are empty, where `has_gaps`.
+        """
         return None
 
     def feature_names(self) -> Sequence[str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from gnnkit.graph.ids import IdTable
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Floats, Ids, Labels
 
-_MAX_CATEGORIES = 256  # values of a column of text, of which each becomes a column
+MAX_CATEGORIES = 256  # values of a column of text, of which each becomes a column
 _MAX_TEXT = 2048  # characters of an id. An array of ids gives each the room of the longest
 _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # text that says the same as a number
 
@@ -203,11 +203,18 @@ class Table:
             The rows [rows, columns], 0 in empty cells, and row and column of each empty
             cell [k, 2], None where there is none.
         """
-        if not names:
-            return None, None
+        return without_gaps(self.open_cells(names)) if names else (None, None)
+
+    def open_cells(self, names: Sequence[str]) -> Floats:  # [rows, columns] float32
+        """Reads one or more columns like `cells`, with NaN where a cell is empty."""
         self._refuse_many(names)
         parts = [self._one_hot(name) if self.is_text(name) else self._wide(name, gaps=True) for name in names]
-        return without_gaps(np.concatenate(parts, axis=1))
+        return np.concatenate(parts, axis=1)
+
+    def knowing(self, categories: Mapping[str, list[str]]) -> Table:
+        """Returns the table, whose columns of text have the values of a larger one."""
+        self._categories.update(categories)
+        return self
 
     def column_names(self, names: Sequence[str]) -> list[str] | None:
         """Names the columns of `rows` and `cells`.
@@ -275,13 +282,10 @@ class Table:
     def _refuse_many(self, names: Sequence[str]) -> None:
         """Raises `UserError` for text of many values, none or numbers, and dates."""
         dates = [name for name in names if pa.types.is_temporal(self.plain(name).type)]
-        many = [name for name in names if self.is_text(name) and len(self.categories(name)) > _MAX_CATEGORIES]
+        many = [name for name in names if self.is_text(name) and len(self.categories(name)) > MAX_CATEGORIES]
         cure = self._cure.format(",".join([*many, *dates]))
         if many:
-            raise UserError(
-                f"{self._place(many[0])} is text with {len(self.categories(many[0])):,} different values, and at most "
-                f"{_MAX_CATEGORIES} become columns of 0 and 1{cure}"
-            )
+            raise self.too_many(many[0], f"{len(self.categories(many[0])):,}", cure)
         for name in filter(self.is_text, names):
             words = [word for word in self.categories(name) if not _is_number(word)]
             if words and len(self.categories(name)) >= 2 * len(words) > 0:
@@ -296,6 +300,13 @@ class Table:
             raise UserError(
                 f"{self._place(dates[0])} holds {kind}, expected numbers or text, such as a date in days{cure}"
             )
+
+    def too_many(self, name: str, count: str, cure: str) -> UserError:
+        """Makes the error for text with more values than become columns."""
+        return UserError(
+            f"{self._place(name)} is text with {count} different values, and at most {MAX_CATEGORIES} become columns of 0 "
+            f"and 1{cure}"
+        )
 
     def check_bound(self, name: str, numbers: Floats) -> None:
         """Refuses numbers [rows] that float32 cannot hold."""

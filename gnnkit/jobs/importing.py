@@ -43,12 +43,6 @@ REFUSED: Mapping[str, Callable[[Settings], object]] = {
     f"input_rows=sparse: job=import writes rows of features with their zeros, {_CUT} without": lambda s: (
         s.input_rows == "sparse"
     ),
-    f"features.fill={{s.features.fill}}: job=import reads tables without empty cells, and {_CUT}": lambda s: (
-        s.features.fill != "refuse"
-    ),
-    f"features.text={{s.features.text}}: job=import reads tables without columns of text, and {_CUT}": lambda s: (
-        s.features.text != "one_hot"
-    ),
     f"task={{s.task.name}}: job=import writes stores of tasks about nodes, {_CUT}": lambda s: (
         s.task.name != DEFAULT_TASK and not hasattr(s.task.load(), "read")
     ),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from gnnkit.dataset.pieces import FILLED_BY
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, SparseFeatures, Split
 from gnnkit.ranges import one_of, shown
 from gnnkit.settings import FILLS
+
+_ROWS = 1 << 16  # rows and cells that are looked at together
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +65,38 @@ class Fill:
             graph: The graph.
             trained: The folder of the run whose model reads the graph, for the error.
         """
-        missing = graph.missing
-        if missing is not None and self.kind not in ("mean", "zero"):
-            missing = missing[~np.isin(missing[:, 1], self.dropped or [])]
-            if len(missing):
-                raise UserError(_refusal(graph, missing, trained))
-        if self.dropped:
-            left = np.setdiff1d(np.arange(graph.features.shape[1]), self.dropped)
-            names = None if graph.feature_names is None else tuple(graph.feature_names[i] for i in left)
-            texts = None if graph.category_of is None else tuple(graph.category_of[i] for i in left)
-            features = np.ascontiguousarray(np.asarray(graph.features)[:, left])
-            return replace(graph, features=features, feature_names=names, category_of=texts, missing=None)
-        if missing is None:
+        self.check(graph, trained)
+        if graph.missing is None and not self.dropped:
             return graph
-        return replace(graph, features=self._filled(np.asarray(graph.features), missing), missing=None)
+        missing = np.empty((0, 2), np.int64) if graph.missing is None else graph.missing
+        names, texts = self.left(graph.feature_names), self.left(graph.category_of)
+        features = self.rows(np.asarray(graph.features), missing)
+        return replace(graph, features=features, feature_names=names, category_of=texts, missing=None)
 
-    def _filled(self, features: Floats, missing: Ids) -> Floats:
-        filled = features.copy()
+    def check(self, graph: Graph, trained: Path | None = None) -> None:
+        """Raises `UserError` for the first cell that nothing fills. As `apply`."""
+        missing = graph.missing
+        if missing is None or self.kind in ("mean", "zero"):
+            return
+        left = missing[~np.isin(missing[:, 1], self.dropped)] if self.dropped else missing
+        if len(left):
+            raise UserError(_refusal(graph, left, trained))
+
+    def left(self, names: Sequence[str] | None) -> tuple[str, ...] | None:  # [width]
+        """Returns the names of the columns that are not dropped."""
+        dropped = set(self.dropped or ())
+        return None if names is None else tuple(name for number, name in enumerate(names) if number not in dropped)
+
+    def rows(self, some: Floats, missing: Ids) -> Floats:  # [k, width], fewer where columns are dropped
+        """Returns some rows as a model reads them before the scale.
+
+        Args:
+            some: [k, width] Rows.
+            missing: [cells, 2] Row and column of the empty cells.
+        """
+        filled = some.copy()
         filled[missing[:, 0], missing[:, 1]] = 0 if self.means is None else np.array(self.means)[missing[:, 1]]
-        return filled
+        return np.ascontiguousarray(np.delete(filled, self.dropped, axis=1)) if self.dropped else filled
 
 
 def told(graph: Graph, fill: Fill) -> list[str]:
@@ -86,9 +104,10 @@ def told(graph: Graph, fill: Fill) -> list[str]:
     missing = graph.missing
     if missing is None:
         return []
-    missing = _cells(graph, missing)
-    columns = np.unique(missing[:, 1])
-    what = f"{len(missing):,} empty cells in {len(columns):,} of {num_columns(graph):,} columns"
+    counts = _counts(graph)
+    if (texts := graph.category_of) is not None:  # of a text that is empty, each value is
+        counts[[bool(text) and texts.index(text) < number for number, text in enumerate(texts)]] = 0
+    what = f"{counts.sum():,} empty cells in {np.count_nonzero(counts):,} of {num_columns(graph):,} columns"
     done = {
         "mean": "take the mean of the nodes that train",
         "zero": "are 0",
@@ -99,7 +118,8 @@ def told(graph: Graph, fill: Fill) -> list[str]:
 
 def first_cell(graph: Graph, missing: Ids) -> str:
     """Names column and row of the first empty cell, and the user's id of the node."""
-    node, column = missing[np.lexsort((missing[:, 0], missing[:, 1]))[0]].tolist()
+    column = int(missing[:, 1].min())
+    node = int(missing[missing[:, 1] == column, 0].min())
     text = "" if graph.category_of is None else graph.category_of[column]
     name = f"column {column}" if graph.feature_names is None else f"column {(text or graph.feature_names[column])!r}"
     own = "" if graph.node_ids is None else f" (id {graph.node_ids[node]})"
@@ -130,10 +150,7 @@ def _refusal(graph: Graph, missing: Ids, trained: Path | None) -> str:
         return (
             f"{place}the model of {trained} reads whole columns there: fill the cells, or train with features.fill=mean"
         )
-    return (
-        f"{place}choose features.fill=mean (of the nodes that train), zero, or drop (columns with empty cells), or fill "
-        "the cells"
-    )
+    return f"{place}{FILLED_BY}"
 
 
 def _means(graph: Graph) -> list[float]:  # [width]
@@ -141,15 +158,24 @@ def _means(graph: Graph) -> list[float]:  # [width]
     features = np.asarray(graph.features)
     trains = graph.split == Split.TRAIN
     trains = trains if trains.any() else np.ones(graph.num_nodes, np.bool_)
-    count = np.full(features.shape[1], trains.sum())
-    if graph.missing is not None:
-        np.subtract.at(count, graph.missing[trains[graph.missing[:, 0]], 1], 1)
+    count = trains.sum() - _counts(graph, trains)
     if not count.all():
         column = int(count.argmin())
         name = column if graph.feature_names is None else repr(graph.feature_names[column])
         raise UserError(
             f"features.fill=mean: column {name} has no number for any node that trains: leave the column out"
         )
-    sums = features[trains].sum(0, dtype=np.float64)  # empty cells are 0
+    rows = np.flatnonzero(trains)  # empty cells are 0
+    sums = sum(features[rows[first : first + _ROWS]].sum(0, dtype=np.float64) for first in range(0, len(rows), _ROWS))
     means: list[float] = (sums / count).tolist()
     return means
+
+
+def _counts(graph: Graph, rows: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:  # [width]
+    """Counts the empty cells of each column, in all rows or in some [num_nodes]."""
+    count, missing = np.zeros(graph.features.shape[1], np.int64), graph.missing
+    for first in range(0, 0 if missing is None else len(missing), _ROWS):
+        cells = missing[first : first + _ROWS]  # type: ignore[index]
+        own = cells if rows is None else cells[rows[cells[:, 0]]]
+        count += np.bincount(own[:, 1], minlength=len(count))
+    return count

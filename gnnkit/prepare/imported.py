@@ -21,6 +21,8 @@ from gnnkit.partition.pieces import NODE_BYTES, edge_bytes, write_shards
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard
 from gnnkit.plan.choose import describe
+from gnnkit.prepare.categories import check
+from gnnkit.prepare.fill import Fill, told
 from gnnkit.prepare.importing import room_of
 from gnnkit.prepare.inputs import IDS, check_width, degree_features
 from gnnkit.prepare.kept import link_file
@@ -31,7 +33,7 @@ from gnnkit.prepare.trained import Inputs
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.rows import Rows
 from gnnkit.settings import AUTO, Settings
-from gnnkit.storage import forget_pages, save_array, whole_folder, write_atomically
+from gnnkit.storage import forget_pages, load_arrays, save_array, whole_folder, write_atomically
 from gnnkit.store.manifest import PARTS, Manifest
 from gnnkit.store.parts import GRAPH
 from gnnkit.task import Task
@@ -110,14 +112,20 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
     Returns it, mapped, lines for people, and a line if features are rounded. A store
     keeps what models know of its columns, and its rows are as models read these.
     """
-    scale, why, store = Scale("none"), "", settings.dataset.create().store_folder
+    scale, lines, store = Scale("none"), list[str](), settings.dataset.create().store_folder
     if store is not None:
         write_atomically(folder / INPUTS, (store / INPUTS).read_bytes())
     else:
+        known, fill = Inputs.of(raw, settings.inputs), Fill()
         if settings.inputs == "features":
+            lines += check(raw, settings.features.text)
+            fill = Fill.of(raw, settings.features.fill)
+            lines = [*told(raw, fill), *lines]
+            raw, found = _filled(raw, fill, found)
             scale, why = choose(raw, settings.features.scale)
+            lines += [why] if why else []
             forget_pages(np.asarray(raw.features))
-        replace(Inputs.of(raw, settings.inputs), scale=scale).save(folder)
+        replace(known, scale=scale, fill=fill, text=settings.features.text).save(folder)
     task: Task = settings.task.create()
     read, _ = task.prepare(_without_edges(raw))
     if settings.inputs == "features":
@@ -128,7 +136,7 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
     names["node_types"] = raw.node_types
     with whole_folder(folder / PARTS / GRAPH, names) as target:
         for path in sorted(found.glob("*.npy")):
-            if path.stem not in ("features", "labels", "node_ids"):
+            if path.stem not in ("features", "missing", "labels", "node_ids"):
                 link_file(path, target / path.name)
         save_array(target / "labels.npy", read.labels)
         dtype, rounded = settings.features.dtype, ""
@@ -139,7 +147,33 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
     if (found / IDS).exists():
         (folder / IDS).unlink(missing_ok=True)
         link_file(found / IDS, folder / IDS)
-    return Graph.trusted(folder / PARTS / GRAPH), [each for each in (why, rounded) if each], rounded
+    return Graph.trusted(folder / PARTS / GRAPH), [*lines, *([rounded] if rounded else [])], rounded
+
+
+def _filled(raw: Graph, fill: Fill, found: Path) -> tuple[Graph, Path]:
+    """Returns the graph without empty cells and dropped columns, and its folder.
+
+    Writes another folder where there are any.
+    """
+    fill.check(raw)
+    if raw.missing is None and not fill.dropped:
+        return raw, found
+    features, missing = np.asarray(raw.features), np.empty((0, 2), np.int64) if raw.missing is None else raw.missing
+    names, texts = fill.left(raw.feature_names), fill.left(raw.category_of)
+    meta = {**load_arrays(found)[1], "feature_names": names, "category_of": texts}
+    with whole_folder(found.parent / "filled", meta) as target:
+        for path in sorted(found.glob("*.npy")):
+            if path.stem not in ("features", "missing"):
+                link_file(path, target / path.name)
+        rows = Rows(target / f"{DENSE}.npy", features.dtype, (features.shape[1] - len(fill.dropped or ()),))
+        step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
+        for first in range(0, len(features), step):
+            low, high = np.searchsorted(missing[:, 0], [first, first + step])
+            rows.append(fill.rows(features[first : first + step], missing[low:high] - np.array([first, 0])))
+            forget_pages(features)
+            progress("filling empty cells")
+        rows.finish()
+    return Graph.trusted(found.parent / "filled"), found.parent / "filled"
 
 
 def _write_inputs(inputs: str, scale: Scale, raw: Graph, found: Path, target: Path) -> None:

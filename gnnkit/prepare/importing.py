@@ -47,7 +47,8 @@ def imported(settings: Settings, folder: Path, asked: str) -> str:
         elif journal["counted"] is not None:
             say(f"{work}: goes on from what an earlier import has finished")
         phase(f"importing {data.root} with {room.given / 2**30:.2g} GiB of memory")
-        return str(import_graph(data, work, room, journal, Teller(progress)))
+        gaps = settings.inputs != "features" or settings.features.fill != "refuse"
+        return str(import_graph(data, work, room, journal, Teller(progress), gaps=gaps))
 
 
 @contextmanager

@@ -123,19 +123,18 @@ def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, lis
     the facts in `kept_in`.
     """
     relied_on, scale, fill, lines = _relied_on(settings), Scale("none"), Fill(), []
-    text = settings.features.text
+    text, whole = settings.features.text, graph
     if settings.inputs != "features":
-        graph = replace(graph, missing=None)  # nobody reads these columns
+        graph = whole = replace(graph, missing=None)  # nobody reads these columns
     if relied_on is not None:
         known, folder = relied_on
         graph, scale, fill, text = _as_trained(settings, graph, known, folder), known.scale, known.fill, known.text
         whole = fill.apply(graph, folder)
-    else:
-        if settings.inputs == "features":
-            lines += check(graph, text)
+    elif settings.inputs == "features":
+        lines += check(graph, text)
         fill = Fill.of(graph, settings.features.fill)
         whole = fill.apply(graph)
-        scale, why = choose(whole, settings.features.scale) if settings.inputs == "features" else (scale, "")
+        scale, why = choose(whole, settings.features.scale)
         lines += [why] if why else []
     if settings.job.keeps_inputs:
         replace(Inputs.of(graph, settings.inputs), scale=scale, fill=fill, text=text).save(kept_in)

@@ -67,6 +67,18 @@ def test_what_is_left_out_and_chosen(tmp_path: Path) -> None:
     assert read(folder).node_types == (("film", 12), ("person", 25))
 
 
+def test_text_is_categories_and_a_cell_may_be_empty(tmp_path: Path) -> None:
+    kinds = [["old", "new", None][v % 3] for v in range(12)]
+    tables = made(tmp_path / "data", film={"year": kinds}, person={"age": [None if v == 4 else v for v in range(25)]})
+    graph = read(tmp_path / "data")
+    assert graph.feature_names[3:] == ("film.year=new", "film.year=old")
+    assert graph.category_of == ("", "", "", "film.year", "film.year")
+    assert graph.features[25:28].tolist() == [[0, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]]
+    gaps = [(4, 0), *((25 + v, column) for v in range(2, 12, 3) for column in (3, 4))]
+    assert graph.missing.tolist() == [list(cell) for cell in gaps]
+    assert tables["person"]["age"].null_count == 1
+
+
 def test_one_type_keeps_its_own_ids_and_relations_without_direction_lead_both_ways(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     made(folder, person={"name": np.arange(25) + 100})
@@ -161,11 +173,6 @@ CSV = [{"file_type": "csv", "prefix": "", "properties": [{"name": "name"}]}]
         (lambda folder: None, {"label": "place"}, "column 'place' holds list"),
         (lambda folder: None, {"label": "kind"}, r"dataset\.label=kind"),
         (lambda folder: None, {"ignore": ["kind"]}, r"dataset\.ignore=kind is not known: there are: age, film"),
-        (
-            lambda folder: None,
-            {"label": "film.year"},
-            r"property person\.label holds text, .*dataset\.ignore=\[person\.label,person\.split\] leaves it out",
-        ),
     ],
 )
 def test_what_does_not_fit_is_named(damage: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -92,10 +92,12 @@ def gnn_benchmark(folder: Path, rng: Rng, **keys: Any) -> Dataset:
 
 
 def saved(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    features, missing = rng.normal(size=(N, 3)), np.array(keys.pop("missing", np.empty((0, 2))), np.int64)
+    features[*missing.T] = 0
     graph = Graph.from_edges(
         *rng.integers(0, N, (2, M)),
         N,
-        features=rng.normal(size=(N, 3)),
+        features=features,
         labels=rng.integers(0, 3, N),
         weight=rng.random(M),
         edge_features=rng.normal(size=(M, 2)),
@@ -103,6 +105,8 @@ def saved(folder: Path, rng: Rng, **keys: Any) -> Dataset:
         class_names=["a", "b", "c"],
         node_ids=[f"node {v}" for v in range(N)],
         feature_names=["x", "y", "z"],
+        category_of=["", "colour", "colour"],
+        missing=missing if len(missing) else None,
         edge_feature_names=["length", "age"],
         edge_types=None if (names := keys.pop("relations", None)) is None else rng.integers(0, 3, M),
         edge_type_names=names or None,
@@ -191,6 +195,7 @@ FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
     (saved, {"symmetrize": True}),
     (saved, {"relations": ["likes", "knows", "is"]}),
     (saved, {"relations": [], "symmetrize": True}),
+    (saved, {"missing": [[0, 1], [0, 2], [17, 0], [49, 2]]}),
     (unsorted, {}),
     (unsorted, {"symmetrize": True}),
     (graphbolt, {}),
@@ -349,7 +354,7 @@ def test_edges_that_change_while_they_are_read_end_the_import(
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("val_edges", "edges to predict"), ("missing", "empty cells of features")],
+    [("val_edges", "edges to predict"), ("feature_width", "features without their zeros")],
 )
 def test_what_a_saved_graph_holds_and_no_import_reads_is_refused(name: str, what: str, tmp_path: Path) -> None:
     dataset = saved(tmp_path / "data", np.random.default_rng(0))

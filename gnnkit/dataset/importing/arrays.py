@@ -141,7 +141,7 @@ class CompressedPieces(GraphPieces):
 class SavedPieces(CompressedPieces):
     """A folder of `Graph.save`."""
 
-    in_order = True
+    in_order = has_gaps = True
 
     def __init__(self, given: Saved) -> None:
         super().__init__(given.root)
@@ -160,7 +160,6 @@ class SavedPieces(CompressedPieces):
                 raise UserError(f"holds no {name}")
         refused = {
             "feature_width": "features without their zeros",
-            "missing": "empty cells of features",
             "val_edges": "edges to predict",
             "test_edges": "edges to predict",
         }
@@ -192,7 +191,20 @@ class SavedPieces(CompressedPieces):
         )
 
     def features(self, room: Room) -> Iterator[Floats]:
-        return pieces_of(self._saved[0]["features"])
+        arrays, first = self._saved[0], 0
+        cells = arrays.get("missing")
+        if cells is not None and (cells[1:, 0] < cells[:-1, 0]).any():
+            cells = cells[np.argsort(cells[:, 0], kind="stable")]
+        for rows in pieces_of(arrays["features"]):
+            if cells is None:
+                yield rows
+                continue
+            low, high = np.searchsorted(cells[:, 0], [first, first + len(rows)])
+            own = cells[low:high]
+            gappy = rows.copy()
+            gappy[own[:, 0] - first, own[:, 1]] = np.nan
+            yield gappy
+            first += len(rows)
 
     def feature_names(self) -> Sequence[str] | None:
         return self._saved[1].get("feature_names")

@@ -18,7 +18,9 @@ _META = ("class_names", "feature_names", "category_of", "edge_feature_names", "e
 _RECORDS = "records"  # folder of the buckets, in the folder where an import works
 
 
-def import_graph(graph: GraphPieces, work: Path, room: Room, journal: Journal, teller: Teller) -> Path:
+def import_graph(
+    graph: GraphPieces, work: Path, room: Room, journal: Journal, teller: Teller, *, gaps: bool = True
+) -> Path:
     """Writes a graph in bounded memory.
 
     Goes on from what an earlier call has left in `work`. Returns the folder of the
@@ -31,21 +33,25 @@ def import_graph(graph: GraphPieces, work: Path, room: Room, journal: Journal, t
         room: memory and threads.
         journal: of `work`.
         teller: tells how far the import is.
+        gaps: whether cells of features may be empty, and are 0 in the graph, whose
+            `missing` lists them. Otherwise these are refused.
     """
     target = work / "graph"
     target.mkdir(parents=True, exist_ok=True)
     with blame(f"dataset.root={graph.root}"):
         if journal["imported"] is None:
-            _import(graph, work, target, room, journal, teller)
+            _import(graph, work, target, room, journal, teller, gaps)
     if graph.symmetrize is None:
         warn_of_one_way(Graph.trusted(target).csc)
     return target
 
 
-def _import(graph: GraphPieces, work: Path, target: Path, room: Room, journal: Journal, teller: Teller) -> None:
+def _import(
+    graph: GraphPieces, work: Path, target: Path, room: Room, journal: Journal, teller: Teller, gaps: bool
+) -> None:
     found, count = of_edges.count(graph, graph.open(room), room, journal, teller)
     if journal["nodes"] is None:
-        journal.write(nodes=write_nodes(graph, count, target, room, teller))
+        journal.write(nodes=write_nodes(graph, count, target, room, teller, gaps=gaps))
     if not (journal["sorted"] or (0, 0, False))[2]:
         if graph.in_order and not graph.symmetrize:
             of_edges.append(graph, found, count, target, room, journal, teller)

@@ -8,7 +8,7 @@ chunks. Columns lie in groups, each of which is a table of such chunks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.checks import Array, whole
+from gnnkit.checks import whole
 from gnnkit.dataset.importing.sources import ParquetSource, read_yaml
-from gnnkit.dataset.importing.tables import labels_of, split_of
+from gnnkit.dataset.importing.tables import Cells, labels_of, split_of
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
@@ -54,7 +54,6 @@ class _Kind:
     chunk: int  # nodes of a chunk
     key: str | None  # property that is the id
     groups: list[_Columns]
-    read: list[str] = field(default_factory=list)  # properties that are features
 
     def group(self, name: str) -> ParquetSource | None:
         """Returns the table of a property."""
@@ -77,6 +76,8 @@ class _Relation:
 
 class GraphArPieces(GraphPieces):
     """The chunks that the files of a graph name."""
+
+    has_gaps = True
 
     def __init__(self, given: GraphAr) -> None:
         super().__init__(given.root)
@@ -304,7 +305,15 @@ class GraphArPieces(GraphPieces):
             split[own] = found
         kinds = self._kinds.values()
         types = tuple((each.name, each.count) for each in kinds) if len(kinds) > 1 else None
-        return NodeFields(labels, split, names, self._ids(room), node_types=types)
+        texts = [text for _, text in self._names]
+        return NodeFields(
+            labels,
+            split,
+            names,
+            self._ids(room),
+            node_types=types,
+            category_of=texts if any(texts) and self.feature_names() else None,
+        )
 
     def _ids(self, room: Room) -> pa.Array | None:
         """Reads the ids of nodes. None where the numbers of nodes are these."""
@@ -329,64 +338,45 @@ class GraphArPieces(GraphPieces):
         return ids
 
     @cached_property
-    def _columns(self) -> list[tuple[_Kind, list[_Columns], list[str]]]:
-        """The types with groups of the features of each, and names of columns."""
+    def _columns(self) -> list[tuple[_Kind, list[Cells]]]:
+        """The features of each type of nodes."""
         predicted, label = self._predicted
-        found, texts = [], []
+        found = []
         for kind in self._kinds.values():
-            left_out = {kind.key, *(name for name in self._given.ignore)}
-            left_out |= {
-                name.removeprefix(f"{kind.name}.") for name in self._given.ignore if name.startswith(f"{kind.name}.")
-            }
-            left_out |= {label, "split"} if kind is predicted else set()
-            groups = [_Columns(each.source, [n for n in each.names if n not in left_out]) for each in kind.groups]
-            groups = [each for each in groups if each.names]
-            for each in groups:
-                kinds = each.source.types()
-                texts += [f"{kind.name}.{name}" for name in each.names if is_text(kinds[name])]
-            names = [] if texts else [name for each in groups for name in _names(each)]
-            found.append((kind, groups, names))
-        if texts:
-            raise UserError(
-                f"property {texts[0]} holds text, which is read neither as a number nor as a category here: "
-                f"dataset.ignore=[{','.join(texts)}] leaves it out"
-            )
+            left_out = {kind.key, "split", *self._given.ignore}
+            left_out |= {name.removeprefix(f"{kind.name}.") for name in self._given.ignore}
+            left_out |= {label} if kind is predicted else set()
+            groups = [(each.source, [name for name in each.names if name not in left_out]) for each in kind.groups]
+            found.append((kind, [Cells(source, names) for source, names in groups if names]))
+        return found
+
+    @cached_property
+    def _names(self) -> list[tuple[str, str]]:
+        """The columns of features, and the property of text that each is a value of."""
+        several, found = len(self._columns) > 1, []
+        for kind, groups in self._columns:
+            start = f"{kind.name}." if several else ""
+            own = [named for each in groups for named in zip(each.names, each.category_of, strict=True)]
+            found += [(start + name, start + text if text else "") for name, text in own or ([("is", "")] * several)]
         return found
 
     def features(self, room: Room) -> Iterator[Floats] | None:
-        if not any(names for _, _, names in self._columns):
+        if not any(groups for _, groups in self._columns):
             return None
-        return self._rows(room.rows(self._width))
-
-    @property
-    def _width(self) -> int:
-        return sum(len(names) or 1 for _, _, names in self._columns)
+        return self._rows(room.rows(len(self._names)))
 
     def _rows(self, step: int) -> Iterator[Floats]:
         before = 0
-        for kind, groups, names in self._columns:
-            width = len(names) or 1
-            streams = [_pieces(group, group.names, step) for group in groups]
-            values: Iterator[Array] = (
-                (np.concatenate([_numbers(table) for table in tables], 1) for tables in _together(streams))
-                if names
-                else (np.ones((min(step, kind.count - at), 1), np.float32) for at in range(0, kind.count, step))
-            )
-            for own in values:
-                if own.shape[1] != width:
-                    raise UserError(f"{kind.name}: {own.shape[1]} numbers in some rows, and {width} in others")
-                rows = np.zeros((len(own), self._width), np.float32)
-                rows[:, before : before + width] = own
+        for kind, groups in self._columns:
+            ones = (np.ones((min(step, kind.count - at), 1), np.float32) for at in range(0, kind.count, step))
+            for own in _beside([each.rows(step) for each in groups]) if groups else ones:
+                rows = np.zeros((len(own), len(self._names)), np.float32)
+                rows[:, before : before + own.shape[1]] = own
                 yield rows
-            before += width
+            before += sum(len(each.names) for each in groups) if groups else 1
 
     def feature_names(self) -> Sequence[str] | None:
-        several = len(self._columns) > 1
-        if not any(names for _, _, names in self._columns):
-            return None
-        return [
-            f"{kind.name}.{name}" if several else name for kind, _, names in self._columns for name in names or ["is"]
-        ]
+        return [name for name, _ in self._names] if any(groups for _, groups in self._columns) else None
 
 
 def _facts(path: Path, *names: str) -> dict[str, Any]:
@@ -438,18 +428,6 @@ def _pieces(group: _Columns, names: Sequence[str], rows: int) -> Iterator[Table]
     return group.source.pieces(rows, [name for name in group.names if name in names])
 
 
-def _names(group: _Columns) -> list[str]:
-    """Names the columns of features, of which lists are several."""
-    first = next(group.source.pieces(1, group.names), None) or group.source.empty()
-    return first.column_names(group.names) or []
-
-
-def _numbers(table: Table) -> Floats:
-    rows = table.rows(table.names)
-    assert rows is not None
-    return rows
-
-
 def _together(streams: Sequence[Iterator[Table]]) -> Iterator[list[Table]]:
     """Yields equally many rows of all tables, whose pieces may differ."""
     held = [next(stream, None) for stream in streams]
@@ -461,4 +439,16 @@ def _together(streams: Sequence[Iterator[Table]]) -> Iterator[list[Table]]:
         held = [
             each.part(count, each.num_rows) if each.num_rows > count else next(stream, None)
             for each, stream in zip(tables, streams, strict=True)
+        ]
+
+
+def _beside(streams: Sequence[Iterator[Floats]]) -> Iterator[Floats]:
+    """Yields rows of all streams side by side, whose pieces may differ."""
+    held = [next(stream, None) for stream in streams]
+    while arrays := [each for each in held if each is not None]:
+        count = min(map(len, arrays))
+        yield np.concatenate([each[:count] for each in arrays], axis=1)
+        held = [
+            each[count:] if len(each) > count else next(stream, None)
+            for each, stream in zip(arrays, streams, strict=True)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from gnnkit import checks
 from gnnkit.checks import Array
 from gnnkit.dataset.base import with_split
 from gnnkit.dataset.importing.progress import Teller
-from gnnkit.dataset.pieces import GraphPieces, Room, pieces_of
+from gnnkit.dataset.pieces import FILLED_BY, GraphPieces, Room, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
-from gnnkit.graph.features import normalized
+from gnnkit.graph.features import normalized, without_gaps
 from gnnkit.graph.fields import names_of, node_ids_of
 from gnnkit.graph.schema import node_types_of
 from gnnkit.graph.table import as_ids, is_text
@@ -27,10 +27,13 @@ from gnnkit.storage import forget_pages, save_array
 _PIECE = 1 << 16  # ids of text that are written at once
 
 
-def write_nodes(graph: GraphPieces, count: int, target: Path, room: Room, teller: Teller) -> dict[str, Any]:
+def write_nodes(
+    graph: GraphPieces, count: int, target: Path, room: Room, teller: Teller, *, gaps: bool
+) -> dict[str, Any]:
     """Writes the arrays of nodes. Returns names of classes, of columns and of types.
 
-    Raises `UserError` for labels, splits and features that do not fit.
+    Raises `UserError` for labels, splits and features that do not fit, and for the
+    first empty cell unless there may be `gaps`.
     """
     room.check_nodes(count)
     fields = graph.nodes(count, room)
@@ -53,7 +56,14 @@ def write_nodes(graph: GraphPieces, count: int, target: Path, room: Room, teller
     path, rows = target / "features.npy", graph.features(room)
     if rows is None:
         Rows(path, np.float32, (0,), count).finish()
+    missing = Rows(target / "missing.npy", np.int64, (2,)) if graph.has_gaps else None
+    if rows is not None and missing is not None:
+        rows = _without_gaps(rows, missing, graph, gaps)
     width = 0 if rows is None else _write_rows("features", rows, count, path, teller, graph.row_normalize)
+    if missing is not None:
+        missing.finish()
+        if not missing.num_rows:
+            (target / "missing.npy").unlink()
     names = names_of("feature_names", graph.feature_names(), width)
     return {
         "class_names": None if bare.class_names is None else list(bare.class_names),
@@ -77,6 +87,21 @@ def _write_ids(ids: Any, count: int, target: Path) -> None:
     for first in range(0, len(ids), _PIECE):
         rows.append(np.array(ids.slice(first, _PIECE).to_pylist(), rows.dtype))
     rows.finish()
+
+
+def _without_gaps(pieces: Iterable[Array], missing: Rows, graph: GraphPieces, gaps: bool) -> Iterator[Array]:
+    """Yields rows with 0 in empty cells, and writes row and column of each of these."""
+    first = 0
+    for rows in pieces:
+        filled, cells = without_gaps(rows)
+        if cells is not None:
+            if not gaps:
+                names, (row, column) = graph.feature_names(), cells[0].tolist()
+                name = column if names is None else repr(names[column])
+                raise UserError(f"a cell of features is empty, in column {name}, row {first + row}: {FILLED_BY}")
+            missing.append(cells + np.array([first, 0]))
+        first += len(rows)
+        yield filled
 
 
 def _write_rows(

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.checks import Array
-from gnnkit.dataset.edges import ARRAYS, ONE, EdgeFolder, check_relations, parts_of
+from gnnkit.dataset.edges import ARRAYS, LEFT_OUT, ONE, EdgeFolder, check_relations, parts_of
 from gnnkit.dataset.importing.sources import ArraySource, CsvSource, ParquetSource, Source
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, mapped_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.fields import edge_types_of
 from gnnkit.graph.ids import IdTable
-from gnnkit.graph.table import Table, is_text, labels_of_words, narrowed
+from gnnkit.graph.table import MAX_CATEGORIES, Table, is_text, labels_of_words, narrowed
 from gnnkit.storage import read_npy
 
 _ID_BYTES = 64  # of an id that is a number, while ids are read and found
@@ -27,8 +27,64 @@ _INT32 = 2**31
 _PIECE = 1 << 16  # rows of a column that are read at once
 
 
+class Cells:
+    """Columns of a table as features: numbers, lists of these, and text of few values.
+
+    Each value of text becomes a column, as in `Table.cells`. Text is read twice.
+    """
+
+    def __init__(self, source: Source, columns: Sequence[str]) -> None:
+        self.source, self.columns = source, list(columns)
+
+    @cached_property
+    def _types(self) -> dict[str, pa.DataType]:
+        kinds = self.source.types()
+        return {name: kinds[name] for name in self.columns}
+
+    @cached_property
+    def _categories(self) -> dict[str, list[str]]:
+        """The values of the columns of text."""
+        found = {}
+        for name in self.columns:
+            if is_text(_plain_type(self.source, name)):
+                pieces = self.source.pieces(_PIECE, [name], {name: pa.string()})
+                found[name] = _words(pieces, name, MAX_CATEGORIES)
+        if many := [name for name, words in found.items() if len(words) > MAX_CATEGORIES]:
+            cure = LEFT_OUT.format(",".join(many))
+            raise self.source.empty().too_many(many[0], f"more than {MAX_CATEGORIES}", cure)
+        return found
+
+    @cached_property
+    def _first(self) -> Table:
+        first = next(self.source.pieces(1, self.columns, self._types), None)
+        return (first or self.source.empty()).knowing(self._categories)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns of `rows`."""
+        return self._first.column_names(self.columns) or []
+
+    @property
+    def category_of(self) -> list[str]:
+        """The column of text that each of `names` is a value of, or ""."""
+        return self._first.category_of(self.columns) or [""] * len(self.names)
+
+    def rows(self, step: int) -> Iterator[Floats]:
+        """Yields all rows, `step` at once, with NaN in empty cells."""
+        width = len(self.names)
+        for piece in self.source.pieces(step, self.columns, self._types):
+            values = piece.knowing(self._categories).open_cells(self.columns)
+            if width != values.shape[1]:
+                raise UserError(
+                    f"{piece.name}: lists have {values.shape[1]} numbers in some rows, and {width} in others"
+                )
+            yield values
+
+
 class TablePieces(GraphPieces):
     """The tables and arrays of a data set `edges`."""
+
+    has_gaps = True
 
     def __init__(self, folder: EdgeFolder) -> None:
         super().__init__(folder.root)
@@ -38,7 +94,7 @@ class TablePieces(GraphPieces):
         self._ids: IdTable | None = None  # finds the nodes. None: ids are the numbers of nodes
         self._node_ids: pa.Array | None = None  # of the user, where these are not 0, 1, ...
         self._count: int | None = None
-        self._names: dict[str, Sequence[str] | None] = {}
+        self._edge_names: Sequence[str] | None = None
 
     @cached_property
     def _sources(self) -> tuple[dict[str, Source], Source | None]:
@@ -127,7 +183,7 @@ class TablePieces(GraphPieces):
             for table in itertools.chain([next(tables, None) or source.empty()], tables):
                 src, dst = self._ends(table)
                 features, weight = table.rows(others), self._weight(table)
-                self._names.setdefault("edges", table.column_names(others))
+                self._edge_names = self._edge_names or table.column_names(others)
                 if name == ONE:
                     types, _ = table.types("type", self._relations) if "type" in source.kept else (None, None)
                 else:
@@ -176,7 +232,7 @@ class TablePieces(GraphPieces):
         return found
 
     def edge_feature_names(self) -> Sequence[str] | None:
-        return self._names.get("edges")
+        return self._edge_names
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         del num_nodes, room
@@ -189,6 +245,7 @@ class TablePieces(GraphPieces):
             names,
             self._node_ids,
             self._folder.array("coordinates"),
+            category_of=self._cells.category_of if self._cells and any(self._cells.category_of) else None,
         )
 
     def _labels(self, source: Source) -> tuple[Labels | None, list[str] | None]:
@@ -197,35 +254,25 @@ class TablePieces(GraphPieces):
             self._folder.asked("label", source.names, source.title)
         return labels_of(source, name) if name in source.kept else (None, None)
 
-    def features(self, room: Room) -> Iterator[Array] | None:
-        folder, source, path = self._folder, self._nodes, self.root / "features.npy"
+    @cached_property
+    def _cells(self) -> Cells | None:
+        """The columns of features of the table of nodes."""
+        folder, source = self._folder, self._nodes
         columns = [] if source is None else [n for n in source.kept if n not in (folder.id, folder.label, "split")]
         if source is None or not columns:
-            return mapped_rows(path) if path.exists() or path.is_symlink() else None
-        if path.exists():
+            return None
+        if (self.root / "features.npy").exists():
             raise UserError(f"features.npy and {source.title} both hold features")
-        if texts := [name for name in columns if is_text(source.types()[name])]:
-            raise UserError(
-                f"{source.title}, column {texts[0]!r} holds text, which job=import does not read: job=partition "
-                f"dataset=edges does, and dataset.ignore=[{','.join(texts)}] leaves the column out"
-            )
-        return self._rows(source, columns, room.rows(len(columns)))
+        return Cells(source, columns)
 
-    def _rows(self, source: Source, columns: list[str], step: int) -> Iterator[Array]:
-        kinds = source.types()
-        for piece in source.pieces(step, columns, {name: kinds[name] for name in columns}):
-            values = piece.rows(columns)
-            assert values is not None
-            names = piece.column_names(columns)
-            known = self._names.setdefault("features", names)
-            if known is not None and len(known) != values.shape[1]:
-                raise UserError(
-                    f"{piece.name}: lists have {values.shape[1]} numbers in some rows, and {len(known)} in others"
-                )
-            yield values
+    def features(self, room: Room) -> Iterator[Array] | None:
+        path = self.root / "features.npy"
+        if self._cells is None:
+            return mapped_rows(path) if path.exists() or path.is_symlink() else None
+        return self._cells.rows(room.rows(len(self._cells.names)))
 
     def feature_names(self) -> Sequence[str] | None:
-        return self._names.get("features")
+        return None if self._cells is None else self._cells.names or None
 
 
 def labels_of(source: Source, name: str) -> tuple[Labels, list[str] | None]:
@@ -252,11 +299,16 @@ def split_of(source: Source) -> Array | None:
     return np.concatenate([*found, np.empty(0, np.int8)])
 
 
-def _words(pieces: Iterable[Table], name: str) -> list[str]:
-    """Collects texts of a column by code points, without empty ones."""
+def _words(pieces: Iterable[Table], name: str, most: int | None = None) -> list[str]:
+    """Collects texts of a column by code points, without empty ones.
+
+    Stops once there are more than `most`.
+    """
     words: set[str | None] = set()
     for piece in pieces:
         words |= set(pc.unique(piece.plain(name).cast(pa.string())).to_pylist())
+        if most is not None and len(words - {"", None}) > most:
+            break
     return sorted(word for word in words if word)
 
 
