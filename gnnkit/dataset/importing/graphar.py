@@ -328,7 +328,10 @@ class GraphArPieces(GraphPieces):
                 parts = [piece.plain(kind.key) for piece in source.pieces(_PIECE, [kind.key])]
                 column = Table(source.title, pa.table({kind.key: pa.chunked_array(parts)})).ids(kind.key)
             if len(kinds) > 1:
-                column = pc.binary_join_element_wise(f"{kind.name}:", column.cast(pa.string()), "")
+                long = pa.large_string()
+                column = pc.binary_join_element_wise(
+                    pa.scalar(f"{kind.name}:", long), column.cast(long), pa.scalar("", long)
+                )
             found.append(column)
             if (size := 4 * sum(each.nbytes for each in found)) > room.memory:
                 raise room.too_little(f"the ids of {kind.name} are more than that", size)
