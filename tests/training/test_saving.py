@@ -278,6 +278,7 @@ def test_a_full_disk_ends_the_run_with_its_message(tmp_path: Path, monkeypatch: 
 
 def save_for_ever(folder: Path, alone: Any) -> None:
     """Saves large states as steps of a run do, and notes each that is whole."""
+    torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
     alone.x = torch.zeros(1 << 20)
     with Checkpoints(folder / "last.json", IDENTITY, keep=2) as checkpoints:
         while True:
