@@ -67,6 +67,15 @@ def test_what_is_left_out_and_chosen(tmp_path: Path) -> None:
     assert read(folder).node_types == (("film", 12), ("person", 25))
 
 
+def test_lists_of_edges_are_columns_and_ignored_labels_are_none(tmp_path: Path) -> None:
+    pairs = {"saw": 90, "knows": 40}
+    made(tmp_path / "data", **{name: {"stars": [[1.0, float(v)] for v in range(k)]} for name, k in pairs.items()})
+    graph = read(tmp_path / "data", ignore=["person.label", "split"])
+    assert graph.edge_feature_names == ("stars[0]", "stars[1]")
+    assert graph.edge_features.shape == (130, 2)
+    assert set(graph.labels.tolist()) == {-1}
+
+
 def test_text_is_categories_and_a_cell_may_be_empty(tmp_path: Path) -> None:
     kinds = [["old", "new", None][v % 3] for v in range(12)]
     tables = made(tmp_path / "data", film={"year": kinds}, person={"age": [None if v == 4 else v for v in range(25)]})

@@ -84,6 +84,7 @@ class GraphArPieces(GraphPieces):
         self._given = given
         self.row_normalize, self.shares, self.seed = given.row_normalize, given.split, given.seed
         self.symmetrize = given.symmetrize
+        self._edge_names: list[str] = []
 
     @cached_property
     def _listed(self) -> tuple[Path, list[Path], list[Path]]:
@@ -242,14 +243,14 @@ class GraphArPieces(GraphPieces):
                 yield self._edge_piece(relation, number, first, tables, weighted)
                 first += tables[0].num_rows
         if not first:
-            none, width = np.empty(0, np.int64), len(_further(self._relations[0])) if self._relations else 0
+            none = np.empty(0, np.int64)
             weight = np.empty(0, np.float32) if weighted else None
-            features = np.empty((0, width), np.float32) if width else None
             types = none if self._relations else None
-            yield EdgePiece(str(self.root), none, none, weight, features, list_positions(0, 0), types)
+            yield EdgePiece(str(self.root), none, none, weight, None, list_positions(0, 0), types)
 
-    @staticmethod
-    def _edge_piece(relation: _Relation, number: int, first: int, tables: Sequence[Table], weighted: bool) -> EdgePiece:
+    def _edge_piece(
+        self, relation: _Relation, number: int, first: int, tables: Sequence[Table], weighted: bool
+    ) -> EdgePiece:
         head, *others = tables
         ends = []
         for name, kind in zip(_ENDS, (relation.src, relation.dst), strict=True):
@@ -259,8 +260,9 @@ class GraphArPieces(GraphPieces):
         weight = next((table.numbers("weight") for table in others if "weight" in table.names), None)
         if weight is None and weighted:
             weight = np.ones(head.num_rows, np.float32)
-        of_table = {name: table for table in others for name in table.names}
-        read = [rows for name in _further(relation) if (rows := of_table[name].rows([name])) is not None]
+        columns = [(name, table) for name in _further(relation) for table in others if name in table.names]
+        read = [rows for name, table in columns if (rows := table.rows([name])) is not None]
+        self._edge_names = [each for name, table in columns for each in table.column_names([name]) or []]
         features = np.concatenate(read, 1) if read else None
         types = np.full(head.num_rows, number)
         positions = list_positions(first, head.num_rows)
@@ -270,7 +272,7 @@ class GraphArPieces(GraphPieces):
         return [each.name for each in self._relations] or None
 
     def edge_feature_names(self) -> Sequence[str] | None:
-        return _further(self._relations[0]) or None if self._relations else None
+        return self._edge_names or None
 
     @cached_property
     def _predicted(self) -> tuple[_Kind, str | None]:
@@ -280,9 +282,11 @@ class GraphArPieces(GraphPieces):
         """
         given, kinds = self._given.label, list(self._kinds.values())
         found = [
-            (kind, name) for kind in kinds for name in (given, given.removeprefix(f"{kind.name}.")) if kind.group(name)
+            (kind, name)
+            for kind in kinds
+            for name in {given, given.removeprefix(f"{kind.name}.")}
+            if self._kept(kind, name)
         ]
-        found = list({kind.name: (kind, name) for kind, name in found}.values())
         if len(found) > 1:
             types = ", ".join(f"{kind.name}.{name}" for kind, name in found)
             raise UserError(f"nodes of several types have labels: dataset.label=TYPE.NAME chooses one of {types}")
@@ -291,7 +295,11 @@ class GraphArPieces(GraphPieces):
         if given != "label":
             names = [f"{kind.name}.{name}" for kind in kinds for group in kind.groups for name in group.names]
             raise unknown(f"dataset.label={given}", given, names)
-        return next((kind for kind in kinds if kind.group("split")), kinds[0]), None
+        return next((kind for kind in kinds if self._kept(kind, "split")), kinds[0]), None
+
+    def _kept(self, kind: _Kind, name: str) -> ParquetSource | None:
+        """Returns the table of a property that is not to be ignored."""
+        return None if {name, f"{kind.name}.{name}"} & {*self._given.ignore} else kind.group(name)
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         kind, name = self._predicted
@@ -301,7 +309,7 @@ class GraphArPieces(GraphPieces):
             read, names = labels_of(source, name)
             labels = unlabelled(read, num_nodes)
             labels[own] = read
-        if (source := kind.group("split")) is not None and (found := split_of(source)) is not None:
+        if (source := self._kept(kind, "split")) is not None and (found := split_of(source)) is not None:
             split[own] = found
         kinds = self._kinds.values()
         types = tuple((each.name, each.count) for each in kinds) if len(kinds) > 1 else None
