@@ -348,6 +348,11 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             "a cell of features is empty, in column 'f', row 6: choose features.fill=mean",
         ),
         (
+            {"edges": ENDS, "nodes": {"id": range(7), "f": range(7), "hue": ["red"] * 6 + [None]}},
+            {},
+            "a cell of features is empty, in column 'hue', row 6: choose features.fill=mean",
+        ),
+        (
             {"edges": ENDS, "nodes": {"id": range(7), "f": [1.0] * 6 + [np.inf]}},
             {},
             "nodes.parquet, column 'f', row 6: inf",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def write_nodes(
         Rows(path, np.float32, (0,), count).finish()
     missing = Rows(target / "missing.npy", np.int64, (2,)) if graph.has_gaps else None
     if rows is not None and missing is not None:
-        rows = _without_gaps(rows, missing, graph, gaps)
+        rows = _without_gaps(rows, missing, graph, None if gaps else fields.category_of or ())
     width = 0 if rows is None else _write_rows("features", rows, count, path, teller, graph.row_normalize)
     if missing is not None:
         missing.finish()
@@ -89,15 +89,21 @@ def _write_ids(ids: Any, count: int, target: Path) -> None:
     rows.finish()
 
 
-def _without_gaps(pieces: Iterable[Array], missing: Rows, graph: GraphPieces, gaps: bool) -> Iterator[Array]:
-    """Yields rows with 0 in empty cells, and writes row and column of each of these."""
+def _without_gaps(
+    pieces: Iterable[Array], missing: Rows, graph: GraphPieces, refused: Sequence[str] | None
+) -> Iterator[Array]:
+    """Yields rows with 0 in empty cells, and writes row and column of each of these.
+
+    Raises `UserError` for the first one where such cells are refused. `refused` then
+    are the columns of text that features are values of, and otherwise None.
+    """
     first = 0
     for rows in pieces:
         filled, cells = without_gaps(rows)
         if cells is not None:
-            if not gaps:
+            if refused is not None:
                 names, (row, column) = graph.feature_names(), cells[0].tolist()
-                name = column if names is None else repr(names[column])
+                name = column if names is None else repr((refused and refused[column]) or names[column])
                 raise UserError(f"a cell of features is empty, in column {name}, row {first + row}: {FILLED_BY}")
             missing.append(cells + np.array([first, 0]))
         first += len(rows)
