@@ -7,11 +7,11 @@ chunks. Columns lie in groups, each of which is a table of such chunks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,8 @@ from gnnkit.ranges import shown, unknown
 if TYPE_CHECKING:
     from gnnkit.dataset.graphar import GraphAr
 
+T = TypeVar("T")
 _ENDS = ("_graphArSrcIndex", "_graphArDstIndex")
-_INDEX = "_graphArVertexIndex"
 _VERSION = "gar/v1"
 _PIECE = 1 << 16  # ids that are read at once
 
@@ -441,25 +441,25 @@ def _pieces(group: _Columns, names: Sequence[str], rows: int) -> Iterator[Table]
 
 def _together(streams: Sequence[Iterator[Table]]) -> Iterator[list[Table]]:
     """Yields equally many rows of all tables, whose pieces may differ."""
-    held = [next(stream, None) for stream in streams]
-    while tables := [each for each in held if each is not None]:
-        if len(tables) < len(held):
-            raise UserError(f"{tables[0].name} has more rows than the other columns: it changes while it is read")
-        count = min(each.num_rows for each in tables)
-        yield [each.part(0, count) for each in tables]
-        held = [
-            each.part(count, each.num_rows) if each.num_rows > count else next(stream, None)
-            for each, stream in zip(tables, streams, strict=True)
-        ]
+    return _in_step(streams, lambda table: table.num_rows, Table.part)
 
 
 def _beside(streams: Sequence[Iterator[Floats]]) -> Iterator[Floats]:
     """Yields rows of all streams side by side, whose pieces may differ."""
+    return (np.concatenate(parts, 1) for parts in _in_step(streams, len, lambda rows, first, last: rows[first:last]))
+
+
+def _in_step(
+    streams: Sequence[Iterator[T]], size: Callable[[T], int], part: Callable[[T, int, int], T]
+) -> Iterator[list[T]]:
+    """Yields equally many rows of all streams."""
     held = [next(stream, None) for stream in streams]
-    while arrays := [each for each in held if each is not None]:
-        count = min(map(len, arrays))
-        yield np.concatenate([each[:count] for each in arrays], axis=1)
+    while pieces := [each for each in held if each is not None]:
+        if len(pieces) < len(held):
+            raise UserError("a group of properties has more rows than another: a file changes while it is read")
+        count = min(map(size, pieces))
+        yield [part(each, 0, count) for each in pieces]
         held = [
-            each[count:] if len(each) > count else next(stream, None)
-            for each, stream in zip(arrays, streams, strict=True)
+            part(each, count, size(each)) if size(each) > count else next(stream, None)
+            for each, stream in zip(pieces, streams, strict=True)
         ]
