@@ -14,6 +14,7 @@ for everyone.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -106,6 +107,10 @@ COMPARISONS = [
 ]
 
 
+class PeerEnded(SystemExit):
+    """A process has ended before its answer."""
+
+
 class Peer:
     """A process that measures what it is asked to."""
 
@@ -118,14 +123,17 @@ class Peer:
 
     def ask(self, **request: Any) -> dict[str, Any]:
         assert self.process.stdin is not None
-        print(json.dumps(request), file=self.process.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(request), file=self.process.stdin, flush=True)
         return self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.process.args} ended with {self.process.wait()}")
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+            raise PeerEnded(f"{self.process.args[1]} ended with {self.process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

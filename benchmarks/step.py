@@ -103,6 +103,8 @@ def by_turns(
 ) -> dict[str, dict[str, float]]:
     """Returns the seconds of each part of every contender's fastest step, by label.
 
+    A contender whose process ends, as for lack of memory, is left out with a line.
+
     Args:
         contenders: Who is measured.
         started: Their processes.
@@ -111,9 +113,16 @@ def by_turns(
         **request: What is measured.
     """
     best: dict[str, dict[str, float]] = {}
+    left = list(contenders)
     for turn in range(rounds):
-        for each in contenders:
-            answer = started[each.label].ask(method=each.method, first=turn * steps + 2, count=steps, **request)
+        for each in tuple(left):
+            try:
+                answer = started[each.label].ask(method=each.method, first=turn * steps + 2, count=steps, **request)
+            except peers.PeerEnded as error:
+                print(f"  left out: {each.label}, {error}", flush=True)
+                left.remove(each)
+                best.pop(each.label, None)
+                continue
             fastest = min(answer["parts"], key=lambda parts: sum(parts.values()))
             if each.label not in best or sum(fastest.values()) < sum(best[each.label].values()):
                 best[each.label] = fastest

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -78,6 +79,10 @@ def epoch_of(comm: Communicator, job: Epochs) -> Step:
     return step_of(module_of(comm, job))
 
 
+def rounded_epoch_of(comm: Communicator, job: Epochs) -> Step:
+    return epoch_of(comm, replace(job, overrides=(*job.overrides, "trainer.precision=bf16-mixed")))
+
+
 class DenseClock(TorchDispatchMode):
     """Adds up the seconds in torch's products of dense matrices, of both passes."""
 
@@ -133,8 +138,9 @@ def shares_of(comm: Communicator, job: Epochs) -> Step:
 
 
 def serve(comm: Communicator) -> None:
-    makers = {"epoch": functools.partial(epoch_of, comm), "shares": functools.partial(shares_of, comm)}
-    serve_steps(makers, f"gnnkit, torch {torch.__version__}", Epochs.of)
+    makers = {"epoch": epoch_of, "epoch, bfloat16": rounded_epoch_of, "shares": shares_of}
+    ready = {name: functools.partial(make, comm) for name, make in makers.items()}
+    serve_steps(ready, f"gnnkit, torch {torch.__version__}", Epochs.of)
 
 
 if os.environ.get("STEP_ALLOCATOR") == "ranks":

@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.sums import Factors
+from gnnkit.kernels.sums import Factors, wide
 from gnnkit.partition.relations import by_pair
 from gnnkit.partition.shard import Shard
 
@@ -129,9 +129,10 @@ class Pairs:
 
     def _by(self, x: Tensor) -> Factors:
         """Returns the share of each edge in the mean of its pair."""
-        if x.dtype not in self._factors:
-            self._factors[x.dtype] = Factors(torch.tensor(self._factor, dtype=x.dtype, device=x.device)[:, None])
-        return self._factors[x.dtype]
+        dtype = wide(x.dtype)
+        if dtype not in self._factors:
+            self._factors[dtype] = Factors(torch.tensor(self._factor, dtype=dtype, device=x.device)[:, None])
+        return self._factors[dtype]
 
     def sum(self, z: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
         """Sums over the relations of each row."""
@@ -207,6 +208,7 @@ class _SumProducts(Function):
         ctx.save_for_backward(z, weights)
         ctx.pairs = pairs
         result = z.new_empty(len(z), weights.shape[2])
+        weights = weights.to(z.dtype)
         for rows, weight, out in zip(
             torch.split(z, pairs.sizes), weights, torch.split(result, pairs.sizes), strict=True
         ):
@@ -216,12 +218,13 @@ class _SumProducts(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         z, weights = ctx.saved_tensors
+        rounded = weights.to(z.dtype)
         of_z = torch.empty_like(z) if ctx.needs_input_grad[0] else None
         of_weights = torch.zeros_like(weights) if ctx.needs_input_grad[1] else None
         for relation, pairs in ctx.pairs.pieces(grad):
             rows = grad.index_select(0, ctx.pairs.rows[pairs])  # stays in the cache
             if of_z is not None:
-                torch.mm(rows, weights[relation].t(), out=of_z[pairs])
+                torch.mm(rows, rounded[relation].t(), out=of_z[pairs])
             if of_weights is not None:
-                of_weights[relation].addmm_(z[pairs].t(), rows)
+                of_weights[relation] += z[pairs].t() @ rows
         return of_z, of_weights, None

@@ -102,7 +102,10 @@ class ShardEvaluation(Evaluation):
     def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]
         if self._learned is not None:
             return self._learned.input_rows(self.worker.owned, model)
-        return self.worker.features.input_rows(self.worker.owned, model) if engine.fixed is None else engine.fixed
+        fixed = engine.fixed
+        if fixed is not None and fixed.dtype == self.worker.dtype:
+            return fixed  # whose sums are kept
+        return self.worker.features.input_rows(self.worker.owned, model)
 
 
 class ChunkEvaluation(Evaluation):

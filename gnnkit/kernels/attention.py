@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from gnnkit import _core
 from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.sums import NativeKernels
+from gnnkit.kernels.sums import NativeKernels, wide
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,8 @@ def attend(
 
     The weights are the softmax of leaky_relu(source[u] + destination[v] (+ edge[e])).
 
-    Only on CPUs, and for float32 and float64.
+    Only on CPUs, and for rows that `serves` names. Rows of 16 bits are computed in
+    float32, and the sums are rounded once.
 
     Args:
         edges: The edges, all in-edges of each destination.
@@ -44,16 +45,18 @@ def attend(
         edge: [num_edges, H], added to the scores. None: there is none.
         weighing: Slope and dropout.
     """
-    edge = None if edge is None else edge.to(h.dtype)  # features of edges may be of another type
+    dtype, kind = h.dtype, wide(h.dtype)
+    h, source, destination = h.to(kind), source.to(kind), destination.to(kind)
+    edge = None if edge is None else edge.to(kind)  # features of edges may be of another type
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, source, destination, edge)):
         result: Tensor = _Attend.apply(h, source, destination, edge, edges, weighing)
-        return result
-    return _forward(h, source, destination, edge, edges, weighing, None)[0]
+        return result.to(dtype)
+    return _forward(h, source, destination, edge, edges, weighing, None)[0].to(dtype)
 
 
 def serves(edges: HeldEdges, h: Tensor) -> bool:
     """Says whether `attend` computes with rows of this type on this device."""
-    return isinstance(edges.kernels, NativeKernels) and h.dtype in (torch.float32, torch.float64)
+    return isinstance(edges.kernels, NativeKernels) and h.dtype in (torch.float32, torch.float64, torch.bfloat16)
 
 
 def _forward(

@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Ids, SparseFeatures
-from gnnkit.kernels.sums import Factors, NativeKernels
+from gnnkit.kernels.sums import Factors, NativeKernels, wide
 
 # Bytes of a number that is kept, besides its value: its column, and its row and place
 # in the turned edges.
@@ -44,14 +44,15 @@ class SparseRows:
     `rows @ weight` [n, k] has a gradient in the weight. `rows[:n]` are the first rows.
     """
 
-    def __init__(self, places: Places, values: Tensor) -> None:
+    def __init__(self, places: Places, values: Tensor, dtype: torch.dtype | None = None) -> None:
         """Keeps the numbers.
 
         Args:
             places: Rows and columns of the numbers.
             values: [num_stored] numbers, float32 or float64.
+            dtype: Type of products. None: that of the numbers.
         """
-        self.places, self.values = places, values
+        self.places, self.values, self.dtype = places, values, dtype or values.dtype
 
     @classmethod
     def of(cls, table: SparseFeatures, dtype: torch.dtype) -> SparseRows:
@@ -69,10 +70,6 @@ class SparseRows:
         return self.places.table.shape
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.values.dtype
-
-    @property
     def device(self) -> torch.device:
         return self.values.device
 
@@ -80,7 +77,7 @@ class SparseRows:
         return self.shape[0]
 
     def __matmul__(self, weight: Tensor) -> Tensor:  # [width, k] -> [n, k]
-        result: Tensor = _Product.apply(weight, self.values, self.places)
+        result: Tensor = _Product.apply(weight.to(self.dtype), self.values, self.places)
         return result
 
     def __getitem__(self, rows: slice) -> SparseRows:
@@ -89,11 +86,18 @@ class SparseRows:
         if rows != slice(rows.stop):
             raise IndexError(f"the first rows can be taken, not {rows}")
         table = self.places.table[rows]
-        return SparseRows(Places(table), self.values[: table.csr.num_edges])
+        return SparseRows(Places(table), self.values[: table.csr.num_edges], self.dtype)
 
     def take(self, places: Ids) -> SparseRows:
         """Returns the rows at some places, [k]."""
-        return SparseRows.of(self.places.table[places], self.dtype)
+        return SparseRows.of(self.places.table[places], self.values.dtype).to(self.dtype)
+
+    def to(self, dtype: torch.dtype) -> SparseRows:
+        """Returns the same rows, whose products are of a type.
+
+        Numbers of 32 bits stay, because few are kept.
+        """
+        return SparseRows(self.places, self.values.to(wide(dtype)), dtype)
 
     def dropout(self, ids: Tensor, p: float, key: int) -> SparseRows:
         """Does what `engine.dropout.dropout` does to dense rows.
@@ -105,7 +109,7 @@ class SparseRows:
         """
         out, threads = torch.empty_like(self.values), torch.get_num_threads()
         self.places.native.drop_stored(self.values.numpy(), ids.numpy(), p, key, out.numpy(), threads=threads)
-        return SparseRows(self.places, out)
+        return SparseRows(self.places, out, self.dtype)
 
     def isfinite(self) -> Tensor:  # [num_stored]
         """Says which numbers that are kept are finite. All others are."""

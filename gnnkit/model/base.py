@@ -32,6 +32,7 @@ class GraphModel(nn.Module):
     reads_columns = False  # True: layer 0 reads `adjacency.columns`, and so may hold a part of its input's columns
     reads_sparse = False  # True: layer 0 multiplies its input by a weight first, and so may get `SparseRows`
     decays_rows = False  # True: `trainer.weight_decay` applies to learned input rows too
+    adds_rows_itself = False  # True: layers add up rows of neighbours by functions of torch, in the type of the rows
     reads_relations = False  # True: layers read edge types, by `adjacency.aggregate_relations`
     self_loops = False  # True: every node without a loop gets one, of weight 1, before the model sees the graph
 

@@ -59,7 +59,7 @@ class GATConv(nn.Module):
             edge = self.edge(adjacency.edge_features)
         slope, p = self.negative_slope, self.dropout
         z = adjacency.attend(h, source, destination, edge, slope=slope, p=p, training=self.training)
-        return (z.flatten(1) if self.concat else z.mean(1)) + self.bias
+        return (z.flatten(1) if self.concat else z.mean(1)) + self.bias.to(z.dtype)
 
 
 class GAT(ConvModel):

@@ -29,7 +29,8 @@ class GCNConv(nn.Module):
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         weight = self.weight[adjacency.columns]
         if adjacency.projects(x, weight.shape[1]):
-            return adjacency.add_columns(adjacency.aggregate_normalized(x @ weight)) + self.bias
+            z = adjacency.add_columns(adjacency.aggregate_normalized(x @ weight))
+            return z + self.bias.to(z.dtype)
         return adjacency.product(adjacency.aggregate_normalized(x), weight, self.bias)
 
 

@@ -31,7 +31,10 @@ class GINConv(nn.Module):
         project_first = adjacency.projects(x, first.shape[0])
         h = x @ first.t() if project_first else x
         z = adjacency.aggregate_with_own(h, 1 + self.eps)
-        z = adjacency.add_columns(z) + self.bias if project_first else adjacency.product(z, first.t(), self.bias)
+        if project_first:
+            z = adjacency.add_columns(z) + self.bias.to(z.dtype)
+        else:
+            z = adjacency.product(z, first.t(), self.bias)
         out: Tensor = self.second(z.relu())
         return out
 

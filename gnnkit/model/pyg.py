@@ -39,6 +39,8 @@ class PyG(GraphModel):
     then equal the same layers with `normalize=True` on the whole graph.
     """
 
+    adds_rows_itself = True
+
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         """Keeps the layers.
 

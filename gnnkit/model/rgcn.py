@@ -89,7 +89,8 @@ class RGCNConv(nn.Module):
             nn.init.xavier_uniform_(self.own.weight)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        out = adjacency.aggregate_relations(x, self.relations, inverse=self.inverse) + self.bias
+        out = adjacency.aggregate_relations(x, self.relations, inverse=self.inverse)
+        out = out + self.bias.to(out.dtype)
         return out if self.own is None else out + self.own(x[: adjacency.num_dst])
 
 

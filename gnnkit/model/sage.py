@@ -52,7 +52,7 @@ class SAGEConv(nn.Module):
             z = rows + adjacency.aggregate(sources, reduce="mean")
         else:
             z = x[: adjacency.num_dst] @ own.t() + adjacency.aggregate(x @ neighbor.t(), reduce="mean")
-        return adjacency.add_columns(z) + self.own.bias
+        return adjacency.add_columns(z) + self.own.bias.to(z.dtype)
 
 
 class GraphSAGE(ConvModel):

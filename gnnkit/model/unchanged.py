@@ -79,6 +79,7 @@ class EdgeIndexModel(nn.Module):
     """
 
     num_layers = 1  # adjacencies that a batch brings. Those of a sampled batch are its hops
+    adds_rows_itself = True
 
     def __init__(self, module: nn.Module) -> None:
         """Looks at the forward of the module, and shares its parameters."""

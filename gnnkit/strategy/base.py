@@ -41,7 +41,7 @@ class Worker:
     threads: int = 1  # of this rank
     links: Links | None = None  # the edges to predict, where the task is about edges
     peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
-    input_dtype: torch.dtype | None = None  # of the input rows of sampled batches. None: `dtype`
+    input_dtype: torch.dtype | None = None  # of the input rows in training. None: `dtype`
     rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, where `input_dtype` is
     on_disk: OnDisk | None = None  # where rows of features stay on disk
 
@@ -68,6 +68,21 @@ class Worker:
         if self.on_disk is not None:
             return DiskFeatures(table, nodes, self.dtype, self.device, self.on_disk)
         return TableFeatures(table, nodes, self.dtype, self.device)
+
+    def input_rows(self, nodes: Ids, model: object) -> Rows:  # [k] -> [k, width]
+        """Returns the rows that the first layer of `model` reads in training.
+
+        Long sums of short numbers are wrong. So a model that `adds_rows_itself` gets
+        rows of `dtype`.
+
+        Args:
+            nodes: [k] nodes whose features this rank has.
+            model: The model.
+        """
+        rows = self.features.input_rows(nodes, model)
+        if self.input_dtype is None or getattr(model, "adds_rows_itself", False):
+            return rows
+        return rows.to(self.input_dtype)
 
     @property
     def disk(self) -> DiskFeatures | None:

@@ -178,7 +178,7 @@ class SampledBatches:
         """
         worker = self.worker
         if x is None:  # features are kept without zeros
-            return worker.features.input_rows(blocks[0].src_nodes, self.model), self.layers.layers(blocks, key)
+            return worker.input_rows(blocks[0].src_nodes, self.model), self.layers.layers(blocks, key)
         rows = np.asarray(x)
         if worker.rounded is None:
             given = worker.features.opening(rows, worker.input_dtype)

@@ -101,7 +101,7 @@ class VertexCentric(ExecutionStrategy):
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
-        self.nodes, self.x = shard.owned, worker.features.input_rows(shard.owned, model)
+        self.nodes, self.x = shard.owned, worker.input_rows(shard.owned, model)
         self.engine.fix(self.x)
         self.supervision = Supervision.of(worker, self.engine, self.num_layers)
 

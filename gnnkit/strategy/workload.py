@@ -75,7 +75,7 @@ class Reader:
 
     def rows(self, nodes: Ids) -> Rows:  # [num_nodes, width]
         """Reads features of nodes, sparse where these are kept so."""
-        return self.worker.features.input_rows(nodes, self.model)
+        return self.worker.input_rows(nodes, self.model)
 
     def hold(self, share: Share, x: Rows | None = None) -> HeldShare:
         """Makes a share ready to compute with.
