@@ -15,7 +15,7 @@ from gnnkit.jobs.decide import FULL, why_layout, with_strategy
 from gnnkit.jobs.foresee import Foreseen, foresee, pays, table
 from gnnkit.jobs.order import Order
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.plan.choose import alternatives, assign, candidates, least, overrides, promising
+from gnnkit.plan.choose import Cutter, alternatives, assign, candidates, least, overrides, promising
 from gnnkit.ranges import num_cores
 from gnnkit.result.result import Result
 from gnnkit.settings import AUTO, Settings
@@ -66,9 +66,10 @@ def plan(order: Order) -> Result:
 
 
 def _layouts(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
-    quality = measure(graph, assign(graph, settings.partition, settings.workers))
+    cutter = Cutter(graph, settings.workers)
+    quality = measure(graph, cutter.cut(settings.partition))
     yield CHOSEN, quality
-    yield from alternatives(settings, graph, quality)
+    yield from alternatives(settings, cutter, quality)
 
 
 def _alone(order: Order) -> dict[str, Any]:

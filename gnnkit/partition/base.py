@@ -66,6 +66,7 @@ class Partitioner(ABC):
     """
 
     reads_edges: ClassVar[bool] = True  # False: the number of nodes is enough, as for a graph that memory cannot hold
+    reads_grid: ClassVar[bool] = True  # False: nodes have the same owners on all grids of as many ranks
     streams: ClassVar[bool] = False  # whether the edges of a mapped graph are read in order, and none are kept
 
     def stream_bytes(self, num_nodes: int) -> int:
@@ -86,6 +87,8 @@ class Partitioner(ABC):
 
 class NodePartitioner(Partitioner):
     """A partitioner that assigns nodes only. Edges follow from the grid."""
+
+    reads_grid = False
 
     @abstractmethod
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes] int32, 0..num_parts-1

@@ -9,9 +9,9 @@ from typing import Any
 
 from gnnkit.dataset.base import ONE_WAY, both_ways
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Ids
 from gnnkit.launch.progress import progress
-from gnnkit.partition.base import Partition
+from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.border import improve_border
 from gnnkit.partition.columns import fewest_words, in_columns
 from gnnkit.partition.grid import Grid, make_grid, remark, unequal_columns
@@ -31,6 +31,55 @@ _BORDERS = ("none", "min_words", "cover", "min_words+cover")
 _WORD = 15  # work of a word that travels, in sums of an edge. A rough number
 
 
+class Cutter:
+    """Cuts one graph in several ways. Owners of nodes are found once for all grids."""
+
+    def __init__(self, graph: Graph, workers: int) -> None:
+        """Keeps the graph.
+
+        Args:
+            graph: The whole graph.
+            workers: Number of ranks.
+        """
+        self.graph, self.workers = graph, workers
+        self._owners: dict[str, Ids] = {}  # by partitioner with arguments, where no grid changes these
+
+    def cut(self, chosen: PartitionSettings) -> Partition:
+        """Makes the partition that the configuration names."""
+        grid = make_grid(chosen.grid, self.workers, chosen.replication)
+        partition = improve_border(self.graph, self._assigned(chosen, grid), chosen.border)
+        numbers = unequal_columns(chosen.grid, self.workers, chosen.replication)
+        if not numbers or partition.edge_cell is not None:
+            return partition
+        if chosen.replication is not None:
+            return in_columns(self.graph, partition, chosen.replication)
+        return fewest_words(self.graph, partition, numbers)
+
+    def know(self, chosen: PartitionSettings, partition: Partition) -> None:
+        """Takes the owners of a partition that was made before.
+
+        Args:
+            chosen: The configuration of the partition.
+            partition: What was made.
+        """
+        if chosen.border in (None, "none") and not chosen.nodes.create().reads_grid:
+            self._owners[_spelt_nodes(chosen)] = partition.node_rank
+
+    def _assigned(self, chosen: PartitionSettings, grid: Grid) -> Partition:
+        name = _spelt_nodes(chosen)
+        if (owners := self._owners.get(name)) is not None:
+            return Partition(owners, None, grid)
+        partitioner: Partitioner = chosen.nodes.create()
+        partition = partitioner.assign(self.graph, grid)
+        if not partitioner.reads_grid:
+            self._owners[name] = partition.node_rank
+        return partition
+
+
+def _spelt_nodes(chosen: PartitionSettings) -> str:
+    return f"{chosen.nodes.name} {dict(chosen.nodes.arguments)}"
+
+
 def assign(graph: Graph, chosen: PartitionSettings, workers: int) -> Partition:
     """Makes the partition that the configuration names.
 
@@ -39,15 +88,7 @@ def assign(graph: Graph, chosen: PartitionSettings, workers: int) -> Partition:
         chosen: The settings of `partition`.
         workers: Number of ranks.
     """
-    grid = make_grid(chosen.grid, workers, chosen.replication)
-    partition: Partition = chosen.nodes.create().assign(graph, grid)
-    partition = improve_border(graph, partition, chosen.border)
-    numbers = unequal_columns(chosen.grid, workers, chosen.replication)
-    if not numbers or partition.edge_cell is not None:
-        return partition
-    if chosen.replication is not None:
-        return in_columns(graph, partition, chosen.replication)
-    return fewest_words(graph, partition, numbers)
+    return Cutter(graph, workers).cut(chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +114,9 @@ class Decision:
             return cls(chosen.nodes.name, settings.decided["why"], settings.decided["layouts"])
         layouts = {"chosen": _figures(quality)}
         if compares and graph.num_edges <= COMPARED_EDGES:
-            layouts |= {name: _figures(other) for name, other in alternatives(settings, graph, quality)}
+            cutter = Cutter(graph, settings.workers)
+            cutter.know(chosen, quality.partition)
+            layouts |= {name: _figures(other) for name, other in alternatives(settings, cutter, quality)}
         words = {name: figures["words_per_column"] for name, figures in layouts.items()}
         others = ", ".join(f"{name} {number:,.1f}" for name, number in words.items() if name != "chosen")
         best = min(words, key=words.__getitem__)
@@ -86,14 +129,14 @@ class Decision:
         return cls(chosen.nodes.name, why, layouts)
 
 
-def alternatives(settings: Settings, graph: Graph, chosen: Quality) -> Iterator[tuple[str, Quality]]:
+def alternatives(settings: Settings, cutter: Cutter, chosen: Quality) -> Iterator[tuple[str, Quality]]:
     """Measures every other named grid that fits the workers and this node assignment.
 
     Grids that coincide are measured once. Names are values of `partition.grid`.
 
     Args:
         settings: The configuration.
-        graph: The whole graph.
+        cutter: Of the whole graph.
         chosen: The measured quality of the chosen layout.
     """
     workers, own = settings.workers, settings.partition
@@ -104,7 +147,7 @@ def alternatives(settings: Settings, graph: Graph, chosen: Quality) -> Iterator[
         try:
             shapes = _shapes(spec, workers, replication)
             if shapes not in measured:
-                measured[shapes] = measure(graph, assign(graph, choice, workers))
+                measured[shapes] = measure(cutter.graph, cutter.cut(choice))
         except UserError:  # this assignment of nodes or edges does not go with that grid
             continue
         yield spelt(spec), measured[shapes]
@@ -152,14 +195,14 @@ def promising(
         named: The candidates, the plainest first.
         most: Number of candidates given at most. Default: `TRIED`.
     """
-    begun = time.monotonic()
+    begun, cutter = time.monotonic(), Cutter(graph, settings.workers)
     measured: dict[str, tuple[Quality, tuple[float, float, float]]] = {}
     for name, choice in named.items():
         if measured and time.monotonic() - begun > BUDGET:
             break
         progress(f"a look at {overrides(choice)}")
         try:
-            quality = measure(graph, assign(graph, choice, settings.workers))
+            quality = measure(graph, cutter.cut(choice))
         except UserError:  # this assignment of nodes does not go with that grid
             continue
         load = (float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max()))

@@ -22,6 +22,9 @@ def check_partitioner(partitioner: Partitioner) -> None:
         before = copy.deepcopy(graph)
         for shape in ((1, 1, 1), (3, 1, 1), (2, 2, 1), (1, 3, 1), (2, 2, 2)):
             _check_partition(partitioner, graph, Grid(*shape))
+        if not partitioner.reads_grid:
+            one, other = (partitioner.assign(graph, Grid(*shape)).node_rank for shape in ((4, 1, 1), (2, 1, 2)))
+            assert np.array_equal(one, other), f"{graph.num_nodes} nodes: reads_grid is False, and owners differ"
         for name in ("indptr", "indices"):
             assert np.array_equal(getattr(graph.csc, name), getattr(before.csc, name)), "the graph must not change"
 

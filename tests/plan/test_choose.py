@@ -16,8 +16,9 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid, make_grid, unequal_columns
 from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.quality import measure
+from gnnkit.partition.streaming import Streaming
 from gnnkit.plan import memory
-from gnnkit.plan.choose import candidates, least, overrides, promising
+from gnnkit.plan.choose import Cutter, Decision, alternatives, assign, candidates, least, overrides, promising
 from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.predict import Load, predict
 from gnnkit.plan.sample import sampled
@@ -107,6 +108,35 @@ def test_layouts_that_another_one_beats_are_left_out(graph: Graph) -> None:
     assert [name for name, _ in promising(settings, graph, {"contiguous": named["contiguous"], **same})] == [
         "contiguous"
     ]
+
+
+def test_a_partitioner_finds_the_owners_of_all_grids_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settle(compose(["strategy=vertex_centric", "workers=4", "partition=ldg", "partition.border=min_words"]))
+    named = candidates(4, INSTALLED, grids=True)
+    cuts = {name: assign(graph, each, 4) for name, each in named.items()}
+    calls: list[str] = []
+    owners = Streaming.assign_nodes
+
+    def counted(self: Streaming, graph: Graph, num_parts: int) -> Any:
+        calls.append(type(self).__name__)
+        return owners(self, graph, num_parts)
+
+    monkeypatch.setattr(Streaming, "assign_nodes", counted)
+    for name, quality in promising(settings, graph, named, most=len(named)):
+        assert np.array_equal(quality.partition.node_rank, cuts[name].node_rank)
+    assert calls == ["Ldg"]
+    cutter = Cutter(graph, 4)
+    chosen = measure(graph, cutter.cut(settings.partition))
+    assert len(list(alternatives(settings, cutter, chosen))) > 1
+    assert calls == ["Ldg", "Ldg"]
+
+
+def test_owners_of_a_partition_that_was_cut_are_not_found_again(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settle(compose(["strategy=vertex_centric", "workers=4", "partition=ldg"]))
+    partition = assign(graph, settings.partition, 4)
+    monkeypatch.setattr(Streaming, "assign_nodes", None)
+    decision = Decision.of(settings, graph, measure(graph, partition))
+    assert len(decision.layouts) > 2
 
 
 def figures(seconds: float | None, memory: int, host_memory: float = 0, words: int = 0) -> dict[str, Any]:
