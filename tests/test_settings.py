@@ -123,6 +123,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "strategy.halo": ["two_hop"],
     "strategy.clusters": COUNT,
     "strategy.clusters_per_batch": COUNT,
+    "strategy.clusters_by": ["metsi", 3],
     "strategy.degrees": ["own"],
     "strategy.sync_every": ["step", *COUNT],
     "strategy.average": ["median"],

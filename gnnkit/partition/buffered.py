@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gnnkit import _core
-from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.graph import Graph, Ids
 from gnnkit.partition.base import NodePartitioner
 from gnnkit.ranges import real, whole
 
@@ -39,9 +39,5 @@ class Buffered(NodePartitioner):
         return super().stream_bytes(num_nodes) + _BYTES * min(self.buffer, num_nodes)
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
-        return self.parts_of(graph.csc, num_parts)
-
-    def parts_of(self, csc: CSC, num_parts: int) -> Ids:  # [num_nodes]
-        """Cuts edges that belong to no `Graph`."""
-        bound = 1 + self.imbalance
+        csc, bound = graph.csc, 1 + self.imbalance
         return _core.buffer_nodes(csc.indptr, csc.indices, num_parts, self.buffer, bound, self.passes)

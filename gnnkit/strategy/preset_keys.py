@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
+from gnnkit import plugins
 from gnnkit.errors import UserError
+from gnnkit.partition import Partitioner
+from gnnkit.partition.buffered import Buffered
 from gnnkit.ranges import MAX_COUNT, one_of, switch, whole
 
 # What a correction wants where the key is not given, and what other keys are then.
@@ -29,6 +33,12 @@ _COUNTS: dict[str, tuple[str, str, int]] = {
     "resplit_every": ("split", "dynamic", 1),
     "correction_steps": ("correction", "llcg", 1),
     "correction_batch_size": ("correction", "llcg", 1024),
+}
+# All keys that only one value of another key reads.
+_READ_WITH: dict[str, tuple[str, str]] = {
+    **{name: (key, value) for name, (key, value, _) in _COUNTS.items()},
+    "clusters_by": ("halo", "cluster"),
+    "control_variates": ("average", "parameters"),
 }
 # A choice, the key that must then have one of some values, and the reason.
 _RULES: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
@@ -55,6 +65,7 @@ class PresetKeys:
     halo: Any
     clusters: Any
     clusters_per_batch: Any
+    clusters_by: Any
     degrees: str
     sync_every: Any
     average: Any
@@ -108,17 +119,27 @@ class PresetKeys:
         """Steps from one synchronisation to the next."""
         return self.num_steps if self.sync_every == "epoch" else int(self.sync_every)
 
+    def cutter(self) -> Partitioner:
+        """Makes the partitioner of clusters.
+
+        Raises `UserError` for one that needs arguments.
+        """
+        if self.clusters_by is None:
+            return Buffered()
+        name = one_of("strategy.clusters_by", self.clusters_by, plugins.names("partition"))
+        cls = plugins.load("partition", name)
+        for key, parameter in inspect.signature(cls).parameters.items():
+            if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                raise UserError(f"strategy.clusters_by={name} wants {key}: choose a partitioner that needs no argument")
+        partitioner: Partitioner = cls()
+        return partitioner
+
     def _check_unread(self) -> None:
         """Raises `UserError` for a key that the other keys make meaningless."""
-        for name, (key, value, _) in _COUNTS.items():
-            if getattr(self, name) is not None and getattr(self, key) != value:
-                given = f"strategy.{name}={getattr(self, name)}"
+        for name, (key, value) in _READ_WITH.items():
+            if (own := getattr(self, name)) is not None and getattr(self, key) != value:
+                given = f"strategy.{name}={str(own).lower() if isinstance(own, bool) else own}"
                 raise UserError(f"{given} is read with strategy.{key}={value} only: leave the key out")
-        if self.control_variates is not None and self.average != "parameters":
-            raise UserError(
-                f"strategy.control_variates={str(self.control_variates).lower()} is read with "
-                "strategy.average=parameters only: leave the key out"
-            )
         if self.chunks is not None and self.covers:
             raise UserError(f"strategy.chunks={self.chunks}: with strategy.correction=coverage a worker has one chunk")
 

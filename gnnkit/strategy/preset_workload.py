@@ -64,6 +64,7 @@ class PresetWorkload(ExecutionStrategy):
         halo: str | None = None,
         clusters: int | None = None,
         clusters_per_batch: int | None = None,
+        clusters_by: str | None = None,
         degrees: str = "global",
         sync_every: int | str | None = None,
         average: str | None = None,
@@ -85,6 +86,8 @@ class PresetWorkload(ExecutionStrategy):
                 one_hop, with coverage "none".
             clusters: Clusters of a worker. None: 32.
             clusters_per_batch: Clusters of a step. None: 4.
+            clusters_by: Name of the partitioner that cuts clusters, with its defaults.
+                None: buffered.
             degrees: "global": of the graph, and a row that sees s of its d in-edges
                 counts each d/s times. "local": the share is a graph of its own.
             sync_every: Steps from one synchronisation to the next, or "epoch". None:
@@ -109,6 +112,7 @@ class PresetWorkload(ExecutionStrategy):
             halo,
             clusters,
             clusters_per_batch,
+            clusters_by,
             degrees,
             sync_every,
             average,
@@ -122,10 +126,11 @@ class PresetWorkload(ExecutionStrategy):
             exchange_every,
         )
         self.exchange = _exchange(exchange, exchange_every)
+        self.cutter = keys.cutter()
         ours = type(self).workload is PresetWorkload.workload
         if not ours:
             covers = correction if correction == "coverage" else None
-            clusters_too = {"clusters": clusters, "clusters_per_batch": clusters_per_batch}
+            clusters_too = {"clusters": clusters, "clusters_per_batch": clusters_per_batch, "clusters_by": clusters_by}
             _refuse({"halo": halo, **clusters_too, "correction": covers, "exchange_every": exchange_every})
         whole_share = keys.halo != "cluster" and correction == "none" and exchange_every is None
         llcg, alone = correction == "llcg", keys.average == "parameters"
@@ -235,7 +240,9 @@ class PresetWorkload(ExecutionStrategy):
         if keys.covers:
             return Covered(self.reader, self.worker.owner, every=keys.resplit_every)
         if keys.halo == "cluster":
-            return Clusters(self.reader, nodes, clusters=keys.clusters, per_batch=keys.clusters_per_batch)
+            return Clusters(
+                self.reader, nodes, clusters=keys.clusters, per_batch=keys.clusters_per_batch, cutter=self.cutter
+            )
         return OneShare(
             self.reader, nodes, in_neighbours(self.reader.graph.csc, nodes) if keys.halo == "one_hop" else None
         )

@@ -34,6 +34,17 @@ class Share:
         rest = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
         return cls(induced(graph.csc, np.concatenate([nodes[trains], *rest])), int(trains.sum()))
 
+    def graph(self, whole: Graph) -> Graph:
+        """Makes a graph of the share, without features, for partitioners.
+
+        Args:
+            whole: The graph that the share is of.
+        """
+        block, nodes = self.block, self.block.src_nodes
+        coordinates = None if whole.coordinates is None else whole.coordinates[nodes]
+        none = np.empty((len(nodes), 0), np.float32)
+        return Graph(CSC(block.indptr, block.indices), none, whole.labels[nodes], whole.split[nodes], None, coordinates)
+
     def part(self, chosen: Ids) -> Share:
         """Takes the nodes at positions [k], ascending, with the edges between these."""
         block = self.block

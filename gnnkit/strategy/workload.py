@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import BlockLayers, Pool, Rows, Tally
-from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph import Graph, Ids, Split
 from gnnkit.kernels.dropout import derive
-from gnnkit.partition.buffered import Buffered
+from gnnkit.partition import Grid, Partitioner
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.coverage import partner, weigh
 from gnnkit.strategy.share import HeldShare, Inputs, Share
@@ -114,12 +114,12 @@ class OneShare(Workload):
 class Clusters(Workload):
     """Some clusters of the share in each step, with the edges in between.
 
-    Cluster-GCN (Chiang et al., KDD 2019). `Buffered` cuts the share into clusters with
-    few edges between these. An epoch reads each cluster once, in an order that follows
-    from seed, epoch and rank.
+    Cluster-GCN (Chiang et al., KDD 2019). A partitioner cuts the share into clusters.
+    An epoch reads each cluster once, in an order that follows from seed, epoch and
+    rank.
     """
 
-    def __init__(self, reader: Reader, nodes: Ids, *, clusters: int, per_batch: int) -> None:
+    def __init__(self, reader: Reader, nodes: Ids, *, clusters: int, per_batch: int, cutter: Partitioner) -> None:
         """Builds the share, of which batches are cut. Collective.
 
         Args:
@@ -127,13 +127,13 @@ class Clusters(Workload):
             nodes: [num_own] nodes of this rank, ascending.
             clusters: Clusters of each rank.
             per_batch: Clusters of a batch.
+            cutter: Cuts the share, as a graph without features.
         """
         comm = reader.worker.comm
         self._reader, self._clusters, self._per_batch = reader, clusters, per_batch
         self.num_steps = -(-clusters // per_batch)
         self._share = Share.of(reader.graph, nodes)
-        block = self._share.block
-        self._cluster = Buffered().parts_of(CSC(block.indptr, block.indices), clusters)  # [num_own]
+        self._cluster = cutter.assign(self._share.graph(reader.graph), Grid(clusters, 1, 1)).node_rank  # [num_own]
         own = np.bincount(self._cluster[: self._share.num_seeds], minlength=clusters)
         counts = torch.zeros(comm.world_size, clusters, dtype=torch.int64, device=comm.device)
         counts[comm.rank] = torch.from_numpy(own)

@@ -64,6 +64,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "clusters": CLUSTERS,
     "clusters by two": {**CLUSTERS, "sync_every": 2},
     "clusters of their own": {**CLUSTERS, "degrees": "local"},
+    "clusters by ldg": {**CLUSTERS, "clusters_by": "ldg"},
     "accumulated": {"sync_every": 3},
     "parameters": {"average": "parameters", "sync_every": 2},
     "llcg": {**LLCG, "sync_every": 2},
@@ -269,6 +270,40 @@ def test_a_batch_of_clusters_is_the_subgraph_of_the_chosen_clusters() -> None:
 
     seen = np.concatenate(Threads.run(check, 3))
     assert sorted(seen.tolist()) == np.repeat(np.flatnonzero(GRAPH.split == Split.TRAIN), 2).tolist()
+
+
+OWN_CUT = """
+from gnnkit.partition import NodePartitioner
+
+
+class ByLabel(NodePartitioner):
+    def assign_nodes(self, graph, num_parts):
+        return graph.labels % num_parts
+"""
+
+
+@pytest.mark.parametrize("name", [None, "metis", "ldg", "by_label"])
+def test_a_partitioner_of_any_package_cuts_the_clusters(name: str | None, install: Callable[..., Path]) -> None:
+    """On a graph of 12 components, which a good cut leaves whole."""
+    install("own-cut", {"gnnkit.partition": {"by_label": "own_cut:ByLabel"}}, {"own_cut.py": OWN_CUT})
+    component = np.arange(48) // 4
+    csc = CSC.from_edges(*np.nonzero(component[:, None] == component), 48)
+    graph = Graph(csc, GRAPH.features, GRAPH.labels, GRAPH.split)
+    owner = (np.arange(48) // 24).astype(np.int32)
+
+    def check(comm: Communicator) -> list[Ids]:
+        keys = {"halo": "cluster", "clusters": 3, "clusters_per_batch": 1, "clusters_by": name}
+        strategy = PresetWorkload(**keys)
+        strategy.setup(worker(comm, strategy, graph, owner), make_model())
+        return [batch.adjacencies[0].src_nodes.numpy() for batch in strategy.batches(0)]  # type: ignore[attr-defined]
+
+    for rank, batches in enumerate(Threads.run(check, 2)):
+        assert sorted(np.concatenate(batches).tolist()) == np.flatnonzero(owner == rank).tolist()
+        for nodes in batches:
+            if name == "by_label":
+                assert len(np.unique(graph.labels[nodes] % 3)) <= 1
+            elif name != "ldg":  # places nodes one by one
+                assert set(np.bincount(component[nodes], minlength=12)) <= {0, 4}
 
 
 def alone(model: nn.Module, nodes: Ids) -> Tensor:  # [num_nodes, num_classes]
@@ -673,6 +708,12 @@ def test_what_depends_on_workers_has_no_reference_on_one_rank() -> None:
         ({"sync_every": "step"}, r"^strategy\.sync_every=step must be epoch or a whole number"),
         ({"sync_every": 0}, r"^strategy\.sync_every=0 must be epoch or a whole number from 1"),
         ({"clusters": 4}, r"^strategy\.clusters=4 is read with strategy\.halo=cluster only: leave the key out"),
+        ({"clusters_by": "ldg"}, r"^strategy\.clusters_by=ldg is read with strategy\.halo=cluster only: leave the key"),
+        ({"halo": "cluster", "clusters_by": "lgd"}, r"^strategy\.clusters_by=lgd is not known: did you mean ldg\?"),
+        (
+            {"halo": "cluster", "clusters_by": "stored"},
+            r"^strategy\.clusters_by=stored wants path: choose a partitioner",
+        ),
         ({"chunks": 4}, r"^strategy\.chunks=4 is read with strategy\.split=dynamic only"),
         ({"chunks": 4, **COVERAGE}, r"^strategy\.chunks=4: with strategy\.correction=coverage a worker has one chunk"),
         ({"correction_steps": 4}, r"^strategy\.correction_steps=4 is read with strategy\.correction=llcg only"),
