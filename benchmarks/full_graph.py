@@ -3,6 +3,7 @@
     uv run python benchmarks/full_graph.py --dgl ENV/bin/python --data DATA.npz
     uv run python benchmarks/full_graph.py --nodes 2e4 --edges 4e5 --threads 1
     uv run python benchmarks/full_graph.py --jobs
+    uv run python benchmarks/full_graph.py --doors --models gcn --threads 1
 
 GCN, GraphSAGE with the mean, GIN with one hidden layer in each perceptron, and GAT with
 8 heads: 3 layers, 128 columns after each but the last, Adam, no dropout. The loss reads
@@ -12,16 +13,20 @@ classes. `--data` adds graphs that dataset=npz reads.
 DGL's environment is the one that `benchmarks/step.py` names. PyG is of this
 environment. Each contender is a process. `gnnkit` computes what the only rank of
 `strategy=vertex_centric` computes, on the same allocator, without Lightning's loop.
-`tuned` sets the allocator by environment. Epochs go by turns, and the fastest one of
-each counts. The ratio is to gnnkit. A contender that dies, or whose rows of messages
-would not fit the memory, is left out with a line. The shares are of an epoch of gnnkit whose calls
-are watched: products of dense matrices in torch, the core's aggregation, the exchange,
-and all else.
+`tuned` sets the allocator by environment, and `large pages` asks torch for pages of
+2 MiB too. Epochs go by turns, and the fastest one of each counts. The ratio is to
+gnnkit. A contender that dies, or whose rows of messages would not fit the memory, is
+left out with a line. The shares are of an epoch of gnnkit whose calls are watched:
+products of dense matrices in torch, the core's aggregation, the exchange, and all else.
 
 `--jobs` runs whole jobs on `sbm` instead. `drawn` has ids at random and contiguous
 parts. `metis` has ids in METIS's order and METIS's parts. Words are those that the
 busiest rank receives in an epoch, and bytes those that it sends. The last table has the
 model of CAGNET (Tripathy et al., SC 2020), 2 layers on 2 ranks.
+
+`--doors` runs one and the same job by turns: by command, from Python, from Python where
+torch has made arrays before, as in a notebook, by torchrun, as a sweep, and by command
+without large pages. It prints the seconds of an epoch.
 """
 
 from __future__ import annotations
@@ -36,12 +41,12 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from step import MILLISECONDS, OURS, TUNED, Contender, by_turns, start
+from step import LARGE_PAGES, MILLISECONDS, OURS, TUNED, Contender, by_turns, start
 
 from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.synthetic import Synthetic
@@ -56,6 +61,7 @@ CONTENDERS = [
     Contender("gnnkit, bfloat16", "gnnkit", "epoch, bfloat16", OURS),
     Contender("DGL", "dgl", "epoch"),
     Contender("DGL, tuned", "dgl", "epoch", TUNED),
+    Contender("DGL, large pages", "dgl", "epoch", LARGE_PAGES),
     Contender("PyG", "pyg", "epoch"),
     Contender("PyG, tuned", "pyg", "epoch", TUNED),
 ]
@@ -171,6 +177,15 @@ def spelt(epochs: Sequence[Mapping[str, float]]) -> str:
 
 
 @dataclass(frozen=True)
+class Door:
+    """A way to start a job."""
+
+    words: tuple[str, ...]  # of the command, before the keys
+    output: str = "output"  # key of the run folder
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Measured:
     """The figures of a job."""
 
@@ -183,8 +198,41 @@ class Measured:
         return f"{self.seconds:9.3f} {self.exchange:9.3f} {self.words / 1e6:9.3f} {self.num_bytes / 1e6:9.3f}"
 
 
-def run_job(options: argparse.Namespace, data: Path, partition: str, workers: int, *keys: str) -> Measured:
-    """Runs a whole job, and prints a line.
+TRAIN = "import sys, gnnkit; gnnkit.train(overrides=sys.argv[1:])"
+COMMAND = ("-m", "gnnkit")
+DOORS: dict[str, Door] = {
+    "command": Door(COMMAND),
+    "from Python": Door(("-c", TRAIN)),
+    "from Python, after torch": Door(("-c", f"import torch; torch.ones(1 << 20); {TRAIN}")),
+    "torchrun": Door(("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", *COMMAND)),
+    "sweep": Door((*COMMAND, "-m"), "hydra.sweep.dir"),
+    "command, small pages": Door(COMMAND, environment={"THP_MEM_ALLOC_ENABLE": "0"}),
+}
+
+
+def run_doors(options: argparse.Namespace, folder: Path) -> None:
+    """Prints the seconds of an epoch by every way to start a job."""
+    write_npz(folder / "drawn.npz", drawn("rmat", options))
+    for model in options.models:
+        for threads in options.threads:
+            found: dict[str, list[float]] = {name: [] for name in DOORS}
+            for _ in range(options.rounds):
+                for name, door in DOORS.items():
+                    keys = (*overrides(model), f"threads={threads}")
+                    found[name].append(
+                        run_job(options, folder / "drawn.npz", "contiguous", 1, *keys, door=door).seconds
+                    )
+            print(f"\n{model}, {threads} threads; seconds an epoch, median and range of {options.rounds} runs")
+            ours = statistics.median(found["command"])
+            for name, seconds in found.items():
+                middle, spread = statistics.median(seconds), f"{min(seconds):.3f} to {max(seconds):.3f}"
+                print(f"  {name:26} {middle:8.3f} {spread:>16} {middle / ours:7.2f}x", flush=True)
+
+
+def run_job(
+    options: argparse.Namespace, data: Path, partition: str, workers: int, *keys: str, door: Door = DOORS["command"]
+) -> Measured:
+    """Runs a whole job.
 
     Args:
         options: Of the command line.
@@ -192,17 +240,20 @@ def run_job(options: argparse.Namespace, data: Path, partition: str, workers: in
         partition: contiguous or metis.
         workers: Number of ranks.
         *keys: The model's and other keys.
+        door: The way to start the job. Default: by command.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            *("strategy=vertex_centric", f"workers={workers}", f"partition={partition}", f"output={folder}/run"),
+            *("strategy=vertex_centric", f"workers={workers}", f"partition={partition}", f"{door.output}={folder}/run"),
             *("dataset=npz", f"dataset.root={data}", f"trainer.max_epochs={options.job_epochs}"),
             *(f"trainer.check_val_every_n_epoch={options.job_epochs}", "trainer.checkpoint=false"),
             *("trainer.progress_bar=false", *keys),
         ]
-        subprocess.run([sys.executable, "-m", "gnnkit", *command], check=True, stdout=subprocess.DEVNULL)
-        result = json.loads((Path(folder) / "run/result.json").read_text())
-        states = map(json.loads, (Path(folder) / "run/workers.jsonl").read_text().splitlines())
+        environment = {**os.environ, **door.environment}
+        subprocess.run([sys.executable, *door.words, *command], check=True, stdout=subprocess.DEVNULL, env=environment)
+        (found,) = Path(folder).rglob("result.json")
+        result = json.loads(found.read_text())
+        states = map(json.loads, (found.parent / "workers.jsonl").read_text().splitlines())
         longest: dict[int, float] = defaultdict(float)
         for state in states:
             longest[state["epoch"]] = max(longest[state["epoch"]], state["seconds_exchange"])
@@ -249,12 +300,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1, help="of a round")
     parser.add_argument("--only", default="", metavar="TEXT", help="peers whose name has it")
     parser.add_argument("--jobs", action="store_true", help="whole jobs instead")
+    parser.add_argument("--doors", action="store_true", help="a job by every way to start one instead")
     parser.add_argument("--job-epochs", type=int, default=8)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        if options.jobs:
-            run_jobs(options, folder)
+        if options.jobs or options.doors:
+            (run_jobs if options.jobs else run_doors)(options, folder)
             return
         graphs: dict[str, Any] = {kind: lambda kind=kind: drawn(kind, options) for kind in options.kinds}
         graphs |= {path.stem: lambda path=path: Npz(str(path)).load() for path in options.data}
