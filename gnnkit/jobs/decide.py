@@ -214,7 +214,7 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
                 else f"whose ranks take {_memory(foreseen, name, room)}"
             )
             why = f"strategy={FULL}, {fits}; {why}".removesuffix("; ")
-        decided = {"why": f"{_TAKES}{why}", "layouts": foreseen.layouts}
+        decided = {"why": f"{_TAKES}{why}", "layouts": foreseen.layouts, "chosen": name}
         found = replace(with_partition(full, named[name]), decided=decided)
         return _Decision(found, foreseen.layouts[name].get("seconds"), foreseen.num_edges)
     smallest = min(foreseen.layouts, key=lambda each: foreseen.layouts[each]["host_memory"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,7 @@ from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.watch.channel import LEADER
-from gnnkit.watch.watch import Watch
+from gnnkit.watch.watch import Watch, WorkerState
 
 if TYPE_CHECKING:  # programs have figures too, and run without Lightning
     from gnnkit.training.finite import Guard
@@ -171,8 +171,31 @@ def of_training(
         "num_parameters": _num_parameters(module),
         "device": device_name(worker.device),
         "phases": dict(job.prepared.seconds) | observer.seconds,
+        **_foreseen(job.settings.predicted, watch.states, statistics.median(seconds[1:]) if seconds[1:] else None),
         **circumstances(job),
         **by_class(scores.details, job.prepared.class_names),
+    }
+
+
+def _foreseen(
+    predicted: Mapping[str, Any] | None, states: Sequence[WorkerState], seconds: float | None
+) -> dict[str, Any]:
+    """Returns what the leader predicted, and what came. None: nothing was predicted.
+
+    Args:
+        predicted: Figures of the chosen layout.
+        states: Of all workers, after the last step.
+        seconds: Of an epoch after the first, median. None: there was no other.
+    """
+    if predicted is None:
+        return {"predicted": None, "measured": None}
+    # The first step also sends what later ones keep.
+    sent = None if seconds is None else max(state.bytes_sent for state in states)
+    told = {"seconds_per_epoch": predicted["seconds"], "memory": predicted["memory"]}
+    came = {"seconds_per_epoch": seconds, "memory": max((state.memory for state in states), default=None)}
+    return {
+        "predicted": told | {"bytes_sent": predicted["bytes_sent"]["max"]},
+        "measured": came | {"bytes_sent": sent},
     }
 
 

@@ -50,6 +50,11 @@ _LAYOUT = {  # columns of the table, and where a layout has the figure
     "predicted s an epoch": ("seconds",),
     "predicted MiB a rank": ("memory",),
 }
+_FORESEEN = {  # figures of `predicted` and `measured`, for people
+    "seconds_per_epoch": "seconds an epoch",
+    "memory": "bytes of the largest rank",
+    "bytes_sent": "bytes that the busiest rank sends in a step",
+}
 _HEADLINE = (("seconds_total", "s in all"), ("seconds_per_epoch", "s an epoch"), ("epochs", "epochs"))
 
 
@@ -91,7 +96,7 @@ def _content(run: Run) -> tuple[list[Markup], list[Figure]]:
     figures = [figure for _, _, drawn in sections for figure in drawn]
     more = {
         "learning": [],
-        "time": [_phases(run), _stragglers(run), _restarted(run)],
+        "time": [_phases(run), _foreseen(run), _stragglers(run), _restarted(run)],
         "partition": [_balance(run)],
     }
     tables = {"learning": [_classes(run)], "partition": [_layouts(run), _rebalanced(run)]}
@@ -230,6 +235,21 @@ def _phases(run: Run) -> Markup:
     phases = run.result.get("phases")
     rows = [(name, f"{number(value):.2f} s") for name, value in _items(phases) if number(value) is not None]
     return joined([element("h3", "Phases of the run"), table([], rows)]) if rows else Markup()
+
+
+def _foreseen(run: Run) -> Markup:
+    """Shows what the leader predicted beside what came."""
+    told, came = run.result.get("predicted"), run.result.get("measured")
+    if not isinstance(told, Mapping) or not isinstance(came, Mapping):
+        return Markup()
+    rows = [(title, *_both(number(told.get(name)), number(came.get(name)))) for name, title in _FORESEEN.items()]
+    return joined([element("h3", "Predicted and measured"), table(["", "predicted", "measured", "difference"], rows)])
+
+
+def _both(told: float | None, came: float | None) -> tuple[str, str, str]:
+    """Spells a prediction, what came, and the difference as a share of what came."""
+    share = "" if told is None or not came else f"{told / came - 1:+.0%}"
+    return "" if told is None else spelt(told), "" if came is None else spelt(came), share
 
 
 def _stragglers(run: Run) -> Markup:

@@ -83,7 +83,8 @@ class Settings:
     runs: tuple[str, ...] = ()  # of job=report: the run folders
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
     read_otherwise: tuple[str, ...] = ()  # lines on keys by which `dataset` is read otherwise than that of `checkpoint`
-    decided: Mapping[str, Any] | None = None  # the leader's decision for `auto`: why, and figures of each layout
+    # The leader's decision for `auto`: why, figures of each layout, and the chosen one.
+    decided: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.companions and not self.job.trains:
@@ -187,6 +188,13 @@ class Settings:
     def servers(self) -> int:
         """Number of ranks beyond the workers, which serve the synchronisation."""
         return servers_of(self.sync.arguments)
+
+    @property
+    def predicted(self) -> Mapping[str, Any] | None:
+        """What the leader predicts of the layout that it chose. None: nothing."""
+        decided = self.decided or {}
+        found: Mapping[str, Any] = decided["layouts"][decided["chosen"]] if "chosen" in decided else {}
+        return found if "seconds" in found else None
 
     @property
     def world_size(self) -> int:

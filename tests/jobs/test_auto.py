@@ -176,6 +176,13 @@ def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
     assert again["grid"] == found["grid"]
     assert again["words_gathered"] == found["words_gathered"]
     assert np.array_equal(*(np.load(tmp_path / run / "predictions.npy") for run in ("auto", "named")))
+    predicted, measured = found["predicted"], found["measured"]
+    assert predicted.keys() == measured.keys()
+    assert predicted["seconds_per_epoch"] == min(each["seconds"] for each in decision["layouts"].values())
+    assert predicted["bytes_sent"] == measured["bytes_sent"] > 0
+    assert measured["seconds_per_epoch"] == found["seconds_per_epoch"]
+    assert 0.5 < predicted["memory"] / measured["memory"] < 2
+    assert again["predicted"] is again["measured"] is None
 
 
 @pytest.mark.slow
@@ -191,6 +198,9 @@ def test_a_resumed_run_takes_the_decision_of_its_checkpoint(
     monkeypatch.setattr(decide, "_decide", refuse)
     trainer = {"max_epochs": 2, "resume": str(tmp_path / "first")}
     again = gnnkit.train(graph, strategy="auto", **chosen | {"folder": tmp_path / "second"}, trainer=trainer)
+    assert first["measured"]["memory"] > 0
+    assert (first["measured"]["seconds_per_epoch"], first["measured"]["bytes_sent"]) == (None, None)  # of one epoch
+    assert again["predicted"] is again["measured"] is None
     assert (again["nodes"], again["grid"], again["strategy"]) == (first["nodes"], first["grid"], first["strategy"])
     assert "as decided in the run of" in again["why"]
     assert stored(tmp_path / "first") == stored(tmp_path / "second")
@@ -211,6 +221,7 @@ def test_a_graph_that_fits_is_trained_as_a_whole(graph: Graph, tmp_path: Path) -
     found = gnnkit.train(graph, partition="2d", folder=tmp_path / "run", **QUICK)  # auto is the default
     assert (found["strategy"], found["nodes"], found["sampler"]) == ("vertex_centric", "contiguous", None)
     assert found["why"].startswith("the leader takes strategy=vertex_centric, whose ranks take ")
+    assert found["predicted"]["bytes_sent"] == found["measured"]["bytes_sent"]
 
 
 @pytest.mark.slow

@@ -241,6 +241,18 @@ def test_the_layouts_of_the_leader_are_a_table(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_predicted_stands_beside_what_came(tmp_path: Path) -> None:
+    figures = ("seconds_per_epoch", "memory", "bytes_sent")
+    told, came = (dict(zip(figures, values, strict=True)) for values in ((0.2, 900, 50), (0.25, 1000, None)))
+    folder = run_folder(tmp_path / "auto", predicted=told, measured=came)
+    text = write(read_run(folder), folder).read_text(encoding="utf-8")
+    listed = text.split("Predicted and measured")[1].split("</table>")[0]
+    cells = ["0.2", "0.25", "-20%", "900", "1,000", "-10%", "50", "", ""]
+    assert re.findall(r'class="number">([^<]*)</td>', listed) == cells
+    named = run_folder(tmp_path / "named")
+    assert "Predicted and measured" not in write(read_run(named), named).read_text(encoding="utf-8")
+
+
 def test_suggestions_follow_from_the_figures(tmp_path: Path) -> None:
     def said(name: str, **result: Any) -> str:
         return "\n".join(suggestions(read_run(run_folder(tmp_path / name, num_ranks=1, **result))))
