@@ -89,6 +89,8 @@ class JointSample(ExecutionStrategy):
         self.supports: tuple[Ability, ...] = (EdgeTask("all"), LearnedInputs(but=None if cooperative else _BY_COLUMNS))
         if cooperative:
             self.supports += (SparseRows(), GatheredRows(), RowsOnDisk(), JoinedLayers(by_owners=True))
+        else:
+            self.supports += (SparseRows(but="fetches dense rows" if owned else None),)
 
     def costs(self) -> str:
         return lost("joint_sample", "strategy=joint_sample", "a batch reads some of the edges")
