@@ -50,6 +50,7 @@ LAYERS = [
     "storage",
     "rows",
     "spans",
+    "measured",
     "graph",
     "partition",
     "sampler",

@@ -7,7 +7,6 @@ the other.
 
 from gnnkit.exchange.base import ForwardPasses as ForwardPasses
 from gnnkit.exchange.base import RowExchange as RowExchange
-from gnnkit.exchange.base import told as told
 from gnnkit.exchange.codecs import Codec as Codec
 from gnnkit.exchange.exact import Exact as Exact
 from gnnkit.exchange.quantized import codec as codec

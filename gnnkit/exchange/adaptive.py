@@ -12,6 +12,7 @@ from torch import Tensor
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.schedule import ForwardPass, Schedule
 from gnnkit.exchange.wire import Transfer
+from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, real, whole
 
 
@@ -31,6 +32,9 @@ class Adaptive(RowExchange):
         """
         self.variation = real("exchange.variation", variation, 0)
         self.max_age = whole("exchange.max_age", max_age, 1, MAX_COUNT)
+
+    def costs(self) -> str:
+        return lost("adaptive", "exchange=adaptive", "blocks that hardly changed do not travel")
 
     def schedule(self) -> Schedule:
         return AdaptiveRows(self.variation, self.max_age)

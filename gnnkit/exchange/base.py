@@ -41,7 +41,13 @@ class RowExchange:
     keeps_state: bool = False  # whether the schedule keeps rows from one epoch to the next
     needs_in_edges: bool = False  # whether a rank must hold every in-edge of the nodes that the rank owns
     every_epoch: bool = False  # whether rows follow from an exchange in every epoch
-    costs: str = ""  # points of accuracy that this lost in measurements, which the run tells: "0 to 7 ...". "": few
+
+    def costs(self) -> str:
+        """Says in a line what this has lost in measurements, which the run tells.
+
+        "" where nothing is to be said.
+        """
+        return ""
 
     def schedule(self) -> Schedule | None:
         """Makes the schedule of a run. None: all rows come at once."""
@@ -76,13 +82,6 @@ class RowExchange:
         return _Both(self, other)
 
 
-def told(exchange: RowExchange) -> str:
-    """Returns the line that a run begins with: what the exchange costs, or ""."""
-    if not exchange.costs:
-        return ""
-    return f"exchange={exchange.name}: {exchange.costs}, exchange=exact lost none (benchmarks/variants.md)"
-
-
 class _Both(RowExchange):
     """The schedule of one exchange, and the codec of another."""
 
@@ -91,11 +90,13 @@ class _Both(RowExchange):
         self.keeps_state = one.keeps_state or other.keeps_state
         self.needs_in_edges = one.needs_in_edges or other.needs_in_edges
         self.every_epoch = one.every_epoch or other.every_epoch
-        self.costs = one.costs or other.costs
         schedules = [part.schedule() is not None for part in self._parts]
         codecs = [part.codec() is not None for part in self._parts]
         if one.exact or other.exact or all(schedules) or all(codecs):
             raise UserError(f"exchange={self.name} must join the schedule of one exchange with the codec of another")
+
+    def costs(self) -> str:
+        return "\n".join(filter(None, (part.costs() for part in self._parts)))
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.codecs import Codec
 from gnnkit.kernels.dropout import uniform
+from gnnkit.measured import lost
 from gnnkit.ranges import one_of
 
 _META = 8  # bytes of a row's minimum and scale
@@ -19,6 +20,9 @@ class Quantized(RowExchange):
     def __init__(self, bits: int = 8) -> None:
         """Checks the number of bits: 32, 16, 8, 4 or 2."""
         self.bits: int = one_of("exchange.bits", bits, (32, 16, 8, 4, 2))
+
+    def costs(self) -> str:
+        return lost(f"quantized, {self.bits} bits", "exchange=quantized", f"numbers of rows have {self.bits} bits")
 
     def codec(self) -> Codec | None:
         return codec(self.bits)

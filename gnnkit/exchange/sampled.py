@@ -12,6 +12,7 @@ from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.schedule import ForwardPass, Operation, Schedule
 from gnnkit.exchange.wire import Transfer
 from gnnkit.kernels.dropout import derive, subset
+from gnnkit.measured import lost
 from gnnkit.ranges import real
 
 _WHY: dict[Operation, str] = {
@@ -29,13 +30,13 @@ class Sampled(RowExchange):
 
     needs_in_edges = True
     every_epoch = True
-    costs = "some rows are left out. In 100 epochs a share of 0.1 lost 0 to 7 points of accuracy on four graphs"
 
     def __init__(self, keep: float = 0.1) -> None:
         """Checks the share of the boundary rows that travels, in [0, 1]. 1 is exact."""
         self.keep = real("exchange.keep", keep, 0, 1)
-        if self.keep == 1:
-            self.costs = ""
+
+    def costs(self) -> str:
+        return lost("sampled, keep 0.1", "exchange=sampled", "some rows are left out") if self.keep < 1 else ""
 
     def schedule(self) -> Schedule:
         return SampledRows(self.keep)

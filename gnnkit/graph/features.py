@@ -99,6 +99,16 @@ class SparseFeatures:
         """Puts columns into another order, `order[0]` first. Each stands once."""
         return SparseFeatures(replace(self.csr, indices=np.argsort(order)[self.csr.indices].astype(np.int32)))
 
+    def within(self, columns: slice) -> SparseFeatures:
+        """Keeps the numbers in columns `columns.start` up to `columns.stop`.
+
+        The shape stays, and the other columns are 0.
+        """
+        csr = self.csr
+        inside = (csr.indices >= columns.start) & (csr.indices < columns.stop)
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside)])[csr.indptr]
+        return SparseFeatures(CSC(indptr, csr.indices[inside], self.values[inside], csr.num_sources))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]
         """Returns the dense rows. Raises `UserError` for more than memory holds."""
         try:

@@ -220,7 +220,7 @@ def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[
     if worker.comm.world_size > 1:
         if module.strategy.on_one_rank(worker.comm.world_size, worker.sampler) is None:
             reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
-        if costs := module.strategy.costs():
+        for costs in filter(None, (module.strategy.costs(), sync.costs())):
             print(costs, file=sys.stderr, flush=True)
         if not sync.exact:
             reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")

@@ -12,6 +12,7 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
+from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.remote.fetched import OwnedRows
 from gnnkit.remote.frontier import check_sampler
@@ -114,6 +115,9 @@ class IndividualSample(ExecutionStrategy):
             EdgeTask("all", but=None if plain else _COST_OF_NODES),
             MovableSeeds(but=None if plain and not fetches else _DIVIDED),
         )
+
+    def costs(self) -> str:
+        return lost("individual_sample", "strategy=individual_sample", "a batch reads some of the edges")
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from gnnkit.engine import Tally
+from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.remote.frontier import COOPERATIVE, PARTITIONED, check_sampler
 from gnnkit.sampler import Sampler
@@ -88,6 +89,11 @@ class JointSample(ExecutionStrategy):
         self.supports: tuple[Ability, ...] = (EdgeTask("all"), LearnedInputs(but=None if cooperative else _BY_COLUMNS))
         if cooperative:
             self.supports += (SparseRows(), GatheredRows(), RowsOnDisk(), JoinedLayers(by_owners=True))
+        else:
+            self.supports += (SparseRows(but="fetches dense rows" if owned else None),)
+
+    def costs(self) -> str:
+        return lost("joint_sample", "strategy=joint_sample", "a batch reads some of the edges")
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):

@@ -110,6 +110,26 @@ class PresetKeys:
         return self.correction == "coverage"
 
     @property
+    def measured(self) -> tuple[str, str, str]:
+        """The nearest row of `gnnkit.measured`, the key that chooses it, what lacks."""
+        without = self.halo == "none"
+        alone = self.average == "parameters"
+        cut, drift = "edges between shares are missing", "workers step alone between two means"
+        ways = (
+            (self.covers, "preset, coverage", "correction=coverage", "a step sees two workers' nodes"),
+            (self.correction == "llcg", "preset, llcg", "correction=llcg", drift),
+            (self.halo == "cluster", "preset, clusters", "halo=cluster", "a step lacks the edges to other clusters"),
+            (alone and not self.control_variates, "preset, psgd-pa", "control_variates=false", drift),
+            (alone and without, "preset, averaged, no halo", "average=parameters", f"{cut}, {drift}"),
+            (alone, "preset, averaged", "average=parameters", drift),
+            (without, "preset, no halo", "halo=none", cut),
+            ((self.exchange_every or 1) > 1, "preset, rows every 10 epochs", "exchange_every", "rows are late"),
+            (True, "preset", "name=preset_workload", cut),
+        )
+        row, key, why = next(each for holds, *each in ways if holds)
+        return row, f"strategy.{key}", why
+
+    @property
     def num_steps(self) -> int:
         """Steps of an epoch, without correcting ones."""
         return -(-self.clusters // self.clusters_per_batch) if self.halo == "cluster" else 1

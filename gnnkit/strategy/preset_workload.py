@@ -13,9 +13,10 @@ from torch import nn
 
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
-from gnnkit.exchange import Exact, RowExchange, told
+from gnnkit.exchange import Exact, RowExchange
 from gnnkit.graph import Ids
 from gnnkit.kernels.dropout import derive
+from gnnkit.measured import lost
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import Ability, EdgeTask, JoinedLayers, LearnedInputs, Reads, SparseRows, Steps
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker
@@ -29,14 +30,6 @@ from gnnkit.strategy.workload import Clusters, Covered, OneShare, Reader, Worklo
 
 _ROWS_OF_SHARE = (
     "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
-)
-_COVERAGE = (
-    "strategy.correction=coverage: a step sees two workers' nodes. In 100 epochs this lost 0 to 4 points of accuracy on "
-    "four graphs, strategy.correction=none with strategy.halo=one_hop lost 0 to 2 (benchmarks/variants.md)"
-)
-_CLUSTERS = (
-    "strategy.halo=cluster: a step lacks the edges to other clusters. In 100 epochs this lost 0 to 3 points of accuracy "
-    "on three graphs, and 6 where most edges are cut. strategy.halo=one_hop lost 0 to 2 (benchmarks/variants.md)"
 )
 _OTHER_EDGES = (  # where edges are predicted
     "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an epoch does "
@@ -156,9 +149,7 @@ class PresetWorkload(ExecutionStrategy):
         return f"strategy.{'average=gradients' if self.keys.control_variates else 'control_variates=true'}"
 
     def costs(self) -> str:
-        if self.keys.covers:
-            return _COVERAGE
-        return _CLUSTERS if self.keys.halo == "cluster" else told(self.exchange)
+        return "\n".join(filter(None, (lost(*self.keys.measured), self.exchange.costs())))
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         sees_all = world_size == 2 if self.keys.covers else self.keys.exchange_every == 1 and self.exchange.exact

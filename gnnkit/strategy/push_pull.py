@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gnnkit.engine import Adjacency, BlockAdjacency, Tally
+from gnnkit.engine import Adjacency, BlockAdjacency, Rows, Tally
 from gnnkit.engine.block import LayerValues
 from gnnkit.engine.columns import ColumnAdjacency, joined, packed, to_blocks, unpacked
 from gnnkit.errors import UserError
 from gnnkit.exchange.route import Peers, Route, from_all
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.wire import Wire
-from gnnkit.graph import Block, Floats
+from gnnkit.graph import Block, Floats, SparseFeatures
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.traffic import column_shares
 from gnnkit.remote import TableFeatures
@@ -40,20 +40,25 @@ class Columns:
     columns to the rank (P3: Gandhi and Iyer, OSDI 2021).
     """
 
-    def __init__(self, worker: Worker, table: Floats, columns: slice, tally: Tally) -> None:
+    def __init__(
+        self, worker: Worker, model: nn.Module, table: Floats | SparseFeatures, columns: slice, tally: Tally
+    ) -> None:
         """Keeps the columns.
 
         Args:
             worker: This rank.
-            table: [num_nodes, columns of this rank] features.
+            model: Reads the rows.
+            table: [num_nodes, columns of this rank] features. Sparse ones have all
+                columns, with the numbers of this rank's columns alone.
             columns: Columns of the input that this rank holds.
             tally: Counts the rows moved.
         """
+        self._model = model
         self._comm, self._tally, self._columns = worker.comm, tally, columns
         self._plane = Peers(Wire(worker.comm, range(worker.comm.world_size), tally), Passes())
         self._features = TableFeatures(table, None, worker.dtype, worker.device)
 
-    def inputs(self, blocks: Sequence[Block], layers: LayerValues, key: int) -> tuple[Tensor, Sequence[Adjacency]]:
+    def inputs(self, blocks: Sequence[Block], layers: LayerValues, key: int) -> tuple[Rows, Sequence[Adjacency]]:
         """Returns the rows of the first layer's sources, and an adjacency by layer.
 
         Collective.
@@ -70,7 +75,7 @@ class Columns:
         block = joined(firsts)
         adjacency = ColumnAdjacency(layers, block, route, self._columns, derive(key, 0))
         rest = (BlockAdjacency(layers, other, derive(key, layer)) for layer, other in enumerate(others, 1))
-        return self._features.rows(block.src_nodes), (adjacency, *rest)
+        return self._features.input_rows(block.src_nodes, self._model), (adjacency, *rest)
 
 
 class PushPullBatches(SampledBatches):
@@ -90,15 +95,19 @@ class PushPullBatches(SampledBatches):
         """
         _check_model(model)
         super().__init__(worker, model, tally, batch_size=batch_size, prefetch=prefetch)
-        own = _columns(self.graph.features.shape[1], worker.comm.world_size)[worker.comm.rank]
-        self._columns = Columns(worker, np.ascontiguousarray(np.asarray(self.graph.features[:, own])), own, tally)
+        features, width = self.graph.features, self.graph.features.shape[1]
+        own = _columns(width, worker.comm.world_size)[worker.comm.rank]
+        if isinstance(features, SparseFeatures):
+            self._columns = Columns(worker, model, features.within(own), slice(0, width), tally)
+        else:
+            self._columns = Columns(worker, model, np.ascontiguousarray(np.asarray(features[:, own])), own, tally)
 
     def close(self) -> None:
         """Does nothing. Draws end with an epoch."""
 
     def _inputs(
         self, blocks: Sequence[Block], x: npt.NDArray[Any] | None, key: int
-    ) -> tuple[Tensor, Sequence[Adjacency]]:
+    ) -> tuple[Rows, Sequence[Adjacency]]:
         return self._columns.inputs(blocks, self.layers, key)
 
 
@@ -132,7 +141,7 @@ class PushPullShards(FetchedBatches):
         for rank, part in enumerate(received):
             nodes = np.flatnonzero(owners.rank_of == rank)
             table[nodes] = part.view(table.dtype).reshape(len(nodes), table.shape[1])
-        self._columns = Columns(worker, table, own, tally)
+        self._columns = Columns(worker, model, table, own, tally)
 
     def _batch(self, made: Made) -> Batch:
         worker, step, comm = self.worker, made.step, self.worker.comm

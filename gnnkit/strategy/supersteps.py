@@ -10,6 +10,7 @@ import torch
 
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
+from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, real, whole
 from gnnkit.strategy.base import Measured, Update
 
@@ -85,6 +86,15 @@ class Supersteps:
     def drifts(self) -> bool:
         """Whether workers may hold different parameters."""
         return self.rule is not None or self.length > 1
+
+    def costs(self) -> str:
+        """Says what supersteps of that length have lost."""
+        if not self.drifts:
+            return ""
+        length = "auto" if self.rule is not None else next((k for k in (2, 4, 8) if self.length <= k), 16)
+        asked = "auto" if self.rule is not None else self.length
+        why = "workers step alone, with rows of the last exchange"
+        return lost(f"local_iterations, {length}", f"strategy.local_iterations={asked}", why)
 
     def exchanges(self, epoch: int) -> bool:
         """Says whether an epoch is the last of its superstep."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from gnnkit.engine import ShardAdjacency
-from gnnkit.exchange import Exact, ForwardPasses, RowExchange, told
+from gnnkit.exchange import Exact, ForwardPasses, RowExchange
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import EdgeTask, LearnedInputs, MovableNodes, Reads, Relations, SparseRows, Steps
@@ -89,7 +89,7 @@ class VertexCentric(ExecutionStrategy):
         return f"strategy.local_iterations={max(self.supersteps.length // 4, 1)} or auto"
 
     def costs(self) -> str:
-        return told(self.exchange)
+        return "\n".join(filter(None, (self.supersteps.costs(), self.exchange.costs())))
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         return self if self.steps.keep_sums else None

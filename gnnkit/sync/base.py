@@ -70,6 +70,14 @@ class GradientSync(ABC):
                 gradients. 0 where this rank has no rows, or leaves the step out alone.
         """
 
+    def costs(self) -> str:
+        """Says in a line what such steps have lost in measurements.
+
+        The run begins with this line, where several workers train. "" where nothing is
+        to be said.
+        """
+        return ""
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """Returns the sum of `x` over the workers. Collective, where `lockstep`.
 

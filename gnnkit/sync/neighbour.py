@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
+from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sync.base import GradientSync, gradients, trained
 
@@ -68,6 +69,9 @@ class Neighbour(GradientSync):
         self.neighbours = links[comm.rank]
         self.sums = dict.fromkeys(self._members, 1.0)
         self.metropolis = metropolis(links, comm.rank)
+
+    def costs(self) -> str:
+        return lost(f"neighbour, {self.exchange}", f"sync.exchange={self.exchange}", "workers step apart")
 
     def close(self) -> None:
         if self.own_mailbox is not None:

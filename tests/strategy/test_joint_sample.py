@@ -20,7 +20,7 @@ from gnnkit import testing
 from gnnkit.comm.threads import Threads
 from gnnkit.engine.columns import joined, packed, unpacked
 from gnnkit.errors import UserError
-from gnnkit.graph import Split
+from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.kernels.dropout import dropout
 from gnnkit.model.gcn import GCN
 from gnnkit.model.pyg import PyG
@@ -229,6 +229,27 @@ def test_words_are_the_rows_that_edges_read_once_for_each_rank_and_layer(hidden:
     backward = widths if hidden < WIDTH else (0, hidden)  # features get no gradient, products do
     total = sum(rows * width for _, halo in found for rows, width in zip(halo, backward, strict=True))
     assert sum(reduced for (_, reduced), _ in found) == total > 0
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_push_pull_computes_the_same_with_sparse_features_of_its_columns(name: str) -> None:
+    rng = np.random.default_rng(5)
+    wide = np.where(rng.random((GRAPH.num_nodes, 41)) < 0.1, rng.standard_normal((GRAPH.num_nodes, 41)), 0)
+    dense = replace(GRAPH, features=wide, feature_names=None)
+    sparse = replace(dense, features=SparseFeatures.of(wide))
+    model = MODELS[name](41, CLASSES, hidden=4, dropout=0.3).double()
+
+    def own(graph: Graph, comm: Any) -> Worker:
+        return replace(uneven(comm, NeighborSampler([3, 2]), whole=True), graph=graph)
+
+    def found(graph: Graph) -> Tensor:
+        parts = Threads.run(lambda comm: steps(JointSample("push_pull", 3), model, own(graph, comm)), 3)
+        return sum(parts[1:], start=parts[0])
+
+    check_equal(found(sparse), found(dense))
+    rows = Threads.run(lambda comm: first_batch(JointSample("push_pull", 3), own(sparse, comm), model).x, 3)
+    columns = [set(np.unique(part.places.table.csr.indices)) for part in rows]
+    assert len(set.union(*columns)) == sum(map(len, columns))  # no column on two ranks
 
 
 def test_push_pull_moves_hidden_rows_only_and_less_than_features_where_hidden_is_narrow() -> None:

@@ -1,0 +1,54 @@
+"""A run says what ways like its own have lost, and nothing where little was lost."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from gnnkit import measured
+from gnnkit.config import compose
+from gnnkit.measured import GRAPHS, POINTS, TOLERANCE
+from gnnkit.settings import settle
+
+BEYOND = [row for row, points in POINTS.items() if min(points) < -TOLERANCE]
+
+
+@pytest.mark.parametrize("row", POINTS)
+def test_each_variant_says_its_own_loss_where_this_is_over_a_point(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are those of the benchmark that measures them."""
+    folder = Path(__file__).resolve().parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(folder)  # scripts of one folder import each other
+    overrides = runpy.run_path(str(folder / "variants.py"))["VARIANTS"][row]
+    settings = settle(compose(["workers=4", *overrides]))
+    said = [each.costs() for each in (settings.create_strategy(), settings.sync.create()) if each.costs()]
+    if row not in BEYOND:
+        assert said == []
+        return
+    (line,) = said
+    assert f"lost {max(round(-max(POINTS[row])), 0)} to {round(-min(POINTS[row]))} points of accuracy" in line
+    assert f"most on {GRAPHS[POINTS[row].index(min(POINTS[row]))]} " in line
+
+
+@pytest.mark.parametrize(
+    ("keys", "row"),
+    [
+        (["strategy.local_iterations=3"], "local_iterations, 4"),
+        (["strategy.local_iterations=9"], "local_iterations, 16"),
+        (["strategy.local_iterations=40"], "local_iterations, 16"),
+        (["exchange=sampled", "exchange.keep=0.5"], "sampled, keep 0.1"),
+    ],
+    ids=str,
+)
+def test_a_way_that_was_not_measured_says_the_loss_of_the_nearest(keys: list[str], row: str) -> None:
+    settings = settle(compose(["strategy=vertex_centric", *keys]))
+    assert f" to {round(-min(POINTS[row]))} points of accuracy" in settings.create_strategy().costs()
+
+
+def test_two_losses_are_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "POINTS", {**POINTS, "quantized, 2 bits": (0.0, 0.0, -9.0, 0.0)})
+    settings = settle(compose(["strategy=vertex_centric", "exchange=quantized+sampled", "exchange.bits=2"]))
+    first, second = settings.create_strategy().costs().splitlines()
+    assert "lost 0 to 9 points of accuracy" in first
+    assert second.startswith("exchange=sampled: ")
