@@ -102,7 +102,7 @@ class ShardEvaluation(Evaluation):
     def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]
         if self._learned is not None:
             return self._learned.input_rows(self.worker.owned, model)
-        return self.worker.features.input_rows(self.worker.owned, model) if engine.fixed is None else engine.fixed
+        return self.worker.features.lasting_rows(self.worker.owned, model) if engine.fixed is None else engine.fixed
 
 
 class ChunkEvaluation(Evaluation):
