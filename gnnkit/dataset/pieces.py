@@ -24,7 +24,7 @@ COMMIT = 10.0  # seconds of work that an interrupted import does again at most, 
 _DATA = 0.6  # of the memory that is given. The rest is for the program and its copies
 _PIECE_SHARE = 4  # of the memory, for a piece that is read
 _PIECE_BYTES = 120  # of an edge in such a piece
-_SORT_BYTES = 64  # of an edge in a bucket that is sorted
+_SORT_BYTES = 76  # of an edge in a bucket that is sorted, and of one in the next bucket, which is read meanwhile
 _NODE_BYTES = 40  # of labels and splits, while these are checked and drawn
 _MOST_PIECE, _LEAST_PIECE = 1 << 20, 1 << 10  # edges
 _INT32 = 2**31
@@ -61,7 +61,7 @@ class Room:
     @staticmethod
     def sorting(row: int) -> int:
         """Returns the bytes of an edge while edges are sorted."""
-        return _SORT_BYTES + 3 * row
+        return _SORT_BYTES + 4 * row
 
     @staticmethod
     def rows(width: int) -> int:

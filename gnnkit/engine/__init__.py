@@ -24,5 +24,6 @@ from gnnkit.exchange.schedule import Schedule as Schedule
 from gnnkit.exchange.tally import Tally as Tally
 from gnnkit.exchange.wire import Transfer as Transfer
 from gnnkit.kernels.dropout import derive as derive
-from gnnkit.kernels.sparse_rows import Rows as Rows
+from gnnkit.kernels.product_rows import ProductRows as ProductRows
+from gnnkit.kernels.product_rows import Rows as Rows
 from gnnkit.kernels.sparse_rows import SparseRows as SparseRows

@@ -20,7 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.exchange.schedule import ForwardPass, Operation
 from gnnkit.kernels.attention import Weighing, attend, serves
 from gnnkit.kernels.dropout import derive, dropout, relu_dropout
-from gnnkit.kernels.sparse_rows import Rows, SparseRows
+from gnnkit.kernels.product_rows import ProductRows, Rows
 
 Reduce = Literal["sum", "mean", "max"]
 ATTENTION: tuple[Operation, ...] = ("scores", "softmax", "weighted sum")
@@ -126,8 +126,8 @@ class Adjacency(ABC):
         return out_features < in_features
 
     def projects(self, x: Rows, out_features: int) -> bool:
-        """Says `project_first` of rows [num_src, f]. Of sparse ones always."""
-        return isinstance(x, SparseRows) or self.project_first(x.shape[1], out_features)
+        """Says `project_first` of rows [num_src, f]. Of those no tensor always."""
+        return isinstance(x, ProductRows) or self.project_first(x.shape[1], out_features)
 
     @abstractmethod
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]

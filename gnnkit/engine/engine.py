@@ -31,7 +31,7 @@ from gnnkit.exchange.tally import Tally
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.sparse_rows import Rows
+from gnnkit.kernels.product_rows import Rows
 from gnnkit.kernels.sums import ONE, EdgeKernels
 from gnnkit.partition.shard import Shard
 

@@ -105,7 +105,7 @@ class ShardEvaluation(Evaluation):
         fixed = engine.fixed
         if fixed is not None and fixed.dtype == self.worker.dtype:
             return fixed  # whose sums are kept
-        return self.worker.features.input_rows(self.worker.owned, model)
+        return self.worker.features.lasting_rows(self.worker.owned, model)
 
 
 class ChunkEvaluation(Evaluation):

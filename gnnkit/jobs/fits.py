@@ -10,12 +10,12 @@ from gnnkit.jobs.inputs import dense_readers
 from gnnkit.jobs.parts import Parts
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.settings import DEFAULT_TASK, Settings
-from gnnkit.strategy import GatheredRows, LearnedInputs, MovableNodes, MovableWork, Relations, RowsOnDisk
+from gnnkit.strategy import GatheredRows, LastingRows, LearnedInputs, MovableNodes, MovableWork, Relations, RowsOnDisk
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import LOSS
 
 _Asks = Callable[[Settings, Parts], object]
-_ABILITIES = (GatheredRows, LearnedInputs, MovableWork, Relations, RowsOnDisk)  # that messages tell of
+_ABILITIES = (LastingRows, LearnedInputs, MovableWork, Relations, RowsOnDisk)  # that messages tell of
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,19 @@ _ROUNDED_ROWS = Topic(
 _PLACE = Topic(
     lambda s, p: s.features.place != "auto" or s.features.of_disk,
     {
-        "features.place={s.features.place}: strategy={s.strategy.name} {lacks[GatheredRows]}": lambda s, p: (
-            p.strategy.lacks(GatheredRows)
+        "features.place={s.features.place}: strategy={s.strategy.name} {lacks[LastingRows]}": lambda s, p: (
+            p.strategy.lacks(GatheredRows) and (p.strategy.lacks(LastingRows) or not p.source.trains)
         ),
+        "features.place=mapped: strategy={s.strategy.name} reads all of its rows in each epoch: use "
+        "features.place=memory or disk": lambda s, p: s.features.place == "mapped" and p.strategy.lacks(GatheredRows),
+        "features.place=disk: the first layer of model={p.source.name} reads rows before a product, so a worker keeps "
+        "all of its rows in memory: use features.place=memory, more workers, or model=gcn, sage, gat or gin": lambda s, p: (
+            s.features.place == "disk" and p.strategy.lacks(GatheredRows) and not p.source.reads_sparse
+        ),
+        "features.place={s.features.place}: job=plan counts the rows of strategy={s.strategy.name} in memory: leave the "
+        "section out": lambda s, p: s.job.reads_plan and p.strategy.lacks(GatheredRows),
+        "features.policy=lru: strategy={s.strategy.name} reads its rows in order, of which lru keeps none that is read "
+        "next: leave the key out": lambda s, p: s.features.policy == "lru" and p.strategy.lacks(GatheredRows),
         "features.place=disk: sampler={s.sampler.name} with these options compares features of all nodes while it "
         "draws: use features.place=mapped": lambda s, p: (
             s.features.place == "disk" and p.sampler is not None and p.sampler.reads_features
@@ -159,7 +169,7 @@ _PLACE = Topic(
             s.features.place == "disk" and s.trainer.precision == "bf16-mixed" and s.features.dtype != "bf16"
         ),
         "features.place=disk: {lacks[RowsOnDisk]}": lambda s, p: (
-            s.features.place == "disk" and p.strategy.lacks(RowsOnDisk)
+            s.features.place == "disk" and not p.strategy.lacks(GatheredRows) and p.strategy.lacks(RowsOnDisk)
         ),
     },
 )

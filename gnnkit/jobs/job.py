@@ -224,6 +224,7 @@ class OnRanks(Run):
             inputs=source.trains,
             reads_disk=not strategy.lacks(GatheredRows) and settings.inputs == "features" and source.trains,
             may_stay=may_stay(Parts.of(order)),
+            rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,
         )
 
     def work(self, order: Order) -> Result:

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit import _core
-from gnnkit.kernels.sparse_rows import SparseRows
+from gnnkit.kernels.product_rows import ProductRows
 from gnnkit.kernels.sums import as_array
 
-R = TypeVar("R", Tensor, SparseRows)
+R = TypeVar("R", Tensor, ProductRows)
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -44,13 +44,13 @@ def dropout(x: R, ids: Tensor, p: float, key: int, first: int = 0) -> R:
     A hash of (key, ids[r], first + j) says whether element j of row r stays.
 
     Args:
-        x: [n, f] rows, dense or sparse. Sparse rows have all columns.
+        x: [n, f] rows. Those that are no tensor have all columns.
         ids: [n] int64 global id of each row.
         p: Probability in [0, 1) that a number is zeroed.
         key: Key of all draws.
         first: Column of the whole rows at which `x` begins. Default: 0.
     """
-    if isinstance(x, SparseRows):
+    if isinstance(x, ProductRows):
         assert first == 0
         return x.dropout(ids, p, key)
     result: R = _Dropout.apply(x, ids, p, key, first)

@@ -19,6 +19,8 @@ from torch.autograd import Function
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from gnnkit.kernels.sums import wide
+
 # Rows that oneDNN multiplies at once. For each number of rows oneDNN writes a program,
 # which takes milliseconds and stays in memory, and batches have any number of rows.
 # Turned copies of so many rows stay in the cache.
@@ -88,11 +90,16 @@ _ARRANGED: dict[Any, Callable[..., tuple[Any, ...] | None]] = {
 }
 
 
-def _pays(x: Any, weight: Any, bias: Any) -> bool:
-    """Says whether oneDNN computes this product, and faster."""
+def _pays(x: Any, weight: Any, bias: Any, num_rows: int | None = None) -> bool:
+    """Says whether oneDNN computes this product, and faster.
+
+    `num_rows` are those of all pieces, of which x is one.
+    """
     given = (x, weight) if bias is None else (x, weight, bias)
     plain = all(type(each) in (Tensor, torch.nn.Parameter) and each.layout == torch.strided for each in given)
-    if not plain or x.dim() != 2 or weight.dim() != 2 or len(x) < CHUNK or weight.numel() < LEAST_WEIGHT:
+    if not plain or x.dim() != 2 or weight.dim() != 2 or weight.numel() < LEAST_WEIGHT:
+        return False
+    if (len(x) if num_rows is None else num_rows) < CHUNK:
         return False
     served = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in given)
     return served and x.shape[1] == weight.shape[0] and not _is_special()
@@ -122,7 +129,7 @@ class _Product(Function):
         if ctx.needs_input_grad[0]:
             rows = grad @ weight.t() if by_torch else _product(grad, weight)
         if ctx.needs_input_grad[1]:
-            by_weight = x.t() @ grad if by_torch else _outer(x, grad)
+            by_weight = x.t() @ grad if by_torch else outer_of_pieces([(x, grad)], weight, fast=True)
         if ctx.needs_input_grad[2]:
             by_bias = grad.sum(0)
         return rows, by_weight, by_bias
@@ -138,17 +145,61 @@ def _product(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
     return out
 
 
-def _outer(x: Tensor, grad: Tensor) -> Tensor:
-    """Computes x^T grad, [n, f], [n, k] -> [f, k], chunk by chunk.
+def product_of_pieces(pieces: Iterable[Tensor], num_rows: int, weight: Tensor) -> tuple[Tensor, bool]:
+    """Computes X W [n, k] from pieces of X [n, f], and says whether oneDNN did so.
 
-    Turns the wider of the two into the columns of the product, which is faster.
+    The bits are those of `fast_products` where oneDNN computes, or X is one piece.
+
+    Args:
+        pieces: Rows in order, at least one piece. Each but the last has a multiple of
+            `CHUNK` rows.
+        num_rows: Rows of all pieces.
+        weight: [f, k].
     """
-    if x.shape[1] > grad.shape[1]:
-        return _outer(grad, x).t()
-    end = len(x) - len(x) % CHUNK
-    total = x[end:].t() @ grad[end:]
+    out, first, fast = weight.new_empty(0), 0, False
+    for x in pieces:
+        if first == 0:
+            fast = library() == "oneDNN" and _pays(x, weight, None, num_rows)
+        product = _product(x, weight.t()) if fast else x @ weight
+        if first == 0:
+            out = product if len(x) == num_rows else product.new_empty(num_rows, weight.shape[1])
+        if out is not product:
+            out[first : first + len(x)] = product
+        first += len(x)
+    return out, fast
+
+
+def outer_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]], weight: Tensor, *, fast: bool) -> Tensor:
+    """Computes X^T G, the gradient of a weight [f, k], from pieces of X and G.
+
+    Args:
+        pieces: Rows [n, f] and [n, k], as `product_of_pieces` gets them.
+        weight: [f, k], of which the form is read.
+        fast: Whether oneDNN computes.
+    """
+    # torch's own gradient lies in memory as the weight does.
+    turned = weight.shape[0] > weight.shape[1] if fast else weight.stride(0) == 1 and weight.stride(1) == len(weight)
+    add = _add_by_onednn if fast else _add_by_torch
+    total: Tensor | None = None
+    for x, grad in pieces:
+        total = add(total, grad, x) if turned else add(total, x, grad)
+    assert total is not None, "at least one piece"
+    return (total.t() if turned else total).to(weight.dtype)
+
+
+def _add_by_torch(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
+    """Returns total + x^T y. The sum of short numbers is of 32 bits."""
+    product = x.t() @ y
+    return product.to(wide(product.dtype)) if total is None else total.add_(product)
+
+
+def _add_by_onednn(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
+    """Returns total + x^T y, chunk by chunk."""
+    total, end = x.new_zeros(x.shape[1], y.shape[1]) if total is None else total, len(x) - len(x) % CHUNK
     for i in range(0, end, CHUNK):
-        total += _by_onednn(x[i : i + CHUNK].t(), grad[i : i + CHUNK].t())
+        total += _by_onednn(x[i : i + CHUNK].t(), y[i : i + CHUNK].t())
+    if end < len(x):
+        total += x[end:].t() @ y[end:]
     return total
 
 

@@ -17,6 +17,7 @@ from torch.autograd import Function
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Ids, SparseFeatures
+from gnnkit.kernels.product_rows import ProductRows, first_rows
 from gnnkit.kernels.sums import Factors, NativeKernels, wide
 
 # Bytes of a number that is kept, besides its value: its column, and its row and place
@@ -38,11 +39,8 @@ class Places:
         return self.kernels.transpose()
 
 
-class SparseRows:
-    """Rows [n, width] that take part in few operations, and have no gradient.
-
-    `rows @ weight` [n, k] has a gradient in the weight. `rows[:n]` are the first rows.
-    """
+class SparseRows(ProductRows):
+    """Rows [n, width] of which the zeros are not kept."""
 
     def __init__(self, places: Places, values: Tensor, dtype: torch.dtype | None = None) -> None:
         """Keeps the numbers.
@@ -52,7 +50,7 @@ class SparseRows:
             values: [num_stored] numbers, float32 or float64.
             dtype: Type of products. None: that of the numbers.
         """
-        self.places, self.values, self.dtype = places, values, dtype or values.dtype
+        self.places, self.values, self._dtype = places, values, dtype or values.dtype
 
     @classmethod
     def of(cls, table: SparseFeatures, dtype: torch.dtype) -> SparseRows:
@@ -73,40 +71,27 @@ class SparseRows:
     def device(self) -> torch.device:
         return self.values.device
 
-    def __len__(self) -> int:
-        return self.shape[0]
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
 
-    def __matmul__(self, weight: Tensor) -> Tensor:  # [width, k] -> [n, k]
+    def __matmul__(self, weight: Tensor) -> Tensor:
         result: Tensor = _Product.apply(weight.to(self.dtype), self.values, self.places)
         return result
 
     def __getitem__(self, rows: slice) -> SparseRows:
-        if rows in (slice(len(self)), slice(None)):
+        if first_rows(rows, len(self)):
             return self
-        if rows != slice(rows.stop):
-            raise IndexError(f"the first rows can be taken, not {rows}")
         table = self.places.table[rows]
         return SparseRows(Places(table), self.values[: table.csr.num_edges], self.dtype)
 
     def take(self, places: Ids) -> SparseRows:
-        """Returns the rows at some places, [k]."""
         return SparseRows.of(self.places.table[places], self.values.dtype).to(self.dtype)
 
     def to(self, dtype: torch.dtype) -> SparseRows:
-        """Returns the same rows, whose products are of a type.
-
-        Numbers of 32 bits stay, because few are kept.
-        """
         return SparseRows(self.places, self.values.to(wide(dtype)), dtype)
 
     def dropout(self, ids: Tensor, p: float, key: int) -> SparseRows:
-        """Does what `engine.dropout.dropout` does to dense rows.
-
-        Args:
-            ids: [n] int64 global id of each row.
-            p: Probability in [0, 1) that a number is zeroed.
-            key: Key of all draws.
-        """
         out, threads = torch.empty_like(self.values), torch.get_num_threads()
         self.places.native.drop_stored(self.values.numpy(), ids.numpy(), p, key, out.numpy(), threads=threads)
         return SparseRows(self.places, out, self.dtype)
@@ -122,9 +107,6 @@ class SparseRows:
         rows = torch.from_numpy(np.repeat(np.arange(len(self)), np.diff(csr.indptr)))
         dense[rows, torch.from_numpy(np.asarray(csr.indices, np.int64))] = self.values
         return dense
-
-
-Rows = Tensor | SparseRows  # that a model's first layer reads
 
 
 class _Product(Function):

@@ -83,7 +83,8 @@ class Needs:
     recut: bool = False  # whether the leader may cut the graph again while the ranks train
     inputs: bool = True  # whether a model reads input rows. A program need not
     reads_disk: bool = False  # whether batches gather rows of features, which so may lie in memory or on disk
-    may_stay: bool = False  # whether these may stay on disk
+    rows_last: bool = False  # whether batches have the same rows in each epoch, which are in memory or on disk
+    may_stay: bool = False  # whether rows of features may stay on disk
 
     @property
     def shares_all(self) -> bool:

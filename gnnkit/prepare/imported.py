@@ -34,7 +34,7 @@ from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.rows import Rows
 from gnnkit.settings import AUTO, Settings
 from gnnkit.storage import forget_pages, load_arrays, save_array, whole_folder, write_atomically
-from gnnkit.store.manifest import PARTS, Manifest
+from gnnkit.store.manifest import PARTS, Digests, Manifest
 from gnnkit.store.parts import GRAPH
 from gnnkit.task import Task
 
@@ -66,19 +66,30 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     partition = _assigned(chosen.nodes.create(), raw, graph, grid, room)
     holds_graph = settings.strategy.name == AUTO or settings.create_strategy().reads.graph
     rows = not (holds_graph and of_ranges(graph, partition))
-    shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE), rows=rows)
-    quality = measure(graph, partition, shards)
-    quality.save(folder / PARTITION)
-    if not holds_graph:
-        shutil.rmtree(folder / PARTS / GRAPH)
-    phase("writing the manifest")
-    store = settings.dataset.create().store_folder
-    source = settings.dataset.name if store is None else Manifest.load(store).source
-    replace(manifest(settings, asked, raw, graph, None, quality, folder, rounded, rows), source=source).save(folder)
+    with Digests() as digests:
+        if holds_graph:
+            digests.add(folder / PARTS / GRAPH)
+        shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE), rows=rows)
+        quality = measure(graph, partition, _hashed(shards, folder, digests))
+        quality.save(folder / PARTITION)
+        if not holds_graph:
+            shutil.rmtree(folder / PARTS / GRAPH)
+        phase("writing the manifest")
+        store = settings.dataset.create().store_folder
+        source = settings.dataset.name if store is None else Manifest.load(store).source
+        whole = manifest(settings, asked, raw, graph, None, quality, folder, rounded, rows, digests)
+    replace(whole, source=source).save(folder)
     shutil.rmtree(found.parent)
     lines = [*describe(graph, settings, partition), *quality.table(), *told]
     lines.append(f"store: dataset=store dataset.root={folder} trains from it")
     return {"summary": "\n".join(lines), **quality.to_dict()}
+
+
+def _hashed(shards: Iterator[Shard], folder: Path, digests: Digests) -> Iterator[Shard]:
+    """Yields shards that are written, and begins to hash each."""
+    for shard in shards:
+        digests.add(folder / PARTS / str(shard.rank))
+        yield shard
 
 
 def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, room: Room) -> Partition:

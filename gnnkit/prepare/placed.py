@@ -22,6 +22,8 @@ _PER_NODE = 6  # bytes of a process for each node: which nodes train, and tables
 _PER_ROW = 52
 _AHEAD = 8  # one part of so many of the cache is the memory of the batches drawn ahead
 _PER_EDGE = 1100  # bytes of an in-edge in a chunk of an evaluation, and of the row that it brings
+_OF_ROWS = 0.5  # largest share of free memory for rows that last, beside activations
+_OF_CACHE = 0.1  # the same, of what stays of rows on disk
 _WRITTEN = 64  # bytes of the leader for each node, where rows of all nodes are written
 
 
@@ -32,6 +34,8 @@ def placed(asked: Preparation, found: Prepared) -> Prepared:
     """
     settings, needs = asked.settings, asked.needs
     features = settings.features
+    if needs.rows_last:
+        return _lasting(asked, found)
     if settings.inputs != "features" or not needs.reads_disk:
         return replace(found, place="mapped")
     size, rest, dense = _sizes(asked, found.parts(asked.folder))
@@ -55,6 +59,34 @@ def placed(asked: Preparation, found: Prepared) -> Prepared:
     left = free - programs
     cache = _cache(asked, size, (left - min(rest, left / 2)) / ranks, found)
     line = f"features: on disk, each worker keeps {_spelt(cache)} of them, policy={features.policy} ({why})"
+    return replace(found, place=place, cache=cache, summary=f"{found.summary}\n{line}")
+
+
+def _lasting(asked: Preparation, found: Prepared) -> Prepared:
+    """Chooses for rows that are the same in each epoch.
+
+    Each rank reads its own rows into its memory once, or from disk in each pass.
+    Activations want memory too. So rows go there where they take a share of it.
+    """
+    settings, features = asked.settings, asked.settings.features
+    size, _, dense = _sizes(asked, found.parts(asked.folder))
+    free, ranks = available_memory(), settings.workers_here
+    here = size if asked.needs.shares_all else size * ranks // settings.workers
+    place, why = features.place, f"features.place={features.place}"
+    if place == AUTO:
+        place = "disk" if asked.needs.may_stay and dense and here > free * _OF_ROWS else "memory"
+        why = f"features.place=auto: {_spelt(here)} of rows, and {_spelt(free)} of memory are free"
+    if place != "disk":
+        if here > free and features.place != AUTO:
+            raise UserError(
+                f"features.place=memory: the features are {_spelt(here)}, and {_spelt(free)} of memory are free: use "
+                "features.place=disk"
+            )
+        return replace(found, place="mapped")
+    cache = _cache(asked, size, free / ranks, found)
+    if features.cache is None:
+        cache = min(cache, int(free / ranks * _OF_CACHE))
+    line = f"features: on disk, each worker keeps {_spelt(cache)} of them and reads the others in each pass ({why})"
     return replace(found, place=place, cache=cache, summary=f"{found.summary}\n{line}")
 
 

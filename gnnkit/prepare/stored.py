@@ -51,6 +51,9 @@ def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
     phase(f"reading the manifest of {root}")
     manifest, settings, folder = with_pairs(Manifest.load(root), root), asked.settings, asked.folder
     _check(asked, manifest, root)
+    if asked.needs.reference:
+        phase(f"looking at every byte of {root}")
+        manifest.check_bytes(root)
     take_stored(settings, manifest.inputs, folder, root)
     (folder / PREPARED).mkdir(parents=True, exist_ok=True)
     missing = _missing(asked, manifest)

@@ -22,7 +22,7 @@ from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.links import Links
 from gnnkit.settings import AUTO, Settings
-from gnnkit.store.manifest import PARTS, Manifest, files_of, shaping
+from gnnkit.store.manifest import PARTS, Digests, Manifest, shaping
 from gnnkit.store.pairs import without_pairs
 from gnnkit.store.parts import GRAPH, LINKS
 from gnnkit.task import Task
@@ -61,7 +61,8 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
             links.save(folder / PARTS / LINKS)
         if holds_graph:
             whole.save(folder / PARTS / GRAPH)
-        manifest(settings, asked, found, whole, links, quality, folder, rounded, rows).save(folder)
+        with Digests() as digests:
+            manifest(settings, asked, found, whole, links, quality, folder, rounded, rows, digests).save(folder)
         told = [*told, f"store: dataset=store dataset.root={folder} trains from it"]
     else:
         told = [f"store: none is written, as no run would read it: {why_not}"]
@@ -113,6 +114,7 @@ def manifest(
     folder: Path,
     packed: str,
     rows: bool,
+    digests: Digests,
 ) -> Manifest:
     """Describes a store whose parts are written.
 
@@ -126,6 +128,7 @@ def manifest(
         folder: The store.
         packed: What rounded features save and cost, for people.
         rows: Whether parts have rows of features. False: ranges of the graph's.
+        digests: Of the files, some of which it has.
     """
     decision = Decision.of(settings, graph, quality, compares=False)
     whole = Manifest(
@@ -153,7 +156,7 @@ def manifest(
         files={},
         packed=packed,
     )
-    return replace(without_pairs(whole, folder), files=files_of(folder, IDS))
+    return replace(without_pairs(whole, folder), files=digests.files_of(folder, IDS))
 
 
 def _counts(graph: Graph) -> dict[str, int]:

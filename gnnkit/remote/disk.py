@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,10 @@ from torch import Tensor
 from gnnkit import _core
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
+from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Features, Ids, SparseFeatures, kept_rows
+from gnnkit.kernels.pieces import RowsInPieces, RowTable
+from gnnkit.kernels.product_rows import Rows
 from gnnkit.remote.features import FeatureStore, Opening, TableFeatures
 from gnnkit.storage import mapped_file
 
@@ -70,15 +75,34 @@ class DiskFeatures(FeatureStore):
             )
         self.width, self.dtype = kept.shape[1], kept.dtype
         self.num_rows, self.row_bytes = len(kept), self.width * kept.itemsize
-        self.place, self.counts = place, Reads()
+        self.place, self.counts, self._filled = place, Reads(), False
         self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
-        self._nodes, self.opening = nodes, Opening(table, dtype, device)
+        self._table, self._nodes, self.opening = table, nodes, Opening(table, dtype, device)
         self._file = _core.RowFile(
             str(source[0]), source[1], self.num_rows, self.row_bytes, place.policy, self.cache_rows, place.direct
         )
 
     def rows(self, ids: Ids) -> Tensor:
         return self.opening(self.read(ids))
+
+    def lasting_rows(self, ids: Ids, model: object, tally: Tally | None = None) -> Rows:
+        if not getattr(model, "reads_sparse", False):
+            size = len(ids) * self.width * torch.empty(0, dtype=self.opening.dtype).element_size()
+            raise UserError(
+                f"features.place=disk: the first layer of model={type(model).__name__}, with its options, reads rows before a "
+                f"product, and a worker would keep all of its rows, {size / 1e6:.3g} MB: use features.place=memory, more "
+                f"workers, or a first layer that multiplies first, as gcn, sage and gin do with model.hidden below {self.width}"
+            )
+        return RowsInPieces(InOrder(self.kept_first, tally or Tally()), ids)
+
+    @cached_property
+    def kept_first(self) -> DiskFeatures:
+        """The same rows, of which those asked for first stay in memory.
+
+        No policy reads less where rows are read in order, again and again.
+        """
+        place = replace(self.place, policy="static")
+        return DiskFeatures(self._table, self._nodes, self.opening.dtype, self.opening.device, place)
 
     def read(self, ids: Ids, *, counted: bool = False) -> Array:  # [num_ids] -> [num_ids, width]
         """Reads rows beside the cache.
@@ -96,6 +120,12 @@ class DiskFeatures(FeatureStore):
     def fill(self, ids: Ids) -> None:
         """Reads the rows that stay, under policy "static". At most `cache_rows`."""
         self.counts += Reads(*self._file.fill(self._places(np.sort(ids))))
+
+    def fill_once(self, ids: Ids) -> None:
+        """Does `fill`, at the first call."""
+        if not self._filled:
+            self.fill(ids)
+            self._filled = True
 
     def most_read(self, needed: Iterable[Ids]) -> Ids:  # [at most cache_rows] global ids
         """Finds the rows that batches read most often, the first of equal ones.
@@ -124,6 +154,20 @@ class DiskFeatures(FeatureStore):
         self.counts += Reads(*self._file.take(_as_bytes(out)))
         return out
 
+    def fetch(self, ids: Ids, *, counted: bool) -> Array:  # [num_ids] -> [num_ids, width]
+        """Brings rows, each once, by the cache.
+
+        Args:
+            ids: [num_ids] nodes.
+            counted: Whether the reads are of training.
+        """
+        before = self.counts
+        self.announce(ids)
+        rows = self.take(len(ids))
+        if not counted:
+            self.counts = before
+        return rows
+
     def foresee(self) -> None:
         """Counts what `take` would read, and reads nothing."""
         self.counts += Reads(*self._file.count())
@@ -134,6 +178,32 @@ class DiskFeatures(FeatureStore):
     def _places(self, ids: Ids) -> Ids:
         places = ids if self._nodes is None else TableFeatures.positions(self._nodes, ids)
         return np.require(places, places.dtype if places.dtype in (np.int32, np.int64) else np.int64, ("C", "A"))
+
+
+class InOrder(RowTable):
+    """Rows of a file in order, the next piece read while one is computed with."""
+
+    def __init__(self, features: DiskFeatures, tally: Tally) -> None:
+        """Reads nothing yet.
+
+        Args:
+            features: The rows, with policy "static".
+            tally: Counts the bytes.
+        """
+        self.width, self.dtype, self.device = features.width, features.opening.dtype, features.opening.device
+        self._features, self._tally = features, tally
+
+    def pieces(self, ids: Ids, size: int, *, counted: bool) -> Iterator[Tensor]:
+        features, parts = self._features, [ids[i : i + size] for i in range(0, len(ids), size)] or [ids]
+        features.fill_once(ids[: features.cache_rows])
+        with ThreadPoolExecutor(1, "rows") as reader:
+            coming = reader.submit(features.fetch, parts[0], counted=counted)
+            for part in [*parts[1:], None]:
+                rows = coming.result()
+                self._tally.bytes_read = features.counts.bytes
+                if part is not None:
+                    coming = reader.submit(features.fetch, part, counted=counted)
+                yield features.opening(rows)
 
 
 def _as_bytes(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_bytes]

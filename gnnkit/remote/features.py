@@ -11,8 +11,10 @@ from torch import Tensor
 
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
+from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Features, Ids, PackedFeatures, SparseFeatures, kept_rows
-from gnnkit.kernels.sparse_rows import Rows, SparseRows
+from gnnkit.kernels.product_rows import Rows
+from gnnkit.kernels.sparse_rows import SparseRows
 from gnnkit.kernels.sums import as_array
 
 _ROUNDED = 1 << 16  # rows at a time
@@ -91,6 +93,19 @@ class FeatureStore(ABC):
             model: The model.
         """
         return self.rows(ids)
+
+    def lasting_rows(self, ids: Ids, model: object, tally: Tally | None = None) -> Rows:  # [num_ids, width]
+        """Returns `input_rows` that a rank keeps for the whole run.
+
+        Rows on disk stay there. Raises `UserError` for a model that reads these before
+        it multiplies them.
+
+        Args:
+            ids: [num_ids] nodes.
+            model: The model.
+            tally: Counts the bytes from disk. None: nobody does.
+        """
+        return self.input_rows(ids, model)
 
 
 class TableFeatures(FeatureStore):

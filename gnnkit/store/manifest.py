@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gnnkit.errors import UserError
 from gnnkit.storage import write_atomically
@@ -18,6 +19,7 @@ PARTS = "parts"  # folder there, with one folder for each rank
 KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
 _OF_FEATURES = ("scale", "fill", "text", "dtype")  # of the section `features`. Others say where a run keeps rows
 _FORMAT, _VERSION = "gnnkit store", 3
+_HASHING = 2  # files that are hashed at the same time: one core hashes as fast as most disks read
 _SMALL = 64 << 20  # bytes. Files up to this size are hashed when they are opened, which takes 0.1 s at most
 
 
@@ -81,6 +83,19 @@ class Manifest:
                 if size <= _SMALL and digest_of(root / name) != digest:
                     raise _damaged(root, name, "its bytes are not those that were written")
 
+    def check_bytes(self, root: Path) -> None:
+        """Hashes every file, of any size.
+
+        Raises `UserError` that names the first damaged one.
+        """
+        with Digests() as digests:
+            for name in self.files:
+                digests.begin(root / name)
+            for name, (size, digest) in self.files.items():
+                self._check_size(root, name, size)
+                if digests.begin(root / name).result() != digest:
+                    raise _damaged(root, name, "its bytes are not those that were written")
+
     def _check_size(self, root: Path, name: str, size: int) -> None:
         try:
             there = (root / name).stat().st_size
@@ -121,14 +136,42 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def files_of(root: Path, *further: str) -> dict[str, tuple[int, str]]:
-    """Returns size and SHA-256 of each file of the parts, by the path in the store.
+class Digests:
+    """Hashes files of a store while others are written, and last the rest."""
 
-    Also of `further` files, where there are any of these names.
-    """
-    paths = sorted(path for path in (root / PARTS).rglob("*") if path.is_file())
-    paths += [root / name for name in further if (root / name).is_file()]
-    return {path.relative_to(root).as_posix(): (path.stat().st_size, digest_of(path)) for path in paths}
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_HASHING, "digests")
+        self._found: dict[Path, Future[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def begin(self, path: Path) -> Future[str]:
+        """Begins to hash a file, at the first call. Returns what comes of it."""
+        if path not in self._found:
+            self._found[path] = self._pool.submit(digest_of, path)
+        return self._found[path]
+
+    def add(self, folder: Path) -> None:
+        """Begins to hash the files of a folder, which nobody changes any more."""
+        for path in _files(folder):
+            self.begin(path)
+
+    def files_of(self, root: Path, *further: str) -> dict[str, tuple[int, str]]:
+        """Returns size and SHA-256 of each file of the parts, by the path in the store.
+
+        Also of `further` files, where there are any of these names.
+        """
+        paths = _files(root / PARTS) + [root / name for name in further if (root / name).is_file()]
+        found = [(path, self.begin(path)) for path in paths]
+        return {path.relative_to(root).as_posix(): (path.stat().st_size, digest.result()) for path, digest in found}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def digest_of(path: Path) -> str:

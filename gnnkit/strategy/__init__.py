@@ -7,6 +7,7 @@ from gnnkit.strategy.abilities import Ability as Ability
 from gnnkit.strategy.abilities import EdgeTask as EdgeTask
 from gnnkit.strategy.abilities import GatheredRows as GatheredRows
 from gnnkit.strategy.abilities import JoinedLayers as JoinedLayers
+from gnnkit.strategy.abilities import LastingRows as LastingRows
 from gnnkit.strategy.abilities import LearnedInputs as LearnedInputs
 from gnnkit.strategy.abilities import MovableNodes as MovableNodes
 from gnnkit.strategy.abilities import MovableSeeds as MovableSeeds

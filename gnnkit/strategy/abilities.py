@@ -58,10 +58,7 @@ class SparseRows(Ability):
 class GatheredRows(Ability):
     """Batches gather features in the background, which may lie in mapped files."""
 
-    lacking = (
-        "with these options reads its rows once, before it trains, and keeps them in memory: choose "
-        "strategy=individual_sample, or leave the section out"
-    )
+    lacking = "gathers no rows in the background"
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,18 @@ class RowsOnDisk(Ability):
     """Batches announce their rows ahead, which so may lie on disk. `foresee_reads`."""
 
     lacking = "the rows that this strategy gathers are not known ahead: use features.place=mapped"
+
+
+@dataclass(frozen=True)
+class LastingRows(Ability):
+    """Batches have the same rows in each epoch, and a first layer that multiplies these
+    may read them from disk: `FeatureStore.lasting_rows`.
+    """
+
+    lacking = (
+        "with these options reads its rows once, before it trains, and keeps them in memory: choose "
+        "strategy=individual_sample, or leave the section out"
+    )
 
 
 @dataclass(frozen=True)

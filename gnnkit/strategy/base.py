@@ -70,16 +70,30 @@ class Worker:
         return TableFeatures(table, nodes, self.dtype, self.device)
 
     def input_rows(self, nodes: Ids, model: object) -> Rows:  # [k] -> [k, width]
-        """Returns the rows that the first layer of `model` reads in training.
-
-        Long sums of short numbers are wrong. So a model that `adds_rows_itself` gets
-        rows of `dtype`.
+        """Returns the rows that `model` reads in a batch of training.
 
         Args:
             nodes: [k] nodes whose features this rank has.
             model: The model.
         """
-        rows = self.features.input_rows(nodes, model)
+        return self._shortened(self.features.input_rows(nodes, model), model)
+
+    def lasting_rows(self, nodes: Ids, model: object, tally: Tally) -> Rows:  # [k] -> [k, width]
+        """Returns `input_rows` of the batches of a whole run. Those on disk stay there.
+
+        Args:
+            nodes: [k] nodes whose features this rank has.
+            model: The model.
+            tally: Counts the bytes from disk.
+        """
+        return self._shortened(self.features.lasting_rows(nodes, model, tally), model)
+
+    def _shortened(self, rows: Rows, model: object) -> Rows:
+        """Returns rows of the type of training.
+
+        Long sums of short numbers are wrong. So a model that `adds_rows_itself` gets
+        rows of `dtype`.
+        """
         if self.input_dtype is None or getattr(model, "adds_rows_itself", False):
             return rows
         return rows.to(self.input_dtype)

@@ -36,7 +36,7 @@ class Exchanged(Workload):
         self.tally = self._engine.tally
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
         shard, device = worker.shard, worker.device
-        self._x = worker.input_rows(shard.owned, model)
+        self._x = worker.lasting_rows(shard.owned, model, self.tally)
         self._rows = torch.from_numpy(np.flatnonzero(shard.split == Split.TRAIN)).to(device)
         self._labels = torch.from_numpy(np.array(shard.labels)).to(device)[self._rows]
         self.num_own = len(self._rows)

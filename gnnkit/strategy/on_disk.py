@@ -182,6 +182,11 @@ class DiskReads:
         self._epochs: list[Reads] = []  # of all ranks
         self._window: int | None = None
 
+    @classmethod
+    def lasting(cls, features: DiskFeatures | None, comm: Communicator) -> DiskReads | None:
+        """Begins to count reads of `lasting_rows`. None where no rows are on disk."""
+        return None if features is None else cls(features.kept_first, comm)
+
     def end_epoch(self, window: int | None) -> None:
         """Adds the counts of an epoch. Collective.
 

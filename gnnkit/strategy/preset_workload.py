@@ -18,10 +18,20 @@ from gnnkit.graph import Ids
 from gnnkit.kernels.dropout import derive
 from gnnkit.measured import lost
 from gnnkit.sampler import Sampler
-from gnnkit.strategy.abilities import Ability, EdgeTask, JoinedLayers, LearnedInputs, Reads, SparseRows, Steps
+from gnnkit.strategy.abilities import (
+    Ability,
+    EdgeTask,
+    JoinedLayers,
+    LastingRows,
+    LearnedInputs,
+    Reads,
+    SparseRows,
+    Steps,
+)
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker
 from gnnkit.strategy.exchanged import Exchanged
 from gnnkit.strategy.linked_share import LinkedShare
+from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.preset_keys import PresetKeys
 from gnnkit.strategy.resplit import chunk_costs, cut_chunks, reassign
 from gnnkit.strategy.sampled import SampledBatches
@@ -31,6 +41,7 @@ from gnnkit.strategy.workload import Clusters, Covered, OneShare, Reader, Worklo
 _ROWS_OF_SHARE = (
     "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
 )
+_CORRECTED = "with strategy.correction=llcg also draws batches, whose rows are read one by one: use another correction"
 _OTHER_EDGES = (  # where edges are predicted
     "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an epoch does "
     "not tell apart: leave these keys out"
@@ -137,6 +148,7 @@ class PresetWorkload(ExecutionStrategy):
         )
         self.supports: tuple[Ability, ...] = (
             SparseRows(),
+            LastingRows(but=_CORRECTED if llcg else None),
             LearnedInputs(but=_ROWS_OF_SHARE),
         )
         if ours:
@@ -157,6 +169,7 @@ class PresetWorkload(ExecutionStrategy):
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.worker = worker
+        self._reads = DiskReads.lasting(worker.disk, worker.comm)
         if self.keys.exchange_every is not None:
             self.work: Workload = Exchanged(worker, model, self.keys.exchange_every, self.exchange)
             self.tally = self.work.tally
@@ -188,12 +201,17 @@ class PresetWorkload(ExecutionStrategy):
                 yield replace(next(corrections), update="correct")
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
+        if self._reads is not None:
+            self._reads.end_epoch(None)
         if not self.measures or (epoch + 1) % self.keys.resplit_every:
             return
         comm = self.worker.comm
         seconds = torch.zeros(comm.world_size, dtype=torch.float64, device=comm.device)
         seconds[comm.rank] = measured.seconds_compute
         self._deal(reassign(self._chunk_rank, self._costs, comm.all_reduce(seconds).cpu().numpy()))
+
+    def figures(self) -> dict[str, Any]:
+        return {} if self._reads is None else {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:
         if isinstance(self.work, Exchanged):

@@ -11,8 +11,18 @@ from gnnkit.engine import ShardAdjacency
 from gnnkit.exchange import Exact, ForwardPasses, RowExchange
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import Sampler
-from gnnkit.strategy.abilities import EdgeTask, LearnedInputs, MovableNodes, Reads, Relations, SparseRows, Steps
+from gnnkit.strategy.abilities import (
+    EdgeTask,
+    LastingRows,
+    LearnedInputs,
+    MovableNodes,
+    Reads,
+    Relations,
+    SparseRows,
+    Steps,
+)
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
+from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.supersteps import Supersteps
 from gnnkit.strategy.supervised import Supervision
 
@@ -79,6 +89,7 @@ class VertexCentric(ExecutionStrategy):
         kept = "strategy.local_iterations above 1" if self.exchange.exact else f"exchange={self.exchange.name}"
         self.supports = (
             SparseRows(),
+            LastingRows(),
             LearnedInputs(but=_ALONE if drift else None),
             Relations(but="with these options reads rows that are not of now" if later else None),
             EdgeTask("share", but=None if self.steps.keep_sums else f"{kept}: {_NOT_OF_NOW}"),
@@ -101,7 +112,8 @@ class VertexCentric(ExecutionStrategy):
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
-        self.nodes, self.x = shard.owned, worker.input_rows(shard.owned, model)
+        self.nodes, self.x = shard.owned, worker.lasting_rows(shard.owned, model, self.tally)
+        self._reads = DiskReads.lasting(worker.disk, self.comm)
         self.engine.fix(self.x)
         self.supervision = Supervision.of(worker, self.engine, self.num_layers)
 
@@ -114,9 +126,12 @@ class VertexCentric(ExecutionStrategy):
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         self.supersteps.end_epoch(epoch, measured, self.comm)
+        if self._reads is not None:
+            self._reads.end_epoch(None)
 
     def figures(self) -> dict[str, Any]:
-        return {"supersteps": self.supersteps.lengths}
+        found = {"supersteps": self.supersteps.lengths}
+        return found if self._reads is None else found | {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:
         return {"schedule": self.passes.state_dict(), "supersteps": self.supersteps.state_dict()}

@@ -57,6 +57,7 @@ class Reader:
     layers: BlockLayers
     num_layers: int  # of the model
     local_degrees: bool  # whether a share is a graph of its own
+    tally: Tally  # counts what is read
 
     @classmethod
     def of(cls, worker: Worker, model: nn.Module, tally: Tally, *, local_degrees: bool) -> Reader:
@@ -65,17 +66,17 @@ class Reader:
         Args:
             worker: This rank.
             model: Says `num_layers` and `self_loops`.
-            tally: Counts the seconds of waiting for other ranks.
+            tally: Counts the seconds of waiting for other ranks, and bytes from disk.
             local_degrees: Whether a share is a graph of its own.
         """
         assert worker.graph is not None, "needs the whole graph"
         layers = BlockLayers(worker.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        return cls(worker, model, worker.graph, layers, num_layers, local_degrees)
+        return cls(worker, model, worker.graph, layers, num_layers, local_degrees, tally)
 
     def rows(self, nodes: Ids) -> Rows:  # [num_nodes, width]
-        """Reads features of nodes, sparse where these are kept so."""
-        return self.worker.input_rows(nodes, self.model)
+        """Reads features of nodes, or says how to: sparse ones, and those on disk."""
+        return self.worker.lasting_rows(nodes, self.model, self.tally)
 
     def hold(self, share: Share, x: Rows | None = None) -> HeldShare:
         """Makes a share ready to compute with.

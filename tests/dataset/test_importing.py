@@ -487,7 +487,7 @@ def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
 def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path) -> None:
     folder = bad(tmp_path / "data", edges={"src": np.arange(5000) % 9, "dst": np.zeros(5000, int)})
     with pytest.raises(
-        UserError, match="nodes 0 to 0 have 5,000 in-edges, which are sorted together: give memory=533334"
+        UserError, match="nodes 0 to 0 have 5,000 in-edges, which are sorted together: give memory=633334"
     ):
         imported(folder, tmp_path / "work", Room(1 << 16, 1), num_nodes=9)
     bad(tmp_path / "text", edges={"src": ["a"], "dst": ["b"]}, nodes={"id": [f"node {i}" for i in range(5000)]})

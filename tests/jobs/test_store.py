@@ -18,6 +18,7 @@ import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.store import manifest as manifests
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
@@ -248,6 +249,18 @@ def test_a_damaged_store_is_named(store: Path, tmp_path: Path) -> None:
     assert "the store has format 0, and this gnnkit reads 3: write it again" in broken("store.json", older)
     changed = json.dumps({**manifest, "counts": {}}).encode()
     assert "store.json: its numbers are not those that were written" in broken("store.json", changed)
+
+
+def test_damage_in_a_large_file_is_seen_by_verify(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "_SMALL", 0)  # all files are large
+    shutil.copytree(store, tmp_path / "copy")
+    path = tmp_path / "copy/parts/1/labels.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(UserError, match=r"parts/1/labels.npy: its bytes are not those that were written"):
+        train(tmp_path / "verify", tmp_path / "copy", job="verify")
+    path.write_bytes(whole)
+    assert train(tmp_path / "whole", tmp_path / "copy", job="verify")["verified"]
 
 
 _TRACED = """

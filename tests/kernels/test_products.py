@@ -19,21 +19,6 @@ FORMS = {
 }
 
 
-@pytest.fixture
-def computed(monkeypatch):
-    """Lets any processor ask oneDNN, and lists the shapes of its products."""
-    shapes = []
-    original = products._by_onednn
-
-    def counted(x, turned, bias=None):
-        shapes.append((tuple(x.shape), tuple(turned.shape)))
-        return original(x, turned, bias)
-
-    monkeypatch.setattr(products, "library", lambda: "oneDNN")
-    monkeypatch.setattr(products, "_by_onednn", counted)
-    return shapes
-
-
 def operands(n, f, k, dtype=torch.float32):
     generator = torch.Generator().manual_seed(n)
     shapes = ((n, f), (f, k), (k,))

@@ -16,10 +16,12 @@ results are those of `Graph.from_edges`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,7 @@ from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, na
 from gnnkit.rows import File, Rows
 from gnnkit.storage import save_array
 
+T = TypeVar("T")
 MOST_BINS = 1 << 16
 RELATION = np.int16  # type of the types of edges
 _INT32 = 2**31
@@ -51,6 +54,15 @@ def columns_of(piece: EdgePiece, symmetrize: bool) -> dict[str, Array]:
     back = {**found, "src": piece.dst, "dst": piece.src}
     both = {name: np.concatenate([rows, back[name][kept]]) for name, rows in found.items()}
     return both | {"reverse": np.repeat(np.array([0, 1], np.uint8), [len(piece.src), len(kept)])}
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """Reads the next item while one is worked on."""
+    with ThreadPoolExecutor(1, "ahead") as reader:
+        coming = reader.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = reader.submit(next, items, None)
+            yield item
 
 
 @dataclass(slots=True)
@@ -96,7 +108,7 @@ def count(graph: GraphPieces, known: int | None, room: Room, journal: Journal, t
     found, bins = Counted(), np.zeros(MOST_BINS, np.int64)
     if known is not None:
         found.shift = _shift(known - 1)
-    for piece in graph.edges(room.piece(graph.edge_row)):
+    for piece in _ahead(graph.edges(room.piece(graph.edge_row))):
         check_ends(piece, _INT32 * _INT32 if known is None else known, found.num_edges)
         _look(found, piece, graph.edge_type_names())
         bins = _folded(found, piece, bins)
@@ -262,7 +274,7 @@ def scatter(
     place, first, last = np.array(cursors, np.int64), np.array(buckets.first), time.monotonic()
     teller.begin("scattering edges", done)
     end = 0
-    for piece in graph.edges(room.piece(found.row)):
+    for piece in _ahead(graph.edges(room.piece(found.row))):
         begin, end = end, end + len(piece.src)
         if end <= done:
             continue
@@ -337,9 +349,8 @@ def sort(
         arrays["indptr"].append(np.zeros(1, np.int64))
     last = time.monotonic()
     teller.begin("sorting edges", buckets.start[done])
-    for bucket in range(done, len(buckets)):
-        start, end = buckets.start[bucket : bucket + 2]
-        rows = columns.read(start, end - start)
+    records = (columns.read(start, end - start) for start, end in pairwise(buckets.start[done:]))
+    for bucket, rows in enumerate(_ahead(records), done):
         width = buckets.first[bucket + 1] - buckets.first[bucket]
         indptr, sources, order = _core.csc_from_edges(
             rows.pop("src"), rows.pop("dst"), width, buckets.num_nodes, True, room.threads
@@ -352,7 +363,7 @@ def sort(
         for name, values in rows.items():
             arrays[name].append(values[order])
         num_edges += len(sources)
-        teller.tell(end, buckets.start[-1], "edges")
+        teller.tell(buckets.start[bucket + 1], buckets.start[-1], "edges")
         if time.monotonic() - last > room.commit:
             for each in arrays.values():
                 each.commit()

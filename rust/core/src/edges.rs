@@ -84,18 +84,50 @@ pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usi
         start += size;
     }
     for_each(threads, work, |(start, first, indptr, records, indices, tags)| {
-        records.sort_unstable();
-        for (position, &(destination, source, tag)) in records.iter().enumerate() {
-            indptr[destination.index() - first] += 1;
-            (indices[position], tags[position]) = (source, tag);
-        }
-        let mut end = start as i64;
+        sort_bucket(first, indptr, records, indices, tags);
         for entry in indptr {
-            end += *entry;
-            *entry = end;
+            *entry += start as i64;
         }
     });
     Ok(Sorted { indptr, indices, tags })
+}
+
+/// Sorts the edges into the destinations from `first` on: by counting them, and then the
+/// sources of each destination. `indptr` gets the end of each.
+fn sort_bucket<I: Id, A: Tag>(
+    first: usize,
+    indptr: &mut [i64],
+    records: &mut [Record<I, A>],
+    indices: &mut [I],
+    tags: &mut [A],
+) {
+    for (destination, ..) in records.iter() {
+        indptr[destination.index() - first] += 1;
+    }
+    let mut begin = 0;
+    for entry in indptr.iter_mut() {
+        (*entry, begin) = (begin, begin + *entry);
+    }
+    for &(destination, source, tag) in records.iter() {
+        let place = &mut indptr[destination.index() - first]; // its begin, and at last its end
+        (indices[*place as usize], tags[*place as usize]) = (source, tag);
+        *place += 1;
+    }
+    let mut begin = 0;
+    for &end in indptr.iter() {
+        let row = begin..end as usize;
+        begin = row.end;
+        if row.len() > 1 {
+            let edges = &mut records[row.clone()]; // no longer read, so room to sort in
+            for (edge, place) in edges.iter_mut().zip(row.clone()) {
+                *edge = (I::from_index(0), indices[place], tags[place]);
+            }
+            edges.sort_unstable_by_key(|&(_, source, tag)| (source, tag));
+            for (edge, place) in edges.iter().zip(row) {
+                (indices[place], tags[place]) = (edge.1, edge.2);
+            }
+        }
+    }
 }
 
 fn bucket_shift(num_nodes: usize, num_edges: usize) -> u32 {
