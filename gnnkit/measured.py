@@ -38,17 +38,18 @@ POINTS: dict[str, tuple[float, ...]] = {
 }
 
 
-def lost(row: str, key: str, why: str) -> str:
+def lost(key: str, why: str, *rows: str) -> str:
     """Returns the line that a run begins with.
 
     "" where little was lost, or nothing was measured.
 
     Args:
-        row: Row of `POINTS` that is nearest to the run.
         key: Key of the configuration that chooses this way.
         why: What its steps lack.
+        rows: Rows of `POINTS`, the nearest to the run first. The first that was
+            measured counts.
     """
-    points = POINTS.get(row, (0.0,))
+    points = next((POINTS[row] for row in rows if row in POINTS), (0.0,))
     if min(points) >= -TOLERANCE:
         return ""
     least, most = (max(round(-each), 0) for each in (max(points), min(points)))

@@ -116,7 +116,7 @@ ALLOWED = {
     "omegaconf": {"config"},
     "gnnkit._core": {"graph", "dataset", "partition", "sampler", "comm", "kernels", "remote"},
     "gnnkit.config": {"settings", "jobs", *COMMAND},
-    "gnnkit.plugins": {"sync", "config", "keys", "settings", "jobs", "usage"},
+    "gnnkit.plugins": {"strategy", "sync", "config", "keys", "settings", "jobs", "usage"},
     "gnnkit.settings": {"plan", "prepare", "training", "jobs", *COMMAND},
 }
 IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it

@@ -15,13 +15,19 @@ from gnnkit.settings import settle
 BEYOND = [row for row, points in POINTS.items() if min(points) < -TOLERANCE]
 
 
-@pytest.mark.parametrize("row", POINTS)
-def test_each_variant_says_its_own_loss_where_this_is_over_a_point(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows are those of the benchmark that measures them."""
+@pytest.fixture(scope="module")
+def variants() -> dict[str, list[str]]:
+    """The overrides of each row, as the benchmark that measures them has these."""
     folder = Path(__file__).resolve().parents[1] / "benchmarks"
-    monkeypatch.syspath_prepend(folder)  # scripts of one folder import each other
-    overrides = runpy.run_path(str(folder / "variants.py"))["VARIANTS"][row]
-    settings = settle(compose(["workers=4", *overrides]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)  # scripts of one folder import each other
+        found: dict[str, list[str]] = runpy.run_path(str(folder / "variants.py"))["VARIANTS"]
+    return found
+
+
+@pytest.mark.parametrize("row", POINTS)
+def test_each_variant_says_its_own_loss_where_this_is_over_a_point(row: str, variants: dict[str, list[str]]) -> None:
+    settings = settle(compose(["workers=4", *variants[row]]))
     said = [each.costs() for each in (settings.create_strategy(), settings.sync.create()) if each.costs()]
     if row not in BEYOND:
         assert said == []

@@ -34,7 +34,7 @@ class Adaptive(RowExchange):
         self.max_age = whole("exchange.max_age", max_age, 1, MAX_COUNT)
 
     def costs(self) -> str:
-        return lost("adaptive", "exchange=adaptive", "blocks that hardly changed do not travel")
+        return lost("exchange=adaptive", "blocks that hardly changed do not travel", "adaptive")
 
     def schedule(self) -> Schedule:
         return AdaptiveRows(self.variation, self.max_age)

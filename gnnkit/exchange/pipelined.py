@@ -34,7 +34,10 @@ class Pipelined(RowExchange):
         self.smoothing = share("exchange.smoothing", smoothing)
 
     def costs(self) -> str:
-        return lost("pipelined", "exchange=pipelined", "rows are late") if self.staleness else ""
+        if self.staleness == 0:
+            return ""
+        rows = ("pipelined, smoothed", "pipelined") if self.smoothing else ("pipelined",)
+        return lost("exchange=pipelined", "rows are late", *rows)
 
     def schedule(self) -> Schedule:
         return PipelinedRows(self.staleness, self.smoothing)

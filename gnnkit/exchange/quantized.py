@@ -22,7 +22,7 @@ class Quantized(RowExchange):
         self.bits: int = one_of("exchange.bits", bits, (32, 16, 8, 4, 2))
 
     def costs(self) -> str:
-        return lost(f"quantized, {self.bits} bits", "exchange=quantized", f"numbers of rows have {self.bits} bits")
+        return lost("exchange=quantized", f"numbers have {self.bits} bits", f"quantized, {self.bits} bits")
 
     def codec(self) -> Codec | None:
         return codec(self.bits)

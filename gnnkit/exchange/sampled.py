@@ -36,7 +36,10 @@ class Sampled(RowExchange):
         self.keep = real("exchange.keep", keep, 0, 1)
 
     def costs(self) -> str:
-        return lost("sampled, keep 0.1", "exchange=sampled", "some rows are left out") if self.keep < 1 else ""
+        if self.keep == 1:
+            return ""
+        rows = ("sampled, keep 0.01", "sampled, keep 0.1") if self.keep < 0.1 else ("sampled, keep 0.1",)
+        return lost("exchange=sampled", "some rows are left out", *rows)
 
     def schedule(self) -> Schedule:
         return SampledRows(self.keep)

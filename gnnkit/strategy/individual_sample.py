@@ -117,7 +117,7 @@ class IndividualSample(ExecutionStrategy):
         )
 
     def costs(self) -> str:
-        return lost("individual_sample", "strategy=individual_sample", "a batch reads some of the edges")
+        return lost("strategy=individual_sample", "a batch reads some of the edges", "individual_sample")
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":

@@ -93,7 +93,7 @@ class JointSample(ExecutionStrategy):
             self.supports += (SparseRows(but="fetches dense rows" if owned else None),)
 
     def costs(self) -> str:
-        return lost("joint_sample", "strategy=joint_sample", "a batch reads some of the edges")
+        return lost("strategy=joint_sample", "a batch reads some of the edges", "joint_sample")
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):

@@ -111,7 +111,7 @@ class PresetKeys:
 
     @property
     def measured(self) -> tuple[str, str, str]:
-        """The nearest row of `gnnkit.measured`, the key that chooses it, what lacks."""
+        """The key that chooses this way, what steps lack, a row of `measured`."""
         without = self.halo == "none"
         alone = self.average == "parameters"
         cut, drift = "edges between shares are missing", "workers step alone between two means"
@@ -127,7 +127,7 @@ class PresetKeys:
             (True, "preset", "name=preset_workload", cut),
         )
         row, key, why = next(each for holds, *each in ways if holds)
-        return row, f"strategy.{key}", why
+        return f"strategy.{key}", why, row
 
     @property
     def num_steps(self) -> int:

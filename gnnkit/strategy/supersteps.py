@@ -94,7 +94,7 @@ class Supersteps:
         length = "auto" if self.rule is not None else next((k for k in (2, 4, 8) if self.length <= k), 16)
         asked = "auto" if self.rule is not None else self.length
         why = "workers step alone, with rows of the last exchange"
-        return lost(f"local_iterations, {length}", f"strategy.local_iterations={asked}", why)
+        return lost(f"strategy.local_iterations={asked}", why, f"local_iterations, {length}")
 
     def exchanges(self, epoch: int) -> bool:
         """Says whether an epoch is the last of its superstep."""

@@ -71,7 +71,7 @@ class Neighbour(GradientSync):
         self.metropolis = metropolis(links, comm.rank)
 
     def costs(self) -> str:
-        return lost(f"neighbour, {self.exchange}", f"sync.exchange={self.exchange}", "workers step apart")
+        return lost(f"sync.exchange={self.exchange}", "workers step apart", f"neighbour, {self.exchange}")
 
     def close(self) -> None:
         if self.own_mailbox is not None:

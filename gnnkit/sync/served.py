@@ -296,7 +296,7 @@ class ServedSync(GradientSync):
         if self.rules.together:
             return ""
         why = "a step is of one worker's gradient, which may be late"
-        return lost(f"server, {self.rules.mode}", f"sync.mode={self.rules.mode}", why)
+        return lost(f"sync.mode={self.rules.mode}", why, f"server, {self.rules.mode}")
 
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
         if self._served is not None:
