@@ -45,14 +45,14 @@ class Factors:
     edge: Tensor | None = None  # [num_edges, heads] in the order of the edges that the kernels were made from
     source: Tensor | None = None  # [num_src], not beside factors of edges
     destination: Tensor | None = None  # [num_dst] of each sum
-    _arrays: dict[torch.dtype, dict[str, np.ndarray]] = field(init=False, repr=False, default_factory=dict)
+    _arrays: dict[torch.dtype, dict[str, Any]] = field(init=False, repr=False, default_factory=dict)
 
     @cached_property
     def turned(self) -> Factors:
         """The factors of the transpose."""
         return Factors(self.edge, self.destination, self.source)
 
-    def arrays(self, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    def arrays(self, dtype: torch.dtype) -> dict[str, Any]:
         """Returns the arguments of the native core, for sums of a type. Made once."""
         if dtype not in self._arrays:
             given = {"weight": self.edge, "source": self.source, "destination": self.destination}
