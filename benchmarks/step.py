@@ -185,13 +185,14 @@ def compare_jobs(nodes: int, case: dict[str, Any]) -> None:
         print(f"  {precision:10} 1 -> 2 workers: {one / two:.2f}x", flush=True)
 
 
-def converge(data: Path, seeds: int, epochs: int) -> None:
+def converge(data: Path, seeds: int, epochs: int, **keys: Any) -> None:
     """Prints test accuracies of runs in float32 and in bfloat16.
 
     Args:
         data: A .npz file that dataset=npz reads.
         seeds: Runs of each precision.
         epochs: Epochs of a run.
+        **keys: Strategy, model, and what these read.
     """
     import gnnkit
 
@@ -200,10 +201,7 @@ def converge(data: Path, seeds: int, epochs: int) -> None:
         for precision, accuracies in found.items():
             with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
                 result = gnnkit.train(
-                    strategy={"name": "individual_sample", "batch_size": 64},
-                    sampler={"name": "neighbor", "fanouts": [10, 10]},
                     dataset={"name": "npz", "root": str(data)},
-                    model={"name": "sage", "hidden": 64},
                     trainer={
                         "precision": precision,
                         "max_epochs": epochs,
@@ -214,7 +212,10 @@ def converge(data: Path, seeds: int, epochs: int) -> None:
                     workers=1,
                     threads=1,
                     seed=seed,
+                    report=False,
+                    logger="none",
                     folder=Path(folder) / "run",
+                    **keys,
                 )
             accuracies.append(result["test_accuracy"])
     print(f"\ntest accuracy after {epochs} epochs on {data.name}, mean and deviation of {seeds} seeds")
@@ -260,7 +261,14 @@ def main() -> None:
             print(f"\n{name}, jobs on an R-MAT of {options.job_nodes:.0f} nodes, 1 thread a worker")
             compare_jobs(int(options.job_nodes), CONFIGURATIONS[name])
     if options.converge is not None:
-        converge(options.converge, options.seeds, options.epochs)
+        converge(
+            options.converge,
+            options.seeds,
+            options.epochs,
+            strategy={"name": "individual_sample", "batch_size": 64},
+            sampler={"name": "neighbor", "fanouts": [10, 10]},
+            model={"name": "sage", "hidden": 64},
+        )
 
 
 if __name__ == "__main__":

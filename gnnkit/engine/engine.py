@@ -32,6 +32,7 @@ from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.product_rows import Rows
+from gnnkit.kernels.products import unwatched
 from gnnkit.kernels.sums import ONE, EdgeKernels
 from gnnkit.partition.shard import Shard
 
@@ -449,6 +450,13 @@ class _Sum(Function):
     def forward(
         ctx: Any, x: Tensor, own: Tensor | None, engine: Engine, layer: int, kind: Kind, beside: bool
     ) -> Tensor:  # [num_cell_nodes, f] -> [num_cell_nodes, f or 2 f]
+        with unwatched():
+            return _Sum._forward(ctx, x, own, engine, layer, kind, beside)
+
+    @staticmethod
+    def _forward(
+        ctx: Any, x: Tensor, own: Tensor | None, engine: Engine, layer: int, kind: Kind, beside: bool
+    ) -> Tensor:
         quarters, x = engine.quarters, x.contiguous()
         near, far = quarters.near.edges, quarters.far.edges
         near_by, far_by, near_partial_by, far_partial_by = quarters.factors(kind, engine.degrees, x.dtype)

@@ -43,6 +43,12 @@ def fast_products() -> AbstractContextManager[Any]:
     return _Products() if library() == "oneDNN" else nullcontext()
 
 
+def unwatched() -> AbstractContextManager[Any]:
+    """Lets functions of torch run without a look at each, where none is a product."""
+    context: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
+    return context
+
+
 def _is_wide_amd() -> bool:
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False

@@ -9,9 +9,10 @@ float32, and rounded once.
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
@@ -37,18 +38,28 @@ def as_array(x: Tensor) -> np.ndarray:
     return array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Factors:
     """The factors of the rows of a sum. None: 1 each."""
 
     edge: Tensor | None = None  # [num_edges, heads] in the order of the edges that the kernels were made from
     source: Tensor | None = None  # [num_src], not beside factors of edges
     destination: Tensor | None = None  # [num_dst] of each sum
+    _arrays: dict[torch.dtype, dict[str, Any]] = field(init=False, repr=False, default_factory=dict)
 
-    @property
+    @cached_property
     def turned(self) -> Factors:
         """The factors of the transpose."""
         return Factors(self.edge, self.destination, self.source)
+
+    def arrays(self, dtype: torch.dtype) -> dict[str, Any]:
+        """Returns the arguments of the native core, for sums of a type. Made once."""
+        if dtype not in self._arrays:
+            given = {"weight": self.edge, "source": self.source, "destination": self.destination}
+            self._arrays[dtype] = {
+                name: _matrix(values.to(dtype)) for name, values in given.items() if values is not None
+            }
+        return self._arrays[dtype]
 
 
 ONE = Factors()
@@ -133,23 +144,25 @@ class NativeKernels(EdgeKernels):
     def sum(self, x: Tensor, factors: Factors = ONE, *, own: float = 0) -> Tensor:
         rows, out = _matrix(x), x.new_empty((self.num_dst, *x.shape[1:]))
         flat = as_array(out.view(self.num_dst, rows.shape[1]))
-        self.native.sum(rows, flat, torch.get_num_threads(), own=own, **_arrays(factors, x.dtype))
+        self.native.sum(rows, flat, torch.get_num_threads(), own=own, **factors.arrays(wide(x.dtype)))
         return out
 
     def add_sum(self, x: Tensor, factors: Factors, out: Tensor) -> None:
+        if self.num_edges == 0:
+            return
         rows, sums, threads = _matrix(x), _matrix(out), torch.get_num_threads()
         width = min(rows.shape[1], sums.shape[1])
-        self.native.sum(rows, sums, threads, add=True, width=width, **_arrays(factors, x.dtype))
+        self.native.sum(rows, sums, threads, add=True, width=width, **factors.arrays(wide(x.dtype)))
 
     def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
         out, threads = x.new_empty((self.num_dst, 2 * x.shape[1])), torch.get_num_threads()
         kept: dict[str, Any] = {} if dropped is None else {"kept": dropped[0].numpy(), "p": dropped[1]}
-        self.native.sum_beside(_matrix(x), as_array(out), threads, **_arrays(factors, x.dtype), **kept)
+        self.native.sum_beside(_matrix(x), as_array(out), threads, **factors.arrays(wide(x.dtype)), **kept)
         return out
 
     def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:
         out, threads = grad.new_empty((self.num_dst, grad.shape[1] // 2)), torch.get_num_threads()
-        self.native.sum_beside_backward(_matrix(grad), as_array(out), threads, **_arrays(factors, grad.dtype))
+        self.native.sum_beside_backward(_matrix(grad), as_array(out), threads, **factors.arrays(wide(grad.dtype)))
         return out
 
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:
@@ -178,13 +191,8 @@ def _wide(x: Tensor) -> Tensor:
 
 def _matrix(x: Tensor) -> np.ndarray:
     """Returns contiguous rows of two dimensions. Shares memory where possible."""
-    return as_array(x.detach().contiguous().view(len(x), int(np.prod(x.shape[1:]))))
-
-
-def _arrays(factors: Factors, dtype: torch.dtype) -> dict[str, Any]:
-    """Returns the factors as arguments of the native core, for rows of a type."""
-    given = {"weight": factors.edge, "source": factors.source, "destination": factors.destination}
-    return {name: _matrix(values.to(wide(dtype))) for name, values in given.items() if values is not None}
+    x = x.contiguous()
+    return as_array(x if x.dim() == 2 else x.view(x.shape[0], math.prod(x.shape[1:])))
 
 
 class DeviceKernels(EdgeKernels):
