@@ -35,9 +35,15 @@ class Train(OnRanks):
             from gnnkit.jobs.iterate import run_program
 
             return run_program
-        import torch.utils.tensorboard  # noqa: F401 - the leader's logger would import it after the fork
+        # Ranks would import these after the fork, each for itself.
+        import numpy.ma
+        import numpy.random  # noqa: F401
+        import torch.utils.tensorboard  # noqa: F401
 
         from gnnkit.jobs.train import train
+
+        with contextlib.suppress(ImportError):
+            import s3fs  # noqa: F401 - where it is installed, Lightning's loggers import it
 
         return train
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
 HITS = (1, 3, 10)
 
@@ -33,6 +32,9 @@ def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:
 
     Both must occur in `wanted`.
     """
+    # A job is checked without it. It imports SciPy where that is installed.
+    from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
     # torchmetrics squeezes scores outside of 0..1, which makes some equal.
     distinct, place = torch.unique(scores, return_inverse=True)
     places = place.to(torch.float64) / max(len(distinct) - 1, 1)

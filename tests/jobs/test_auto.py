@@ -113,6 +113,24 @@ def test_the_usual_workers_are_taken_where_nothing_is_predicted(keys: list[str])
 
 
 @pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("keys", "small", "threads", "told"),
+    [([], 2869, 1, "workers would wait for each other, as threads would"),
+     ([], 2868, 8, "workers would wait for each other"), (["threads=3"], 2869, 3, "workers would wait for each other")], ids=str,
+)  # fmt: skip
+def test_a_small_graph_is_trained_by_one_thread(
+    keys: list[str], small: int, threads: int, told: str, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide, "FEW_EDGES", 3000)
+    monkeypatch.setattr(decide, "SMALL_EDGES", small)
+    order = Order(settle(config.compose(["strategy=vertex_centric", "workers=auto", *keys])), graph=graph)
+    found = decide._with_workers(order, lambda: None)
+    assert (found.workers, found.threads, found.composed["threads"]) == (1, threads, threads)
+    assert found.decided is not None
+    assert found.decided["why"] == f"the leader takes workers=1: 2,869 edges are few, and {told}"
+
+
+@pytest.mark.usefixtures("eight_cores")
 def test_numbers_of_workers_that_are_refused_are_not_tried() -> None:
     order = Order(settle(config.compose(["strategy=vertex_centric", "workers=auto", "leader.rebalance=true"])))
     auto = dispatch.check(order).settings.auto_workers
