@@ -102,7 +102,12 @@ class ShardEvaluation(Evaluation):
     def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]
         if self._learned is not None:
             return self._learned.input_rows(self.worker.owned, model)
-        return self.worker.features.lasting_rows(self.worker.owned, model) if engine.fixed is None else engine.fixed
+        if engine.fixed is not None:
+            return engine.fixed
+        features = self.worker.features
+        # Rows on disk are read at once for a model that reads them before a product.
+        read = features.lasting_rows if getattr(model, "reads_sparse", False) else features.input_rows
+        return read(self.worker.owned, model)
 
 
 class ChunkEvaluation(Evaluation):
