@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--limit", type=float, default=1.5, help="GiB of the control group of runs on disk")
+    parser.add_argument("--ways", nargs="*", default=["memory", "disk", "disk, 20 %"])
     given = parser.parse_args()
     root: Path = given.folder
     store, nodes = root / "store", int(given.nodes)
@@ -113,8 +114,8 @@ def main() -> None:
     print(f"{nodes:,} rows of {given.width * 4} bytes, {size / 1e9:.3g} GB, {given.workers} workers")
     print(f"{'way':<12}{'s an epoch':>11}{'first':>7}{'ratio':>7}{'process MiB':>13}{'all MiB':>9}{'GB an epoch':>13}")
     base, losses = 0.0, []
-    for name, way in ways.items():
-        limit = 1024.0 if name == "memory" else given.limit
+    for name in given.ways:
+        way, limit = ways[name], 1024.0 if name == "memory" else given.limit
         found = run(store, root / name.replace(", ", "-").replace(" %", ""), [*keys, *way, "on_exists=replace"], limit)
         seconds = statistics.mean(found["epochs"])
         base = base or seconds

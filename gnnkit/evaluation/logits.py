@@ -105,7 +105,10 @@ class ShardEvaluation(Evaluation):
         fixed = engine.fixed
         if fixed is not None and fixed.dtype == self.worker.dtype:
             return fixed  # whose sums are kept
-        return self.worker.features.lasting_rows(self.worker.owned, model)
+        features = self.worker.features
+        # Rows on disk are read at once for a model that reads them before a product.
+        read = features.lasting_rows if getattr(model, "reads_sparse", False) else features.input_rows
+        return read(self.worker.owned, model)
 
 
 class ChunkEvaluation(Evaluation):

@@ -138,6 +138,7 @@ class PresetWorkload(ExecutionStrategy):
             _refuse({"halo": halo, **clusters_too, "correction": covers, "exchange_every": exchange_every})
         whole_share = keys.halo != "cluster" and correction == "none" and exchange_every is None
         llcg, alone = correction == "llcg", keys.average == "parameters"
+        self._reads: DiskReads | None = None  # of the rows, where these stay on disk
         self.measures = keys.split == "dynamic" and not keys.covers
         keeps_rows = (exchange_every or 1) > 1 or self.exchange.keeps_state
         self.reads = Reads(sampler=llcg, graph=exchange_every is None)

@@ -75,6 +75,7 @@ class VertexCentric(ExecutionStrategy):
             exchange: How rows travel. None: exactly.
         """
         self.supersteps = Supersteps(local_iterations, max_drift, max_iterations)
+        self._reads: DiskReads | None = None  # of the rows, where these stay on disk
         self.exchange, drift = exchange or Exact(), self.supersteps.drifts
         if drift:
             self.exchange.check_pauses("strategy.local_iterations above 1")
