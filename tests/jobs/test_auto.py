@@ -196,7 +196,7 @@ def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
     assert np.array_equal(*(np.load(tmp_path / run / "predictions.npy") for run in ("auto", "named")))
     predicted, measured = found["predicted"], found["measured"]
     assert predicted.keys() == measured.keys()
-    assert predicted["seconds_per_epoch"] == min(each["seconds"] for each in decision["layouts"].values())
+    assert predicted["seconds_per_epoch"] in [each["seconds"] for each in decision["layouts"].values()]
     assert predicted["bytes_sent"] == measured["bytes_sent"] > 0
     assert measured["seconds_per_epoch"] == found["seconds_per_epoch"]
     assert 0.5 < predicted["memory"] / measured["memory"] < 2

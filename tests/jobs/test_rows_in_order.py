@@ -70,8 +70,8 @@ def test_every_model_that_multiplies_first(model: str, dtype: str, tmp_path: Pat
 @pytest.mark.parametrize("way", ["full", "halo"])
 def test_rows_of_16_bits_differ_by_rounding_alone(way: str, tmp_path: Path) -> None:
     keys = {"model": MODELS["sage"], "trainer": {"max_epochs": 3, "precision": "bf16-mixed"}, **WAYS[way]}
-    memory = train(tmp_path / "memory", features={"place": "memory"}, **keys)
-    disk = train(tmp_path / "disk", features=DISK, **keys)
+    memory = train(tmp_path / "memory", features={"place": "memory", "dtype": "bf16"}, **keys)
+    disk = train(tmp_path / "disk", features=DISK | {"dtype": "bf16"}, **keys)
     assert disk["train_loss"] == pytest.approx(memory["train_loss"], rel=0.01)
 
 
