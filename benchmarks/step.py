@@ -62,7 +62,7 @@ class Contender:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-OURS = {"STEP_ALLOCATOR": "ranks"}
+OURS = {"STEP_ALLOCATOR": "ranks", "THP_MEM_ALLOC_ENABLE": "1"}
 LARGE_PAGES = {**TUNED, "THP_MEM_ALLOC_ENABLE": "1"}
 PYG = "step, PyG and trim_to_layer"
 CONTENDERS = [

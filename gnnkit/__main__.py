@@ -104,7 +104,9 @@ def _run(arguments: argparse.Namespace) -> int:
 def _run_jobs(arguments: argparse.Namespace) -> int:
     """Shows the configuration, or runs one job or a sweep."""
     from gnnkit import jobs
+    from gnnkit.launch.allocator import ask_for_large_pages
 
+    ask_for_large_pages()
     overrides, hydra = config.split(arguments.overrides)
     if arguments.info:
         return _show_info(arguments, overrides)

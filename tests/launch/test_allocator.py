@@ -8,7 +8,6 @@ import statistics
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -70,58 +69,3 @@ def test_a_rank_uses_freed_memory_again_in_each_thread(name: str) -> None:
 def test_an_allocator_that_the_user_has_set_up_stays() -> None:
     set_up = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
     assert faults_of_a_rank(**set_up)["main"] > PAGES / 2
-
-
-LARGE = """
-    import json
-    import resource
-    import torch
-    from gnnkit.launch.processes import launch
-
-    torch.ones(1 << 20)  # torch reads the environment at its first array, and never again
-
-    def large(rank, world_size):
-        x = torch.empty({num_bytes}, dtype=torch.uint8).fill_(1)
-        lines = open("/proc/self/smaps_rollup").read().splitlines()
-        found = next(1024 * int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
-        return [found, launch(lambda rank, world_size: True, 1)[0]]
-
-    resource.setrlimit(resource.RLIMIT_DATA, ({limit}, resource.RLIM_INFINITY))
-    print(json.dumps(launch(large, 1)[0]))
-    """
-
-
-def bytes_in_large_pages(limit: int = resource.RLIM_INFINITY, **environment: str) -> int:
-    """Counts what a rank holds in pages of 2 MiB, started where torch has been used.
-
-    The rank must be able to start another process.
-
-    Args:
-        limit: Bytes of data that the process may have.
-        **environment: Further environment variables.
-    """
-    command = [sys.executable, "-c", textwrap.dedent(LARGE).format(num_bytes=BYTES, limit=limit)]
-    clean = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
-    found, starts = json.loads(subprocess.check_output(command, env=clean | environment, timeout=240))
-    assert starts
-    return int(found)
-
-
-def kernel_gives() -> str:
-    """Says when the kernel gives large pages: always, madvise or never."""
-    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    text = enabled.read_text() if enabled.exists() else "[never]"
-    return text[text.index("[") + 1 : text.index("]")]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(kernel_gives() == "never", reason="this kernel has small pages only")
-def test_a_rank_has_large_pages_also_where_torch_has_been_used_before() -> None:
-    assert bytes_in_large_pages() > BYTES / 2
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(kernel_gives() != "madvise", reason="this kernel does not ask processes")
-def test_pages_are_small_where_the_user_says_so_or_where_addresses_are_counted() -> None:
-    assert bytes_in_large_pages(THP_MEM_ALLOC_ENABLE="0") < BYTES / 2
-    assert bytes_in_large_pages(limit=8 << 30) < BYTES / 2
