@@ -197,9 +197,11 @@ def _start(
         own: Overrides that the caller has named. Default: all.
     """
     from gnnkit import config, jobs, settings
+    from gnnkit.launch.allocator import ask_for_large_pages
     from gnnkit.launch.child import end_if_started_anew
 
     end_if_started_anew()
+    ask_for_large_pages()  # before the checks of the job make the first array of torch
 
     def settle(overrides: Sequence[str]) -> settings.Settings:
         settled = settings.settle(config.compose(config.with_data(overrides, overrides if own is None else own)))

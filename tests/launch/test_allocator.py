@@ -11,6 +11,9 @@ import textwrap
 
 import pytest
 
+import gnnkit
+from gnnkit.errors import UserError
+
 ROUNDS, BYTES = 10, 40 << 20  # other arenas than the main one map what is above 32 MiB
 PAGES = BYTES // resource.getpagesize()
 SCRIPT = """
@@ -69,3 +72,15 @@ def test_a_rank_uses_freed_memory_again_in_each_thread(name: str) -> None:
 def test_an_allocator_that_the_user_has_set_up_stays() -> None:
     set_up = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
     assert faults_of_a_rank(**set_up)["main"] > PAGES / 2
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "1"), ("0", "0")])
+def test_a_job_from_python_asks_for_large_pages_first(
+    given: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", given or "")  # what was there before comes back
+    if given is None:
+        monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
+    with pytest.raises(UserError):
+        gnnkit.train(overrides=["strategy=vertex"])
+    assert os.environ["THP_MEM_ALLOC_ENABLE"] == found
