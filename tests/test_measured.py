@@ -40,7 +40,7 @@ def test_each_variant_says_its_own_loss_where_this_is_over_a_point(row: str, var
 @pytest.mark.parametrize(
     ("keys", "row"),
     [
-        (["strategy.local_iterations=3"], "local_iterations, 4"),
+        (["strategy.local_iterations=5"], "local_iterations, 8"),
         (["strategy.local_iterations=9"], "local_iterations, 16"),
         (["strategy.local_iterations=40"], "local_iterations, 16"),
         (["exchange=sampled", "exchange.keep=0.5"], "sampled, keep 0.1"),
