@@ -72,12 +72,12 @@ PRESET = "preset_workload"
 @pytest.mark.parametrize(
     ("keys", "begin"),
     [
-        ({"exchange": "pipelined"}, "exchange=pipelined: rows are late. In 100 epochs with 4 workers this lost 0 to 7"),
+        ({"exchange": "pipelined"}, "exchange=pipelined: rows are late. In 100 epochs with 4 workers this lost"),
         ({"exchange": "quantized+sampled"}, "exchange=sampled: some rows are left out. In 100 epochs"),
         ({"exchange": {"name": "pipelined", "staleness": 0}}, None),
         ({"exchange": "pipelined", "workers": 1}, None),
         ({"exchange": "quantized"}, None),
-        ({"strategy": {"name": PRESET, "correction": "coverage"}}, "strategy.correction=coverage: a step sees two"),
+        ({"strategy": {"name": PRESET, "correction": "coverage"}}, None),
         ({"strategy": {"name": PRESET, "halo": "cluster"}}, "strategy.halo=cluster: a step lacks the edges to other"),
         ({"strategy": PRESET}, None),
         ({"strategy": {"name": PRESET, "average": "parameters"}}, "strategy.average=parameters: workers step alone"),
