@@ -20,7 +20,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,11 +137,7 @@ def timed(name: str, keys: list[str], limit: int) -> float:
         subprocess.Popen([*prefix, sys.executable, "-m", "gnnkit", *keys, "on_exists=replace"]) as process,
     ):
         memory = Memory(process.pid, "RssAnon")
-        watching = threading.Thread(target=memory.watch)
-        watching.start()
-        code = process.wait()
-        memory.ends.set()
-        watching.join()
+        code = memory.watched(process)
     seconds = time.monotonic() - begun
     most = ", ".join(f"{value / 1024:.0f}" for value in sorted(memory.peaks.values(), reverse=True)[:5])
     print(f"{name}: {seconds:.0f} s, exit code {code}, MiB of processes: {most}", flush=True)

@@ -20,7 +20,6 @@ import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -71,11 +70,7 @@ def run(store: Path, folder: Path, keys: list[str], limit: float) -> dict[str, A
         subprocess.Popen([*prefix, *asked], stdout=out, stderr=out) as process,
     ):
         memory = Memory(process.pid, "RssAnon")
-        watching = threading.Thread(target=memory.watch)
-        watching.start()
-        code = process.wait()
-        memory.ends.set()
-        watching.join()
+        code = memory.watched(process)
     if code:
         raise SystemExit(told.read_text())
     return json.loads((folder / "result.json").read_text()) | {

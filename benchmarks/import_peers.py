@@ -18,7 +18,6 @@ import argparse
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -68,11 +67,7 @@ def timed(command: list[str], output: Path) -> tuple[float, int, str]:
     begun, told = time.perf_counter(), output.with_suffix(".txt")
     with told.open("w") as out, subprocess.Popen(whole, stdout=out, stderr=out) as process:
         memory = Memory(process.pid, "RssAnon")
-        watching = threading.Thread(target=memory.watch)
-        watching.start()
-        code = process.wait()
-        memory.ends.set()
-        watching.join()
+        code = memory.watched(process)
     failed = "" if code == 0 else (told.read_text().strip().splitlines() or [f"exit code {code}"])[-1]
     return time.perf_counter() - begun, max(memory.peaks.values(), default=0), failed
 

@@ -39,6 +39,15 @@ class Memory:
     peaks: dict[int, int] = field(default_factory=dict)
     ends: threading.Event = field(default_factory=threading.Event)
 
+    def watched(self, process: subprocess.Popen[bytes]) -> int:
+        """Watches a process until it ends. Returns the exit code."""
+        watching = threading.Thread(target=self.watch)
+        watching.start()
+        code = process.wait()
+        self.ends.set()
+        watching.join()
+        return code
+
     def watch(self) -> None:
         while not self.ends.wait(0.02):
             for process in [self.root, *children(self.root)]:
