@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -141,7 +142,7 @@ def execute(overrides: Sequence[str], num_workers: int, network: Network | None)
     """
     with tempfile.TemporaryDirectory() as temporary, (Path(temporary) / "printed").open("w+") as printed:
         folder = Path(temporary) / "run"
-        command = [*overrides, f"workers={num_workers}", f"output={folder}"]
+        command = [*overrides, f"workers={num_workers}", f"output={folder}", "report=false", "logger=csv"]
         before = network.sent() if network else []
         code = network.run(command, output=printed) if network else _run_here(command, printed)
         if code:
@@ -160,6 +161,7 @@ def _run_here(overrides: Sequence[str], printed: IO[str]) -> int:
 
 
 def _run_in_threads(overrides: Sequence[str], printed: IO[str]) -> int:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # threads of Python on two cores take twice the time
     try:
         gnnkit.train(overrides=overrides)
     except (gnnkit.UserError, RuntimeError) as error:
