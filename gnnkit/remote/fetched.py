@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gnnkit.checks import Array
 from gnnkit.comm import Communicator
 from gnnkit.engine.block import ById, LayerValues, inverse_sqrt
 from gnnkit.engine.pool import Pool
 from gnnkit.exchange.tally import Exchange, Tally
-from gnnkit.graph import Floats, Ids, kept_rows
+from gnnkit.graph import Floats, Ids, SparseFeatures, kept_rows
 from gnnkit.partition.shard import Shard
+from gnnkit.remote import padded
 from gnnkit.remote.cache import Cache
 from gnnkit.remote.disk import DiskFeatures
 from gnnkit.remote.owners import ByOwner, Owners, Sent, as_bytes, swap
@@ -58,25 +60,31 @@ class Fetched:
 class OwnedRows:
     """The rows of the owned nodes, for all ranks.
 
-    A row is the features, as they are kept, and the label of a node. Where ranks do not
+    A row is the features, as they are kept, and the label of a node. Sparse features
+    are numbers with their columns, as many in each row. Where ranks do not
     read the whole graph, the row also holds the degrees, the number of in-edges,
     whether there is a loop, and the mean features of the in-edges.
     """
 
-    def __init__(self, shard: Shard, owners: Owners, *, values: bool, disk: DiskFeatures | None = None) -> None:
-        """Reads the shard.
+    def __init__(
+        self, shard: Shard, owners: Owners, comm: Communicator, *, values: bool, disk: DiskFeatures | None = None
+    ) -> None:
+        """Reads the shard. Collective.
 
         Args:
             shard: The nodes of this rank.
             owners: The owner of every node.
+            comm: The ranks.
             values: Whether rows hold more than features and labels.
             disk: The features of the shard, where these stay on disk.
         """
         self.shard, self.owners, self.disk = shard, owners, disk
         self.in_edges = shard.num_in_edges  # [num_owned]
-        features, mean = kept_rows(shard.features), shard.mean_edge_features
+        features, mean = shard.features, shard.mean_edge_features
         fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
-        if features.shape[1]:
+        if sparse := padded.fields(features, comm):
+            fields += sparse
+        elif features.shape[1]:
             fields.append(("features", features.dtype, features.shape[1:]))
         if values:
             fields += [(name, np.float64) for name in ("in_degree", "out_degree")]
@@ -98,6 +106,11 @@ class OwnedRows:
         for name in self.row.names or ():
             if name == "features":
                 rows[name] = self._features(nodes, places, read)
+            elif name == padded.COLUMNS:
+                assert isinstance(shard.features, SparseFeatures)
+                padded.write(rows, shard.features[places])  # also the values
+            elif name == padded.VALUES:
+                continue
             elif name == "in_edges":
                 rows[name] = self.in_edges[places]
             else:
@@ -110,7 +123,18 @@ class OwnedRows:
             return read[1][np.searchsorted(read[0], nodes)]
         if self.disk is not None:
             return self.disk.read(nodes, counted=True)
+        if isinstance(self.shard.features, SparseFeatures):
+            return np.asarray(self.shard.features[places])
         return gather_rows(np.ascontiguousarray(kept_rows(self.shard.features)), places)
+
+    def features(self, rows: npt.NDArray[Any]) -> Array | SparseFeatures:  # [n] records -> [n, width]
+        """Returns the features of rows, as they are kept."""
+        names = self.row.names or ()
+        if padded.COLUMNS in names:
+            return padded.read(rows, self.shard.features.shape[1])
+        if "features" in names:
+            return np.array(rows["features"], order="C")
+        return np.empty((len(rows), 0), kept_rows(self.shard.features).dtype)
 
     def fetch(self, nodes: Ids, cache: Cache, comm: Communicator, sent: Sent | None = None) -> Fetched:
         """Returns rows of nodes of any owners. Collective.

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnnkit.checks import Array
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Engine, Rows, Tally
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Ids, Split
+from gnnkit.graph import Graph, Ids, SparseFeatures, Split
+from gnnkit.kernels.sparse_rows import SparseRows
 from gnnkit.partition.shard import Shard
 from gnnkit.remote import FeatureStore, Reach, TableFeatures
 from gnnkit.remote.disk import DiskFeatures, OnDisk
@@ -87,6 +89,12 @@ class Worker:
             tally: Counts the bytes from disk.
         """
         return self._shortened(self.features.lasting_rows(nodes, model, tally), model)
+
+    def fetched_rows(self, kept: Array | SparseFeatures, model: object) -> Rows:  # [k, width]
+        """Returns `input_rows` of features that owners sent, as these are kept."""
+        if isinstance(kept, SparseFeatures):
+            return self._shortened(SparseRows.of(kept, self.dtype), model)
+        return self.features.opening(kept, self.input_dtype)
 
     def _shortened(self, rows: Rows, model: object) -> Rows:
         """Returns rows of the type of training.

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
@@ -202,11 +201,8 @@ class FetchedBatches:
         self.rows.record(fetched, sent, self.tally, self.worker.comm.rank)
 
     def _batch(self, made: Made) -> Batch:
-        worker, step, rows = self.worker, made.step, made.fetched.rows
-        if "features" in (rows.dtype.names or ()):
-            x = worker.features.opening(np.array(rows["features"], order="C"), worker.input_dtype)
-        else:
-            x = torch.empty((len(rows), 0), dtype=worker.input_dtype or worker.dtype, device=worker.device)
+        step, rows = made.step, made.fetched.rows
+        x = self.worker.fetched_rows(self.rows.features(rows), self.model)
         layers = self._layers(made)
         adjacencies = layers.layers(step.kept(made.batch.blocks, layers), step.key)
         return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=made.batch.input_nodes)

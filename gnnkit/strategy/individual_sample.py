@@ -108,7 +108,7 @@ class IndividualSample(ExecutionStrategy):
         self.cache, self.cache_rows = cache, cache_rows
         self.supports = (
             JoinedLayers(),
-            SparseRows(but="fetches dense rows" if fetches else None),
+            SparseRows(),
             GatheredRows(),
             RowsOnDisk(but=_LRU if cache == "lru" else None),
             LearnedInputs(but=None if cache == "none" else f"with strategy.cache={cache} {_CACHED}"),
@@ -147,7 +147,7 @@ class IndividualSample(ExecutionStrategy):
         self._hits = CacheHits(worker.comm)
         seeds: Seeds = NodeSeeds(worker, **sizes) if worker.links is None else LinkSeeds(worker, self.batch_size)
         owners = Owners.of(worker.shard, worker.comm)
-        rows = OwnedRows(worker.shard, owners, values=not self.reads.graph, disk=worker.disk)
+        rows = OwnedRows(worker.shard, owners, worker.comm, values=not self.reads.graph, disk=worker.disk)
         cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)
         self.sampled = FetchedBatches(worker, model, self.tally, seeds, cache, self.prefetch)
 

@@ -86,11 +86,10 @@ class JointSample(ExecutionStrategy):
         self.topology = _MODES[mode][0] if topology is None else topology
         cooperative, owned = mode == "cooperative", self.topology == "partitioned"
         self.reads = Reads(sampler=True, graph=not owned, one_column=owned, from_owners=owned and not cooperative)
-        self.supports: tuple[Ability, ...] = (EdgeTask("all"), LearnedInputs(but=None if cooperative else _BY_COLUMNS))
+        learned = LearnedInputs(but=None if cooperative else _BY_COLUMNS)
+        self.supports: tuple[Ability, ...] = (EdgeTask("all"), SparseRows(), learned)
         if cooperative:
-            self.supports += (SparseRows(), GatheredRows(), RowsOnDisk(), JoinedLayers(by_owners=True))
-        else:
-            self.supports += (SparseRows(but="fetches dense rows" if owned else None),)
+            self.supports += (GatheredRows(), RowsOnDisk(), JoinedLayers(by_owners=True))
 
     def costs(self) -> str:
         return lost("strategy=joint_sample", "a batch reads some of the edges", "joint_sample")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, BlockAdjacency, Rows, Tally
 from gnnkit.engine.block import LayerValues
 from gnnkit.engine.columns import ColumnAdjacency, joined, packed, to_blocks, unpacked
@@ -19,7 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.exchange.route import Peers, Route, from_all
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.wire import Wire
-from gnnkit.graph import Block, Floats, SparseFeatures
+from gnnkit.graph import CSC, Block, Floats, SparseFeatures
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.traffic import column_shares
 from gnnkit.remote import TableFeatures
@@ -132,16 +133,18 @@ class PushPullShards(FetchedBatches):
         shard, comm = worker.shard, worker.comm
         owners = Owners.of(shard, comm)
         seeds: Seeds = NodeSeeds(worker, batch_size) if worker.links is None else LinkSeeds(worker, batch_size)
-        rows = OwnedRows(replace(shard, features=np.asarray(shard.features[:, :0])), owners, values=True)
+        none = np.empty((len(shard.owned), 0), np.float32)
+        rows = OwnedRows(replace(shard, features=none), owners, comm, values=True)
         super().__init__(worker, model, tally, seeds, RowCache("none", None, rows, comm), prefetch)
-        columns = _columns(shard.features.shape[1], comm.world_size)
-        received = swap(comm, [as_bytes(np.asarray(shard.features[:, part])) for part in columns])
-        own = columns[comm.rank]
-        table = np.empty((shard.num_nodes, own.stop - own.start), shard.features.dtype)
-        for rank, part in enumerate(received):
-            nodes = np.flatnonzero(owners.rank_of == rank)
-            table[nodes] = part.view(table.dtype).reshape(len(nodes), table.shape[1])
-        self._columns = Columns(worker, model, table, own, tally)
+        columns, width = _columns(shard.features.shape[1], comm.world_size), shard.features.shape[1]
+        own, place = columns[comm.rank], np.argsort(np.argsort(owners.rank_of, kind="stable"))
+        if isinstance(shard.features, SparseFeatures):
+            table = _sparse_columns(shard.features, columns, comm)[place]
+            self._columns = Columns(worker, model, table, slice(0, width), tally)
+        else:
+            received = swap(comm, [as_bytes(np.asarray(shard.features[:, part])) for part in columns])
+            dense = np.concatenate(received).view(shard.features.dtype).reshape(shard.num_nodes, own.stop - own.start)
+            self._columns = Columns(worker, model, dense[place], own, tally)
 
     def _batch(self, made: Made) -> Batch:
         worker, step, comm = self.worker, made.step, self.worker.comm
@@ -158,6 +161,25 @@ def _columns(width: int, num_ranks: int) -> list[slice]:
     """Returns the columns of each rank."""
     ends = np.cumsum([0, *column_shares(width, num_ranks)]).tolist()
     return [slice(first, last) for first, last in pairwise(ends)]
+
+
+def _sparse_columns(features: SparseFeatures, columns: Sequence[slice], comm: Communicator) -> SparseFeatures:
+    """Brings a rank's columns of all nodes, those of rank 0 first. Collective.
+
+    Args:
+        features: [num_owned, width] of the owned nodes.
+        columns: Columns of each rank.
+        comm: The ranks.
+    """
+    parts = [features.within(each) for each in columns]
+    kinds = [(np.diff(part.csr.indptr), part.csr.indices, part.values) for part in parts]
+    found = (
+        np.concatenate(swap(comm, [as_bytes(each) for each in kind])).view(kind[0].dtype)
+        for kind in zip(*kinds, strict=True)
+    )
+    counts, indices, values = found
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return SparseFeatures(CSC(indptr, indices, values, features.shape[1]))
 
 
 def _check_model(model: nn.Module) -> None:

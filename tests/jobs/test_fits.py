@@ -54,7 +54,7 @@ REFUSED = [
     [PRESET, "strategy.average=parameters", "trainer.accumulate=2"],
     [SAMPLED, SERVERS, ASYNC, "trainer.accumulate=2"],
     [SAMPLED, LEARNED, "trainer.accumulate=2"],
-    [SAMPLED, "strategy.features=partitioned", "input_rows=sparse"],
+    [SAMPLED, "model=gine", "input_rows=sparse"],
     [SAMPLED, "features.dtype=bf16", "input_rows=sparse"],
     [SAMPLED, "features.dtype=int8", "sampler=metropolis_hastings", "sampler.target=similarity"],
     [PRESET, "strategy.correction=llcg", "features.place=memory"],

@@ -123,11 +123,6 @@ def test_strategies_that_read_dense_rows_train_on_sparse_features(tmp_path: Path
 @pytest.mark.slow
 def test_sparse_rows_are_refused_where_nothing_reads_them(tmp_path: Path) -> None:
     for keys, reader in (
-        ({"strategy": {"name": "individual_sample", "features": "partitioned"}}, "strategy=individual_sample"),
-        (
-            {"strategy": {"name": "joint_sample", "mode": "push_pull", "topology": "partitioned"}},
-            "strategy=joint_sample",
-        ),
         ({"model": "gine"}, "model=gine"),
         ({"model": lambda width, classes: None}, "model=<lambda>"),
         ({"model": "pagerank"}, "model=pagerank"),

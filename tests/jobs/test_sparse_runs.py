@@ -12,11 +12,15 @@ import pytest
 import gnnkit
 from gnnkit.dataset.synthetic import Synthetic
 
+DRAWN = {"batch_size": 40}
 STRATEGIES: dict[str, dict[str, Any]] = {
-    "vertex_centric": {},
-    "preset_workload": {"correction": "llcg"},
-    "individual_sample": {"batch_size": 40},
-    "joint_sample": {"batch_size": 40},
+    "vertex_centric": {"name": "vertex_centric"},
+    "preset_workload": {"name": "preset_workload", "correction": "llcg"},
+    "individual_sample": {"name": "individual_sample", **DRAWN},
+    "fetched": {"name": "individual_sample", "topology": "partitioned", "cache": "lru", "cache_rows": 20, **DRAWN},
+    "cooperative": {"name": "joint_sample", **DRAWN},
+    "push_pull": {"name": "joint_sample", "mode": "push_pull", **DRAWN},
+    "push_pull of shards": {"name": "joint_sample", "mode": "push_pull", "topology": "partitioned", **DRAWN},
 }
 
 
@@ -24,6 +28,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_rows_without_zeros_train_what_dense_rows_do(name: str, model: str, tmp_path: Path) -> None:
+    if name.startswith("push_pull") and model == "gat":
+        return  # no product of columns
     graph = Synthetic(num_nodes=300, num_edges=1500, num_classes=3, width=80).load()
     kept = np.random.default_rng(0).random(graph.features.shape) < 0.05
     graph = replace(graph, features=np.asarray(graph.features) * kept)
@@ -31,7 +37,8 @@ def test_rows_without_zeros_train_what_dense_rows_do(name: str, model: str, tmp_
     def found(rows: str) -> Any:
         return gnnkit.train(
             graph,
-            strategy={"name": name, **STRATEGIES[name]},
+            strategy=STRATEGIES[name],
+            partition="random",
             model={"name": model, "hidden": 8},
             workers=2,
             comm="threads",
