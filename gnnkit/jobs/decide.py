@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -204,11 +205,7 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
     if not strategy.reads.all_edges or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
         return _Decision(_fewest_words(order, meanwhile))
     open_partition = settings.partition.nodes.name == AUTO
-    named = (
-        candidates(settings.workers, plugins.names("partition"), grids=True)
-        if open_partition
-        else {"chosen": settings.partition}
-    )
+    named = candidates(settings.workers, compared(), grids=True) if open_partition else {"chosen": settings.partition}
     foreseen = foresee(replace(order, settings=full), functools.partial(promising, named=named), meanwhile)
     asked = AUTO in (settings.strategy.name, settings.partition.nodes.name)  # else any memory will do
     room = foreseen.machine.memory if asked and foreseen.machine is not None else float("inf")
@@ -236,13 +233,26 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
     return _Decision(replace(_sampled(settings), decided={"why": why, "layouts": foreseen.layouts}))
 
 
+def compared() -> list[str]:
+    """Names the installed partitioners that `partition=auto` compares, quickest first.
+
+    A package's own takes part by `Partitioner.in_auto`. One that cannot be imported, as
+    it lacks a library, does not.
+    """
+    places: dict[str, int] = {}
+    for name in plugins.names("partition"):
+        with suppress(UserError):
+            places[name] = plugins.load("partition", name).in_auto
+    return sorted(filter(places.get, places), key=lambda name: (places[name], name))
+
+
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
     """Decides on the nodes of each rank where no step on full graphs is to be foreseen.
 
     Arguments as those of `decide`.
     """
     settings = order.settings
-    named = candidates(settings.workers, plugins.names("partition"), grids=False)
+    named = candidates(settings.workers, compared(), grids=False)
     patience = Patience.of(settings.timeout)
     words = run_in_child(_words, order, named, patience=patience, meanwhile=meanwhile)
     name = min(words, key=words.__getitem__)

@@ -334,7 +334,7 @@ def pays(foreseen: Foreseen, name: str) -> list[str]:
         return []
     share = figures["seconds_of"]["exchange"] / figures["seconds"]
     what = (
-        "fewer words pay: try partition=metis or ldg, partition.border=min_words, and grids of several columns"
+        "fewer words pay: try partition=auto, partition.border=min_words, and grids of several columns"
         if share > 0.2
         else "compute decides: even out edges before words"
     )

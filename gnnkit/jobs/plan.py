@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from gnnkit import plugins
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs.decide import FULL, why_layout, with_strategy
+from gnnkit.jobs.decide import FULL, compared, why_layout, with_strategy
 from gnnkit.jobs.foresee import Foreseen, foresee, pays, table
 from gnnkit.jobs.order import Order
 from gnnkit.partition.quality import Quality, measure
@@ -40,7 +39,7 @@ def plan(order: Order) -> Result:
             f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"
         )
     if settings.partition.nodes.name == AUTO:
-        named = candidates(settings.workers, plugins.names("partition"), grids=True)
+        named = candidates(settings.workers, compared(), grids=True)
         foreseen = foresee(order, functools.partial(promising, named=named))
         chosen = least(foreseen.layouts, math.inf)
         assert chosen is not None
@@ -74,7 +73,7 @@ def _layouts(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
 
 def _alone(order: Order) -> dict[str, Any]:
     """Returns the figures of one worker, which holds the whole graph."""
-    (partition,) = candidates(1, plugins.names("partition"), grids=False).values()
+    (partition,) = candidates(1, ["contiguous"], grids=False).values()
     threads = min(order.settings.threads * order.settings.workers_here, num_cores())
     settings = replace(order.settings, workers=1, processes=None, threads=threads, partition=partition)
 

@@ -15,6 +15,8 @@ class Balanced(NodePartitioner):
     sources.
     """
 
+    in_auto = 2
+
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         end = graph.csc.indptr[1:] + np.arange(1, graph.num_nodes + 1)
         twice_middle = end + np.concatenate([[0], end[:-1]])[: graph.num_nodes]

@@ -11,4 +11,5 @@ class Ldg(Streaming):
     `partition.border=cover` few rows travel on skewed graphs.
     """
 
+    in_auto = 3
     score = "ldg"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +25,9 @@ TRIED = 6  # candidates that are tried at most
 TIE = 0.03  # seconds within this share of the least count as equal
 MARGIN = 0.9  # share of the memory that predictions may fill
 
-_PARTITIONERS = ("contiguous", "balanced", "ldg", "metis")  # the last one where installed
 _PLANES = ("1d", "1.5d", "2d", "3d")
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
+WORSE = 1.5  # times the least work on 1d, from which a partitioner is not cut on further grids
 _WORD = 15  # work of a word that travels, in sums of an edge. A rough number
 
 
@@ -153,15 +153,14 @@ def alternatives(settings: Settings, cutter: Cutter, chosen: Quality) -> Iterato
         yield spelt(spec), measured[shapes]
 
 
-def candidates(workers: int, installed: Collection[str], *, grids: bool) -> dict[str, PartitionSettings]:
+def candidates(workers: int, names: Sequence[str], *, grids: bool) -> dict[str, PartitionSettings]:
     """Names the layouts that `partition=auto` compares, the plainest first.
 
     Args:
         workers: Number of ranks.
-        installed: Names of the installed partitioners.
+        names: Of partitioners, the quickest first.
         grids: Whether the strategy goes with grids other than 1d.
     """
-    names = [name for name in _PARTITIONERS if name in installed]
     nodes = {name: Choice("partition", name, {}) for name in names}
     found = {name: PartitionSettings(choice, "1d", None, "none") for name, choice in nodes.items()}
     if workers == 1:
@@ -186,8 +185,9 @@ def promising(
     """Cuts candidates, and gives those that may be best.
 
     Leaves out a candidate whose busiest rank has no fewer words, edges and nodes than
-    that of another one on the same grid. Of the others the ones with least work by a
-    rough count are left. Cuts no further candidate after `BUDGET` seconds.
+    that of another one on the same grid, and the partitioners with `WORSE` times the
+    least work on 1d. Of the others the ones with least work by a rough count are left.
+    Cuts no further candidate after `BUDGET` seconds.
 
     Args:
         settings: The configuration.
@@ -197,26 +197,32 @@ def promising(
     """
     begun, cutter = time.monotonic(), Cutter(graph, settings.workers)
     measured: dict[str, tuple[Quality, tuple[float, float, float]]] = {}
+    plain: dict[str, float] = {}  # work on 1d without a border, by partitioner
     for name, choice in named.items():
         if measured and time.monotonic() - begun > BUDGET:
             break
+        again = choice.nodes.name in plain and make_grid(choice.grid, settings.workers).num_cells > 1
+        if again and plain[choice.nodes.name] > WORSE * min(plain.values()):
+            continue
         progress(f"a look at {overrides(choice)}")
         try:
             quality = measure(graph, cutter.cut(choice))
         except UserError:  # this assignment of nodes does not go with that grid
             continue
         load = (float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max()))
+        plain.setdefault(choice.nodes.name, _work(quality, load))
         if not any(_beats(other, quality, lower, load) for other, lower in measured.values()):
             measured[name] = quality, load
 
-    def work(name: str) -> float:
-        quality, (words, edges, rows) = measured[name]
-        return _WORD * words + rough_work(edges / quality.partition.grid.slices, rows)
-
-    kept = sorted(measured, key=work)[:most]
+    kept = sorted(measured, key=lambda name: _work(*measured[name]))[:most]
     for name, (quality, _) in measured.items():
         if name in kept:
             yield name, quality
+
+
+def _work(quality: Quality, load: tuple[float, float, float]) -> float:
+    words, edges, rows = load
+    return _WORD * words + rough_work(edges / quality.partition.grid.slices, rows)
 
 
 def rough_work(edges: float, rows: float) -> float:

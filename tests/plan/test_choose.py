@@ -12,19 +12,21 @@ import pytest
 from gnnkit.config import compose
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
+from gnnkit.jobs.decide import compared
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid, make_grid, unequal_columns
+from gnnkit.partition.hash import Hash
 from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.quality import measure
 from gnnkit.partition.streaming import Streaming
-from gnnkit.plan import memory
+from gnnkit.plan import choose, memory
 from gnnkit.plan.choose import Cutter, Decision, alternatives, assign, candidates, least, overrides, promising
 from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.predict import Load, predict
 from gnnkit.plan.sample import sampled
 from gnnkit.settings import settle
 
-INSTALLED = ("contiguous", "balanced", "ldg", "hash")
+INSTALLED = ("contiguous", "balanced", "ldg")
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,32 @@ def test_layouts_that_another_one_beats_are_left_out(graph: Graph) -> None:
     assert [name for name, _ in promising(settings, graph, {"contiguous": named["contiguous"], **same})] == [
         "contiguous"
     ]
+
+
+def test_a_partitioner_of_any_package_takes_part_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = compared()
+    assert before[:3] == list(INSTALLED)
+    assert "hash" not in before
+    monkeypatch.setattr(Hash, "in_auto", 2)
+    assert compared() == ["contiguous", "balanced", "hash", *before[2:]]
+
+
+def test_a_partitioner_far_from_the_best_is_tried_on_one_grid(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settle(compose(["strategy=vertex_centric", "workers=4"]))
+    named, seen = candidates(4, INSTALLED, grids=True), []
+    cut = Cutter.cut
+
+    def noted(self: Cutter, chosen: Any) -> Partition:
+        seen.append(chosen)
+        return cut(self, chosen)
+
+    monkeypatch.setattr(Cutter, "cut", noted)
+    monkeypatch.setattr(choose, "WORSE", 1.0)
+    list(promising(settings, graph, named))
+    several = [each.nodes.name for each in seen if make_grid(each.grid, 4).num_cells > 1]
+    assert several[: len(INSTALLED)] == list(INSTALLED)
+    assert len(set(several[len(INSTALLED) :])) == 1
+    assert any(make_grid(each.grid, 4).num_cells == 1 for each in seen), "no cell, where all partitioners are alike"
 
 
 def test_a_partitioner_finds_the_owners_of_all_grids_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

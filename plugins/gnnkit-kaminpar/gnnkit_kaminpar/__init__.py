@@ -30,6 +30,8 @@ class KaMinPar(NodePartitioner):
     call to call, so it runs on one.
     """
 
+    in_auto = 11
+
     def __init__(
         self, balance: Balance = "nodes", imbalance: float = 0.03, preset: Preset = "eco", seed: int = 0
     ) -> None:

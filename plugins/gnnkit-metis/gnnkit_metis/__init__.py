@@ -28,6 +28,8 @@ class Metis(NodePartitioner):
     rows that travel on a 1d grid.
     """
 
+    in_auto = 10
+
     def __init__(
         self,
         balance: Balance = "nodes",
