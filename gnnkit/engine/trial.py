@@ -47,6 +47,7 @@ class Trial:
         dtype: torch.dtype,
         sizes: Sizes | None = None,
         num_relations: int = 1,
+        inputs: torch.dtype | None = None,
     ) -> None:
         """Makes the rows.
 
@@ -57,11 +58,12 @@ class Trial:
             dtype: Type of rows.
             sizes: Numbers of rows. None: one of each kind.
             num_relations: Number of edge types.
+            inputs: Type of input rows, as `Worker.input_dtype`. None: `dtype`.
         """
         grid, sizes = traffic.grid, sizes or Sizes()
         if grid.slices == 1:
             sizes = replace(sizes, cell_nodes=sizes.owned)
-        self._notes = _Notes()
+        self._notes, self._inputs = _Notes(), inputs or dtype
         self.comm = Alone(slice_, grid.world_size)
         self.engine = Engine(_shard(traffic, slice_, edge_width, sizes), self.comm, dtype, self._notes)
         tell_row_counts(self.engine)
@@ -86,19 +88,24 @@ class Trial:
             sparse: Whether input rows are sparse. Such rows keep no number here.
             keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
         """
-        shape, dtype = (len(self.engine.nodes), in_features), self.engine.dtype
-        x = SparseRows.zeros(shape, dtype) if sparse else torch.zeros(shape, dtype=dtype)
+        shape = (len(self.engine.nodes), in_features)
+        rows = SparseRows.zeros(shape, self.engine.dtype) if sparse else torch.zeros(shape, dtype=self.engine.dtype)
+        x = rows.to(self._inputs)
         known = [] if isinstance(x, SparseRows) else [x]
         model.train()
         num_layers: int = model.num_layers  # type: ignore[assignment]
         if keeps_sums:
             self.engine.fix(x)
-            model(x, self.adjacencies(num_layers))  # the first step
+            with self._precision():
+                model(x, self.adjacencies(num_layers))  # the first step
             self.take_exchanges()
         known += [*self.engine.held(), *model.parameters(), *model.buffers()]
-        with SavedTensors(known) as saved, fast_products():
+        with SavedTensors(known) as saved, self._precision(), fast_products():
             logits: Tensor = model(x, self.adjacencies(num_layers))
         return logits, saved.num_bytes
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self._inputs == torch.bfloat16)
 
     def take_exchanges(self) -> list[Exchange]:
         """Returns the exchanges since the last call, in order."""
@@ -116,7 +123,14 @@ def tell_row_counts(engine: Engine) -> None:
 
 
 def exchanges(
-    model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int, *, keeps_sums: bool = False
+    model: nn.Module,
+    in_features: int,
+    edge_width: int,
+    traffic: Traffic,
+    slice_: int,
+    *,
+    keeps_sums: bool = False,
+    inputs: torch.dtype | None = None,
 ) -> list[Exchange]:
     """Lists the exchanges of a training step on a rank of a slice.
 
@@ -129,15 +143,23 @@ def exchanges(
         traffic: Rows exchanged between the shards.
         slice_: Slice of the rank.
         keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
+        inputs: Type of input rows. None: that of the parameters.
     """
-    trial = Trial(traffic, slice_, edge_width, _dtype(model), num_relations=relations_of(model))
+    trial = Trial(traffic, slice_, edge_width, _dtype(model), num_relations=relations_of(model), inputs=inputs)
     trial.forward(model, in_features, keeps_sums=keeps_sums)[0].sum().backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
     return trial.take_exchanges()
 
 
 def activations(
-    model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int, *, sparse: bool = False
+    model: nn.Module,
+    in_features: int,
+    edge_width: int,
+    traffic: Traffic,
+    slice_: int,
+    *,
+    sparse: bool = False,
+    inputs: torch.dtype | None = None,
 ) -> Ids:  # [number of Sizes + 1]
     """Counts the bytes that a forward pass keeps for the backward pass.
 
@@ -150,6 +172,7 @@ def activations(
         traffic: Rows exchanged between the shards.
         slice_: Slice of the rank.
         sparse: Whether input rows are sparse.
+        inputs: Type of input rows. None: that of the parameters.
 
     Returns:
         Bytes for each row of each of the `Sizes`, in order, then the bytes that do not
@@ -157,7 +180,7 @@ def activations(
     """
 
     def kept(sizes: Sizes) -> int:
-        trial = Trial(traffic, slice_, edge_width, _dtype(model), sizes, relations_of(model))
+        trial = Trial(traffic, slice_, edge_width, _dtype(model), sizes, relations_of(model), inputs)
         return trial.forward(model, in_features, sparse=sparse)[1]
 
     some = Sizes(owned=2, cell_nodes=4, partial=2, edges=2, halo=2, pairs=2)

@@ -53,6 +53,7 @@ class Exchange:
     layer: int
     width: int
     heads: int = 1
+    itemsize: int = 0  # bytes of a number, before a codec. 0: not known yet
 
     @property
     def step(self) -> Step:

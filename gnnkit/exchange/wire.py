@@ -184,7 +184,8 @@ class Transfer:
         num_bytes = [numbers * size for numbers in sent]
         if self._is_coded:
             num_bytes = [rows * self._row_bytes(w) for rows, w in self._blocks(self.send, arriving=False)]
-        self.wire.tally.record(self.exchange, self.wire.ranks[self.rank], self.wire.ranks, sent, received, num_bytes)
+        exchange = replace(self.exchange, itemsize=size)
+        self.wire.tally.record(exchange, self.wire.ranks[self.rank], self.wire.ranks, sent, received, num_bytes)
 
     def _begin(self, comm: Communicator) -> Pending:
         if not self._is_coded:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from gnnkit.engine.trial import Sizes
@@ -19,7 +20,7 @@ from gnnkit.jobs.inputs import reads_sparse
 from gnnkit.jobs.models import Widths
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_rows, step_activations, step_volume
-from gnnkit.jobs.rank_job import DTYPES
+from gnnkit.jobs.rank_job import DTYPES, input_dtype
 from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, import_for_steps, num_processes, rehearse
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
 from gnnkit.launch.processes import run_in_child
@@ -163,6 +164,8 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
     # Learned rows change, and where edges are predicted each epoch has other edges.
     keeps_sums = strategy.steps.keep_sums and settings.embedding is None and links is None
+    adds = not source.trains or getattr(model, "adds_rows_itself", False)
+    inputs = (None if adds else input_dtype(settings)) or DTYPES[settings.trainer.precision]
     layouts: dict[str, Any] = {}
     tried: dict[str, str] = {}  # the first layout with the same cut, by name
     cuts: dict[int, str] = {}
@@ -173,7 +176,9 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
                 layouts[name] = layouts[tried[name]]
             continue
         try:
-            figures, counted = layout(settings.trainer, counted_graph, model, quality, keeps_sums=keeps_sums)
+            figures, counted = layout(
+                settings.trainer, counted_graph, model, quality, keeps_sums=keeps_sums, inputs=inputs
+            )
             far_messages, far_bytes = quality.traffic.far(settings.ranks_per_host)
             counted = replace(counted, far_messages=far_messages, far_bytes=far_bytes)
         except UserError:  # the model does not go with that grid
@@ -226,7 +231,13 @@ def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Loa
 
 
 def layout(
-    trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, quality: Quality, *, keeps_sums: bool
+    trainer: TrainerSettings,
+    graph: Graph,
+    model: nn.Module | Program,
+    quality: Quality,
+    *,
+    keeps_sums: bool,
+    inputs: torch.dtype,
 ) -> tuple[dict[str, Any], Load]:
     """Returns the figures of one layout, and the work of a step. Lists are by rank.
 
@@ -239,11 +250,14 @@ def layout(
         model: A model that is trained, or a program.
         quality: The measured partition.
         keeps_sums: Whether steps keep the sums over fixed input rows.
+        inputs: Type of input rows.
     """
-    itemsize = DTYPES[trainer.precision].itemsize
-    moved, sizes = step_volume(graph, model, quality, keeps_sums=keeps_sums)
+    dtype = DTYPES[trainer.precision]
+    if not is_iterated(model):
+        model = model.to(dtype)
+    moved, sizes = step_volume(graph, model, quality, keeps_sums=keeps_sums, inputs=inputs)
     grid = quality.partition.grid
-    parts = _memory(trainer, graph, model, quality, sizes)
+    parts = _memory(trainer, graph, model, quality, sizes, inputs)
     memory = np.sum(list(parts.values()), axis=0)
     busiest = int(memory.argmax())
     figures = {
@@ -255,17 +269,22 @@ def layout(
             "sliced": moved.total("slice").tolist(),
         },
         "messages": _spread(moved.messages),
-        "bytes_sent": _spread(moved.words_sent * itemsize),
+        "bytes_sent": _spread(moved.bytes_sent),
         "memory": int(memory.max()),
         "memory_of_busiest_rank": {name: int(number[busiest]) for name, number in parts.items()},
         "balance": quality.balance(),
     }
-    gradient = 0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * itemsize
-    return figures, Load(moved.messages, moved.received * itemsize, memory, gradient, (), (), (), ())
+    gradient = 0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    return figures, Load(moved.messages, moved.bytes_received, memory, gradient, (), (), (), ())
 
 
 def _memory(
-    trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]
+    trainer: TrainerSettings,
+    graph: Graph,
+    model: nn.Module | Program,
+    quality: Quality,
+    sizes: list[Sizes],
+    inputs: torch.dtype,
 ) -> dict[str, _Ranks]:
     """Returns the bytes of each rank, by purpose.
 
@@ -275,29 +294,35 @@ def _memory(
         model: A model that is trained, or a program.
         quality: The measured partition.
         sizes: The sizes of each rank.
+        inputs: Type of input rows.
     """
-    itemsize = DTYPES[trainer.precision].itemsize
+    dtype = DTYPES[trainer.precision]
     parts = {
-        "features": _features(graph, model, quality, itemsize),
+        "features": _features(graph, model, quality, dtype, inputs),
         "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
     }
     if is_iterated(model):
         _, width = program_step(model, graph, quality.traffic, 0)
-        return parts | {"values": quality.traffic.num_owned * width * itemsize * 2}  # before and after the step
+        return parts | {"values": quality.traffic.num_owned * width * dtype.itemsize * 2}  # before and after the step
     numbers = 2 + OPTIMIZERS[trainer.optimizer].moments  # a parameter and a gradient
-    state = sum(parameter.numel() for parameter in model.parameters()) * itemsize * numbers
-    activations = step_activations(graph, model.to(DTYPES[trainer.precision]), quality.traffic, sizes)
+    state = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize * numbers
+    activations = step_activations(graph, model, quality.traffic, sizes, inputs)
     return parts | {"parameters": np.full(len(sizes), state), "activations": activations}
 
 
-def _features(graph: Graph, model: nn.Module | Program, quality: Quality, itemsize: int) -> _Ranks:
-    """Returns the bytes of each rank's input rows, and of sparse ones after dropout."""
+def _features(
+    graph: Graph, model: nn.Module | Program, quality: Quality, dtype: torch.dtype, inputs: torch.dtype
+) -> _Ranks:
+    """Returns the bytes of each rank's input rows, and of sparse ones after dropout.
+
+    Numbers of sparse rows are of `dtype`, those of dense rows of type `inputs`.
+    """
     features, owned = graph.features, quality.traffic.num_owned
     if not reads_sparse_rows(graph, model):
-        return np.asarray(owned * features.shape[1] * itemsize)
+        return np.asarray(owned * features.shape[1] * inputs.itemsize)
     assert isinstance(features, SparseFeatures)
     stored = np.bincount(quality.partition.node_rank, np.diff(features.csr.indptr), len(owned)).astype(np.int64)
-    return stored * (PLACE_BYTES + 2 * itemsize) + 8 * (owned + features.shape[1])
+    return stored * (PLACE_BYTES + 2 * dtype.itemsize) + 8 * (owned + features.shape[1])
 
 
 def _spread(values: _Ranks) -> dict[str, Any]:

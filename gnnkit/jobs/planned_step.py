@@ -22,7 +22,12 @@ from gnnkit.plan.volume import Volume, volume
 
 
 def step_volume(
-    graph: Graph, model: nn.Module | Program, quality: Quality, *, keeps_sums: bool = False
+    graph: Graph,
+    model: nn.Module | Program,
+    quality: Quality,
+    *,
+    keeps_sums: bool = False,
+    inputs: torch.dtype | None = None,
 ) -> tuple[Volume, list[Sizes]]:
     """Counts the exchanges of one step, and the rows of each kind that a rank has.
 
@@ -33,17 +38,20 @@ def step_volume(
         model: A model that is trained, or a program.
         quality: The measured partition.
         keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
+        inputs: Type of input rows. None: that of the parameters, float64 of a program.
 
     Returns:
         The exchanges of all ranks, and the sizes by rank.
     """
     sizes: list[Sizes] = []
     traffic = Traffic.of(_noted_shards(graph, model, quality, sizes))
-    by_slice = _of_slices(traffic.grid.slices, lambda s: _step_exchanges(model, graph, traffic, s, keeps_sums))
+    by_slice = _of_slices(traffic.grid.slices, lambda s: _step_exchanges(model, graph, traffic, s, keeps_sums, inputs))
     return volume(traffic, [own.edges for own in sizes], by_slice), sizes
 
 
-def step_activations(graph: Graph, model: nn.Module, traffic: Traffic, sizes: Sequence[Sizes]) -> Ids:
+def step_activations(
+    graph: Graph, model: nn.Module, traffic: Traffic, sizes: Sequence[Sizes], inputs: torch.dtype | None = None
+) -> Ids:
     """Counts the bytes that each rank keeps for the backward pass of a step.
 
     Without the numbers of sparse input rows.
@@ -53,6 +61,7 @@ def step_activations(graph: Graph, model: nn.Module, traffic: Traffic, sizes: Se
         model: The model, in the precision of training.
         traffic: Rows exchanged between the shards.
         sizes: The sizes of each rank, from `step_volume`.
+        inputs: Type of input rows. None: that of the parameters.
 
     Returns:
         [world_size] bytes.
@@ -60,7 +69,9 @@ def step_activations(graph: Graph, model: nn.Module, traffic: Traffic, sizes: Se
     width, edge_width = graph_widths(graph)
     slices = traffic.grid.slices
     sparse = reads_sparse_rows(graph, model)
-    by_slice = _of_slices(slices, lambda s: activations(model, width, edge_width, traffic, s, sparse=sparse).tolist())
+    by_slice = _of_slices(
+        slices, lambda s: activations(model, width, edge_width, traffic, s, sparse=sparse, inputs=inputs).tolist()
+    )
     return np.array([np.dot(by_slice[rank % slices], [*astuple(own), 1]) for rank, own in enumerate(sizes)], np.int64)
 
 
@@ -84,7 +95,9 @@ def _of_slices(slices: int, of_slice: Callable[[int], list[Any]]) -> list[list[A
 
 
 @torch.no_grad()
-def program_step(program: Program, graph: Graph, traffic: Traffic, slice_: int) -> tuple[list[Exchange], int]:
+def program_step(
+    program: Program, graph: Graph, traffic: Traffic, slice_: int, dtype: torch.dtype = torch.float64
+) -> tuple[list[Exchange], int]:
     """Tries one step of a program on a single node.
 
     Args:
@@ -92,18 +105,19 @@ def program_step(program: Program, graph: Graph, traffic: Traffic, slice_: int) 
         graph: The whole graph, for widths and counts.
         traffic: Rows exchanged between the shards.
         slice_: The slice of the rank.
+        dtype: Type of values. Default: float64.
 
     Returns:
         The exchanges of a rank of this slice, in order, and the width of the values.
     """
     width, edge_width = graph_widths(graph)
-    trial = Trial(traffic, slice_, edge_width, torch.float64)
+    trial = Trial(traffic, slice_, edge_width, dtype)
     nodes = Nodes(
         trial.adjacencies(1)[0],
         trial.comm,
         graph.num_nodes,
         graph.num_classes,
-        features=torch.zeros(1, width, dtype=torch.float64),
+        features=torch.zeros(1, width, dtype=dtype),
         labels=torch.zeros(1, dtype=torch.int64),
         split=torch.tensor([Split.TRAIN], dtype=torch.int8),
     )
@@ -114,11 +128,16 @@ def program_step(program: Program, graph: Graph, traffic: Traffic, slice_: int) 
 
 
 def _step_exchanges(
-    model: nn.Module | Program, graph: Graph, traffic: Traffic, slice_: int, keeps_sums: bool
+    model: nn.Module | Program,
+    graph: Graph,
+    traffic: Traffic,
+    slice_: int,
+    keeps_sums: bool,
+    inputs: torch.dtype | None,
 ) -> list[Exchange]:
     if is_iterated(model):
-        return program_step(model, graph, traffic, slice_)[0]
-    return exchanges(model, *graph_widths(graph), traffic, slice_, keeps_sums=keeps_sums)
+        return program_step(model, graph, traffic, slice_, inputs or torch.float64)[0]
+    return exchanges(model, *graph_widths(graph), traffic, slice_, keeps_sums=keeps_sums, inputs=inputs)
 
 
 def _noted_shards(graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]) -> Iterator[Shard]:

@@ -34,8 +34,13 @@ T = TypeVar("T")
 _CURE = ". Give layers and calls one order, as by sorted(names): the order of a set differs between processes"
 # Types of features, parameters and messages by trainer.precision.
 DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
-_INPUTS = {"bf16-mixed": torch.bfloat16}  # type of the input rows of sampled batches on CPUs
 _PRODUCTS = {"bf16-mixed": "medium"}  # torch's name of the precision of products of float32
+
+
+def input_dtype(settings: Settings) -> torch.dtype | None:
+    """Returns `Worker.input_dtype`, the type of input rows in training on CPUs."""
+    short = settings.trainer.precision == "bf16-mixed" and settings.comm.load().device_type == "cpu"
+    return torch.bfloat16 if short else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ class RankJob:
         settings, parts = self.settings, self.parts
         progress("reading its shard")
         set_up_torch(settings)
-        inputs = _INPUTS.get(str(settings.trainer.precision)) if dtype is None and comm.device.type == "cpu" else None
+        inputs = input_dtype(settings) if dtype is None else None
         worker = Worker(
             comm,
             parts.shard(comm.rank if shard is None else shard),

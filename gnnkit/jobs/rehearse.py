@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from gnnkit.comm import Communicator
 from gnnkit.engine.trial import Alone, tell_row_counts
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.rank_job import DTYPES, RankJob, set_up_torch
+from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch
 from gnnkit.jobs.run import start_ranks
 from gnnkit.launch.progress import progress
 from gnnkit.partition.shard import Shard
@@ -152,7 +152,8 @@ def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEP
     settings = job.settings
     with _Memory(comm.device) as grown:
         ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
-        worker = Worker(ranks, shard, DTYPES[settings.trainer.precision], settings.seed, threads=settings.threads)
+        dtype, inputs = DTYPES[settings.trainer.precision], input_dtype(settings)
+        worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs)
         strategy, task = job.strategy(), job.task()
         model = job.own_model(worker, job.widths(worker), task)
         embedding = job.set_up(strategy, worker, model)

@@ -18,7 +18,8 @@ class Volume:
 
     words: dict[tuple[int, Step], Ids]  # (layer, step) -> [world_size] received
     messages: Ids  # [world_size] sent
-    words_sent: Ids  # [world_size]
+    bytes_sent: Ids  # [world_size]
+    bytes_received: Ids  # [world_size]
 
     def total(self, step: Step) -> Ids:  # [world_size]
         """Adds up the words received in all exchanges counted under one name."""
@@ -42,15 +43,16 @@ def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Seque
     """
     size = traffic.grid.world_size
     words: dict[tuple[int, Step], Ids] = {}
-    messages, words_sent = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    messages, bytes_sent, bytes_received = np.zeros((3, size), np.int64)
     for rank in range(size):
         for exchange in by_slice[rank % traffic.grid.slices]:
             sent, received = _words(exchange, traffic, held_edges[rank], rank)
             counted = words.setdefault((exchange.layer, exchange.step), np.zeros(size, np.int64))
             counted[rank] += received.sum()
             messages[rank] += np.count_nonzero(sent)
-            words_sent[rank] += sent.sum()
-    return Volume(words, messages, words_sent)
+            bytes_sent[rank] += exchange.itemsize * sent.sum()
+            bytes_received[rank] += exchange.itemsize * received.sum()
+    return Volume(words, messages, bytes_sent, bytes_received)
 
 
 def _words(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> tuple[Ids, Ids]:

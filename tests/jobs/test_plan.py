@@ -122,7 +122,7 @@ def check_volume(planned: Volume, results: Sequence[Counted], grid: Grid) -> Non
         expected = {key: int(per_rank[rank]) for key, per_rank in planned.words.items() if per_rank[rank]}
         assert words == expected, (grid, rank)
         assert messages == planned.messages[rank], (grid, rank)
-        assert sent == planned.words_sent[rank] * 8, (grid, rank)
+        assert sent == planned.bytes_sent[rank], (grid, rank)
 
 
 @pytest.mark.slow
@@ -135,6 +135,26 @@ def test_words_and_messages_planned_are_those_counted(name: str) -> None:
         planned, _ = step_volume(graph, model, quality)
         results = Threads.run(functools.partial(counted, shards, model), grid.world_size)
         check_volume(planned, results, grid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", ["dense", "sparse"])
+@pytest.mark.parametrize(("grid", "workers"), [("1d", 4), ("2d", 4), ("3d", 8)])
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
+def test_bytes_planned_in_bfloat16_are_those_sent(name: str, grid: str, workers: int, rows: str, tmp_path: Any) -> None:
+    keys: dict[str, Any] = {
+        "strategy": "vertex_centric",
+        "partition": grid,
+        "workers": workers,
+        "model": {"name": name, "hidden": 8},
+        "comm": "threads",
+        "input_rows": rows,
+    }
+    graph = make_graph()
+    trainer = {"precision": "bf16-mixed", "max_epochs": 4, "check_val_every_n_epoch": 9}
+    planned = gnnkit.train(graph, folder=tmp_path / "plan", overrides=["job=plan"], trainer=trainer, **keys)
+    found = gnnkit.train(graph, folder=tmp_path / "run", trainer=trainer, **BARE, **keys)
+    assert found["bytes_sent"] == planned["layouts"]["chosen"]["bytes_sent"]["max"]
 
 
 @pytest.mark.slow
