@@ -67,7 +67,7 @@ OURS: dict[str, dict[str, tuple[int, dict[str, Any]]]] = {  # workers and strate
         "gnnkit with control variates": (WORKERS, AVERAGED),
     },
     "LLCG": {
-        "gnnkit": (WORKERS, {**AVERAGED, **AS_PUBLISHED, "correction": "llcg"}),
+        "gnnkit": (WORKERS, {**AVERAGED, **AS_PUBLISHED, "correction": "llcg", "correction_steps": 1}),
         "gnnkit with control variates": (WORKERS, {**AVERAGED, "correction": "llcg"}),
     },
 }

@@ -57,7 +57,7 @@ def preset(**keys: float | str) -> list[str]:
 #              local SGD with rows of the last exchange, K epochs to a superstep, the
 #              last of which is a step of all workers from their mean.
 # preset       PSGD-PA and LLCG (ICLR 2022): no halo, K local steps, then an average.
-#              LLCG also corrects, and K grows. Here K is 4, and one step corrects. All
+#              LLCG also corrects, and K grows. Here K is 4, and two steps correct. All
 #              but psgd-pa have control variates (SCAFFOLD, ICML 2020).
 #              clusters: Cluster-GCN (KDD 2019), on Reddit 20 of 1500 clusters a batch.
 #              coverage: Grappa (2026), shares of two chunks that rotate.

@@ -31,7 +31,7 @@ _COUNTS: dict[str, tuple[str, str, int]] = {
     "clusters_per_batch": ("halo", "cluster", 4),
     "chunks": ("split", "dynamic", 16),
     "resplit_every": ("split", "dynamic", 1),
-    "correction_steps": ("correction", "llcg", 1),
+    "correction_steps": ("correction", "llcg", 2),
     "correction_batch_size": ("correction", "llcg", 1024),
 }
 # All keys that only one value of another key reads.

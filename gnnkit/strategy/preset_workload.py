@@ -107,7 +107,7 @@ class PresetWorkload(ExecutionStrategy):
             resplit_every: Epochs from one split to the next. None: 1.
             chunks: Chunks of a worker, which a dynamic split deals out. None: 16.
             correction: "none", "llcg" or "coverage".
-            correction_steps: Steps of LLCG after each average. None: 1.
+            correction_steps: Steps of LLCG after each average. None: 2.
             correction_batch_size: Seeds per worker in such a step. None: 1024.
             exchange_every: Epochs from one exchange of rows to the next. None: never.
             exchange: How rows travel in such an exchange. None: exactly.
