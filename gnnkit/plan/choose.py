@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,15 +22,18 @@ from gnnkit.partition.shift import ROW
 from gnnkit.settings import Choice, PartitionSettings, Settings
 
 COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds
-BUDGET = 60.0  # seconds after which no further candidate is cut
+BUDGET = 20.0  # seconds after which no further candidate is cut
 TRIED = 6  # candidates that are tried at most
 TIE = 0.03  # seconds within this share of the least count as equal
 MARGIN = 0.9  # share of the memory that predictions may fill
 
 _PLANES = ("1d", "1.5d", "2d", "3d")
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
-WORSE = 1.5  # times the least work on 1d, from which a partitioner is not cut on further grids
+WORSE = 1.25  # times the least work on 1d, from which a partitioner is not cut on further grids
 _WORD = 15  # work of a word that travels, in sums of an edge. A rough number
+
+
+_Load = tuple[float, float, float]  # words, edges and rows of the busiest ranks
 
 
 class Cutter:
@@ -186,8 +191,10 @@ def promising(
 
     Leaves out a candidate whose busiest rank has no fewer words, edges and nodes than
     that of another one on the same grid, and the partitioners with `WORSE` times the
-    least work on 1d. Of the others the ones with least work by a rough count are left.
-    Cuts no further candidate after `BUDGET` seconds.
+    least work on 1d. Of the others the ones with least work by a rough count are left,
+    none with `WORSE` times the least.
+    Begins with 1d, goes on with the partitioner that has least work there, and cuts no
+    further candidate after `BUDGET` seconds.
 
     Args:
         settings: The configuration.
@@ -196,31 +203,38 @@ def promising(
         most: Number of candidates given at most. Default: `TRIED`.
     """
     begun, cutter = time.monotonic(), Cutter(graph, settings.workers)
-    measured: dict[str, tuple[Quality, tuple[float, float, float]]] = {}
-    plain: dict[str, float] = {}  # work on 1d without a border, by partitioner
+    measured: dict[str, tuple[Quality, _Load]] = {}
+    plain: dict[str, float] = {}  # work of the first candidate of each partitioner, on 1d
+
+    def look(name: str, choice: PartitionSettings) -> None:
+        progress(f"a look at {overrides(choice)}")
+        with suppress(UserError):  # this assignment of nodes does not go with that grid
+            quality = measure(graph, cutter.cut(choice))
+            load = (float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max()))
+            plain.setdefault(choice.nodes.name, _work(quality, load))
+            if not any(_beats(other, quality, lower, load) for other, lower in measured.values()):
+                measured[name] = quality, load
+
+    first: dict[str, str] = {}  # candidate by partitioner
     for name, choice in named.items():
+        if first.setdefault(choice.nodes.name, name) == name:
+            look(name, choice)
+    others = [name for name in named if name not in first.values()]
+    for name in sorted(others, key=lambda name: plain.get(named[name].nodes.name, math.inf)):
         if measured and time.monotonic() - begun > BUDGET:
             break
-        again = choice.nodes.name in plain and make_grid(choice.grid, settings.workers).num_cells > 1
-        if again and plain[choice.nodes.name] > WORSE * min(plain.values()):
-            continue
-        progress(f"a look at {overrides(choice)}")
-        try:
-            quality = measure(graph, cutter.cut(choice))
-        except UserError:  # this assignment of nodes does not go with that grid
-            continue
-        load = (float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max()))
-        plain.setdefault(choice.nodes.name, _work(quality, load))
-        if not any(_beats(other, quality, lower, load) for other, lower in measured.values()):
-            measured[name] = quality, load
-
-    kept = sorted(measured, key=lambda name: _work(*measured[name]))[:most]
-    for name, (quality, _) in measured.items():
-        if name in kept:
-            yield name, quality
+        choice = named[name]
+        alike = make_grid(choice.grid, settings.workers, choice.replication).num_cells == 1  # whatever the partitioner
+        if alike or plain.get(choice.nodes.name, math.inf) <= WORSE * min(plain.values(), default=math.inf):
+            look(name, choice)
+    works = {name: _work(*measured[name]) for name in measured}
+    kept = sorted(works, key=works.__getitem__)[:most]
+    for name in named:
+        if name in kept and works[name] <= WORSE * min(works.values()):
+            yield name, measured[name][0]
 
 
-def _work(quality: Quality, load: tuple[float, float, float]) -> float:
+def _work(quality: Quality, load: _Load) -> float:
     words, edges, rows = load
     return _WORD * words + rough_work(edges / quality.partition.grid.slices, rows)
 
