@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-MODULES = ("link", "runs", "peers", "step", "instructions", "stragglers", "variants", "strategies")
+MODULES = ("link", "runs", "peers", "step", "instructions", "stragglers", "variants", "variants_page", "strategies")
 COMMANDS = sorted(path for path in FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
 
 
@@ -75,6 +75,23 @@ def test_a_store_finds_the_runs_of_an_earlier_command(runs: ModuleType, tmp_path
     figures = runs.Figures(0.7, 8, None, 3.0, 101, [(3.0, 0.5)])
     runs.Store(tmp_path / "deep/runs.jsonl").add(case, figures)
     assert runs.Store(tmp_path / "deep/runs.jsonl").done == {case: figures}
+
+
+def test_runs_on_several_graphs_are_one_table_of_points_by_seed(runs: ModuleType, tmp_path: Path) -> None:
+    for graph, accurate in (("a", (0.8, 0.9)), ("b", (0.5,))):
+        store = runs.Store(tmp_path / graph)
+        for seed, accuracy in enumerate(accurate):
+            for row, lost in (("exact", 0.0), ("preset", 0.01 * (1 + 2 * seed))):
+                case = runs.Case(row, "loopback", ("strategy=x", f"seed={seed}"))
+                store.add(case, runs.Figures(accuracy - lost, 8, None, 3.0, 101, []))
+    runs.Store(tmp_path / "a").add(
+        runs.Case("preset", "loopback", ("seed=7",)), runs.Figures(0.1, 8, None, 3.0, 101, [])
+    )
+    table = importlib.import_module("variants_page")
+    shown = table.page({graph: table.accuracies(tmp_path / graph) for graph in ("a", "b")})
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown.splitlines()]
+    assert lines[0] == ["variant", "a", "b"]
+    assert lines[2:] == [["exact", "85.0 ± 5.0 (2)", "50.0 (1)"], ["preset", "-2.0 ± 1.0 (2)", "-1.0 (1)"]]
 
 
 def test_a_variant_is_compared_with_the_exact_one_in_points(runs: ModuleType) -> None:

@@ -1,0 +1,60 @@
+"""One table of the runs of variants.py on several graphs, in points beside exact runs.
+
+    uv run python benchmarks/variants_page.py cora=cora.jsonl pubmed=pubmed.jsonl
+
+Each file is a `--store` of variants.py. Test accuracy of the model with the best
+validation accuracy: of `exact` in percent, of the others in points more than `exact` of
+the same seed. Mean, standard error, and in brackets the number of seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runs import Store, markdown
+from variants import REFERENCE, VARIANTS
+
+Accuracies = Mapping[str, Mapping[str, float]]  # percent, by row and seed
+
+
+def accuracies(file: Path) -> Accuracies:
+    """Reads the test accuracies of a store."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for case, figures in Store(file).done.items():
+        (seed,) = (each for each in case.overrides if each.startswith("seed="))
+        found[case.row][seed] = 100 * figures.test_accuracy
+    return found
+
+
+def points(row: str, found: Accuracies) -> list[float]:
+    """Returns the points of a row, of the seeds that `exact` has too."""
+    exact = found.get(REFERENCE, {})
+    return [accuracy - exact[seed] for seed, accuracy in found.get(row, {}).items() if seed in exact]
+
+
+def cell(values: Sequence[float], sign: str) -> str:
+    if not values:
+        return ""
+    error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{sign}.1f}{error} ({len(values)})"
+
+
+def page(graphs: Mapping[str, Accuracies]) -> str:
+    """Returns the table, a column for each graph."""
+    lines = [[REFERENCE, *(cell(list(found.get(REFERENCE, {}).values()), "") for found in graphs.values())]]
+    for row in VARIANTS:
+        cells = [cell(points(row, found), "+") for found in graphs.values()]
+        if row != REFERENCE and any(cells):
+            lines.append([row, *cells])
+    return markdown(["variant", *graphs], lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stores", nargs="+", metavar="GRAPH=FILE", help="name of a column, and its store")
+    named = (each.split("=", 1) for each in parser.parse_args().stores)
+    print(page({graph: accuracies(Path(file)) for graph, file in named}))
