@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.record import marks_in
 from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
+from gnnkit.jobs.upload import copy_checkpoints
 from gnnkit.launch.progress import progress, stepping, training
 from gnnkit.settings import in_notebook
 from gnnkit.training import resume
@@ -146,7 +148,9 @@ def resumed(job: RankJob, rank: int) -> list[resume.Resume]:
 
 def checkpoints(job: RankJob) -> Checkpoints:
     """Says where the run saves."""
-    return Checkpoints(job.folder / resume.FILE, resumable(job), job.settings.trainer.keep_checkpoints, job.writer)
+    keep, url = job.settings.trainer.keep_checkpoints, job.settings.upload
+    copied = [] if url is None else [functools.partial(copy_checkpoints, url, job.folder, job.writer)]
+    return Checkpoints(job.folder / resume.FILE, resumable(job), keep, job.writer, *copied)
 
 
 def periodic(job: RankJob, checkpoints: Checkpoints) -> list[Callback]:

@@ -73,6 +73,13 @@ WRITTEN = (
 )
 
 
+def named(order: Order) -> Path:
+    """Returns the run folder of `output`. Raises `UserError` where none is named."""
+    if order.named_folder is None:
+        raise UserError("on_exists=resume with upload needs output=FOLDER, which gets the checkpoint to go on from")
+    return local_path("output", order.named_folder, UPLOADED).absolute()
+
+
 def resumed(order: Order) -> Order:
     """Returns the order that goes on from the checkpoint in the run folder.
 

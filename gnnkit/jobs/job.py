@@ -48,17 +48,15 @@ class Run(Job):
     """
 
     def start(self, order: Order) -> Result:
-        begun = time.perf_counter()
-        order = run_folders.resumed(order)
-        if order.is_leader:
-            phase(f"job={order.settings.job}: checking the configuration")
-        url, on_exists = order.settings.upload, order.settings.on_exists
+        begun, url = time.perf_counter(), order.settings.upload
         if url is None or not order.is_leader:
-            return self._do(order, begun)
+            return self._do(run_folders.resumed(order), begun)
         from gnnkit.jobs.upload import Upload
 
-        upload = Upload.of(url, on_exists)
-        result = self._do(order, begun)
+        upload = Upload.of(url, order.settings.on_exists)
+        if order.settings.on_exists == "resume" and order.settings.job.trains and order.settings.started is None:
+            upload.bring(run_folders.named(order))
+        result = self._do(run_folders.resumed(order), begun)
         upload.copy(result.folder)
         return result
 
@@ -69,6 +67,8 @@ class Run(Job):
             order: The order.
             begun: The time at the job's begin, by `time.perf_counter`.
         """
+        if order.is_leader:
+            phase(f"job={order.settings.job}: checking the configuration")
         with contextlib.ExitStack() as held:
             with contextlib.nullcontext() if order.settings.started else _collecting_nothing():
                 order = self.check(order)

@@ -1,9 +1,10 @@
-"""A copy of the run folder at a URL, made when the job has ended."""
+"""A copy of the run folder at a URL: checkpoints as they come, all else at the end."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,14 +13,17 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.jobs.folder import WRITTEN
 from gnnkit.jobs.lock import NAME as LOCK
+from gnnkit.jobs.lock import locked
 from gnnkit.jobs.redacted import without_credentials
 from gnnkit.launch.phases import phase, say
-from gnnkit.result.folder import PREPARED, WORK
+from gnnkit.result.folder import INPUTS, PREPARED, WORK
+from gnnkit.storage import write_atomically
 from gnnkit.store.manifest import FILE as STORE
 
 RESULT = "result.json"
 _FIRST = "config.yaml"  # says that the folder is a run's
 _LAST = (STORE, RESULT)  # in this order. Without these a copy is not whole
+_CHECKPOINTS, _NEWEST = "checkpoints/last*", "checkpoints/last.json"
 _PROBE = ".gnnkit"  # written and removed before the job starts
 
 
@@ -36,25 +40,80 @@ class Upload:
         """Connects, and writes and removes a file, so that no job trains in vain.
 
         Raises `UserError` for a system that is not installed or does not answer, for a
-        folder that must not be written to, and for one that holds a run, if `on_exists`
-        is "refuse".
+        folder that must not be written to, and for one that holds a run or its
+        checkpoint, if `on_exists` is "refuse".
         """
         phase("asking for the folder of upload")
+        upload = Upload._at_url(url)
+        told = upload.url
+        with _told(told):
+            upload.system.pipe_file(upload._at(_PROBE), b"")
+            upload.system.rm_file(upload._at(_PROBE))
+            names = upload._names()
+        if names and _FIRST not in names:
+            raise UserError(f"upload={told} holds other files than those of a run: choose another folder")
+        if (RESULT in names or _NEWEST in names) and on_exists == "refuse":
+            raise UserError(f"upload={told} holds a run: choose another folder, or on_exists=resume or replace")
+        return upload
+
+    @staticmethod
+    def _at_url(url: str) -> Upload:
         told = without_credentials(url)
         with _told(told):
             import fsspec
 
             system, root = fsspec.core.url_to_fs(url)
-            system.invalidate_cache()
-            upload = Upload(told, system, root.rstrip("/"))
-            system.pipe_file(upload._at(_PROBE), b"")
-            system.rm_file(upload._at(_PROBE))
-            names = upload._names()
-        if names and _FIRST not in names:
-            raise UserError(f"upload={told} holds other files than those of a run: choose another folder")
-        if RESULT in names and on_exists == "refuse":
-            raise UserError(f"upload={told} holds a run: choose another folder, or on_exists=resume or replace")
-        return upload
+            return Upload(told, system, root.rstrip("/"))
+
+    def bring(self, folder: Path) -> None:
+        """Brings the checkpoints there to a run folder that has none.
+
+        Raises `UserError` where both have some, and those there are newer.
+        """
+        with _told(self.url):
+            there = fnmatch.filter(self._names(), _CHECKPOINTS)
+            if _NEWEST not in there:
+                return None
+            newest = self.system.cat_file(self._at(_NEWEST))
+            if (folder / _NEWEST).exists():
+                return self._check_newer(folder / _NEWEST, newest)
+            phase(f"copying the last checkpoint of {self.url}")
+            with locked(folder):
+                for name in (_FIRST, INPUTS, *sorted(there, key=lambda name: name.endswith(".json"))):
+                    if name != _NEWEST and self.system.exists(self._at(name)):
+                        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                        self.system.get_file(self._at(name), str(folder / name))
+                write_atomically(folder / _NEWEST, newest)  # last, as it makes the folder that of a run to go on with
+        return None
+
+    def _check_newer(self, here: Path, there: bytes) -> None:
+        from gnnkit.training import checkpoint
+
+        steps = checkpoint.whole_numbers(here).get("global_step", 0), checkpoint.step_of(there)
+        if steps[1] > steps[0]:
+            raise UserError(
+                f"upload={self.url} has a checkpoint of step {steps[1]}, and {here.parent.parent} an older one of step "
+                f"{steps[0]}: name another output, which gets the newer one"
+            )
+
+    def put_checkpoints(self, folder: Path, writer: Path | None) -> None:
+        """Copies the checkpoints of a run that goes on, the newest last.
+
+        Args:
+            folder: The run folder.
+            writer: Folder of `checkpoint.writing`. Nothing changes where it is gone.
+        """
+        own = [path.relative_to(folder).as_posix() for path in sorted(folder.glob(_CHECKPOINTS), reverse=True)]
+        there = self._names()
+        if RESULT in there:
+            self.system.rm_file(self._at(RESULT))  # the run goes on, so the copy is not whole
+        for name in (_FIRST, INPUTS, *sorted(own, key=lambda name: (name == _NEWEST, name.endswith(".json")))):
+            if writer is not None and not writer.exists():
+                return
+            if (folder / name).exists() and not (name in there and name.endswith(".safetensors")):
+                self.system.put_file(str(folder / name), self._at(name))
+        for name in set(fnmatch.filter(there, _CHECKPOINTS)).difference(own):
+            self.system.rm_file(self._at(name))
 
     def copy(self, folder: Path) -> None:
         """Copies the files of a run folder, and removes those of an earlier run.
@@ -88,6 +147,20 @@ class Upload:
         return f"{self.root}/{name}"
 
 
+def copy_checkpoints(url: str, folder: Path, writer: Path | None) -> None:
+    """Copies the checkpoints of a run folder to a URL, or says in a line why not.
+
+    The run goes on, and the next checkpoint is tried again. Arguments as those of
+    `Upload.put_checkpoints`.
+    """
+    told = without_credentials(url)
+    try:
+        with _told(told):
+            Upload._at_url(url).put_checkpoints(folder, writer)
+    except UserError as problem:
+        print(f"a checkpoint was not copied, the run goes on: {problem}", file=sys.stderr, flush=True)
+
+
 def _files(folder: Path) -> Iterator[str]:
     """Yields the files of a run folder that a copy has, relative to the folder."""
     for path in folder.rglob("*"):
@@ -110,6 +183,8 @@ def _told(url: str, kept: str = "") -> Iterator[None]:
     """Tells errors of any kind, as each file system has kinds of its own."""
     try:
         yield
+    except UserError:
+        raise
     except ImportError as error:
         raise UserError(f"upload={url}: {error}") from error
     except Exception as error:

@@ -169,7 +169,7 @@ def _unfinished(path: Path, writer: Path) -> Path:
 def _named_tensors(path: Path) -> str | None:
     """Returns the name of the file of the tensors. None for a damaged JSON."""
     with contextlib.suppress(OSError, *_DAMAGE):
-        name: str = _body(path)["tensors"]
+        name: str = _body(path.read_text(encoding="utf-8"))["tensors"]
         return name
     return None
 
@@ -208,8 +208,22 @@ def whole_numbers(path: Path) -> dict[str, int]:
     Returns nothing where the JSON is damaged, or there is none.
     """
     with contextlib.suppress(OSError, *_DAMAGE):
-        return {key: value for key, value in _body(path)["state"]["dict"] if type(value) is int}
+        return _whole_numbers(path.read_text(encoding="utf-8"))
     return {}
+
+
+def step_of(text: bytes) -> int:
+    """Returns the steps that a run had taken, from the JSON of its checkpoint.
+
+    0 where the JSON is damaged.
+    """
+    with contextlib.suppress(*_DAMAGE):
+        return _whole_numbers(text.decode()).get("global_step", 0)
+    return 0
+
+
+def _whole_numbers(text: str) -> dict[str, int]:
+    return {key: value for key, value in _body(text)["state"]["dict"] if type(value) is int}
 
 
 def damage(path: Path) -> str | None:
@@ -259,9 +273,9 @@ def load_whole(path: Path, leave: Callable[[str], bool] = _none) -> tuple[Any, P
     raise UserError(problems[0])
 
 
-def _body(path: Path) -> dict[str, Any]:
+def _body(text: str) -> dict[str, Any]:
     """Returns the content of the JSON. Raises `UserError` for another hash."""
-    outer = json.loads(path.read_text(encoding="utf-8"))
+    outer = json.loads(text)
     if outer["sha256"] != _digest(outer["body"]):
         raise UserError("sha256 does not match")
     body: dict[str, Any] = json.loads(outer["body"])
@@ -274,7 +288,7 @@ def _checked(path: Path) -> tuple[dict[str, Any], Path]:
     Raises `UserError` with the path where a file is damaged or missing.
     """
     with _told(path):
-        body = _body(path)
+        body = _body(path.read_text(encoding="utf-8"))
         data = path.parent / Path(body["tensors"]).name
         with data.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != body["tensors_sha256"]:

@@ -39,7 +39,14 @@ class Checkpoints:
     process that ends earlier leaves the checkpoint before.
     """
 
-    def __init__(self, path: Path, identity: Identity, keep: int = 1, writer: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: Identity,
+        keep: int = 1,
+        writer: Path | None = None,
+        copy: Callable[[], None] = lambda: None,
+    ) -> None:
         """Keeps the place.
 
         Args:
@@ -47,8 +54,9 @@ class Checkpoints:
             identity: Values that a resumed run must have in common.
             keep: Number of the newest checkpoints that stay. Default: 1.
             writer: Folder of `checkpoint.writing`. Default: the folder of `path`.
+            copy: Called by the thread that writes, after each checkpoint.
         """
-        self.path, self.identity, self.keep, self.writer = path, identity, keep, writer
+        self.path, self.identity, self.keep, self.writer, self._copy = path, identity, keep, writer, copy
         self._thread = Writer()
 
     def __enter__(self) -> Checkpoints:
@@ -86,7 +94,7 @@ class Checkpoints:
             while not self._save_all(comm, saved, others):
                 pass  # a worker has died meanwhile, and the others go on: again, without it
         elif comm.rank == 0:
-            self._thread.begin(lambda: checkpoint.save(saved, self.path, self.keep, self.writer))
+            self._thread.begin(lambda: self._put(saved))
 
     def _save_all(self, comm: Communicator, saved: dict[str, Any], packed: Tensor) -> bool:
         """Sends all states to the leader, which writes each piece as it comes.
@@ -119,9 +127,13 @@ class Checkpoints:
         workers = [checkpoint.Streamed(size, pieces.take(size)) for size in lengths]
         try:
             with contextlib.suppress(PiecesEnd):  # the training thread says why
-                checkpoint.save({**saved, "workers": workers}, self.path, self.keep, self.writer)
+                self._put({**saved, "workers": workers})
         finally:
             pieces.end()
+
+    def _put(self, state: Mapping[str, Any]) -> None:
+        checkpoint.save(state, self.path, self.keep, self.writer)
+        self._copy()
 
     def wait(self) -> None:
         """Waits until the last checkpoint is on the disk. Raises the error of writing.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,3 +85,39 @@ def test_a_place_that_takes_no_files_ends_the_run_before_it_starts(
     assert told in lines[-1]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_from_the_store_after_its_machine_is_lost(server: dict[str, str], tmp_path: Path) -> None:
+    url, newest = "s3://bucket/runs/lost", "bucket/runs/lost/checkpoints/last.json"
+    keys = [*KEYS[:-1], "logger=none"]
+    command = [sys.executable, "-m", "gnnkit", *keys, "cache=false", "trainer.max_epochs=100000"]
+    killed = subprocess.Popen(
+        [*command, "output=first", f"upload={url}"],
+        stdout=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env=os.environ | server,
+        start_new_session=True,
+    )
+    end = time.monotonic() + 120
+    while not system().exists(newest):
+        assert killed.poll() is None, "it ended"
+        assert time.monotonic() < end, "no checkpoint came"
+        time.sleep(0.1)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert not system().exists("bucket/runs/lost/result.json")
+    reached = dict(json.loads(json.loads(system().cat(newest))["body"])["state"]["dict"])["epoch"]
+    shutil.rmtree(tmp_path / "first")
+    more = [*keys, f"trainer.max_epochs={reached + 2}"]
+    done = gnnkit(server, *more, "output=second", f"upload={url}", folder=tmp_path)
+    assert done.returncode == 2
+    assert f"upload={url} holds a run: choose another folder, or on_exists=resume" in done.stderr
+    done = gnnkit(server, *more, "on_exists=resume", f"upload={url}", folder=tmp_path)
+    assert "on_exists=resume with upload needs output=FOLDER" in done.stderr
+    done = gnnkit(server, *more, "output=second", "on_exists=resume", f"upload={url}", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"copying the last checkpoint of {url}" in done.stdout
+    assert system().exists("bucket/runs/lost/result.json")
+    assert gnnkit(server, *more, "output=alone", folder=tmp_path).returncode == 0
+    expected = (tmp_path / "alone/model.safetensors").read_bytes()
+    assert system().cat("bucket/runs/lost/model.safetensors") == expected

@@ -8,11 +8,13 @@ from typing import Any
 
 import fsspec
 import pytest
+import torch
 
 import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
-from gnnkit.jobs.upload import Upload
+from gnnkit.jobs.upload import Upload, copy_checkpoints
+from gnnkit.training import checkpoint
 
 URL = "memory://bucket/run"
 KEYS = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "workers=1", "report=false"]
@@ -103,6 +105,47 @@ def test_what_tells_a_run_comes_first_and_what_tells_a_whole_copy_last(
     monkeypatch.setattr(type(store), "put_file", lambda _, path, target: put.append(Path(target).name))
     Upload.of(URL, "refuse").copy(tmp_path)
     assert put == ["config.yaml", "a", "z", "store.json", "result.json"]
+
+
+def checkpoint_of(folder: Path, step: int) -> Path:
+    """Writes a checkpoint, and what makes the folder that of a run."""
+    checkpoint.save({"global_step": step, "weight": torch.full((3,), step)}, folder / "checkpoints/last.json")
+    (folder / "config.yaml").touch()
+    return folder
+
+
+def test_the_newer_checkpoint_counts_and_an_older_one_is_no_silent_choice(tmp_path: Path, store: Any) -> None:
+    upload, old = Upload.of(URL, "refuse"), checkpoint_of(tmp_path / "old", 3)
+    upload.put_checkpoints(old, None)
+    upload.put_checkpoints(checkpoint_of(tmp_path / "new", 5), None)
+    assert len(names(store)) == 3, "files of the older checkpoint are left"
+    with pytest.raises(UserError, match=f"^upload={URL} has a checkpoint of step 5, and .*old an older one of step 3"):
+        upload.bring(old)
+    newest = checkpoint_of(tmp_path / "newest", 7)
+    upload.bring(newest)
+    assert checkpoint.whole_numbers(newest / "checkpoints/last.json")["global_step"] == 7
+    upload.bring(tmp_path / "empty")
+    assert torch.equal(checkpoint.load(tmp_path / "empty/checkpoints/last.json")["weight"], torch.full((3,), 5))
+
+
+def test_a_writer_that_was_given_up_replaces_no_checkpoint(tmp_path: Path, store: Any) -> None:
+    upload = Upload.of(URL, "refuse")
+    upload.put_checkpoints(checkpoint_of(tmp_path / "new", 5), None)
+    before = {name: store.cat(f"/bucket/run/{name}") for name in names(store)}
+    upload.put_checkpoints(checkpoint_of(tmp_path / "old", 3), tmp_path / "gone")
+    assert {name: store.cat(f"/bucket/run/{name}") for name in names(store)} == before
+
+
+def test_a_checkpoint_that_cannot_be_copied_is_a_line_and_the_run_goes_on(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def put(self: Any, path: str, target: str) -> None:
+        raise ConnectionError("the line is\ncut")
+
+    monkeypatch.setattr(type(store), "put_file", put)
+    copy_checkpoints(URL, checkpoint_of(tmp_path / "run", 3), None)
+    told = f"a checkpoint was not copied, the run goes on: upload={URL}: the line is cut\n"
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize(
