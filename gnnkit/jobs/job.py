@@ -54,8 +54,8 @@ class Run(Job):
         from gnnkit.jobs.upload import Upload
 
         upload = Upload.of(url, order.settings.on_exists)
-        if order.settings.on_exists == "resume" and order.settings.job.trains and order.settings.started is None:
-            upload.bring(run_folders.named(order))
+        if order.settings.on_exists == "resume" and order.settings.job.trains:
+            upload.bring(run_folders.named(order), alone=order.settings.started is None)
         result = self._do(run_folders.resumed(order), begun)
         upload.copy(result.folder)
         return result

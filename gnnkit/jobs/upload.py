@@ -65,10 +65,15 @@ class Upload:
             system, root = fsspec.core.url_to_fs(url)
             return Upload(told, system, root.rstrip("/"))
 
-    def bring(self, folder: Path) -> None:
+    def bring(self, folder: Path, *, alone: bool = True) -> None:
         """Brings the checkpoints there to a run folder that has none.
 
         Raises `UserError` where both have some, and those there are newer.
+
+        Args:
+            folder: The run folder.
+            alone: Whether no other process looks into the folder meanwhile. False:
+                raises `UserError` in place of a copy. Default: true.
         """
         with _told(self.url):
             there = fnmatch.filter(self._names(), _CHECKPOINTS)
@@ -77,6 +82,11 @@ class Upload:
             newest = self.system.cat_file(self._at(_NEWEST))
             if (folder / _NEWEST).exists():
                 return self._check_newer(folder / _NEWEST, newest)
+            if not alone:
+                raise UserError(
+                    f"upload={self.url} has a checkpoint, and {folder} none. These ranks were started from outside and "
+                    "look for it at once: copy the folder there to output before"
+                )
             phase(f"copying the last checkpoint of {self.url}")
             with locked(folder):
                 for name in (_FIRST, INPUTS, *sorted(there, key=lambda name: name.endswith(".json"))):
