@@ -124,7 +124,7 @@ def test_the_newer_checkpoint_counts_and_an_older_one_is_no_silent_choice(tmp_pa
     newest = checkpoint_of(tmp_path / "newest", 7)
     upload.bring(newest)
     assert checkpoint.whole_numbers(newest / "checkpoints/last.json")["global_step"] == 7
-    with pytest.raises(UserError, match="has a checkpoint, and .*empty none. These ranks were started from outside"):
+    with pytest.raises(UserError, match=r"has a checkpoint, and .*empty none\. These ranks were started from outside"):
         upload.bring(tmp_path / "empty", alone=False)
     upload.bring(tmp_path / "empty")
     assert torch.equal(checkpoint.load(tmp_path / "empty/checkpoints/last.json")["weight"], torch.full((3,), 5))
