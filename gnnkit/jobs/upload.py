@@ -76,7 +76,7 @@ class Upload:
                 raises `UserError` in place of a copy. Default: true.
         """
         with _told(self.url):
-            there = fnmatch.filter(self._names(), _CHECKPOINTS)
+            there = _checkpoints(self._names())
             if _NEWEST not in there:
                 return None
             newest = self.system.cat_file(self._at(_NEWEST))
@@ -120,9 +120,11 @@ class Upload:
         for name in (_FIRST, INPUTS, *sorted(own, key=lambda name: (name == _NEWEST, name.endswith(".json")))):
             if writer is not None and not writer.exists():
                 return
-            if (folder / name).exists() and not (name in there and name.endswith(".safetensors")):
-                self.system.put_file(str(folder / name), self._at(name))
-        for name in set(fnmatch.filter(there, _CHECKPOINTS)).difference(own):
+            path = folder / name
+            same = name in there and name.endswith(".safetensors")  # named by its hash
+            if path.exists() and not (same and self.system.size(self._at(name)) == path.stat().st_size):
+                self.system.put_file(str(path), self._at(name))
+        for name in _checkpoints(there).difference(own):
             self.system.rm_file(self._at(name))
 
     def copy(self, folder: Path) -> None:
@@ -169,6 +171,11 @@ def copy_checkpoints(url: str, folder: Path, writer: Path | None) -> None:
             Upload._at_url(url).put_checkpoints(folder, writer)
     except UserError as problem:
         print(f"a checkpoint was not copied, the run goes on: {problem}", file=sys.stderr, flush=True)
+
+
+def _checkpoints(names: set[str]) -> set[str]:
+    """Returns the names of the files of checkpoints, none of which leads elsewhere."""
+    return {name for name in fnmatch.filter(names, _CHECKPOINTS) if name.count("/") == 1}
 
 
 def _files(folder: Path) -> Iterator[str]:

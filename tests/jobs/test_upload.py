@@ -130,6 +130,16 @@ def test_the_newer_checkpoint_counts_and_an_older_one_is_no_silent_choice(tmp_pa
     assert torch.equal(checkpoint.load(tmp_path / "empty/checkpoints/last.json")["weight"], torch.full((3,), 5))
 
 
+def test_no_file_is_brought_to_another_place(tmp_path: Path, store: Any) -> None:
+    upload = Upload.of(URL, "refuse")
+    upload.put_checkpoints(checkpoint_of(tmp_path / "run", 5), None)
+    store.store["/bucket/run/checkpoints/last/../../../stolen"] = store.store["/bucket/run/config.yaml"]
+    assert "checkpoints/last/../../../stolen" in upload._names()
+    upload.bring(tmp_path / "deep/er/folder")
+    assert not list(tmp_path.rglob("stolen"))
+    assert (tmp_path / "deep/er/folder/checkpoints/last.json").exists()
+
+
 def test_a_writer_that_was_given_up_replaces_no_checkpoint(tmp_path: Path, store: Any) -> None:
     upload = Upload.of(URL, "refuse")
     upload.put_checkpoints(checkpoint_of(tmp_path / "new", 5), None)
