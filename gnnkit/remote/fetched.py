@@ -82,10 +82,11 @@ class OwnedRows:
         self.in_edges = shard.num_in_edges  # [num_owned]
         features, mean = shard.features, shard.mean_edge_features
         fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
+        kept = features if isinstance(features, SparseFeatures) else kept_rows(features)
         if sparse := padded.fields(features, comm):
             fields += sparse
-        elif features.shape[1]:
-            fields.append(("features", features.dtype, features.shape[1:]))
+        elif kept.shape[1]:
+            fields.append(("features", kept.dtype, kept.shape[1:]))
         if values:
             fields += [(name, np.float64) for name in ("in_degree", "out_degree")]
             fields += [("in_edges", np.int64), ("looped", np.bool_)]
