@@ -8,29 +8,30 @@ from __future__ import annotations
 GRAPHS = ("cora", "pubmed", "amazon_photo", "coauthor_cs", "a block model")
 TOLERANCE = 1.0  # points that a way may lose on each graph, before runs say so
 # Test accuracy beside exact training in points, one column for each of GRAPHS. Rows are
-# those of `benchmarks/variants.py`. Means of ten seeds, with parts of METIS:
-# `benchmarks/variants.md` has the errors.
+# those of `benchmarks/variants.py`. Means of ten seeds with parts of METIS, or of three
+# with random or contiguous parts where these lose more by over three standard errors:
+# `benchmarks/variants.md` has all.
 POINTS: dict[str, tuple[float, ...]] = {
     "quantized, 8 bits": (0.1, 0.0, 0.5, -0.1, 0.0),
-    "pipelined": (-0.1, 0.1, -4.9, 0.1, -2.6),
+    "pipelined": (-0.1, 0.1, -66.6, 0.1, -2.6),
     "sampled, keep 0.1": (0.5, 0.1, -1.0, -0.9, -6.4),
     "adaptive": (0.0, 0.0, 0.0, 0.0, 0.0),
-    "local_iterations, 2": (0.0, 0.0, -0.4, -0.1, -0.4),
-    "local_iterations, 4": (-0.3, -0.4, -0.2, 0.3, -0.9),
-    "local_iterations, 8": (-0.8, -1.2, -5.6, -0.5, -2.0),
-    "local_iterations, 16": (-0.7, -2.2, -22.7, -1.3, -3.4),
-    "local_iterations, auto": (0.1, -0.6, -0.3, -0.4, -1.0),
+    "local_iterations, 2": (0.0, 0.0, -3.8, -0.1, -0.4),
+    "local_iterations, 4": (-0.3, -0.4, -60.4, 0.3, -0.9),
+    "local_iterations, 8": (-0.8, -1.2, -54.2, -0.5, -2.0),
+    "local_iterations, 16": (-0.7, -2.2, -48.7, -1.3, -3.4),
+    "local_iterations, auto": (0.1, -0.6, -34.3, -0.4, -1.0),
     "neighbour, gradients": (0.0, 0.0, 0.0, 0.0, 0.0),
     "neighbour, parameters": (0.4, -0.2, -1.8, 0.2, -0.4),
-    "server, async": (-0.9, -2.4, -5.6, 0.4, -6.5),
-    "server, ssp": (-1.2, -2.5, -5.6, 0.4, -6.6),
+    "server, async": (-4.0, -2.4, -5.6, 0.4, -6.5),
+    "server, ssp": (-4.2, -2.5, -5.6, 0.4, -6.6),
     "preset": (0.0, 0.1, -0.6, 0.0, -0.2),
-    "preset, no halo": (-0.1, 0.3, -0.8, -1.4, -2.2),
+    "preset, no halo": (-6.7, -0.8, -0.8, -1.4, -9.7),
     "preset, clusters": (-1.0, 1.7, -1.5, -0.7, -6.7),
-    "preset, averaged": (0.2, -0.4, -1.2, 0.6, -0.5),
+    "preset, averaged": (0.2, -0.4, -2.2, 0.6, -0.5),
     "preset, averaged, no halo": (0.4, -0.1, -0.6, -0.4, -4.4),
     "preset, psgd-pa": (-2.3, -8.3, -27.5, -5.4, -11.5),
-    "preset, llcg": (-0.1, 0.1, 0.2, -1.2, 0.1),
+    "preset, llcg": (-0.1, 0.1, -1.6, -1.2, -2.6),
     "preset, coverage": (0.1, 0.1, -0.6, -0.3, -0.8),
     "preset, rows every 10 epochs": (0.3, 0.1, -0.3, 0.0, -2.7),
     "individual_sample": (0.1, 0.1, -0.1, 0.2, 1.1),
