@@ -72,7 +72,10 @@ PRESET = "preset_workload"
 @pytest.mark.parametrize(
     ("keys", "begin"),
     [
-        ({"exchange": "pipelined"}, "exchange=pipelined: rows are late. In 100 epochs with 4 workers this lost 0 to 67"),
+        (
+            {"exchange": "pipelined"},
+            "exchange=pipelined: rows are late. In 100 epochs with 4 workers this lost 0 to 67",
+        ),
         ({"exchange": "quantized+sampled"}, "exchange=sampled: some rows are left out. In 100 epochs"),
         ({"exchange": {"name": "pipelined", "staleness": 0}}, None),
         ({"exchange": "pipelined", "workers": 1}, None),
