@@ -16,10 +16,9 @@ relation), and the layer. The ratio is of the layer to the sum and the products.
 
 from __future__ import annotations
 
-from gnnkit.launch.allocator import ask_for_large_pages, keep_freed_memory
+from gnnkit.launch.allocator import keep_freed_memory
 
-ask_for_large_pages()  # before torch, as ranks do
-keep_freed_memory()
+keep_freed_memory()  # before torch, as ranks do
 
 # ruff: noqa: E402
 import argparse

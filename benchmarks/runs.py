@@ -307,6 +307,11 @@ def mean(runs: Sequence[Figures], name: str, scale: float = 1.0) -> float | None
     return statistics.mean(values) * scale if values else None
 
 
+def standard_error(values: Sequence[float]) -> float:
+    """Returns the standard error of the mean, 0 of a single value."""
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
 def shown(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 

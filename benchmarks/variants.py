@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runs import Figures, Measurements, main, markdown, mean, parse, seconds_to, shown
+from runs import Figures, Measurements, main, markdown, mean, parse, seconds_to, shown, standard_error
 
 REFERENCE = "exact"
 TOLERANCE = 1.0  # points of accuracy
@@ -101,10 +101,11 @@ class Summary:
     @classmethod
     def of(cls, runs: Sequence[Figures], reference: Sequence[Figures]) -> Summary:
         accuracy = [100 * run.test_accuracy for run in runs]
-        error = statistics.stdev(accuracy) / len(accuracy) ** 0.5 if len(accuracy) > 1 else 0.0
         exact = mean(reference, "test_accuracy", 100)
         points = None if exact is None else statistics.mean(accuracy) - exact
-        return cls(mean(runs, "bytes_per_epoch", 1e-6) or 0.0, statistics.mean(accuracy), error, points)
+        return cls(
+            mean(runs, "bytes_per_epoch", 1e-6) or 0.0, statistics.mean(accuracy), standard_error(accuracy), points
+        )
 
     @property
     def within(self) -> str:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runs import Store, markdown
+from runs import Store, markdown, standard_error
 from variants import REFERENCE, VARIANTS
 
 Accuracies = Mapping[str, Mapping[str, float]]  # percent, by row and seed
@@ -39,7 +39,7 @@ def points(row: str, found: Accuracies) -> list[float]:
 def cell(values: Sequence[float], sign: str) -> str:
     if not values:
         return ""
-    error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+    error = f" ± {standard_error(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):{sign}.1f}{error} ({len(values)})"
 
 

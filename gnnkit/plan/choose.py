@@ -192,9 +192,8 @@ def promising(
     Leaves out a candidate whose busiest rank has no fewer words, edges and nodes than
     that of another one on the same grid, and the partitioners with `WORSE` times the
     least work on 1d. Of the others the ones with least work by a rough count are left,
-    none with `WORSE` times the least.
-    Begins with 1d, goes on with the partitioner that has least work there, and cuts no
-    further candidate after `BUDGET` seconds.
+    none with `WORSE` times the least. Begins with 1d, goes on with the partitioner that
+    has least work there, and cuts no further candidate after `BUDGET` seconds.
 
     Args:
         settings: The configuration.
