@@ -298,6 +298,7 @@ def messages() -> list[str]:
     return found
 
 
+@pytest.mark.slow  # reads all sources
 def test_every_message_of_the_page_of_errors_can_be_said() -> None:
     quoted = re.findall(r"^### `(.*)`$", TEXTS["docs/howto/troubleshooting.md"], re.MULTILINE)
     assert len(quoted) >= 30
