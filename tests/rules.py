@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ MAX_WAIT = 30.0  # seconds by the clock, which other work takes part in
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Says that a test of the inner loop takes too long. It does not fail, as machines differ.
+    """Names a test of the inner loop that takes too long. Machines differ: no failure.
 
     The first test of hypothesis in a process reads the sources of all modules, so these
     are left out.
