@@ -139,6 +139,7 @@ class RankJob:
             input_dtype=inputs,
             rounded=None if inputs is None else parts.rounded(),
             on_disk=self.on_disk,
+            remote_edges=self.prepared.remote_edges,
         )
         if self.prepared.place == "memory":
             progress("reading features into memory")

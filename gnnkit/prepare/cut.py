@@ -19,7 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.launch.phases import phase
 from gnnkit.partition.base import Partition
-from gnnkit.partition.neighbours import neighbours
+from gnnkit.partition.neighbours import crossings, neighbours
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all, uncut
 from gnnkit.plan.choose import Decision, describe, shape
@@ -57,8 +57,14 @@ class Prepared:
     num_nodes: int = 0
     num_edges: int = 0
     num_classes: int = 0  # as `Graph.num_classes`
+    edge_cut: int = 0  # edges between nodes of two ranks
     place: str = "mapped"  # of the rows of features: memory, mapped or disk
     cache: int = 0  # bytes of rows that each rank keeps, where rows stay on disk
+
+    @property
+    def remote_edges(self) -> float:
+        """The share of edges that lead from a node of another rank."""
+        return self.edge_cut / max(self.num_edges, 1)
 
     def parts(self, folder: Path) -> Parts:
         """Returns where the ranks read. `folder` is the run folder."""
@@ -324,10 +330,11 @@ def _prepared(
         why: The reason for the layout.
         lines: The description for people.
     """
-    grid, peers = shape(partition.grid), neighbours(graph, partition)
+    grid, counts = shape(partition.grid), crossings(graph, partition)
     names = None if graph.class_names is None else list(graph.class_names)
-    found = Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers)
-    return replace(found, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
+    found = Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, neighbours(counts))
+    found = replace(found, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
+    return replace(found, edge_cut=int(counts.sum() - counts.trace()))
 
 
 def coordination(quality: Quality, decision: Decision) -> dict[str, Any]:

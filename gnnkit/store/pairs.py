@@ -43,7 +43,7 @@ def without_pairs(manifest: Manifest, root: Path) -> Manifest:
     save_arrays(root / PARTS / PAIRS, arrays, {})
     return replace(
         manifest,
-        prepared=_without(manifest.prepared, "peers"),
+        prepared=_without(manifest.prepared, "peers", "edge_cut"),
         quality=_without(manifest.quality, "peers"),
         coordination=_without(manifest.coordination, "regions", "peers"),
         picture={**picture, "has_edges": "edges" in manifest.picture},
@@ -65,7 +65,7 @@ def with_pairs(manifest: Manifest, root: Path) -> Manifest:
     neighbours = [table[table[:, _NEIGHBOUR] > 0, _PEER].tolist() for table in tables]
     return replace(
         manifest,
-        prepared={**manifest.prepared, "peers": neighbours},
+        prepared={**manifest.prepared, "peers": neighbours, "edge_cut": manifest.quality["edge_cut"]},
         quality={**manifest.quality, "peers": peers},
         coordination={**manifest.coordination, "regions": regions, "peers": peers},
         picture=picture,

@@ -46,6 +46,7 @@ class Worker:
     input_dtype: torch.dtype | None = None  # of the input rows in training. None: `dtype`
     rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, where `input_dtype` is
     on_disk: OnDisk | None = None  # where rows of features stay on disk
+    remote_edges: float = 0.0  # share of the graph's edges that lead from a node of another rank
 
     @property
     def device(self) -> torch.device:

@@ -23,7 +23,7 @@ from gnnkit.strategy.abilities import (
 )
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.on_disk import DiskReads
-from gnnkit.strategy.supersteps import Supersteps
+from gnnkit.strategy.supersteps import LEADER, Supersteps
 from gnnkit.strategy.supervised import Supervision
 
 _ALONE = (  # with learned rows
@@ -109,6 +109,7 @@ class VertexCentric(ExecutionStrategy):
     def setup(self, worker: Worker, model: nn.Module) -> None:
         shard, self.comm = worker.shard, worker.comm
         self.engine = worker.engine(model)
+        self.supersteps.begin(worker.remote_edges, tells=self.comm.rank == LEADER)
         self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.steps.drift)
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]

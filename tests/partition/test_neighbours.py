@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import gnnkit.partition.neighbours as counting
 from gnnkit.graph import Graph
-from gnnkit.partition import neighbours as counting
 from gnnkit.partition.base import Grid, Partition
-from gnnkit.partition.neighbours import neighbours
+from gnnkit.partition.neighbours import crossings, neighbours
 from tests.graphs import random_graph
 
 
@@ -16,7 +16,7 @@ def on_path(*edges: tuple[int, int], ranks: int) -> list[list[int]]:
     """Neighbours where rank r owns node r, and the last ranks own nothing."""
     src, dst = np.array(edges, np.int64).reshape(-1, 2).T
     graph = Graph.from_edges(src, dst, 4)
-    return neighbours(graph, Partition(np.arange(4, dtype=np.int32), None, Grid(ranks, 1, 1)))
+    return neighbours(crossings(graph, Partition(np.arange(4, dtype=np.int32), None, Grid(ranks, 1, 1))))
 
 
 def test_an_edge_joins_its_ranks_both_ways_and_a_loop_joins_none() -> None:
@@ -34,7 +34,11 @@ def test_neighbours_are_symmetric_and_do_not_depend_on_chunks(
     targets = np.repeat(np.arange(30), np.diff(graph.csc.indptr))
     pairs = {(owner[a], owner[b]) for a, b in zip(graph.csc.indices, targets, strict=True)}
     monkeypatch.setattr(counting, "_CHUNK", chunk)
-    found = neighbours(graph, Partition(owner, None, grid))
+    counts = crossings(graph, Partition(owner, None, grid))
+    for a in range(grid.world_size):
+        for b in range(grid.world_size):
+            assert counts[a, b] == np.count_nonzero((owner[targets] == a) & (owner[graph.csc.indices] == b))
+    found = neighbours(counts)
     assert found == [
         [b for b in range(grid.world_size) if b != a and {(a, b), (b, a)} & pairs] for a in range(grid.world_size)
     ]

@@ -97,6 +97,23 @@ def test_the_drift_is_of_the_worker_that_drifted_most_in_the_superstep() -> None
     assert Threads.run(work, 2) == [[[0, 1], [1, 2], [3, 4], [7, 2]]] * 2
 
 
+@pytest.mark.parametrize("share", [supersteps.MAX_REMOTE, 0.26])
+def test_supersteps_stay_at_one_epoch_where_many_edges_lead_from_other_workers(
+    share: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    steps = Supersteps("auto", None, None)
+
+    def work(comm: Communicator) -> list[list[int]]:
+        steps.begin(share, tells=True)
+        for epoch in range(12):
+            steps.end_epoch(epoch, SLOW, comm)
+        return steps.lengths
+
+    stays = share > supersteps.MAX_REMOTE
+    assert Threads.run(work, 1)[0] == ([[0, 1]] if stays else [[0, 1], [1, 2], [3, 4]])
+    assert ("stays at 1, as 26% of the edges lead" in capfd.readouterr().err) == stays
+
+
 def test_an_epoch_ends_with_a_mean_before_the_step_of_all_workers() -> None:
     updates = {k: [Supersteps(k, None, None).update(epoch) for epoch in range(4)] for k in (1, 2, 4)}
     assert updates[1] == ["synchronise"] * 4
@@ -150,6 +167,7 @@ def run(folder: Path, **keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("comm", ["threads", "gloo"])
 def test_a_run_lengthens_and_all_workers_agree(tmp_path: Path, comm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supersteps, "WORTH", -1.0)
+    monkeypatch.setattr(supersteps, "MAX_REMOTE", 1.0)
     result = run(tmp_path / "run", comm=comm, sync="leader")
     assert result["supersteps"] == [[0, 1], [1, 2], [3, 4]]
     assert not result["exact"]
@@ -162,6 +180,7 @@ def test_a_run_lengthens_and_all_workers_agree(tmp_path: Path, comm: str, monkey
 def test_a_resumed_run_goes_on_with_its_superstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is left out of the decision here, so that the runs are alike to the bit."""
     monkeypatch.setattr(supersteps, "WORTH", -1.0)
+    monkeypatch.setattr(supersteps, "MAX_REMOTE", 1.0)
     whole = run(tmp_path / "whole")
     run(tmp_path / "half", trainer={"max_epochs": 5})
     rest = run(tmp_path / "rest", trainer={"resume": str(tmp_path / "half")})
