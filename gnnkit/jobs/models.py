@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,22 @@ class ModelSource:
     def reads_relations(self) -> bool:
         """Whether layers tell the relations of edges apart."""
         return bool(getattr(self.choice.load() if self.given is None else self.given, "reads_relations", False))
+
+    def unread(self, widths: Widths) -> str:
+        """Says that no layer reads the features of edges. "" where one does, or may.
+
+        Args:
+            widths: Sizes of the data.
+        """
+        may_read = self.given is not None or not self.trains or "edge_width" in self._takes
+        return (
+            ""
+            if widths.edge_width == 0 or may_read
+            else (
+                f"model={self.choice.name} reads no features of edges: {widths.edge_width} columns go unread. model=gat and "
+                "model=gine read them"
+            )
+        )
 
     @property
     def reads_edge_index(self) -> bool:
@@ -144,6 +160,10 @@ class ModelSource:
         with _building, torch.random.fork_rng(devices=[]):
             return calls(model, widths.in_features, widths.edge_width)
 
+    @property
+    def _takes(self) -> Mapping[str, Any]:  # arguments of the constructor
+        return inspect.signature(self.choice.load()).parameters
+
     def _make(self, widths: Widths) -> nn.Module:
         if isinstance(self.given, nn.Module):
             own = copy.deepcopy(self.given)  # ranks may be threads
@@ -153,8 +173,7 @@ class ModelSource:
             made: Any = self.given(widths.in_features, widths.num_classes)  # type: ignore[operator]
             return made  # type: ignore[no-any-return]
         arguments = {"in_features": widths.in_features, "num_classes": widths.num_classes}
-        read = inspect.signature(self.choice.load()).parameters
-        arguments |= {name: getattr(widths, name) for name in ("edge_width", "num_relations") if name in read}
+        arguments |= {name: getattr(widths, name) for name in ("edge_width", "num_relations") if name in self._takes}
         model: nn.Module = self.choice.create(**arguments)
         return model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,8 @@ def _train(
     module = make_module(job, job.strategy(), job.worker(comm), scratch=rows.scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     if comm.rank == LEADER:
+        if unread := job.source.unread(job.widths(module.worker)):
+            print(unread, file=sys.stderr, flush=True)
         weights.save_facts(module.task.facts(), job.folder)
         phase(f"training {job.settings.trainer.max_epochs} epochs")
     fitted = _fit(job, module, sync, guard, resumed, mailbox, checkpoints)

@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -409,3 +410,16 @@ def test_a_run_that_is_broken_off_leaves_no_file_open(tmp_path: Path) -> None:
         train(tmp_path, model=BreaksOff, comm="threads", workers=2, **keys)
     assert open_files(tmp_path) == []
     assert threading.active_count() == threads
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "reads"), [("sage", False), ("gat", True)])
+def test_features_of_edges_that_no_layer_reads_are_named(
+    tmp_path: Path, model: str, reads: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    graph = small_graph()
+    edges = np.random.default_rng(1).normal(size=(graph.num_edges, 2))
+    keys = {"workers": 1, "comm": "threads", "strategy": "vertex_centric", "model": model, "trainer": {"max_epochs": 1}}
+    gnnkit.train(replace(graph, edge_features=edges), folder=tmp_path / "run", **keys, **BARE)  # type: ignore[arg-type]
+    said = f"model={model} reads no features of edges: 2 columns go unread" in capfd.readouterr().err
+    assert said != reads
