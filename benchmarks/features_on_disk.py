@@ -84,7 +84,7 @@ def seconds_of_reads(store: Path, rows: int, batches: int) -> float:
         batches: Number of batches, of which a few are read.
     """
     path, begin, num_rows, row_bytes = features_of(store)
-    file = _core.RowFile(str(path), begin, num_rows, row_bytes, "static", 0, True)
+    file = _core.RowFile(str(path), begin, num_rows, row_bytes, "static", 0, True, False)
     rng, size, few = np.random.default_rng(1), min(rows // batches, num_rows), min(batches, LOOKS)
     drawn = [rng.choice(num_rows, size, replace=False) for _ in range(few)]
     out = np.empty(size * row_bytes, np.uint8)

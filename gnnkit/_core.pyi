@@ -179,10 +179,19 @@ class RowFile:
         policy: exact, lru or static.
         capacity: Most rows that stay.
         direct: Whether reads pass by the system's cache of files.
+        ring: Whether io_uring reads, which Linux has. Else threads do.
     """
 
     def __new__(
-        cls, path: str, begin: int, num_rows: int, row_bytes: int, policy: str, capacity: int, direct: bool
+        cls,
+        path: str,
+        begin: int,
+        num_rows: int,
+        row_bytes: int,
+        policy: str,
+        capacity: int,
+        direct: bool,
+        ring: bool,
     ) -> RowFile: ...
     def read(self, ids: _Ids, out: _Bytes) -> _Counts:
         """Writes row `ids[i]` to row i of `out`, beside the rows that stay."""

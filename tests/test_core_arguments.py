@@ -302,6 +302,7 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "policy": lambda random: random.choice(["exact", "static", "lru"]),
         "capacity": number,
         "direct": lambda random: False,
+        "ring": lambda random: False,
     },
     "tree_sizes": {**GRAPH, "fanouts": fanouts, "replace": flag, "seeds": ids, "threads": few},
     "even_order": {"costs": costs, "num_workers": number, "batch_size": number, "window": number, "key": number},

@@ -19,7 +19,9 @@ RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as 
 HIDDEN = "***"  # in the place of a secret
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
 _FIXED = (*_OF_MODEL, "inputs", "features", "embedding", "learned")  # keys that do
-_PLACES = tuple(f"features.{key}" for key in ("place", "cache", "policy", "direct"))  # of these, keys that do not
+_PLACES = tuple(
+    f"features.{key}" for key in ("place", "cache", "policy", "direct", "reads")
+)  # of these, keys that do not
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
 _OF_CUT = ("workers", "partition")  # keys of data that are cut already

@@ -97,7 +97,9 @@ class RankJob:
     def on_disk(self) -> OnDisk | None:
         """How ranks read features that stay on disk."""
         features, prepared = self.settings.features, self.prepared
-        return OnDisk(prepared.cache, features.policy, features.direct) if prepared.place == "disk" else None
+        if prepared.place != "disk":
+            return None
+        return OnDisk(prepared.cache, features.policy, features.direct, features.reads == "io_uring")
 
     def strategy(self) -> ExecutionStrategy:
         """Makes a new strategy."""

@@ -32,6 +32,7 @@ class OnDisk:
     cache: int  # bytes of the rows that the rank keeps in memory
     policy: str = "exact"  # which rows these are: exact, static or lru
     direct: bool = False  # whether reads pass by the system's cache of files
+    ring: bool = False  # whether io_uring reads, else threads do
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,14 @@ class DiskFeatures(FeatureStore):
         self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
         self._table, self._nodes, self.opening = table, nodes, Opening(table, dtype, device)
         self._file = _core.RowFile(
-            str(source[0]), source[1], self.num_rows, self.row_bytes, place.policy, self.cache_rows, place.direct
+            str(source[0]),
+            source[1],
+            self.num_rows,
+            self.row_bytes,
+            place.policy,
+            self.cache_rows,
+            place.direct,
+            place.ring,
         )
 
     def rows(self, ids: Ids) -> Tensor:

@@ -19,6 +19,7 @@ TEXTS = ("one_hot", "known", "refuse")
 FILLS = ("refuse", "mean", "zero", "drop")
 DTYPES = ("as_is", "bf16", "int8")  # of dense rows of features in files and in memory
 PLACES = ("memory", "mapped", "disk")  # of the rows of features
+READS = ("threads", "io_uring")  # of rows on disk
 POLICIES = ("exact", "static", "lru")  # of the rows that are kept in memory
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
 MAX_SCALE = 1e6  # of first learned rows
@@ -36,6 +37,7 @@ class FeaturesSettings:
     cache: int | None  # bytes of rows that each worker keeps, with place "disk". None: chosen
     policy: str  # of POLICIES
     direct: bool  # whether reads pass by the system's cache of files
+    reads: str  # of READS: how rows are read from disk
 
     def __post_init__(self) -> None:
         one_of("features.scale", self.scale, (AUTO, *SCALES))
@@ -45,11 +47,12 @@ class FeaturesSettings:
         one_of("features.place", self.place, (AUTO, *PLACES))
         one_of("features.policy", self.policy, POLICIES)
         switch("features.direct", self.direct)
+        one_of("features.reads", self.reads, READS)
 
     @property
     def of_disk(self) -> list[str]:
         """Lists the keys that were set of those that place "disk" reads."""
-        usual = {"cache": None, "policy": "exact", "direct": False}
+        usual = {"cache": None, "policy": "exact", "direct": False, "reads": "threads"}
         return [key for key, value in usual.items() if getattr(self, key) != value]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import gnnkit
+from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.prepare import placed
@@ -72,6 +73,21 @@ def test_every_policy_gives_the_bits_of_memory(way: str, tmp_path: Path) -> None
         assert 0 < read[policy]["hit_rate"] < 1
         assert sum(read[policy]["bytes_by_epoch"]) == read[policy]["bytes"] > 0
     assert read["exact"]["rows"] < read["lru"]["rows"]
+
+
+def test_io_uring_reads_what_threads_read_or_is_refused_with_the_reason_of_the_system(tmp_path: Path) -> None:
+    features: dict[str, Any] = {"place": "disk", "cache": CACHE}
+    threads = train(tmp_path / "threads", features=features, **WAYS["shared"])
+    features["reads"] = "io_uring"
+    try:
+        _core.RowFile(__file__, 0, 1, 1, "lru", 0, False, True)
+    except UserError:  # a container, or a system that is not Linux
+        with pytest.raises(UserError, match="io_uring: "):
+            train(tmp_path / "ring", features=features, **WAYS["shared"])
+        return
+    ring = train(tmp_path / "ring", features=features, **WAYS["shared"])
+    assert bits(ring) == bits(threads)
+    assert ring["features_read"]["bytes"] == threads["features_read"]["bytes"]
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "cached"])

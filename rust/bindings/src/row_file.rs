@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gnnkit_core::row_cache::Policy;
-use gnnkit_core::row_file::{CachedRows, Counts, RowFile};
+use gnnkit_core::row_file::{CachedRows, Counts, How, RowFile};
 use pyo3::prelude::*;
 
 use crate::arg::{self, Arg, Ids, count, flag, refuse, text};
@@ -31,7 +31,7 @@ impl PyRowFile {
 #[pymethods]
 impl PyRowFile {
     #[new]
-    #[pyo3(signature = (path, begin, num_rows, row_bytes, policy, capacity, direct))]
+    #[pyo3(signature = (path, begin, num_rows, row_bytes, policy, capacity, direct, ring))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -42,10 +42,15 @@ impl PyRowFile {
         policy: Arg<'_, '_>,
         capacity: Arg<'_, '_>,
         direct: Arg<'_, '_>,
+        ring: Arg<'_, '_>,
     ) -> PyResult<Self> {
         let (begin, num_rows) = (count("begin", begin)? as u64, count("num_rows", num_rows)?);
         let (row_bytes, capacity) = (count("row_bytes", row_bytes)?, count("capacity", capacity)?);
-        let (direct, path) = (flag("direct", direct)?, arg::path("path", path)?);
+        let how = How {
+            direct: flag("direct", direct)?,
+            ring: flag("ring", ring)?,
+        };
+        let path = arg::path("path", path)?;
         let policy = match text("policy", policy)?.as_str() {
             "exact" => Policy::Exact,
             "lru" => Policy::Lru,
@@ -53,7 +58,7 @@ impl PyRowFile {
             other => return Err(refuse("policy", format_args!("{other} is none of exact, lru, static"))),
         };
         let made = py.detach(|| {
-            let file = RowFile::open(&path, begin, num_rows, row_bytes, direct)?;
+            let file = RowFile::open(&path, begin, num_rows, row_bytes, how)?;
             CachedRows::new(file, policy, capacity)
         });
         Ok(Self(Mutex::new(made.map_err(user_error)?)))

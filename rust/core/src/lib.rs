@@ -18,6 +18,7 @@ pub mod links;
 pub mod loader;
 pub mod memory;
 pub mod pool;
+mod ring;
 pub mod rng;
 pub mod row_cache;
 pub mod row_file;

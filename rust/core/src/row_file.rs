@@ -10,10 +10,8 @@ use crate::csc::{Id, check_ids};
 use crate::error::Error;
 use crate::memory::filled;
 use crate::pool;
+use crate::ring::{self, PAGE, pages};
 use crate::row_cache::{Place, Policy, RowCache, Step};
-
-/// Reads begin and end at multiples of this, as drives and the system's cache do.
-const PAGE: u64 = 4096;
 
 /// Reads that are no further apart than this become one. A drive of 60,000 reads and
 /// 1.7 GB a second brings 28 KB in the time of one more read, one of 500,000 and 3 GB 6 KB.
@@ -23,7 +21,7 @@ const GAP: u64 = 2 * PAGE;
 const PIECE: u64 = 1 << 18;
 
 /// Reads at a time: what the drive needs to be busy, whatever the number of cores.
-const READERS: usize = 16;
+const READERS: usize = 32;
 
 /// Tasks for each reader, so that a slow one is helped.
 const TASKS: usize = 8;
@@ -37,6 +35,16 @@ pub struct RowFile {
     size: u64,  // of the file
     num_rows: usize,
     row_bytes: usize,
+    ring: bool, // reads by io_uring, else by threads
+}
+
+/// How a file is read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct How {
+    /// Reads pass by the system's cache of files.
+    pub direct: bool,
+    /// Reads by io_uring, else by threads.
+    pub ring: bool,
 }
 
 /// One read: bytes of the file, and the wanted rows within.
@@ -61,14 +69,16 @@ pub struct Counts {
 
 impl RowFile {
     /// Opens a file of `num_rows` rows of `row_bytes` each, from byte `begin` on.
-    /// `direct`: reads pass by the system's cache of files.
-    pub fn open(path: &Path, begin: u64, num_rows: usize, row_bytes: usize, direct: bool) -> Result<Self, Error> {
+    pub fn open(path: &Path, begin: u64, num_rows: usize, row_bytes: usize, how: How) -> Result<Self, Error> {
         let told = |at: u64, why: String| Error::Read {
             path: path.display().to_string(),
             at,
             why,
         };
-        let file = open(path, direct).map_err(|error| told(0, error.to_string()))?;
+        if how.ring {
+            ring::check().map_err(|error| told(0, format!("io_uring: {error}")))?;
+        }
+        let file = open(path, how.direct).map_err(|error| told(0, error.to_string()))?;
         let size = file.metadata().map_err(|error| told(0, error.to_string()))?.len();
         let end = num_rows as u128 * row_bytes as u128 + u128::from(begin);
         if end > u128::from(size) {
@@ -81,6 +91,7 @@ impl RowFile {
             size,
             num_rows,
             row_bytes,
+            ring: how.ring,
         })
     }
 
@@ -104,10 +115,18 @@ impl RowFile {
         let pieces = self.pieces(&wanted);
         let counts = count(&pieces);
         let mut rows: Vec<_> = out.chunks_exact_mut(self.row_bytes).map(Some).collect();
-        let rows: Vec<&mut [u8]> = wanted
+        let mut rows: Vec<&mut [u8]> = wanted
             .iter()
             .map(|place| rows[place.position as usize].take().expect("positions differ"))
             .collect();
+        if self.ring {
+            let bytes: Vec<_> = pieces.iter().map(|piece| piece.bytes.clone()).collect();
+            let read = ring::read(&self.file, &bytes, |number, found| {
+                let rows = &mut rows[pieces[number].wanted.clone()];
+                self.scatter(&pieces[number], &wanted, rows, found);
+            });
+            return read.map(|()| counts).map_err(|(at, why)| self.failed(at, why));
+        }
         let per_task = pieces.len().div_ceil(READERS * TASKS);
         let (mut rest, mut tasks) = (rows, Vec::new());
         for pieces in pieces.chunks(per_task).rev() {
@@ -135,16 +154,27 @@ impl RowFile {
         let mut room = filled(0u8, most.checked_add(PAGE as usize), "row_bytes", self.row_bytes)?;
         let skip = room.as_ptr().align_offset(PAGE as usize);
         let buffer = &mut room[skip..][..most];
-        let mut rows = rows.iter_mut();
+        let mut rest = rows;
         for piece in pieces {
             self.read_piece(&piece.bytes, buffer)?;
-            for place in &wanted[piece.wanted.clone()] {
-                let at = (self.begin_of(place.row) - piece.bytes.start) as usize;
-                let row = rows.next().expect("each place has a row");
-                row.copy_from_slice(&buffer[at..at + self.row_bytes]);
-            }
+            let (rows, others) = rest.split_at_mut(piece.wanted.len());
+            self.scatter(piece, wanted, rows, buffer);
+            rest = others;
         }
         Ok(())
+    }
+
+    /// Copies `rows`, which are those of a piece, out of its bytes.
+    fn scatter(&self, piece: &Piece, wanted: &[Place], rows: &mut [&mut [u8]], bytes: &[u8]) {
+        for (place, row) in wanted[piece.wanted.clone()].iter().zip(rows) {
+            let at = (self.begin_of(place.row) - piece.bytes.start) as usize;
+            row.copy_from_slice(&bytes[at..at + self.row_bytes]);
+        }
+    }
+
+    fn failed(&self, at: u64, why: String) -> Error {
+        let path = self.path.display().to_string();
+        Error::Read { path, at, why }
     }
 
     /// Reads bytes of the file, whole pages as far as the file goes.
@@ -162,8 +192,7 @@ impl RowFile {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => error.to_string(),
             };
-            let path = self.path.display().to_string();
-            return Err(Error::Read { path, at, why });
+            return Err(self.failed(at, why));
         }
         Ok(())
     }
@@ -197,11 +226,6 @@ impl RowFile {
         let expected = num_rows.saturating_mul(self.row_bytes);
         crate::error::check_length("out", out.len(), expected)
     }
-}
-
-/// Whole pages that hold `bytes`.
-fn pages(bytes: u64) -> u64 {
-    bytes.div_ceil(PAGE) * PAGE
 }
 
 fn count(pieces: &[Piece]) -> Counts {
@@ -336,6 +360,7 @@ mod tests {
     use super::*;
 
     const HEAD: usize = 128;
+    const WAYS: [bool; 2] = [false, true]; // by threads, and by io_uring where the system has it
 
     /// A file that is removed at the end, and its rows.
     struct Table {
@@ -354,8 +379,9 @@ mod tests {
             Self { path, rows }
         }
 
-        fn open(&self) -> RowFile {
-            RowFile::open(&self.path, HEAD as u64, self.rows.len(), self.rows[0].len(), false).unwrap()
+        fn open(&self, ring: bool) -> RowFile {
+            let how = How { direct: false, ring };
+            RowFile::open(&self.path, HEAD as u64, self.rows.len(), self.rows[0].len(), how).unwrap()
         }
 
         fn expected(&self, ids: &[i32]) -> Vec<u8> {
@@ -375,11 +401,13 @@ mod tests {
             let num_rows = (3_000_000 / row_bytes).clamp(20, 5000);
             let table = Table::new(&format!("order-{row_bytes}"), num_rows, row_bytes);
             let ids: Vec<i32> = (0..200).map(|i| (i * i * 7 + 3) % num_rows as i32).collect();
-            let mut out = vec![0; ids.len() * row_bytes];
-            let counts = table.open().read(&ids, &mut out).unwrap();
-            assert!(out == table.expected(&ids), "{row_bytes} bytes");
-            assert_eq!(counts.rows, 200);
-            assert!(counts.reads <= 200 && counts.bytes % 4096 <= (HEAD + num_rows * row_bytes) as u64 % 4096);
+            for ring in WAYS.into_iter().filter(|ring| !ring || ring::check().is_ok()) {
+                let mut out = vec![0; ids.len() * row_bytes];
+                let counts = table.open(ring).read(&ids, &mut out).unwrap();
+                assert!(out == table.expected(&ids), "{row_bytes} bytes, io_uring {ring}");
+                assert_eq!(counts.rows, 200);
+                assert!(counts.reads <= 200 && counts.bytes % 4096 <= (HEAD + num_rows * row_bytes) as u64 % 4096);
+            }
         }
     }
 
@@ -387,7 +415,7 @@ mod tests {
     fn neighbours_are_one_read_of_whole_pages() {
         let table = Table::new("pieces", 4096, 64);
         let wanted = |rows: &[u32]| rows.iter().map(|&row| Place { row, position: row }).collect::<Vec<_>>();
-        let file = table.open();
+        let file = table.open(false);
         let pieces = file.pieces(&wanted(&[0, 5, 200, 900, 4095]));
         let bytes: Vec<_> = pieces.iter().map(|piece| piece.bytes.clone()).collect();
         assert_eq!(bytes, [0..16384, 57344..61440, 262144..262272]);
@@ -413,7 +441,7 @@ mod tests {
             })
             .collect();
         for policy in [Policy::Exact, Policy::Lru, Policy::Static] {
-            let [mut cached, mut dry] = [0, 1].map(|_| CachedRows::new(table.open(), policy, 90).unwrap());
+            let [mut cached, mut dry] = [0, 1].map(|_| CachedRows::new(table.open(false), policy, 90).unwrap());
             if policy == Policy::Static {
                 for each in [&mut cached, &mut dry] {
                     assert_eq!(each.fill(&(0..90).collect::<Vec<i32>>()).unwrap().rows, 90);
@@ -437,24 +465,27 @@ mod tests {
     #[test]
     fn a_file_that_is_too_short_is_named_with_the_place() {
         let table = Table::new("short", 100, 100);
-        let open = |rows| RowFile::open(&table.path, 128, rows, 100, false).map(|_| ());
+        let open = |rows| RowFile::open(&table.path, 128, rows, 100, How::default()).map(|_| ());
         let text = open(101).unwrap_err().to_string();
         assert!(
             text.contains("short: byte 10128: the file ends here, and its rows at 10228"),
             "{text}"
         );
-        let file = table.open();
+        let ways = WAYS.into_iter().filter(|ring| !ring || ring::check().is_ok());
+        let files: Vec<_> = ways.map(|ring| table.open(ring)).collect();
         File::options()
             .write(true)
             .open(&table.path)
             .unwrap()
             .set_len(5000)
             .unwrap();
-        let text = file.read(&[99i32], &mut [0; 100]).unwrap_err().to_string();
-        assert!(
-            text.contains("short: byte ") && text.contains("the file ends here"),
-            "{text}"
-        );
-        assert!(RowFile::open(Path::new("/nowhere"), 0, 1, 1, false).is_err());
+        for file in files {
+            let text = file.read(&[99i32, 3, 98], &mut [0; 300]).unwrap_err().to_string();
+            assert!(
+                text.contains("short: byte ") && text.contains("the file ends here"),
+                "{text}"
+            );
+        }
+        assert!(RowFile::open(Path::new("/nowhere"), 0, 1, 1, How::default()).is_err());
     }
 }
