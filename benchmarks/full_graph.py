@@ -3,13 +3,15 @@
     uv run python benchmarks/full_graph.py --dgl ENV/bin/python --data DATA.npz
     uv run python benchmarks/full_graph.py --nodes 2e4 --edges 4e5 --threads 1
     uv run python benchmarks/full_graph.py --jobs
+    uv run python benchmarks/full_graph.py --cores --dgl ENV/bin/python --dropout 0.5
     uv run python benchmarks/full_graph.py --doors --models gcn --threads 1
     uv run python benchmarks/full_graph.py --converge DATA.npz ... --models gcn sage
 
 GCN, GraphSAGE with the mean, GIN with one hidden layer in each perceptron, and GAT with
-8 heads: 3 layers, 128 columns after each but the last, Adam, no dropout. The loss reads
-all training nodes. `rmat` and `sbm` are drawn, with 128 random features a node and 16
-classes. `--data` adds graphs that dataset=npz reads.
+8 heads: 3 layers, 128 columns after each but the last, Adam. `--dropout` drops inputs
+of layers and attention, by default none. The loss reads all training nodes. `rmat` and
+`sbm` are drawn, with 128 random features a node and 16 classes. `--data` adds graphs
+that dataset=npz reads.
 
 DGL's environment is the one that `benchmarks/step.py` names. PyG is of this
 environment. Each contender is a process. `gnnkit` computes what the only rank of
@@ -24,6 +26,14 @@ products of dense matrices in torch, the core's aggregation, the exchange, and a
 parts. `metis` has ids in METIS's order and METIS's parts. Words are those that the
 busiest rank receives in an epoch, and bytes those that it sends. The last table has the
 model of CAGNET (Tripathy et al., SC 2020), 2 layers on 2 ranks.
+
+`--cores` runs whole jobs on `sbm` with ids at random and contiguous parts: on 1 thread,
+on 2 threads, and on 2 ranks, by turns, and the fastest epoch of each counts. Beside it
+stand the bytes that it moves, the share of what as many threads read from a large array
+one after another, measured at each turn, and DGL, tuned, on as many threads. Counted
+are the rows that each edge names, with the edge's id, rows that are written, and the
+rows of both passes of products and activations. Optimiser, labels and factors are left
+out. What the caches keep is counted too.
 
 `--doors` runs one and the same job by turns: by command, from Python, from Python where
 torch has made arrays before, as in a notebook, by torchrun, as a sweep, and by command
@@ -45,6 +55,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +128,12 @@ def in_metis_order(graph: Graph, num_parts: int) -> Graph:
     return Graph(csc, graph.features[order], graph.labels[order], graph.split[order])
 
 
-def overrides(model: str, num_layers: int = NUM_LAYERS) -> list[str]:
+def overrides(model: str, num_layers: int = NUM_LAYERS, dropout: float = 0.0) -> list[str]:
     """Returns the keys of a model."""
     width = [f"model.hidden={HIDDEN}"]
     if model == "gat":
         width = [f"model.hidden={HIDDEN // HEADS}", f"model.heads={HEADS}", "model.out_heads=1"]
-    return [f"model={model}", f"model.num_layers={num_layers}", "model.dropout=0", *width]
+    return [f"model={model}", f"model.num_layers={num_layers}", f"model.dropout={dropout}", *width]
 
 
 def fits(contender: Contender, model: str, num_edges: int) -> bool:
@@ -152,15 +163,7 @@ def compare(options: argparse.Namespace, name: str, folder: Path, threads: int) 
         print(f"\n{name}, {threads} threads, milliseconds; {versions}")
         print(f"  {'':22} {'epoch':>9} " + " ".join(f"{part:>9}" for part in TIMES) + f" {'ratio':>8}")
         for model in options.models:
-            request = {
-                "folder": str(folder),
-                "threads": threads,
-                "model": model,
-                "hidden": HIDDEN,
-                "heads": HEADS,
-                "num_layers": NUM_LAYERS,
-                "overrides": [f"dataset.root={folder}/graph.npz", "dataset=npz", *overrides(model)],
-            }
+            request = request_of(options, folder, threads, model)
             fitting = [each for each in contenders if fits(each, model, int(options.edges))]
             best = by_turns(fitting, started, options.rounds, options.epochs, **request)
             ours = sum(best[CONTENDERS[0].label].values())
@@ -170,6 +173,21 @@ def compare(options: argparse.Namespace, name: str, folder: Path, threads: int) 
                 print(f"  {model:5} {label:16} {MILLISECONDS * total:9.2f} {columns} {total / ours:7.2f}x", flush=True)
             answer = started[CONTENDERS[0].label].ask(method="shares", first=2, count=options.epochs, **request)
             print(f"  {model:5} {'shares':16} {spelt(answer['parts'])}", flush=True)
+
+
+def request_of(options: argparse.Namespace, folder: Path, threads: int, model: str) -> dict[str, Any]:
+    """Returns what all contenders are asked for."""
+    data = [f"dataset.root={folder}/graph.npz", "dataset=npz"]
+    return {
+        "folder": str(folder),
+        "threads": threads,
+        "model": model,
+        "hidden": HIDDEN,
+        "heads": HEADS,
+        "num_layers": NUM_LAYERS,
+        "dropout": options.dropout,
+        "overrides": [*data, *overrides(model, dropout=options.dropout)],
+    }
 
 
 def spelt(epochs: Sequence[Mapping[str, float]]) -> str:
@@ -193,6 +211,7 @@ class Measured:
     """The figures of a job."""
 
     seconds: float  # of an epoch, median without the first
+    fastest: float  # seconds of the fastest epoch, of the rank that takes longest
     exchange: float  # seconds of an epoch, as above, of the rank that exchanges longest
     words: int  # that the busiest rank receives in an epoch
     num_bytes: int  # that the busiest rank sends in an epoch
@@ -258,11 +277,85 @@ def run_job(
         result = json.loads(found.read_text())
         states = map(json.loads, (found.parent / "workers.jsonl").read_text().splitlines())
         longest: dict[int, float] = defaultdict(float)
+        whole: dict[int, float] = defaultdict(float)
         for state in states:
+            seconds = sum(state[f"seconds_{kind}"] for kind in ("wait", "compute", "exchange", "sync"))
+            whole[state["epoch"]] = max(whole[state["epoch"]], seconds)
             longest[state["epoch"]] = max(longest[state["epoch"]], state["seconds_exchange"])
     exchange = statistics.median(list(longest.values())[1:] or longest.values())
     words = result["words_gathered"] + result["words_reduced"] + result["words_sliced"]
-    return Measured(result["seconds_per_epoch"], exchange, words, result["bytes_sent"])
+    return Measured(result["seconds_per_epoch"], min(whole.values()), exchange, words, result["bytes_sent"])
+
+
+READ = """
+import sys, time, torch
+torch.set_num_threads(int(sys.argv[1]))
+x, seconds = torch.ones(1 << 28), []
+for _ in range(5):
+    begin = time.perf_counter()
+    x.sum()
+    seconds.append(time.perf_counter() - begin)
+print(4 * len(x) / min(seconds))
+"""
+CORES = {"1 thread": (1, 1), "2 threads": (1, 2), "2 ranks": (2, 1)}  # ranks, and threads of each
+
+
+def read_rate(threads: int) -> float:
+    """Measures the bytes that threads read in a second, one after another."""
+    command = [sys.executable, "-c", READ, str(threads)]
+    return float(subprocess.check_output(command, env={**os.environ, **LARGE_PAGES}))
+
+
+def bytes_of(model: str, num_nodes: int, num_edges: int, dropout: float) -> int:
+    """Counts the bytes of an epoch, as the text above says."""
+    widths = [WIDTH, *[HIDDEN] * (NUM_LAYERS - 1), NUM_CLASSES]
+    edges = num_edges + num_nodes * (model in ("gcn", "gat"))  # loops
+    numbers = 0
+    for layer, (before, after) in enumerate(pairwise(widths)):
+        first, attends = layer == 0, model == "gat"
+        summed = {"gat": after, "gin": before}.get(model, min(before, after))
+        # Rows of features have no gradient, and the sum of rows that stay is made once.
+        passes = 2 if attends or not first else int(dropout > 0)
+        numbers += passes * (edges * (summed + 1) + num_nodes * summed) + attends * edges * 5 * HEADS
+        products = [before, HIDDEN, after] if model == "gin" else [before * (1 + (model == "sage")), after]
+        for number, (read, written) in enumerate(pairwise(products)):
+            numbers += num_nodes * (read + written) * (2 if first and number == 0 else 3)
+        numbers += num_nodes * 5 * (before * (not first) + HIDDEN * (model == "gin"))  # activations
+    return 4 * numbers
+
+
+def run_cores(options: argparse.Namespace, folder: Path) -> None:
+    """Prints what a second thread and a second rank gain, beside the memory's bound."""
+    graph = drawn("sbm", options)
+    write(folder / "sbm", graph)
+    tuned = [each for each in CONTENDERS if options.dgl and each.label == "DGL, tuned"]
+    print(f"\nsbm, {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, dropout {options.dropout:g}; an epoch")
+    print(f"  {'':17} {'seconds':>9} {'gain':>6} {'GB':>7} {'GB/s':>7} {'bound':>7} {'share':>6} {'DGL':>9} {'':>6}")
+    for model in options.models:
+        keys = overrides(model, dropout=options.dropout)
+        seconds: dict[str, list[float]] = defaultdict(list)
+        rates: dict[int, list[float]] = defaultdict(list)
+        peers: dict[int, list[float]] = defaultdict(list)
+        for _ in range(options.rounds):
+            for threads in (1, 2):
+                rates[threads].append(read_rate(threads))
+                with ExitStack() as stack:
+                    started = start(stack, tuned, {"dgl": options.dgl}, "epoch", threads)
+                    request = request_of(options, folder / "sbm", threads, model)
+                    found = by_turns(tuned, started, 1, options.job_epochs // 2, **request)
+                peers[threads] += [sum(parts.values()) for parts in found.values()]
+            for name, (workers, threads) in CORES.items():
+                given = (*keys, f"threads={threads}")
+                seconds[name].append(run_job(options, folder / "sbm/graph.npz", "contiguous", workers, *given).fastest)
+        moved = bytes_of(model, graph.num_nodes, graph.num_edges, options.dropout)
+        for name, (workers, threads) in CORES.items():
+            ours, bound = min(seconds[name]), max(rates[workers * threads])
+            peer, gain = min(peers[workers * threads], default=float("nan")), min(seconds["1 thread"]) / ours
+            print(
+                f"  {model:5} {name:11} {ours:9.3f} {gain:5.2f}x {moved / 1e9:7.2f} {moved / ours / 1e9:7.1f} "
+                f"{bound / 1e9:7.1f} {moved / ours / bound:6.1%} {peer:9.3f} {peer / ours:5.2f}x",
+                flush=True,
+            )
 
 
 def run_jobs(options: argparse.Namespace, folder: Path) -> None:
@@ -303,6 +396,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1, help="of a round")
     parser.add_argument("--only", default="", metavar="TEXT", help="peers whose name has it")
     parser.add_argument("--jobs", action="store_true", help="whole jobs instead")
+    parser.add_argument("--cores", action="store_true", help="what a second core brings instead")
+    parser.add_argument("--dropout", type=float, default=0.0, help="of inputs of layers, and of attention")
     parser.add_argument("--doors", action="store_true", help="a job by every way to start one instead")
     parser.add_argument("--converge", nargs="+", type=Path, default=[], metavar="FILE", help=".npz of dataset=npz")
     parser.add_argument("--seeds", type=int, default=5, help="of --converge")
@@ -318,9 +413,10 @@ def main() -> None:
                 converge(path, options.seeds, options.converge_epochs, strategy="vertex_centric", model=keys)
         if options.converge:
             return
-        if options.jobs or options.doors:
-            (run_jobs if options.jobs else run_doors)(options, folder)
-            return
+        for asked, run in ((options.jobs, run_jobs), (options.doors, run_doors), (options.cores, run_cores)):
+            if asked:
+                run(options, folder)
+                return
         graphs: dict[str, Any] = {kind: lambda kind=kind: drawn(kind, options) for kind in options.kinds}
         graphs |= {path.stem: lambda path=path: Npz(str(path)).load() for path in options.data}
         for name, make in graphs.items():

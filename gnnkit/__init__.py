@@ -199,8 +199,10 @@ def _start(
     from gnnkit import config, jobs, settings
     from gnnkit.launch.allocator import ask_for_large_pages
     from gnnkit.launch.child import end_if_started_anew
+    from gnnkit.launch.lean import leave_out_unused
 
     end_if_started_anew()
+    leave_out_unused()
     ask_for_large_pages()  # before the checks of the job make the first array of torch
 
     def settle(overrides: Sequence[str]) -> settings.Settings:

@@ -21,7 +21,8 @@ def conv_of(job: Epochs, index: int) -> nn.Module:
         return SAGEConv(before, after, "mean")
     if job.model == "gin":
         return GINConv(job.mlp(before, after), "sum", learn_eps=True)
-    return GATConv(before, after if last else after // job.heads, 1 if last else job.heads)
+    heads = 1 if last else job.heads
+    return GATConv(before, after // heads, heads, attn_drop=job.dropout)
 
 
 def epoch_of(job: Epochs) -> Step:

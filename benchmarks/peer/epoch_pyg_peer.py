@@ -25,7 +25,7 @@ def conv_of(job: Epochs, index: int) -> nn.Module:
     if job.model == "gin":
         return GINConv(job.mlp(before, after), train_eps=True)
     heads = 1 if last else job.heads
-    return GATConv(before, after // heads, heads, add_self_loops=False)
+    return GATConv(before, after // heads, heads, dropout=job.dropout, add_self_loops=False)
 
 
 def graph_of(job: Epochs) -> Tensor:

@@ -26,12 +26,13 @@ class Epochs:
     hidden: int  # columns of hidden layers, all heads together
     heads: int  # of gat's hidden layers. The last has one
     num_layers: int
+    dropout: float  # of inputs of layers, and of attention
     overrides: tuple[str, ...]  # of gnnkit's command, for the same graph and model
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Epochs:
         """Reads a request."""
-        names = ("model", "hidden", "heads", "num_layers")
+        names = ("model", "hidden", "heads", "num_layers", "dropout")
         return cls(Case.of(request), *(request[name] for name in names), tuple(request["overrides"]))
 
     @property
@@ -68,7 +69,7 @@ class Epochs:
             with clock("forward"):
                 h = x
                 for index, conv in enumerate(convs):
-                    h = call(conv, activate(h) if index else h)
+                    h = call(conv, F.dropout(activate(h) if index else h, self.dropout))
                 loss = F.cross_entropy(h[train], labels[train])
             with clock("backward"):
                 loss.backward()

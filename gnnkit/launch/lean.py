@@ -3,7 +3,8 @@
 torch's compiler (with SymPy), SciPy's signals and Triton take most of the time to
 import Lightning. A stand-in knows the few names that Lightning, torch's optimisers and
 DDP ask for. Any other name, and any submodule, brings the module itself. So a model
-that is compiled works as ever, and starts later.
+that is compiled works as ever, and starts later. The stand-ins are put in place by a
+command or a call of `gnnkit.train`, not by an import of gnnkit.
 """
 
 from __future__ import annotations
@@ -149,5 +150,6 @@ def load(name: str) -> ModuleType:
 
 
 def leave_out_unused() -> None:
-    """Puts the stand-ins in place, in this process. Call before torch is imported."""
-    sys.meta_path.insert(0, _Finder())
+    """Puts the stand-ins in place, in this process, for what is not imported yet."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

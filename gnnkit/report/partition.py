@@ -184,10 +184,14 @@ def _laid_out(num_nodes: int, edges: Sequence[tuple[int, int]]) -> Places:
     at = rng.uniform(-1, 1, (num_nodes, 2))
     ends = np.array(edges, int).reshape(-1, 2)
     ideal = 1.6 / max(num_nodes, 1) ** 0.5
+    push = np.empty((num_nodes, num_nodes))  # written in place: fresh memory takes twice as long
     for step in range(_ROUNDS):
         norm = (at**2).sum(1)
-        square = np.maximum(norm[:, None] + norm - 2 * at @ at.T, 1e-3 * ideal**2)
-        push = ideal**2 / square  # [num_nodes, num_nodes], times the way between two nodes
+        np.matmul(-2 * at, at.T, out=push)
+        push += norm
+        push += norm[:, None]  # squares of distances
+        np.maximum(push, 1e-3 * ideal**2, out=push)
+        np.divide(ideal**2, push, out=push)  # times the way between two nodes
         force = at * push.sum(1, keepdims=True) - push @ at - 0.5 * at
         pull = at[ends[:, 0]] - at[ends[:, 1]]
         pull *= np.linalg.norm(pull, axis=1, keepdims=True) / ideal

@@ -27,7 +27,8 @@ def png(figure: Figure) -> bytes:
     for shape in figure.shown:
         _paint(brush, shape, scale)
     buffer = io.BytesIO()
-    image.reduce(_FINER).quantize(128).save(buffer, "PNG")
+    fine = image.reduce(_FINER).quantize(128, Image.Quantize.MAXCOVERAGE)  # faster than the default, and nearer
+    fine.save(buffer, "PNG")
     return buffer.getvalue()
 
 

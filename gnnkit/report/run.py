@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -48,10 +49,15 @@ class Run:
 
 def settings(run: Run) -> Any:
     """Returns the configuration as plain data, None where it cannot be read."""
+    return _parsed(run.config)
+
+
+@functools.lru_cache(maxsize=1)  # a page asks several times
+def _parsed(config: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(run.config)
+        return yaml.safe_load(config)
     except (yaml.YAMLError, RecursionError, ValueError):
         return None
 

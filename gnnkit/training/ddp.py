@@ -177,6 +177,17 @@ class WrappedStrategy(DDPStrategy):
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         return self._comm.share(obj, src=src)
 
+    def barrier(self, name: str | None = None) -> None:
+        """Waits for all ranks, but not for their loaders: each epoch has new ones."""
+        if name is None or not name.endswith("_dataloader()"):
+            super().barrier(name)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Tensor:
+        """Reduces a value of each rank. Lightning's own waits before each sum."""
+        if reduce_op == "sum" and group is None and isinstance(tensor, Tensor):
+            return self._comm.all_reduce(tensor)
+        return super().reduce(tensor, group, reduce_op)
+
 
 def _trained_names(module: Module) -> list[str]:
     return [name for name, parameter in module.named_parameters() if parameter.requires_grad]

@@ -141,3 +141,21 @@ class Model(GCN):
     assert "step 1 compiler True" not in done.stdout
     assert done.stdout.count("step 2 compiler False") == 2, "each rank has done a step, and meets the first layer"
     assert "step 2 compiler True" in done.stdout
+
+
+def test_python_trains_without_the_compiler_and_may_compile_afterwards(tmp_path: Path) -> None:
+    """The caller has imported torch, as most do."""
+    code = """
+import sys, torch
+import gnnkit
+keys = dict(workers=1, threads=1, trainer={"max_epochs": 2}, report=False, logger=None)
+data = dict(name="synthetic", num_nodes=50, num_edges=99)
+for folder in ("a", "b"):
+    gnnkit.train(strategy="vertex_centric", dataset=data, folder=f"{sys.argv[1]}/{folder}", **keys)
+    assert not {"sympy", "torch._dynamo.eval_frame"} & set(sys.modules), folder
+compiled = torch.compile(torch.nn.Linear(3, 3), backend="eager")
+assert compiled(torch.ones(2, 3)).shape == (2, 3)
+assert "torch._dynamo.eval_frame" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

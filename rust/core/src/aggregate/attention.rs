@@ -651,6 +651,7 @@ fn plus_head<T: Exact, const D: usize>(sums: [T; D], x: &[T; D], weight: T) -> [
 
 impl<T: Exact, const N: usize> Reduce for Weighted<'_, T, N> {
     const HEADS: bool = true;
+    const COLUMN_BYTES: usize = N * size_of::<T>();
     type Item = T;
     type Out<'o> = [&'o mut [T]; N];
 

@@ -137,6 +137,8 @@ impl<A: Split, const N: usize> Split for [A; N] {
 pub(super) trait Reduce: Sync {
     /// Whether rows may have several heads. Fewer loops are compiled without these.
     const HEADS: bool = false;
+    /// Bytes of the accumulators of a column, as in [`plan`].
+    const COLUMN_BYTES: usize = size_of::<<Self::Item as Number>::Wide>();
     type Item: Number;
     type Out<'o>: Split;
 
@@ -163,11 +165,11 @@ impl<R: Reduce> Kernel for Rows<'_, '_, R> {
     type Output = ();
 
     #[inline(always)]
-    fn run(mut self, _: Isa) {
+    fn run(mut self, isa: Isa) {
         for panel in self.panels {
             for row in self.rows.clone() {
                 for &pass in panel {
-                    self.write(row, pass);
+                    self.write(isa, row, pass);
                 }
             }
         }
@@ -175,39 +177,45 @@ impl<R: Reduce> Kernel for Rows<'_, '_, R> {
 }
 
 impl<R: Reduce> Rows<'_, '_, R> {
+    /// Loops that are wider than the registers of `isa` are in no plan. The compiler
+    /// knows `isa`, and leaves them out.
     #[inline(always)]
-    fn write(&mut self, row: usize, pass: Pass) {
+    fn write(&mut self, isa: Isa, row: usize, pass: Pass) {
         let at = (row - self.rows.start) * self.stride + pass.start;
+        let (reduce, out) = (self.reduce, &mut self.out);
+        let widest = isa.accumulator_bytes() / R::COLUMN_BYTES;
+        macro_rules! loops {
+            ($of:expr, $($case:pat => $each:literal, $heads:literal;)*) => {
+                match $of {
+                    $($case if $each * $heads <= widest => reduce.write::<$each, $heads>(row, pass, out, at),)*
+                    _ => unreachable!("no plan has such a pass"),
+                }
+            };
+        }
         if R::HEADS && pass.heads > 1 {
-            return self.write_heads(row, pass, at);
-        }
-        let (reduce, out) = (self.reduce, &mut self.out);
-        match pass.each {
-            1 => reduce.write::<1, 1>(row, pass, out, at),
-            2 => reduce.write::<2, 1>(row, pass, out, at),
-            4 => reduce.write::<4, 1>(row, pass, out, at),
-            8 => reduce.write::<8, 1>(row, pass, out, at),
-            16 => reduce.write::<16, 1>(row, pass, out, at),
-            32 => reduce.write::<32, 1>(row, pass, out, at),
-            64 => reduce.write::<64, 1>(row, pass, out, at),
-            _ => reduce.write::<MAX_WIDTH, 1>(row, pass, out, at),
-        }
-    }
-
-    #[inline(always)]
-    fn write_heads(&mut self, row: usize, pass: Pass, at: usize) {
-        let (reduce, out) = (self.reduce, &mut self.out);
-        match (pass.each, pass.heads) {
-            (4, 2) => reduce.write::<4, 2>(row, pass, out, at),
-            (4, 4) => reduce.write::<4, 4>(row, pass, out, at),
-            (4, 8) => reduce.write::<4, 8>(row, pass, out, at),
-            (4, _) => reduce.write::<4, 16>(row, pass, out, at),
-            (8, 2) => reduce.write::<8, 2>(row, pass, out, at),
-            (8, 4) => reduce.write::<8, 4>(row, pass, out, at),
-            (8, _) => reduce.write::<8, 8>(row, pass, out, at),
-            (16, 2) => reduce.write::<16, 2>(row, pass, out, at),
-            (16, _) => reduce.write::<16, 4>(row, pass, out, at),
-            _ => reduce.write::<32, 2>(row, pass, out, at),
+            loops!((pass.each, pass.heads),
+                (4, 2) => 4, 2;
+                (4, 4) => 4, 4;
+                (4, 8) => 4, 8;
+                (4, 16) => 4, 16;
+                (8, 2) => 8, 2;
+                (8, 4) => 8, 4;
+                (8, 8) => 8, 8;
+                (16, 2) => 16, 2;
+                (16, 4) => 16, 4;
+                (32, 2) => 32, 2;
+            )
+        } else {
+            loops!(pass.each,
+                1 => 1, 1;
+                2 => 2, 1;
+                4 => 4, 1;
+                8 => 8, 1;
+                16 => 16, 1;
+                32 => 32, 1;
+                64 => 64, 1;
+                MAX_WIDTH => 128, 1;
+            )
         }
     }
 }
