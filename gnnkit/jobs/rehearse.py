@@ -6,11 +6,10 @@ import contextlib
 import ctypes
 import functools
 import gc
-import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.trial import Alone, tell_row_counts
+from gnnkit.jobs.imports import import_for_training
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch
 from gnnkit.jobs.run import start_ranks
@@ -33,6 +33,7 @@ from gnnkit.strategy import Worker
 from gnnkit.training.step import loss_of, make_optimizer, own_method
 from gnnkit.watch.watch import peak_memory
 
+FIRST = "first"  # folder of the few nodes that are trained first
 _STEPS = 5  # timed at most, after one that does not count
 _SECONDS = 1.5  # after which no further step is timed
 _STATUS = Path("/proc/self/status")
@@ -61,13 +62,8 @@ def num_processes(settings: Settings) -> int:
 
 
 def import_for_steps() -> None:
-    """Imports what ranks that train import, before ranks are forked.
-
-    The memory of a rank includes Lightning, which a trial can do without.
-    """
-    with contextlib.suppress(ModuleNotFoundError):
-        for name in ("torch.utils.tensorboard", "gnnkit.jobs.train"):
-            importlib.import_module(name)
+    """Imports what a rank that trains has imported after the first step."""
+    import_for_training()
     torch.optim.SGD([torch.zeros(1)])  # imports torch's compiler, or the stand-in
 
 
@@ -78,7 +74,8 @@ def rehearse(
 
     Args:
         order: What was asked.
-        folder: Has a shard for each layout and process, `LAYOUT/PROCESS`.
+        folder: Has a shard for each layout and process, `LAYOUT/PROCESS`, and a run
+            folder `FIRST` with few nodes for each process.
         layouts: Names of the layouts.
         meanwhile: Called a few times a second.
     """
@@ -105,15 +102,19 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
     set_up_torch(job.settings)
     import_for_steps()  # ranks of GPUs are not forked
     dtype = DTYPES[job.settings.trainer.precision]
+    _train_few(job, comm)
     for name in layouts[:1]:  # loads what first steps load
         _try_step(job, shard(name), comm, steps=1)
     with _Memory(comm.device) as base:
         flops = measure_flops(dtype, comm.device)
-    latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
     found: list[float] = []
     for name in layouts:
         progress(f"a trial of {name}")
-        found += _try_step(job, shard(name), comm)
+        with _Memory(comm.device) as grown:
+            seconds = _try_step(job, shard(name), comm)
+        # Freed memory that the process has kept since `base` serves this layout too.
+        found += [seconds, max(grown.before + grown.bytes - base.before, 0)]
+    latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
     table = torch.zeros(comm.world_size, len(found) + 1, dtype=torch.float64, device=comm.device)
     table[comm.rank] = torch.tensor([*found, base.before], dtype=torch.float64)
     measured = comm.all_reduce(table).tolist()
@@ -127,6 +128,22 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
     }
 
 
+def _train_few(job: RankJob, comm: Communicator) -> None:
+    """Trains the few nodes of `FIRST` by all that a run trains with. Collective.
+
+    So the memory of a rank without data includes Lightning, DDP and the evaluation.
+    """
+    from gnnkit.jobs.few_steps import few_steps
+    from gnnkit.jobs.train import make_module
+
+    if job.settings.servers:  # which the trial does not start
+        return
+    job = replace(job, folder=job.folder / FIRST)
+    with comm.mailbox() as mailbox:
+        module = make_module(job, job.strategy(), job.worker(comm, comm.rank))
+        few_steps(module, job.sync(), mailbox)
+
+
 def counts_cpu(settings: Settings) -> bool:
     """Says whether steps of a trial are measured in seconds of the processor.
 
@@ -138,10 +155,10 @@ def counts_cpu(settings: Settings) -> bool:
     return settings.auto_workers is None and settings.threads == 1 and comm.device_type == "cpu" and not comm.in_threads
 
 
-def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEPS) -> tuple[float, float]:
+def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEPS) -> float:
     """Takes some training steps on a shard, with peers that send zeros. Collective.
 
-    Returns the seconds of a step, and the bytes that the rank has taken.
+    Returns the seconds of a step.
 
     Args:
         job: Nothing is prepared but the shard.
@@ -150,33 +167,32 @@ def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEP
         steps: Timed at most.
     """
     settings = job.settings
-    with _Memory(comm.device) as grown:
-        ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
-        dtype, inputs = DTYPES[settings.trainer.precision], input_dtype(settings)
-        worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs)
-        strategy, task = job.strategy(), job.task()
-        model = job.own_model(worker, job.widths(worker), task)
-        embedding = job.set_up(strategy, worker, model)
-        tell_row_counts(worker.engine(model))
-        optimizer = _optimizer(settings, model)
-        seconds: list[float] = []
-        clock = time.process_time if counts_cpu(settings) else time.perf_counter
-        for epoch in range(steps + 1):
-            spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
-            if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
-                break
-            start = clock()
-            (batch,) = strategy.batches(epoch)
-            batch = batch if embedding is None else embedding.fill(batch)
-            loss_of(model, task, batch, 0).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
-            if comm.device.type == "cuda":
-                torch.cuda.synchronize(comm.device)
-            seconds.append(clock() - start)
-            del batch
-        strategy.close()
-    return min(seconds[1:]), grown.bytes
+    ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
+    dtype, inputs = DTYPES[settings.trainer.precision], input_dtype(settings)
+    worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs)
+    strategy, task = job.strategy(), job.task()
+    model = job.own_model(worker, job.widths(worker), task)
+    embedding = job.set_up(strategy, worker, model)
+    tell_row_counts(worker.engine(model))
+    optimizer = _optimizer(settings, model)
+    seconds: list[float] = []
+    clock = time.process_time if counts_cpu(settings) else time.perf_counter
+    for epoch in range(steps + 1):
+        spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
+        if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
+            break
+        start = clock()
+        (batch,) = strategy.batches(epoch)
+        batch = batch if embedding is None else embedding.fill(batch)
+        loss_of(model, task, batch, 0).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        if comm.device.type == "cuda":
+            torch.cuda.synchronize(comm.device)
+        seconds.append(clock() - start)
+        del batch
+    strategy.close()
+    return min(seconds[1:])
 
 
 def _optimizer(settings: Settings, model: nn.Module) -> Optimizer:

@@ -189,6 +189,7 @@ def load(**changed: Any) -> Load:
         "messages": [4, 2],
         "received": [1000, 3000],
         "tensors": [50, 100],
+        "buffers": [5, 10],
         "gradient": 0,
         "tried": [1, 0],
         "shares": [0.5, 0.5],
@@ -204,8 +205,8 @@ def test_a_prediction_adds_compute_and_exchange_of_the_slowest_ranks() -> None:
     assert found.compute == 3.0 / 0.5 * 2
     assert found.exchange == max(4 * 0.5 + 1, 2 * 0.5 + 3)
     assert found.all_reduce == 2 * 0.5
-    assert found.memory == 7 + 100  # twice 25 bytes for a half of rank 0, whose tensors take 50
-    assert found.host_memory == 150
+    assert found.memory == [7 + 50 + 5, 7 + 100 + 10]  # 25 bytes for a half of rank 0, whose tensors take 50
+    assert found.host_memory == 165
     assert Load.of(load().to_dict()).to_dict() == load().to_dict()
 
 
@@ -220,7 +221,7 @@ def test_what_comes_from_other_hosts_takes_their_link() -> None:
 
 def test_the_memory_of_a_host_is_that_of_its_ranks() -> None:
     one = Machine(1, FAST, FAST, memory=1e9, ranks_per_host=1, base=7)
-    assert predict(one, load(), [[1, 50], [1, 25]], slowdown=1).host_memory == 100
+    assert predict(one, load(), [[1, 50], [1, 25]], slowdown=1).host_memory == 110
 
 
 @pytest.mark.parametrize(
