@@ -123,6 +123,7 @@ def machine_of(settings: Settings, rehearsal: Rehearsal) -> Machine:
         memory=available_memory() if plan.memory is None else plan.memory * 2**30 * settings.ranks_per_host,
         ranks_per_host=settings.ranks_per_host,
         base=rehearsal.base,
+        step=rehearsal.step,
     )
 
 

@@ -48,6 +48,7 @@ class Rehearsal:
     latency: float  # seconds of a message. 0 for a single rank
     bandwidth: float  # bytes a second. 0 for a single rank
     base: int  # bytes of a rank before it has data
+    step: float  # seconds of a step beside the model's work: Lightning, DDP
     layouts: dict[str, list[list[float]]]  # by layout, then rank: seconds of a step, and bytes beyond `base`
 
 
@@ -102,7 +103,7 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
     set_up_torch(job.settings)
     import_for_steps()  # ranks of GPUs are not forked
     dtype = DTYPES[job.settings.trainer.precision]
-    _train_few(job, comm)
+    step = _train_few(job, comm)
     for name in layouts[:1]:  # loads what first steps load
         _try_step(job, shard(name), comm, steps=1)
     with _Memory(comm.device) as base:
@@ -115,8 +116,8 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
         # Freed memory that the process has kept since `base` serves this layout too.
         found += [seconds, max(grown.before + grown.bytes - base.before, 0)]
     latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
-    table = torch.zeros(comm.world_size, len(found) + 1, dtype=torch.float64, device=comm.device)
-    table[comm.rank] = torch.tensor([*found, base.before], dtype=torch.float64)
+    table = torch.zeros(comm.world_size, len(found) + 2, dtype=torch.float64, device=comm.device)
+    table[comm.rank] = torch.tensor([*found, step, base.before], dtype=torch.float64)
     measured = comm.all_reduce(table).tolist()
     by_layout = {name: [row[2 * i : 2 * i + 2] for row in measured] for i, name in enumerate(layouts)}
     return {
@@ -124,24 +125,27 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
         "latency": latency,
         "bandwidth": bandwidth,
         "base": int(max(row[-1] for row in measured)),
+        "step": sum(row[-2] for row in measured) / len(measured),
         "layouts": by_layout,
     }
 
 
-def _train_few(job: RankJob, comm: Communicator) -> None:
+def _train_few(job: RankJob, comm: Communicator) -> float:
     """Trains the few nodes of `FIRST` by all that a run trains with. Collective.
 
     So the memory of a rank without data includes Lightning, DDP and the evaluation.
+    Returns the seconds that a step takes beside the model's work.
     """
     from gnnkit.jobs.few_steps import few_steps
     from gnnkit.jobs.train import make_module
 
     if job.settings.servers:  # which the trial does not start
-        return
-    job = replace(job, folder=job.folder / FIRST)
+        return 0.0
+    job, clock = replace(job, folder=job.folder / FIRST), _clock(job.settings)
     with comm.mailbox() as mailbox:
         module = make_module(job, job.strategy(), job.worker(comm, comm.rank))
-        few_steps(module, job.sync(), mailbox)
+        seconds = few_steps(module, job.sync(), mailbox, epochs=_STEPS, clock=clock)
+    return max(seconds - _try_step(job, job.parts.shard(comm.rank), comm), 0.0)
 
 
 def counts_cpu(settings: Settings) -> bool:
@@ -153,6 +157,10 @@ def counts_cpu(settings: Settings) -> bool:
     """
     comm = settings.comm.load()
     return settings.auto_workers is None and settings.threads == 1 and comm.device_type == "cpu" and not comm.in_threads
+
+
+def _clock(settings: Settings) -> Callable[[], float]:
+    return time.process_time if counts_cpu(settings) else time.perf_counter
 
 
 def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEPS) -> float:
@@ -176,7 +184,7 @@ def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEP
     tell_row_counts(worker.engine(model))
     optimizer = _optimizer(settings, model)
     seconds: list[float] = []
-    clock = time.process_time if counts_cpu(settings) else time.perf_counter
+    clock = _clock(settings)
     for epoch in range(steps + 1):
         spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
         if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:

@@ -53,15 +53,16 @@ class Prediction:
     compute: float  # seconds
     exchange: float  # seconds
     all_reduce: float  # seconds, of gradients
+    step: float  # seconds of all else, whatever the layout
     memory: list[int]  # peak bytes of each rank's process
     host_memory: float  # bytes that all ranks of a host take beyond what they share
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.exchange + self.all_reduce
+        return self.compute + self.exchange + self.all_reduce + self.step
 
     def to_dict(self) -> dict[str, Any]:
-        parts = {"compute": self.compute, "exchange": self.exchange, "all_reduce": self.all_reduce}
+        parts = {"compute": self.compute, "exchange": self.exchange, "all_reduce": self.all_reduce, "step": self.step}
         memory = {"memory": max(self.memory), "memory_per_rank": self.memory, "host_memory": self.host_memory}
         return {"seconds": self.seconds, "seconds_of": parts, **memory}
 
@@ -89,4 +90,5 @@ def predict(machine: Machine, load: Load, tried: Sequence[Sequence[float]], slow
     grown = load.tensors * factor + load.buffers
     here = np.sort(grown)[::-1][: machine.ranks_per_host]
     memory = (machine.base + grown).astype(np.int64).tolist()
-    return Prediction(compute * slowdown, exchange, all_reduce, memory, float(here.sum()))
+    seconds = (compute * slowdown, exchange, all_reduce, machine.step * slowdown)
+    return Prediction(*seconds, memory, float(here.sum()))
