@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import gc
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from gnnkit.jobs.imports import import_for_training
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch
 from gnnkit.jobs.run import start_ranks
+from gnnkit.launch.allocator import FIRST_STEPS, give_back_freed_memory
 from gnnkit.launch.progress import progress
 from gnnkit.partition.shard import Shard
 from gnnkit.plan.machine import measure_exchange, measure_flops
@@ -199,6 +198,8 @@ def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEP
             torch.cuda.synchronize(comm.device)
         seconds.append(clock() - start)
         del batch
+        if epoch < FIRST_STEPS:
+            give_back_freed_memory()  # as a run does
     strategy.close()
     return min(seconds[1:])
 
@@ -223,7 +224,7 @@ class _Memory(contextlib.AbstractContextManager["_Memory"]):
 
     def __enter__(self) -> _Memory:
         gc.collect()
-        _trim()
+        give_back_freed_memory()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self.before = torch.cuda.memory_allocated(self.device)
@@ -245,10 +246,3 @@ def _status(name: str) -> int:
         return int(lines[name].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return 0
-
-
-def _trim() -> None:
-    """Returns freed memory to the system, before the next layout."""
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if library is not None and hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
