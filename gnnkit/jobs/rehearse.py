@@ -102,18 +102,22 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
     set_up_torch(job.settings)
     import_for_steps()  # ranks of GPUs are not forked
     dtype = DTYPES[job.settings.trainer.precision]
-    step = _train_few(job, comm)
-    for name in layouts[:1]:  # loads what first steps load
-        _try_step(job, shard(name), comm, steps=1)
+    with _Memory(comm.device) as first:
+        _try_step(job, shard(layouts[0]), comm, steps=1)  # loads what first steps load
+    with _Memory(comm.device) as after:
+        step = _train_few(job, comm)
     with _Memory(comm.device) as base:
         flops = measure_flops(dtype, comm.device)
-    found: list[float] = []
+    tried: list[tuple[float, int]] = []
     for name in layouts:
         progress(f"a trial of {name}")
         with _Memory(comm.device) as grown:
             seconds = _try_step(job, shard(name), comm)
         # Freed memory that the process has kept since `base` serves this layout too.
-        found += [seconds, max(grown.before + grown.bytes - base.before, 0)]
+        tried.append((seconds, grown.peak - base.before))
+    # A heap that has held large arrays packs the next ones closer than that of a run.
+    gaps = max((first.peak - after.before) / max(tried[0][1], 1), 1.0)
+    found = [number for seconds, size in tried for number in (seconds, max(size * gaps, 0.0))]
     latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
     table = torch.zeros(comm.world_size, len(found) + 2, dtype=torch.float64, device=comm.device)
     table[comm.rank] = torch.tensor([*found, step, base.before], dtype=torch.float64)
@@ -217,10 +221,10 @@ def _optimizer(settings: Settings, model: nn.Module) -> Optimizer:
 
 
 class _Memory(contextlib.AbstractContextManager["_Memory"]):
-    """Measures the largest memory of its body, above the memory before."""
+    """Measures the memory before its body, and the largest in it."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.before, self.bytes = device, 0, 0
+        self.device, self.before, self.peak = device, 0, 0
 
     def __enter__(self) -> _Memory:
         gc.collect()
@@ -235,8 +239,8 @@ class _Memory(contextlib.AbstractContextManager["_Memory"]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        peak = peak_memory(self.device) if self.device.type == "cuda" else _status("VmHWM") or peak_memory(self.device)
-        self.bytes = max(peak - self.before, 0)
+        peak = peak_memory(self.device)
+        self.peak = peak if self.device.type == "cuda" else _status("VmHWM") or peak
 
 
 def _status(name: str) -> int:
