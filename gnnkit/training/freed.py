@@ -18,6 +18,10 @@ class FreedMemory(Callback):
     def __init__(self) -> None:
         self._steps, self._evaluations = FIRST_STEPS, FIRST_STEPS  # that are left
 
+    def on_before_backward(self, *_: object) -> None:
+        if self._steps > 0:
+            give_back_freed_memory()
+
     def on_train_batch_end(self, *_: object) -> None:
         self._steps = _one_less(self._steps)
 

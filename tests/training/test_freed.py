@@ -48,4 +48,4 @@ def test_the_first_steps_and_evaluations_give_back(
     calls: list[Any] = []
     monkeypatch.setattr(freed, "give_back_freed_memory", lambda: calls.append(None))
     run(tmp_path / "run", workers=1, trainer={"max_epochs": epochs})
-    assert len(calls) == 2 * min(epochs, FIRST_STEPS)
+    assert len(calls) == 3 * min(epochs, FIRST_STEPS)  # before and after the backward pass, and of an evaluation
