@@ -29,7 +29,7 @@ from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.quality import Quality
-from gnnkit.partition.shard import cut, cut_all
+from gnnkit.partition.shard import Shard, cut, cut_all
 from gnnkit.plan.choose import rough_work, sizes_of
 from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.memory import available_memory
@@ -223,8 +223,13 @@ def _save_few(graph: Graph, num_ranks: int, target: Path) -> None:
     split = np.where(np.arange(few.num_nodes) % 2, Split.VAL, Split.TRAIN).astype(np.int8)
     few = replace(few, split=split, labels=np.zeros_like(few.labels))
     for shard in cut_all(few, partition):
-        with passing():
-            shard.save(target / str(shard.rank))
+        _save(shard, graph, target / str(shard.rank))
+
+
+def _save(shard: Shard, graph: Graph, target: Path) -> None:
+    """Saves a shard of few nodes of the graph, which may lack the largest class."""
+    with passing():
+        replace(shard, num_classes=graph.num_classes).save(target)
 
 
 def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Load, target: Path) -> Load:
@@ -249,8 +254,7 @@ def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Loa
     shares: list[float] = []
     for process, rank in enumerate(ranks):
         shard = cut(smaller, partition, rank)
-        with passing():
-            shard.save(target / str(process))
+        _save(shard, graph, target / str(process))
         shares.append(rough_work(shard.csc.num_edges, len(shard.owned)) / max(rough_work(held[rank], owned[rank]), 1))
     return replace(counted, tried=ranks, shares=shares)
 

@@ -70,9 +70,9 @@ def _memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window: int)
         window: Batches drawn ahead of those that are read from disk.
     """
     comm, disk = module.worker.comm, module.worker.disk
-    if (some := _some_nodes(module.worker)) is not module.worker:
-        learned, splits = module.learned, measured_splits(module.task)
-        module.evaluation = lost.evaluation(job, some, module.model, scratch(job, comm), learned, splits)
+    if module.learned is None and (some := _some_nodes(module.worker)) is not module.worker:
+        splits = measured_splits(module.task)
+        module.evaluation = lost.evaluation(job, some, module.model, scratch(job, comm), splits=splits)
     few_steps(module, job.sync(), mailbox, steps=STEPS)
     rest = 0
     if disk is not None:

@@ -116,8 +116,8 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
         # Freed memory that the process has kept since `base` serves this layout too.
         tried.append((seconds, grown.peak - base.before))
     # A heap that has held large arrays packs the next ones closer than that of a run.
-    gaps = max((first.peak - after.before) / max(tried[0][1], 1), 1.0)
-    found = [number for seconds, size in tried for number in (seconds, max(size * gaps, 0.0))]
+    gaps = max(first.peak - after.before - tried[0][1], 0)
+    found = [number for seconds, size in tried for number in (seconds, max(size + gaps, 0))]
     latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
     table = torch.zeros(comm.world_size, len(found) + 2, dtype=torch.float64, device=comm.device)
     table[comm.rank] = torch.tensor([*found, step, base.before], dtype=torch.float64)

@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.trial import SavedTensors
 from gnnkit.exchange.tally import Exchange
-from gnnkit.graph import CSC, Graph
-from gnnkit.jobs import planned_step
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.jobs import foresee, planned_step
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.planned_step import step_activations, step_volume
 from gnnkit.model.gat import GAT
@@ -338,3 +339,20 @@ def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tm
     states = [json.loads(line) for line in (tmp_path / "run" / "workers.jsonl").read_text().splitlines()]
     measured = [max(state["memory"] for state in states if state["rank"] == rank) for rank in range(2)]
     assert predicted == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize("num_nodes", [7, 3 * foresee.FEW])
+def test_the_few_nodes_of_a_first_run_train_and_validate_the_classes_of_the_graph(
+    num_nodes: int, tmp_path: Any
+) -> None:
+    graph = Synthetic(num_nodes=num_nodes, num_edges=2 * num_nodes, width=3).load()
+    labels = np.full(num_nodes, -1)
+    labels[-1] = 8
+    graph = replace(graph, labels=labels, split=np.zeros(num_nodes, np.int8))
+    foresee._save_few(graph, 2, tmp_path)
+    shards = [Shard.load(tmp_path / str(rank)) for rank in range(2)]
+    assert sum(len(shard.owned) for shard in shards) == min(num_nodes, foresee.FEW)
+    for shard in shards:
+        assert shard.num_classes == 9
+        assert {Split.TRAIN, Split.VAL} == set(shard.split.tolist())
+        assert not shard.labels.any()
