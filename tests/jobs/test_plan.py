@@ -345,7 +345,7 @@ def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tm
 def test_the_few_nodes_of_a_first_run_train_and_validate_the_classes_of_the_graph(
     num_nodes: int, tmp_path: Any
 ) -> None:
-    graph = Synthetic(num_nodes=num_nodes, num_edges=2 * num_nodes, width=3).load()
+    graph = Synthetic(num_nodes=num_nodes, num_edges=2 * num_nodes, width=3, num_classes=2).load()
     labels = np.full(num_nodes, -1)
     labels[-1] = 8
     graph = replace(graph, labels=labels, split=np.zeros(num_nodes, np.int8))
