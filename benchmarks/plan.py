@@ -2,6 +2,7 @@
 
     uv run python benchmarks/plan.py
     uv run python benchmarks/plan.py --graphs sbm --models gcn gat --workers 2
+    uv run python benchmarks/plan.py --memory --data pubmed.npz --graphs sbm
 
 For each graph, model and number of workers, job=plan predicts the layouts that
 partition=auto compares. A run of each layout measures the same. `error` is predicted
@@ -10,12 +11,16 @@ of the fastest. Seconds of a run are the least of its epochs without the first, 
 `--repeats` runs by turns, as other work on a machine only adds to these. Where other
 work takes most of the machine, `--cpu` measures seconds of the processor instead, the
 mean over ranks, from two runs of different length. It needs `--threads 1`.
+
+`--memory` runs each of the four strategies as it is planned, with an evaluation after
+each epoch, and compares the peak of each rank's process up to the last step.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import resource
 import statistics
@@ -41,12 +46,14 @@ MODELS = {
     "gin": ["model=gin", "model.hidden=128", "model.num_layers=3"],
     "gat": ["model=gat", "model.hidden=16", "model.heads=8", "model.num_layers=3"],
 }
+USUAL = ["strategy=vertex_centric", "model=gcn", "logger=csv", "report=false"]
+STRATEGIES = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")
 QUIET = ["trainer.progress_bar=false", "trainer.checkpoint=false", "trainer.check_val_every_n_epoch=1000"]
 
 
 def run(overrides: list[str], folder: Path) -> dict[str, Any]:
     """Does one job, and returns its figures."""
-    return dict(gnnkit.train(strategy="vertex_centric", model="gcn", overrides=overrides, folder=folder))
+    return dict(gnnkit.train(overrides=[*USUAL, *overrides], folder=folder))
 
 
 def measure(overrides: list[str], folder: Path) -> tuple[float, int]:
@@ -114,10 +121,39 @@ def compare(
     return ratios, seconds[plan["choice"]] / min(seconds.values())
 
 
+def compare_memory(case: list[str], strategy: str, folder: Path) -> list[float]:
+    """Prints a line for a strategy. Returns predicted over measured bytes by rank."""
+    plan = run([f"strategy={strategy}", *case, "job=plan"], folder / "plan")
+    predicted = plan["layouts"]["chosen"]["memory_per_rank"] if "layouts" in plan else plan["memory"]
+    each = ["trainer.progress_bar=false", "trainer.check_val_every_n_epoch=1", f"trainer.max_epochs={EPOCHS}"]
+    run([f"strategy={strategy}", *case, *each], folder / "run")
+    measured = dict[int, int]()
+    for line in (folder / "run" / "workers.jsonl").read_text(encoding="utf-8").splitlines():
+        state = json.loads(line)
+        measured[state["rank"]] = state["memory"]  # the peak so far
+    pairs = [(one, measured[rank]) for rank, one in enumerate(predicted)]
+    columns = "".join(f"{one / 2**20:>8.0f}{peak / 2**20:>8.0f}{one / peak - 1:>+7.0%}" for one, peak in pairs)
+    print(f"  {strategy:<20}{columns}", flush=True)
+    return [one / peak for one, peak in pairs]
+
+
+def all_memory(graphs: dict[str, list[str]], options: argparse.Namespace) -> None:
+    """Compares memory in all cases, and prints how many predictions are good."""
+    ratios: list[float] = []
+    for graph, model, workers, rows in itertools.product(graphs, options.models, options.workers, options.rows):
+        print(f"{graph}, {model}, {workers} workers, input_rows={rows}: MiB predicted, measured, by rank", flush=True)
+        case = [*graphs[graph], *MODELS[model], f"workers={workers}", f"threads={options.threads}", "comm=gloo"]
+        for strategy in options.strategies:
+            with tempfile.TemporaryDirectory() as folder:
+                ratios += compare_memory([*case, f"input_rows={rows}"], strategy, Path(folder))
+    good = sum(abs(ratio - 1) <= 0.15 for ratio in ratios)
+    print(f"memory: {good} of {len(ratios)} processes within 15 %, {min(ratios) - 1:+.0%} to {max(ratios) - 1:+.0%}")
+
+
 def main() -> None:
     """Compares all cases, and prints how many predictions and choices are good."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    parser.add_argument("--graphs", nargs="*", choices=GRAPHS, default=list(GRAPHS))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--nodes", type=int, default=50_000, help="of sbm and rmat (default: 50000)")
@@ -127,6 +163,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of each rank (default: 1)")
     parser.add_argument("--repeats", type=int, default=2, help="runs of each layout, by turns (default: 2)")
     parser.add_argument("--cpu", action="store_true", help="seconds of the processor in place of the clock's")
+    parser.add_argument("--memory", action="store_true", help="of strategies, by rank, in place of layouts")
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), help="of --memory")
+    parser.add_argument("--data", nargs="+", default=[], help="of --memory: further graphs, as .npz files")
+    parser.add_argument("--rows", nargs="+", default=["auto"], help="of --memory: input_rows (default: auto)")
     parser.add_argument("--quick", action="store_true", help="a small graph, to see that the script works")
     options = parser.parse_args()
     if options.quick:
@@ -134,9 +174,13 @@ def main() -> None:
         options.nodes, options.edges, options.repeats = 2_000, 10_000, 1
     ratios: list[tuple[float, float]] = []
     choices: list[float] = []
-    for graph in options.graphs:
-        sizes = [f"dataset.num_nodes={options.nodes}", f"dataset.num_edges={options.edges // 2}"]
-        data = [*GRAPHS[graph], *([*sizes, f"dataset.width={options.width}"] if graph != "pystdlib" else [])]
+    sizes = [f"dataset.num_nodes={options.nodes}", f"dataset.num_edges={options.edges // 2}"]
+    sizes += [f"dataset.width={options.width}"]
+    graphs = {graph: [*GRAPHS[graph], *(sizes if graph != "pystdlib" else [])] for graph in options.graphs}
+    if options.memory:
+        all_memory(graphs | {path: ["dataset=npz", f"dataset.root={path}"] for path in options.data}, options)
+        return
+    for graph, data in graphs.items():
         for model in options.models:
             for workers in options.workers:
                 print(f"{graph}, {model}, {workers} workers", flush=True)

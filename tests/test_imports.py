@@ -317,8 +317,8 @@ def test_a_configuration_is_composed_without_torch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("job", "without"), [("partition", ["lightning"]), ("plan", ["lightning", "sympy"])])
-def test_a_job_without_training_runs_without(job: str, without: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("job", "without"), [("partition", ["lightning"]), ("plan", ["sympy"])])
+def test_a_job_runs_without_what_it_has_no_use_for(job: str, without: list[str], tmp_path: Path) -> None:
     code = f"""
 for name in {without}:
     sys.modules[name] = None  # an import fails, in the forked process too

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
+from gnnkit.jobs.imports import import_for_training
 from gnnkit.jobs.job import Job, OnRanks, Run
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.notebook import shows_bar
@@ -35,15 +36,8 @@ class Train(OnRanks):
             from gnnkit.jobs.iterate import run_program
 
             return run_program
-        # Ranks would import these after the fork, each for itself.
-        import numpy.ma
-        import numpy.random  # noqa: F401
-        import torch.utils.tensorboard  # noqa: F401
-
+        import_for_training()
         from gnnkit.jobs.train import train
-
-        with contextlib.suppress(ImportError):
-            import s3fs  # noqa: F401 - where it is installed, Lightning's loggers import it
 
         return train
 
@@ -90,23 +84,21 @@ class Predict(OnRanks):
 
 
 class Plan(OnRanks):
-    """job=plan. Ranks draw sampled batches, and layouts of full graphs are counted."""
+    """job=plan. Ranks take steps, and layouts of full graphs are counted and tried."""
 
     on_ranks = False
 
     def rank_work(self, *, trains: bool) -> RankWork:
+        import_for_training()
         from gnnkit.jobs.planned_batches import plan_batches
 
         return plan_batches
 
     def work(self, order: Order) -> Result:
         from gnnkit.jobs.plan import plan
-        from gnnkit.strategy import GatheredRows
 
-        name = order.settings.strategy.name
-        if name != AUTO and not order.settings.create_strategy().lacks(GatheredRows):
-            return super().work(order)
-        return plan(order)
+        open_ = order.settings.strategy.name == AUTO
+        return plan(order) if open_ or order.settings.create_strategy().reads.all_edges else super().work(order)
 
 
 class Partition(Run):

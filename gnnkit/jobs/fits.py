@@ -157,7 +157,7 @@ _PLACE = Topic(
             s.features.place == "disk" and p.strategy.lacks(GatheredRows) and not p.source.reads_sparse
         ),
         "features.place={s.features.place}: job=plan counts the rows of strategy={s.strategy.name} in memory: leave the "
-        "section out": lambda s, p: s.job.reads_plan and p.strategy.lacks(GatheredRows),
+        "section out": lambda s, p: s.job.reads_plan and p.strategy.reads.all_edges,
         "features.policy=lru: strategy={s.strategy.name} reads its rows in order, of which lru keeps none that is read "
         "next: leave the key out": lambda s, p: s.features.policy == "lru" and p.strategy.lacks(GatheredRows),
         "features.place=disk: sampler={s.sampler.name} with these options compares features of all nodes while it "

@@ -15,19 +15,21 @@ from torch import nn
 
 from gnnkit.engine.trial import Sizes
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.jobs.inputs import reads_sparse
 from gnnkit.jobs.models import Widths
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_rows, step_activations, step_volume
 from gnnkit.jobs.rank_job import DTYPES, input_dtype
-from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, import_for_steps, num_processes, rehearse
+from gnnkit.jobs.rehearse import FIRST, Rehearsal, counts_cpu, import_for_steps, num_processes, rehearse
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.model.program import Program, is_iterated
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
 from gnnkit.partition.quality import Quality
-from gnnkit.partition.shard import cut
+from gnnkit.partition.shard import Shard, cut, cut_all
 from gnnkit.plan.choose import rough_work, sizes_of
 from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.memory import available_memory
@@ -36,12 +38,14 @@ from gnnkit.plan.sample import sampled
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load, with_kept
 from gnnkit.ranges import num_cores
+from gnnkit.result.folder import PREPARED
 from gnnkit.settings import OPTIMIZERS, Settings, TrainerSettings
 from gnnkit.storage import passing
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.task import NodeTask, Task
 
 TRIED = "tried"  # folder in the run folder, of the shards that are tried
+FEW = 500  # nodes that are trained before the trial
 TRIED_EDGES = 500_000  # of a rank, in a trial: of larger shards a part is tried
 
 _Ranks = np.ndarray[Any, Any]  # [world_size]
@@ -119,6 +123,7 @@ def machine_of(settings: Settings, rehearsal: Rehearsal) -> Machine:
         memory=available_memory() if plan.memory is None else plan.memory * 2**30 * settings.ranks_per_host,
         ranks_per_host=settings.ranks_per_host,
         base=rehearsal.base,
+        step=rehearsal.step,
     )
 
 
@@ -166,6 +171,8 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
     keeps_sums = strategy.steps.keep_sums and settings.embedding is None and links is None
     adds = not source.trains or getattr(model, "adds_rows_itself", False)
     inputs = (None if adds else input_dtype(settings)) or DTYPES[settings.trainer.precision]
+    if target is not None:
+        _save_few(graph, num_processes(settings), target / FIRST / PREPARED)
     layouts: dict[str, Any] = {}
     tried: dict[str, str] = {}  # the first layout with the same cut, by name
     cuts: dict[int, str] = {}
@@ -202,6 +209,29 @@ def _with_width(graph: Graph, width: int) -> Graph:
     return replace(graph, features=np.broadcast_to(np.zeros(1, np.float32), (graph.num_nodes, width)))
 
 
+def _save_few(graph: Graph, num_ranks: int, target: Path) -> None:
+    """Saves shards of few nodes of the graph, half of which train and half validate.
+
+    Args:
+        graph: The whole graph.
+        num_ranks: Number of shards.
+        target: Folder of the shards.
+    """
+    owner = np.arange(graph.num_nodes) * num_ranks // max(graph.num_nodes, 1)
+    partition = Partition(owner.astype(np.int32), None, Grid(num_ranks, 1, 1))
+    few, partition = sampled(graph, partition, min(1.0, FEW / max(graph.num_nodes, 1)))
+    split = np.where(np.arange(few.num_nodes) % 2, Split.VAL, Split.TRAIN).astype(np.int8)
+    few = replace(few, split=split, labels=np.zeros_like(few.labels))
+    for shard in cut_all(few, partition):
+        _save(shard, graph, target / str(shard.rank))
+
+
+def _save(shard: Shard, graph: Graph, target: Path) -> None:
+    """Saves a shard of few nodes of the graph, which may lack the largest class."""
+    with passing():
+        replace(shard, num_classes=graph.num_classes).save(target)
+
+
 def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Load, target: Path) -> Load:
     """Saves a part of the shard of the busiest ranks, one for each process of a trial.
 
@@ -224,8 +254,7 @@ def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Loa
     shares: list[float] = []
     for process, rank in enumerate(ranks):
         shard = cut(smaller, partition, rank)
-        with passing():
-            shard.save(target / str(process))
+        _save(shard, graph, target / str(process))
         shares.append(rough_work(shard.csc.num_edges, len(shard.owned)) / max(rough_work(held[rank], owned[rank]), 1))
     return replace(counted, tried=ranks, shares=shares)
 
@@ -275,7 +304,7 @@ def layout(
         "balance": quality.balance(),
     }
     gradient = 0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * dtype.itemsize
-    return figures, Load(moved.messages, moved.bytes_received, memory, gradient, (), (), (), ())
+    return figures, Load(moved.messages, moved.bytes_received, memory, moved.largest, gradient, (), (), (), ())
 
 
 def _memory(

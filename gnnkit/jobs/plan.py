@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import FULL, compared, why_layout, with_strategy
 from gnnkit.jobs.foresee import Foreseen, foresee, pays, table
@@ -34,10 +33,6 @@ def plan(order: Order) -> Result:
     if settings.strategy.name == AUTO:
         settings = with_strategy(settings, FULL)
         order = replace(order, settings=settings)
-    if not settings.strategy.load().reads.all_edges:
-        raise UserError(
-            f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"
-        )
     if settings.partition.nodes.name == AUTO:
         named = candidates(settings.workers, compared(), grids=True)
         foreseen = foresee(order, functools.partial(promising, named=named))

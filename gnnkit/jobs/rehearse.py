@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import gc
-import importlib
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +17,11 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.trial import Alone, tell_row_counts
+from gnnkit.jobs.imports import import_for_training
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch
 from gnnkit.jobs.run import start_ranks
+from gnnkit.launch.allocator import give_back_freed_memory
 from gnnkit.launch.progress import progress
 from gnnkit.partition.shard import Shard
 from gnnkit.plan.machine import measure_exchange, measure_flops
@@ -33,6 +32,7 @@ from gnnkit.strategy import Worker
 from gnnkit.training.step import loss_of, make_optimizer, own_method
 from gnnkit.watch.watch import peak_memory
 
+FIRST = "first"  # folder of the few nodes that are trained first
 _STEPS = 5  # timed at most, after one that does not count
 _SECONDS = 1.5  # after which no further step is timed
 _STATUS = Path("/proc/self/status")
@@ -47,6 +47,7 @@ class Rehearsal:
     latency: float  # seconds of a message. 0 for a single rank
     bandwidth: float  # bytes a second. 0 for a single rank
     base: int  # bytes of a rank before it has data
+    step: float  # seconds of a step beside the model's work: Lightning, DDP
     layouts: dict[str, list[list[float]]]  # by layout, then rank: seconds of a step, and bytes beyond `base`
 
 
@@ -61,13 +62,8 @@ def num_processes(settings: Settings) -> int:
 
 
 def import_for_steps() -> None:
-    """Imports what ranks that train import, before ranks are forked.
-
-    The memory of a rank includes Lightning, which a trial can do without.
-    """
-    with contextlib.suppress(ModuleNotFoundError):
-        for name in ("torch.utils.tensorboard", "gnnkit.jobs.train"):
-            importlib.import_module(name)
+    """Imports what a rank that trains has imported after the first step."""
+    import_for_training()
     torch.optim.SGD([torch.zeros(1)])  # imports torch's compiler, or the stand-in
 
 
@@ -78,7 +74,8 @@ def rehearse(
 
     Args:
         order: What was asked.
-        folder: Has a shard for each layout and process, `LAYOUT/PROCESS`.
+        folder: Has a shard for each layout and process, `LAYOUT/PROCESS`, and a run
+            folder `FIRST` with few nodes for each process.
         layouts: Names of the layouts.
         meanwhile: Called a few times a second.
     """
@@ -105,17 +102,25 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
     set_up_torch(job.settings)
     import_for_steps()  # ranks of GPUs are not forked
     dtype = DTYPES[job.settings.trainer.precision]
-    for name in layouts[:1]:  # loads what first steps load
-        _try_step(job, shard(name), comm, steps=1)
+    with _Memory(comm.device) as first:
+        _try_step(job, shard(layouts[0]), comm, steps=1)  # loads what first steps load
+    with _Memory(comm.device) as after:
+        step = _train_few(job, comm)
     with _Memory(comm.device) as base:
         flops = measure_flops(dtype, comm.device)
-    latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
-    found: list[float] = []
+    tried: list[tuple[float, int]] = []
     for name in layouts:
         progress(f"a trial of {name}")
-        found += _try_step(job, shard(name), comm)
-    table = torch.zeros(comm.world_size, len(found) + 1, dtype=torch.float64, device=comm.device)
-    table[comm.rank] = torch.tensor([*found, base.before], dtype=torch.float64)
+        with _Memory(comm.device) as grown:
+            seconds = _try_step(job, shard(name), comm)
+        # Freed memory that the process has kept since `base` serves this layout too.
+        tried.append((seconds, grown.peak - base.before))
+    # A heap that has held large arrays packs the next ones closer than that of a run.
+    gaps = max(first.peak - after.before - tried[0][1], 0)
+    found = [number for seconds, size in tried for number in (seconds, max(size + gaps, 0))]
+    latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
+    table = torch.zeros(comm.world_size, len(found) + 2, dtype=torch.float64, device=comm.device)
+    table[comm.rank] = torch.tensor([*found, step, base.before], dtype=torch.float64)
     measured = comm.all_reduce(table).tolist()
     by_layout = {name: [row[2 * i : 2 * i + 2] for row in measured] for i, name in enumerate(layouts)}
     return {
@@ -123,8 +128,27 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
         "latency": latency,
         "bandwidth": bandwidth,
         "base": int(max(row[-1] for row in measured)),
+        "step": sum(row[-2] for row in measured) / len(measured),
         "layouts": by_layout,
     }
+
+
+def _train_few(job: RankJob, comm: Communicator) -> float:
+    """Trains the few nodes of `FIRST` by all that a run trains with. Collective.
+
+    So the memory of a rank without data includes Lightning, DDP and the evaluation.
+    Returns the seconds that a step takes beside the model's work.
+    """
+    from gnnkit.jobs.few_steps import few_steps
+    from gnnkit.jobs.train import make_module
+
+    if job.settings.servers:  # which the trial does not start
+        return 0.0
+    job, clock = replace(job, folder=job.folder / FIRST), _clock(job.settings)
+    with comm.mailbox() as mailbox:
+        module = make_module(job, job.strategy(), job.worker(comm, comm.rank))
+        seconds = few_steps(module, job.sync(), mailbox, epochs=_STEPS, clock=clock)
+    return max(seconds - _try_step(job, job.parts.shard(comm.rank), comm), 0.0)
 
 
 def counts_cpu(settings: Settings) -> bool:
@@ -138,10 +162,14 @@ def counts_cpu(settings: Settings) -> bool:
     return settings.auto_workers is None and settings.threads == 1 and comm.device_type == "cpu" and not comm.in_threads
 
 
-def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEPS) -> tuple[float, float]:
+def _clock(settings: Settings) -> Callable[[], float]:
+    return time.process_time if counts_cpu(settings) else time.perf_counter
+
+
+def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEPS) -> float:
     """Takes some training steps on a shard, with peers that send zeros. Collective.
 
-    Returns the seconds of a step, and the bytes that the rank has taken.
+    Returns the seconds of a step.
 
     Args:
         job: Nothing is prepared but the shard.
@@ -150,33 +178,37 @@ def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEP
         steps: Timed at most.
     """
     settings = job.settings
-    with _Memory(comm.device) as grown:
-        ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
-        dtype, inputs = DTYPES[settings.trainer.precision], input_dtype(settings)
-        worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs)
-        strategy, task = job.strategy(), job.task()
-        model = job.own_model(worker, job.widths(worker), task)
-        embedding = job.set_up(strategy, worker, model)
-        tell_row_counts(worker.engine(model))
-        optimizer = _optimizer(settings, model)
-        seconds: list[float] = []
-        clock = time.process_time if counts_cpu(settings) else time.perf_counter
-        for epoch in range(steps + 1):
-            spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
-            if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
-                break
-            start = clock()
-            (batch,) = strategy.batches(epoch)
-            batch = batch if embedding is None else embedding.fill(batch)
-            loss_of(model, task, batch, 0).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
-            if comm.device.type == "cuda":
-                torch.cuda.synchronize(comm.device)
-            seconds.append(clock() - start)
-            del batch
-        strategy.close()
-    return min(seconds[1:]), grown.bytes
+    ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
+    dtype, inputs = DTYPES[settings.trainer.precision], input_dtype(settings)
+    worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs)
+    strategy, task = job.strategy(), job.task()
+    model = job.own_model(worker, job.widths(worker), task)
+    embedding = job.set_up(strategy, worker, model)
+    tell_row_counts(worker.engine(model))
+    optimizer = _optimizer(settings, model)
+    seconds: list[float] = []
+    clock = _clock(settings)
+    for epoch in range(steps + 1):
+        spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
+        if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
+            break
+        start = clock()
+        (batch,) = strategy.batches(epoch)
+        batch = batch if embedding is None else embedding.fill(batch)
+        loss = loss_of(model, task, batch, 0)
+        if not epoch:  # which counts no seconds
+            give_back_freed_memory()  # as a run does
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        if comm.device.type == "cuda":
+            torch.cuda.synchronize(comm.device)
+        seconds.append(clock() - start)
+        del batch, loss
+        if not epoch:
+            give_back_freed_memory()
+    strategy.close()
+    return min(seconds[1:])
 
 
 def _optimizer(settings: Settings, model: nn.Module) -> Optimizer:
@@ -192,14 +224,14 @@ def _optimizer(settings: Settings, model: nn.Module) -> Optimizer:
 
 
 class _Memory(contextlib.AbstractContextManager["_Memory"]):
-    """Measures the largest memory of its body, above the memory before."""
+    """Measures the memory before its body, and the largest in it."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.before, self.bytes = device, 0, 0
+        self.device, self.before, self.peak = device, 0, 0
 
     def __enter__(self) -> _Memory:
         gc.collect()
-        _trim()
+        give_back_freed_memory()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self.before = torch.cuda.memory_allocated(self.device)
@@ -210,8 +242,8 @@ class _Memory(contextlib.AbstractContextManager["_Memory"]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        peak = peak_memory(self.device) if self.device.type == "cuda" else _status("VmHWM") or peak_memory(self.device)
-        self.bytes = max(peak - self.before, 0)
+        peak = peak_memory(self.device)
+        self.peak = peak if self.device.type == "cuda" else _status("VmHWM") or peak
 
 
 def _status(name: str) -> int:
@@ -221,10 +253,3 @@ def _status(name: str) -> int:
         return int(lines[name].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return 0
-
-
-def _trim() -> None:
-    """Returns freed memory to the system, before the next layout."""
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if library is not None and hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)

@@ -167,7 +167,7 @@ def make_module(
         strategy,
         worker,
         lost.evaluation(
-            job, worker, model, scratch, None if embedding is None else embedding.rows, _measured_splits(task)
+            job, worker, model, scratch, None if embedding is None else embedding.rows, measured_splits(task)
         ),
         task=task,
         embedding=embedding,
@@ -183,7 +183,7 @@ def make_module(
     return module
 
 
-def _measured_splits(task: Task) -> Sequence[str] | None:
+def measured_splits(task: Task) -> Sequence[str] | None:
     """Names the splits whose nodes a task measures. None: it reads all nodes."""
     return tuple(SPLITS) if isinstance(task, NodeTask) else None
 
@@ -207,7 +207,7 @@ def _check(job: RankJob, module: TrainingModule) -> None:
 def _write(job: RankJob, module: TrainingModule) -> Scores:
     """Writes what the model says of all nodes. Collective."""
     worker, learned = module.worker, module.learned  # with other nodes, where these have moved
-    splits, scratch = None if job.settings.write else _measured_splits(module.task), rows.scratch(job, worker.comm)
+    splits, scratch = None if job.settings.write else measured_splits(module.task), rows.scratch(job, worker.comm)
     make = functools.partial(lost.evaluation, job, worker, scratch=scratch, learned=learned, splits=splits)
     scores = outputs.write(job, module.task, module.model, make, job.prepared.class_names)
     if learned is not None:

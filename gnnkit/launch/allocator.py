@@ -14,6 +14,8 @@ _THRESHOLDS = {
     "MALLOC_TOP_PAD_": (-2, 64 << 20),
 }
 
+FIRST_STEPS = 3  # steps of training whose freed memory is given back
+
 
 def share_one_arena() -> None:
     """Lets threads that start from now on allocate in the main arena.
@@ -35,6 +37,13 @@ def keep_freed_memory() -> None:
     ask_for_large_pages()
 
 
+def give_back_freed_memory() -> None:
+    """Returns freed memory to the system. What is kept is between arrays in use."""
+    library = _glibc()
+    if library is not None:
+        library.malloc_trim(0)
+
+
 def ask_for_large_pages() -> None:
     """Lets torch ask for pages of 2 MiB, unless it has made an array before.
 
@@ -46,9 +55,14 @@ def ask_for_large_pages() -> None:
 
 def _set(options: dict[str, tuple[int, int]]) -> None:
     """Sets options, but for those that the user has set in the environment."""
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if library is None or not hasattr(library, "gnu_get_libc_version"):
+    library = _glibc()
+    if library is None:
         return
     for name, option in options.items():
         if name not in os.environ:
             library.mallopt(*option)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return library if hasattr(library, "gnu_get_libc_version") else None

@@ -47,6 +47,7 @@ class Machine:
     memory: float  # bytes that all ranks of a host may take together
     ranks_per_host: int  # consecutive ones
     base: int  # bytes of a rank before it has data
+    step: float  # seconds of a step beside the model's work and the exchange
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -19,6 +19,7 @@ class Load:
     messages: Ids  # [world_size] sent
     received: Ids  # [world_size] bytes
     tensors: Ids  # [world_size] bytes that are counted: features, edges, parameters, activations
+    buffers: Ids  # [world_size] bytes of rows under way, in the memory of sender and receiver
     gradient: int  # bytes of all parameters
     tried: Sequence[int]  # ranks whose shards were tried
     shares: Sequence[float]  # [len(tried)] of the work of each of these shards
@@ -28,7 +29,7 @@ class Load:
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Load:
         """Reads what `to_dict` wrote."""
-        arrays = {name: np.array(plain[name]) for name in ("messages", "received", "tensors")}
+        arrays = {name: np.array(plain[name]) for name in ("messages", "received", "tensors", "buffers")}
         return cls(**{**plain, **arrays})
 
     def to_dict(self) -> dict[str, Any]:
@@ -36,6 +37,7 @@ class Load:
             "messages": self.messages.tolist(),
             "received": self.received.tolist(),
             "tensors": self.tensors.tolist(),
+            "buffers": self.buffers.tolist(),
             "gradient": self.gradient,
             "tried": list(self.tried),
             "shares": list(self.shares),
@@ -51,16 +53,18 @@ class Prediction:
     compute: float  # seconds
     exchange: float  # seconds
     all_reduce: float  # seconds, of gradients
-    memory: int  # peak bytes of the largest rank's process
+    step: float  # seconds of all else, whatever the layout
+    memory: list[int]  # peak bytes of each rank's process
     host_memory: float  # bytes that all ranks of a host take beyond what they share
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.exchange + self.all_reduce
+        return self.compute + self.exchange + self.all_reduce + self.step
 
     def to_dict(self) -> dict[str, Any]:
-        parts = {"compute": self.compute, "exchange": self.exchange, "all_reduce": self.all_reduce}
-        return {"seconds": self.seconds, "seconds_of": parts, "memory": self.memory, "host_memory": self.host_memory}
+        parts = {"compute": self.compute, "exchange": self.exchange, "all_reduce": self.all_reduce, "step": self.step}
+        memory = {"memory": max(self.memory), "memory_per_rank": self.memory, "host_memory": self.host_memory}
+        return {"seconds": self.seconds, "seconds_of": parts, **memory}
 
 
 def predict(machine: Machine, load: Load, tried: Sequence[Sequence[float]], slowdown: float) -> Prediction:
@@ -83,6 +87,8 @@ def predict(machine: Machine, load: Load, tried: Sequence[Sequence[float]], slow
     # Buffers of operations come on top of what is counted, in proportion.
     counted = (load.tensors[list(load.tried)] * load.shares).tolist()
     factor = max(taken / max(count, 1) for (_, taken), count in zip(tried, counted, strict=True))
-    grown = load.tensors * factor
+    grown = load.tensors * factor + load.buffers
     here = np.sort(grown)[::-1][: machine.ranks_per_host]
-    return Prediction(compute * slowdown, exchange, all_reduce, int(machine.base + grown.max()), float(here.sum()))
+    memory = (machine.base + grown).astype(np.int64).tolist()
+    seconds = (compute * slowdown, exchange, all_reduce, machine.step * slowdown)
+    return Prediction(*seconds, memory, float(here.sum()))

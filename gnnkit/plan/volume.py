@@ -20,6 +20,7 @@ class Volume:
     messages: Ids  # [world_size] sent
     bytes_sent: Ids  # [world_size]
     bytes_received: Ids  # [world_size]
+    largest: Ids  # [world_size] bytes sent and received in the largest exchange
 
     def total(self, step: Step) -> Ids:  # [world_size]
         """Adds up the words received in all exchanges counted under one name."""
@@ -43,7 +44,7 @@ def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Seque
     """
     size = traffic.grid.world_size
     words: dict[tuple[int, Step], Ids] = {}
-    messages, bytes_sent, bytes_received = np.zeros((3, size), np.int64)
+    messages, bytes_sent, bytes_received, largest = np.zeros((4, size), np.int64)
     for rank in range(size):
         for exchange in by_slice[rank % traffic.grid.slices]:
             sent, received = _words(exchange, traffic, held_edges[rank], rank)
@@ -52,7 +53,8 @@ def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Seque
             messages[rank] += np.count_nonzero(sent)
             bytes_sent[rank] += exchange.itemsize * sent.sum()
             bytes_received[rank] += exchange.itemsize * received.sum()
-    return Volume(words, messages, bytes_sent, bytes_received)
+            largest[rank] = max(largest[rank], exchange.itemsize * (sent.sum() + received.sum()))
+    return Volume(words, messages, bytes_sent, bytes_received, largest)
 
 
 def _words(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> tuple[Ids, Ids]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,12 @@ from torch_geometric.nn import SAGEConv
 import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.trial import SavedTensors
-from gnnkit.graph import CSC, Graph
-from gnnkit.jobs import planned_step
+from gnnkit.exchange.tally import Exchange
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.jobs import foresee, planned_step
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.planned_step import step_activations, step_volume
 from gnnkit.model.gat import GAT
@@ -34,7 +38,7 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.plan.volume import Volume
+from gnnkit.plan.volume import Volume, volume
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from tests.runs import BARE
@@ -123,6 +127,24 @@ def check_volume(planned: Volume, results: Sequence[Counted], grid: Grid) -> Non
         assert words == expected, (grid, rank)
         assert messages == planned.messages[rank], (grid, rank)
         assert sent == planned.bytes_sent[rank], (grid, rank)
+
+
+@pytest.mark.parametrize("shape", GRIDS)
+def test_the_largest_exchange_is_that_of_most_bytes_sent_and_received(shape: tuple[int, int, int]) -> None:
+    graph = make_graph()
+    traffic = measure(graph, partition_on(Grid(*shape), graph)).traffic
+    made = [
+        Exchange("gather", 0, 5, itemsize=4),
+        Exchange("reduce", 0, 3, itemsize=4),
+        Exchange("cut", 1, 7, itemsize=8),
+    ]
+    edges = [graph.num_edges] * traffic.grid.world_size
+
+    def planned(exchanges: list[Exchange]) -> Volume:
+        return volume(traffic, edges, [exchanges] * traffic.grid.slices)
+
+    alone = [planned([each]) for each in made]
+    assert (planned(made).largest == np.max([each.bytes_sent + each.bytes_received for each in alone], 0)).all()
 
 
 @pytest.mark.slow
@@ -304,3 +326,33 @@ def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> 
         gnnkit.train(
             make_graph(), folder=tmp_path / "refused", **{**keys, "partition": {"name": "1d", "grid": [1, 1, 2]}}
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"])
+def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tmp_path: Any) -> None:
+    graph = Synthetic(kind="sbm", num_nodes=20_000, num_edges=100_000, width=64).load()
+    usual: dict[str, Any] = {"strategy": strategy, "workers": 2, "threads": 1, "comm": "gloo", **BARE}
+    plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **usual)
+    predicted = plan["layouts"]["chosen"]["memory_per_rank"] if "layouts" in plan else plan["memory"]
+    gnnkit.train(graph, folder=tmp_path / "run", trainer={"max_epochs": 3, "check_val_every_n_epoch": 1}, **usual)
+    states = [json.loads(line) for line in (tmp_path / "run" / "workers.jsonl").read_text().splitlines()]
+    measured = [max(state["memory"] for state in states if state["rank"] == rank) for rank in range(2)]
+    assert predicted == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize("num_nodes", [7, 3 * foresee.FEW])
+def test_the_few_nodes_of_a_first_run_train_and_validate_the_classes_of_the_graph(
+    num_nodes: int, tmp_path: Any
+) -> None:
+    graph = Synthetic(num_nodes=num_nodes, num_edges=2 * num_nodes, width=3, num_classes=2).load()
+    labels = np.full(num_nodes, -1)
+    labels[-1] = 8
+    graph = replace(graph, labels=labels, split=np.zeros(num_nodes, np.int8))
+    foresee._save_few(graph, 2, tmp_path)
+    shards = [Shard.load(tmp_path / str(rank)) for rank in range(2)]
+    assert sum(len(shard.owned) for shard in shards) == min(num_nodes, foresee.FEW)
+    for shard in shards:
+        assert shard.num_classes == 9
+        assert {Split.TRAIN, Split.VAL} == set(shard.split.tolist())
+        assert not shard.labels.any()

@@ -189,6 +189,7 @@ def load(**changed: Any) -> Load:
         "messages": [4, 2],
         "received": [1000, 3000],
         "tensors": [50, 100],
+        "buffers": [5, 10],
         "gradient": 0,
         "tried": [1, 0],
         "shares": [0.5, 0.5],
@@ -199,18 +200,20 @@ def load(**changed: Any) -> Load:
 
 
 def test_a_prediction_adds_compute_and_exchange_of_the_slowest_ranks() -> None:
-    one = Machine(1, Link(0.5, 1000), Link(9, 9), memory=1e9, ranks_per_host=2, base=7)
+    one = Machine(1, Link(0.5, 1000), Link(9, 9), memory=1e9, ranks_per_host=2, base=7, step=0.25)
     found = predict(one, load(), [[3.0, 40], [2.0, 25]], slowdown=2)
     assert found.compute == 3.0 / 0.5 * 2
     assert found.exchange == max(4 * 0.5 + 1, 2 * 0.5 + 3)
     assert found.all_reduce == 2 * 0.5
-    assert found.memory == 7 + 100  # twice 25 bytes for a half of rank 0, whose tensors take 50
-    assert found.host_memory == 150
+    assert found.step == 2 * 0.25
+    assert found.seconds == found.compute + found.exchange + found.all_reduce + found.step
+    assert found.memory == [7 + 50 + 5, 7 + 100 + 10]  # 25 bytes for a half of rank 0, whose tensors take 50
+    assert found.host_memory == 165
     assert Load.of(load().to_dict()).to_dict() == load().to_dict()
 
 
 def test_what_comes_from_other_hosts_takes_their_link() -> None:
-    one = Machine(1, Link(0.5, 1000), Link(2, 100), memory=1e9, ranks_per_host=1, base=7)
+    one = Machine(1, Link(0.5, 1000), Link(2, 100), memory=1e9, ranks_per_host=1, base=7, step=0.0)
     found = predict(one, load(far_messages=[0.25, 1.0], far_bytes=[0.1, 1.0]), [[3.0, 40], [2.0, 25]], slowdown=1)
     near_and_far = 3 * 0.5 + 900 / 1000 + 1 * 2 + 100 / 100
     assert found.exchange == max(near_and_far, 2 * 2 + 3000 / 100)
@@ -219,8 +222,8 @@ def test_what_comes_from_other_hosts_takes_their_link() -> None:
 
 
 def test_the_memory_of_a_host_is_that_of_its_ranks() -> None:
-    one = Machine(1, FAST, FAST, memory=1e9, ranks_per_host=1, base=7)
-    assert predict(one, load(), [[1, 50], [1, 25]], slowdown=1).host_memory == 100
+    one = Machine(1, FAST, FAST, memory=1e9, ranks_per_host=1, base=7, step=0.0)
+    assert predict(one, load(), [[1, 50], [1, 25]], slowdown=1).host_memory == 110
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,35 @@
+"""Memory that the first steps have freed."""
+
+from __future__ import annotations
+
+from lightning.pytorch.callbacks import Callback
+
+from gnnkit.launch.allocator import FIRST_STEPS, give_back_freed_memory
+
+
+class FreedMemory(Callback):
+    """Returns what the first steps and evaluations have freed to the system.
+
+    These make small objects that last, between large arrays that do not. Later arrays
+    fit few of the gaps, so the heap grows with each step, and a process would keep up
+    to twice the arrays of a step. From then on freed memory is kept and used again.
+    """
+
+    def __init__(self) -> None:
+        self._steps, self._evaluations = FIRST_STEPS, FIRST_STEPS  # that are left
+
+    def on_before_backward(self, *_: object) -> None:
+        if self._steps > 0:
+            give_back_freed_memory()
+
+    def on_train_batch_end(self, *_: object) -> None:
+        self._steps = _one_less(self._steps)
+
+    def on_validation_end(self, *_: object) -> None:
+        self._evaluations = _one_less(self._evaluations)
+
+
+def _one_less(left: int) -> int:
+    if left > 0:
+        give_back_freed_memory()
+    return left - 1
