@@ -1,26 +1,36 @@
-"""The workers whose nodes share edges."""
+"""The edges between regions, and the workers whose nodes share edges."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import _core
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 
-_CHUNK = 2**16  # nodes whose in-edges are read at once
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """The edges that join nodes of two ranks."""
 
-def neighbours(graph: Graph, partition: Partition) -> list[list[int]]:
-    """Lists the neighbours of each rank, ascending, by rank.
+    count: int
+    boundary: npt.NDArray[np.bool_]  # [num_nodes] has such an edge
+    linked: npt.NDArray[np.bool_]  # [world_size, world_size] has such an edge, in any direction
 
-    Two ranks are neighbours if an edge joins a node of the one to a node of the other.
-    """
-    owner, csc, size = partition.node_rank, graph.csc, partition.grid.world_size
-    linked = np.zeros((size, size), bool)
-    for first in range(0, graph.num_nodes, _CHUNK):
-        starts = csc.indptr[first : first + _CHUNK + 1]
-        targets = np.repeat(owner[first : first + _CHUNK], np.diff(starts))
-        linked[targets, owner[csc.indices[starts[0] : starts[-1]]]] = True
-    linked |= linked.T
-    np.fill_diagonal(linked, False)
-    return [np.flatnonzero(row).tolist() for row in linked]
+    @classmethod
+    def of(cls, graph: Graph, partition: Partition, threads: int = 1) -> Crossing:
+        """Reads all edges once."""
+        size = partition.grid.world_size
+        owner = np.ascontiguousarray(partition.node_rank, np.int32)
+        csc = graph.csc
+        count, boundary, linked = _core.csc_crossing(csc.indptr, csc.indices, owner, size, threads)
+        linked = linked.reshape(size, size)
+        return cls(count, boundary, linked | linked.T)
+
+    @property
+    def neighbours(self) -> list[list[int]]:
+        """The ranks that share edges with each rank, ascending, by rank."""
+        return [np.flatnonzero(row).tolist() for row in self.linked]

@@ -19,7 +19,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.launch.phases import phase
 from gnnkit.partition.base import Partition
-from gnnkit.partition.neighbours import neighbours
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all, uncut
 from gnnkit.plan.choose import Decision, describe, shape
@@ -265,7 +266,7 @@ def described(settings: Settings, graph: Graph, quality: Quality, decision: Deci
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
     lines = [*describe(graph, settings, quality.partition), decision.why, f"max/mean: {spelt}"]
-    return _prepared(graph, quality.partition, balance, decision.why, lines)
+    return _prepared(graph, quality.partition.grid, quality.neighbours, balance, decision.why, lines)
 
 
 def why_shared(settings: Settings) -> str:
@@ -309,24 +310,25 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path,
     why = why_shared(settings)
     why = why if settings.decided is None else f"{settings.decided['why']}; {why}"
     lines = [*describe(graph, settings, partition), why]
-    return _prepared(graph, partition, balance, why, lines)
+    peers = Crossing.of(graph, partition).neighbours
+    return _prepared(graph, partition.grid, peers, balance, why, lines)
 
 
 def _prepared(
-    graph: Graph, partition: Partition, balance: dict[str, float], why: str, lines: Sequence[str]
+    graph: Graph, grid: Grid, peers: list[list[int]], balance: dict[str, float], why: str, lines: Sequence[str]
 ) -> Prepared:
     """Describes the data that was cut.
 
     Args:
         graph: The graph.
-        partition: The partition of the graph.
+        grid: Of the partition.
+        peers: The ranks that share edges with each rank.
         balance: Largest over mean of the workers' shares, by name.
         why: The reason for the layout.
         lines: The description for people.
     """
-    grid, peers = shape(partition.grid), neighbours(graph, partition)
     names = None if graph.class_names is None else list(graph.class_names)
-    found = Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers)
+    found = Prepared(shape(grid), balance, why, "\n".join(lines), fingerprint(graph), names, peers)
     return replace(found, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
 
 
