@@ -71,16 +71,17 @@ def crew_of(size: int, settings: Settings, folder: Path) -> Crew:
     return ALONE if size == 1 else Forked(size, Patience.of(settings.timeout), folder)
 
 
-def imported(settings: Settings, folder: Path, asked: str) -> str:
+def imported(settings: Settings, folder: Path, asked: str, together: bool) -> str:
     """Imports the graph, or goes on to import it. Returns its folder.
 
     Args:
         settings: The configuration.
         folder: The run folder, which becomes the store.
         asked: Tells this job and its data apart from others.
+        together: Whether ranks that were started from outside import together.
     """
     started = settings.started
-    if started is None or started.world_size == 1:
+    if started is None or not together:
         size = members_of(settings, room_of(settings))
         return _imported(settings, folder, asked, crew_of(size, settings, folder))
     crew = Met(started.rank, started.world_size, meeting_of(folder), settings.timeout)

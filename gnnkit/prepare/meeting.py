@@ -122,13 +122,14 @@ class Met(Crew):
         deadline = time.monotonic() + self._timeout
         if self.leads:
             first: dict[int, Any] = {}
-            while len(self._names) < self.size:
-                self._names = []
-                for rank in range(self.size):  # a file that does not change is of an earlier start
+            names: dict[int, str] = {}
+            while missing := [rank for rank in range(self.size) if rank not in names]:
+                for rank in missing:  # a file that does not change is of an earlier start
                     sign = _read(self._alive(rank))
                     if sign is not None and sign != first.setdefault(rank, sign):
-                        self._names.append(sign[0])
-                self._pause(deadline, [rank for rank in range(self.size) if rank not in first])
+                        names[rank] = sign[0]
+                self._pause(deadline, missing)
+            self._names = [names[rank] for rank in range(self.size)]
             self._write(self._folder / _LIST, self._names)
             return
         while self._names[self._rank : self._rank + 1] != [self._own]:
@@ -141,7 +142,7 @@ class Met(Crew):
 
     def _pause(self, deadline: float, missing: list[int]) -> None:
         if time.monotonic() > deadline:
-            who = ", ".join(map(str, missing)) or "some"
+            who = ", ".join(map(str, missing))
             raise UserError(
                 f"{self._folder}: of {self.size} processes that import together, rank {who} did not come within "
                 f"comm.timeout={self._timeout:g} seconds: all need the same command, and output on one disk"

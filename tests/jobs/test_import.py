@@ -170,6 +170,40 @@ def test_an_importer_that_dies_ends_the_others_and_the_same_command_goes_on(
     assert made(tmp_path / "store") == made(tmp_path / "whole")
 
 
+def outside(data: Path, store: Path | None, rank: int, *overrides: str) -> subprocess.Popen[str]:
+    """Starts a rank as torchrun or a batch system does."""
+    command = [sys.executable, "-m", "gnnkit", "job=import", "dataset=edges", f"dataset.root={data}", "workers=3"]
+    command += ["strategy=individual_sample", "cache=false", "memory=1GB", *overrides]
+    command += [] if store is None else [f"output={store}"]
+    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("symmetrize", ["false", "true"])
+def test_ranks_from_outside_write_the_same_store_together(symmetrize: str, tmp_path: Path) -> None:
+    data, keys = tables(tmp_path / "data"), [f"dataset.symmetrize={symmetrize}"]
+    ranks = [outside(data, tmp_path / "store", rank, *keys) for rank in range(3)]
+    told = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], told
+    assert ("in 3 processes" in told[0][0], told[1:]) == (True, [("", ""), ("", "")])
+    dataset = {"name": "edges", "root": str(data), "symmetrize": symmetrize == "true"}
+    run("import", data, tmp_path / "alone", dataset=dataset, workers=3, memory="64MiB")
+    assert made(tmp_path / "store") == made(tmp_path / "alone")
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "store", "alone"}
+
+
+@pytest.mark.slow
+def test_ranks_with_other_keys_or_without_a_folder_are_refused(tmp_path: Path) -> None:
+    data = tables(tmp_path / "data")
+    keys = [["dataset.symmetrize=false"], ["dataset.symmetrize=true"], ["dataset.symmetrize=true"]]
+    ranks = [outside(data, tmp_path / "store", rank, *keys[rank]) for rank in range(3)]
+    told = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert all("3 processes import together, and not all with the same keys and files" in each for each in told), told
+    _, told_alone = outside(data, None, 1).communicate(timeout=120)
+    assert "job=import on ranks that were started from outside needs output=FOLDER" in told_alone
+
+
 def ogb_folder(folder: Path) -> dict[str, Any]:
     return {"name": "ogb", "root": str(ogb(folder / "ogbn_arxiv")), "symmetrize": True}
 
