@@ -37,9 +37,9 @@ def room_of(settings: Settings) -> Room:
 def members_of(settings: Settings, room: Room) -> int:
     """Returns the number of processes that import together.
 
-    As many as workers, cores at hand, and times the least memory.
+    As many as `workers`, as cores at hand, and as times the least memory.
     """
-    return max(min(settings.workers, num_cores(), room.given // LEAST_MEMORY), 1)
+    return max(min(settings.processes or settings.workers, num_cores(), room.given // LEAST_MEMORY), 1)
 
 
 class Forked(Crew):
