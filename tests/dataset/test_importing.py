@@ -25,7 +25,7 @@ from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing import sources
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
-from gnnkit.dataset.pieces import Room
+from gnnkit.dataset.pieces import WHOLE, Room, Share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable
@@ -184,6 +184,42 @@ def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> N
 def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     room = Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, None][seed % 4])
     check(tmp_path / "data", tmp_path, seed, room, Turns([2, 3, 8][seed % 3]))
+
+
+@pytest.mark.parametrize("form", ["two rows", "two columns", "fields", "parquet", "parts", "csv"])
+def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    write_edges(tmp_path, form, {"src": rng.integers(0, 10**6, 97) ** 2, "dst": rng.integers(0, 9, 97)})
+    (source,) = EdgeFolder(str(tmp_path)).in_pieces()._edges.values()  # type: ignore[union-attr]
+
+    def rows(share: Share) -> list[tuple[Any, ...]]:
+        return [
+            (table.name, table._first + number, *row.values())
+            for table in source.pieces(10, None, {"src": pa.int64(), "dst": pa.int64()}, share)
+            for number, row in enumerate(table._table.to_pylist())
+        ]
+
+    whole = rows(WHOLE)
+    assert len(whole) == 97
+    for of in (1, 2, 3, 10, 200, 3000):
+        assert [row for number in range(of) for row in rows(Share(number, of))] == whole
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+@pytest.mark.parametrize(
+    "column", [{"src": [*range(70), -1, *range(29)]}, {"weight": [*[1.0] * 71, -np.inf, *[1.0] * 28]}]
+)
+def test_several_processes_tell_of_the_row_that_one_process_tells_of(
+    form: str, column: dict[str, Any], tmp_path: Path
+) -> None:
+    columns = {"src": np.arange(100), "dst": np.arange(100), "weight": np.ones(100), **column}
+    write_edges(tmp_path, form, columns)
+    told = []
+    for crew in (ALONE, Turns(3), Turns(7)):
+        with pytest.raises(UserError, match=r"row 7[01]") as raised:
+            imported(tmp_path, tmp_path / f"work {crew.size}", TINY, crew, num_nodes=100)
+        told.append(str(raised.value))
+    assert told == told[:1] * 3
 
 
 def test_a_table_of_ids_finds_what_a_dictionary_finds() -> None:
