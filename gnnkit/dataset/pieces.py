@@ -157,6 +157,7 @@ class GraphPieces(ABC):
     # ones by their place.
     in_order: bool = False
     is_divided: bool = False  # whether several processes may read edges: `stretches` and `edges_of`
+    finds_ids: bool = False  # whether ends are looked up, so that edges are kept and not read a second time
     has_gaps: bool = False  # whether NaN in `features` are cells that are empty. Otherwise these are refused
 
     def __init__(self, root: Path) -> None:

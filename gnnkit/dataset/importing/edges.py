@@ -31,6 +31,7 @@ from gnnkit import _core
 from gnnkit.checks import FLOAT32_MAX, Array, check_finite, check_range
 from gnnkit.crew import Crew
 from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.read import ReadEdges
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Room, Stretch, check_ends
 from gnnkit.errors import UserError
 from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
@@ -125,8 +126,8 @@ def count(
         for number in range(member, len(stretches), crew.size):
             own = _part(journal, number, len(stretches))
             if own["counted"] is None:
-                one = _count(graph, stretches[number], known, room, told)
-                own.write(counted=one.facts())
+                one, kept = _count(graph, stretches[number], known, room, own.folder, told)
+                own.write(counted=one.facts(), kept=kept)
 
     crew.share(work)
     found = joined(counted_of(journal, len(stretches)))
@@ -155,9 +156,11 @@ def pieces_of(graph: GraphPieces, stretch: Stretch | None, rows: int, first: int
     return _ahead(graph.edges(rows) if stretch is None else graph.edges_of(stretch, rows, first))
 
 
-def _count(graph: GraphPieces, stretch: Stretch | None, known: int | None, room: Room, teller: Teller) -> Counted:
-    """Reads and checks the edges of a stretch."""
-    found, bins = Counted(), np.zeros(MOST_BINS, np.int64)
+def _count(
+    graph: GraphPieces, stretch: Stretch | None, known: int | None, room: Room, folder: Path, teller: Teller
+) -> tuple[Counted, dict[str, Any] | None]:
+    """Reads and checks the edges of a stretch. Keeps these where it finds ids."""
+    found, bins, kept = Counted(), np.zeros(MOST_BINS, np.int64), ReadEdges(folder)
     if known is not None:
         found.shift = _shift(known - 1)
     for piece in pieces_of(graph, stretch, room.piece(graph.edge_row), 0):
@@ -168,12 +171,14 @@ def _count(graph: GraphPieces, stretch: Stretch | None, known: int | None, room:
             bins, found.shift = _folded(bins, more), found.shift + more
         for ids in (piece.dst, piece.src[piece.src != piece.dst]) if graph.symmetrize else (piece.dst,):
             bins += _core.count_bins(np.ascontiguousarray(ids), found.shift, MOST_BINS, room.threads)
+        if graph.finds_ids:
+            kept.add(piece)
         found.num_edges += len(piece.src)
         teller.tell(found.num_edges, graph.num_edges, "edges")
     names = graph.edge_feature_names()
     found.names = None if names is None else list(names)
     found.bins = np.trim_zeros(bins, "b").tolist()
-    return found
+    return found, kept.finish()
 
 
 def joined(parts: Sequence[Counted]) -> Counted:
@@ -432,7 +437,7 @@ class _Scattering:
         place, stop, last, end = np.array(cursors, np.int64), self.start + self.sizes, time.monotonic(), 0
         first = np.array(buckets.first)
         with Behind() as behind:
-            for piece in pieces_of(graph, stretch, room.piece(found.row), before):
+            for piece in self._pieces(graph, stretch, room.piece(found.row), before):
                 begin, end = end, end + len(piece.src)
                 if end <= done:
                     continue
@@ -454,6 +459,13 @@ class _Scattering:
         if not np.array_equal(place, stop):
             raise _changed(graph.files[0].name)
         self._commit(count, place)
+        ReadEdges(self.journal.folder).remove()
+
+    def _pieces(self, graph: GraphPieces, stretch: Stretch | None, rows: int, before: int) -> Iterator[EdgePiece]:
+        """Yields the edges that the first pass has kept, or reads all again."""
+        if (kept := self.journal["kept"]) is None:
+            return pieces_of(graph, stretch, rows, before)
+        return _ahead(ReadEdges(self.journal.folder).pieces(kept, rows, before))
 
     def _commit(self, done: int, place: Array) -> None:
         self.columns.commit()

@@ -153,6 +153,7 @@ class TablePieces(GraphPieces):
         self._count = len(ids)
         if is_text(ids.type) or not np.array_equal(ids.to_numpy(), np.arange(len(ids))):
             self._ids, self._node_ids = IdTable(ids, room.threads), ids
+            self.finds_ids = True
         return self._count
 
     def _read_ids(self, source: Source, room: Room) -> pa.Array | int:
