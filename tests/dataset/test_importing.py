@@ -222,6 +222,31 @@ def test_several_processes_tell_of_the_row_that_one_process_tells_of(
     assert told == told[:1] * 3
 
 
+@pytest.mark.parametrize("kinds", [("f4", "f4"), ("f4", "f8")], ids=["alike", "wider later"])
+def test_edges_are_read_again_only_where_they_could_not_be_kept(
+    kinds: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, ids = np.random.default_rng(0), np.array([f"id {number}" for number in range(30)])
+    (tmp_path / "data/edges.parquet").mkdir(parents=True)
+    pa.parquet.write_table(pa.table({"id": ids}), tmp_path / "data/nodes.parquet")
+    for number, kind in enumerate(kinds):
+        ends = ids[rng.integers(0, 30, (2, 80))]
+        part = pa.table({"src": ends[0], "dst": ends[1], "weight": rng.random(80).astype(kind)})
+        pa.parquet.write_table(part, tmp_path / f"data/edges.parquet/part-{number}.parquet")
+    found, find = [], IdTable.find
+
+    def counted(table: IdTable, column: pa.Array) -> Any:
+        found.append(len(column))
+        return find(table, column)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IdTable, "find", counted)
+        work = imported(tmp_path / "data", tmp_path / "work")
+    assert sum(found) == 2 * 160 * len({*kinds})
+    assert digests_of(work) == digests_of(saved(tmp_path / "data", tmp_path / "saved"))
+    assert not list((tmp_path / "work").rglob("*.read"))
+
+
 def test_a_table_of_ids_finds_what_a_dictionary_finds() -> None:
     draw = random.Random(0)
     for _ in range(50):
