@@ -1,4 +1,4 @@
-"""The import of many edges, with ids that are numbers or text, in one process or several.
+"""The import of many edges in one process or several, with numbers or text as ids.
 
     uv run python benchmarks/importing.py --folder DISK --edges 1e8 --workers 1 2
 

@@ -15,15 +15,12 @@ import numpy.typing as npt
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
 
-_FLUSH = 64 << 20  # bytes of a file that are brought to the disk while more is made, and not all at the end
-
 
 class File:
     """Bytes at any place of a file. Errors name the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fresh = 0  # bytes that may not have reached the disk
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -38,9 +35,7 @@ class File:
         try:
             while rest:
                 written = os.pwrite(self._descriptor, rest, place)
-                rest, place, self._fresh = rest[written:], place + written, self._fresh + written
-            if self._fresh > _FLUSH:
-                self._flush()
+                rest, place = rest[written:], place + written
         except OSError as error:
             raise self._failed(error) from error
 
@@ -60,13 +55,9 @@ class File:
     def commit(self) -> None:
         """Brings what was written to the disk."""
         try:
-            self._flush()
+            os.fsync(self._descriptor)
         except OSError as error:
             raise self._failed(error) from error
-
-    def _flush(self) -> None:
-        os.fsync(self._descriptor)
-        self._fresh = 0
 
     def cut(self, size: int) -> None:
         """Drops all bytes behind the first `size`."""
