@@ -50,7 +50,7 @@ class Memory:
 
     def watch(self) -> None:
         while not self.ends.wait(0.02):
-            for process in [self.root, *children(self.root)]:
+            for process in [self.root, *descendants(self.root)]:
                 with contextlib.suppress(OSError, ValueError, StopIteration):
                     lines = Path(f"/proc/{process}/status").read_text().splitlines()
                     peak = next(int(line.split()[1]) for line in lines if line.startswith(self.line))
@@ -64,6 +64,12 @@ def children(process: int) -> list[int]:
         for task in Path(f"/proc/{process}/task").iterdir():
             found += [int(child) for child in (task / "children").read_text().split()]
     return found
+
+
+def descendants(process: int) -> list[int]:
+    """Returns the processes that a process has started, and those that these have."""
+    found = children(process)
+    return [*found, *(each for child in found for each in descendants(child))]
 
 
 def drawn(nodes: int, edges: int, width: int, folder: Path) -> None:

@@ -25,6 +25,22 @@ def check_csc(indptr: _Ids, indices: _Ids, num_sources: int) -> None: ...
 def csc_from_edges(
     src: _Ids, dst: _Ids, num_nodes: int, num_sources: int, positions: bool, threads: int | None = None
 ) -> tuple[_Ids, _Ids, _Ids]: ...
+def csc_with_tags(
+    src: _Ids, dst: npt.NDArray[np.int32], tags: _Ids, num_nodes: int, num_sources: int, threads: int | None = None
+) -> tuple[_Ids, _Ids, _Ids]:
+    """Sorts edges by destination and source, equal ones in their order.
+
+    Returns indptr, sources in the type of `src`, and the tag of each edge.
+    """
+
+def csc_crossing(
+    indptr: _Ids, indices: _Ids, owner: npt.NDArray[np.int32], num_ranks: int, threads: int | None = None
+) -> tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Counts the edges between owners, and finds the nodes and pairs of owners there.
+
+    Pairs are [num_ranks * num_ranks], by owners of destination and source.
+    """
+
 def csc_transpose(
     indptr: _Ids, indices: _Ids, num_sources: int, threads: int | None = None
 ) -> tuple[_Ids, _Ids, _Ids]: ...
@@ -37,11 +53,11 @@ def csc_degrees(
 def count_bins(ids: _Ids, shift: int, num_bins: int, threads: int | None = None) -> npt.NDArray[np.int64]: ...
 def bucket_order(
     ids: _Ids, shift: int, buckets: npt.NDArray[np.int32], num_buckets: int, threads: int | None = None
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Returns the positions of ids by (bucket, position), and the size of each bucket.
 
     Args:
-        ids: [k] ids, fewer than 2^31 of them.
+        ids: [k] ids.
         shift: The bin of an id is `id >> shift`.
         buckets: [num_bins] bucket of each bin.
         num_buckets: Number of buckets.

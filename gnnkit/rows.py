@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -74,20 +75,24 @@ class File:
 class Rows:
     """An .npy of rows that are appended. The file is whole after `finish`."""
 
-    def __init__(self, path: Path, dtype: npt.DTypeLike, width: tuple[int, ...] = (), done: int = 0) -> None:
+    def __init__(
+        self, path: Path, dtype: npt.DTypeLike, width: tuple[int, ...] = (), done: int = 0, *, alone: bool = True
+    ) -> None:
         """Opens the file.
 
         Args:
             path: the file.
             dtype: of the numbers.
             width: shape of a row.
-            done: rows that are written already. Later ones are dropped.
+            done: rows that are written already, before those that are appended.
+            alone: drop later rows. Otherwise other processes write these.
         """
         self.dtype, self._width, self.num_rows = np.dtype(dtype), width, done
         self._header = len(self._head())
         self._row = self.dtype.itemsize * int(np.prod(width))
         self._file = File(path)
-        self._file.cut(self._header + done * self._row)
+        if alone:
+            self._file.cut(self._header + done * self._row)
 
     def append(self, values: Array) -> None:
         """Writes rows behind the others."""
@@ -113,3 +118,41 @@ class Rows:
         }
         np.lib.format.write_array_header_1_0(head, described)
         return head.getvalue()
+
+
+def append_all(arrays: Mapping[str, Rows], found: Mapping[str, Array]) -> None:
+    """Writes rows behind those of several arrays, by name."""
+    for name, values in found.items():
+        arrays[name].append(values)
+
+
+class Behind:
+    """Does one thing after the other, beside the caller.
+
+    Raises the error of a thing where the next one is given, or at the end.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "behind")
+        self._last: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        try:
+            if failed is None:
+                self.wait()
+        finally:
+            self._pool.shutdown()
+
+    def do(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Begins a thing, once the one before is done."""
+        self.wait()
+        self._last = self._pool.submit(work, *arguments)
+
+    def wait(self) -> None:
+        """Waits until all is done."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.orc
 import pyarrow.parquet
 import scipy.sparse as sp
 import yaml
@@ -97,7 +99,22 @@ def graphbolt_folder(folder: Path, rng: np.random.Generator, form: str = "numpy"
     return found
 
 
-def graphar_folder(folder: Path, rng: np.random.Generator, **changes: Any) -> dict[str, pa.Table]:
+def _write_orc(table: pa.Table, path: Path) -> None:
+    pa.orc.write_table(table, path, compression="zlib")
+
+
+CHUNKS = {"parquet": pa.parquet.write_table, "orc": _write_orc, "csv": pa.csv.write_csv}  # writers, by file_type
+DATA_TYPES = {
+    pa.string(): "string",
+    pa.float64(): "double",
+    pa.int64(): "int64",
+    pa.list_(pa.float64()): "list<double>",
+}
+
+
+def graphar_folder(
+    folder: Path, rng: np.random.Generator, *, form: str = "parquet", lists: str = "parquet", **changes: Any
+) -> dict[str, pa.Table]:
     """Writes people who know each other and have seen films, as GraphAr 0.13 does.
 
     Chunks hold 7 nodes and 16 edges. Returns the tables.
@@ -105,6 +122,8 @@ def graphar_folder(folder: Path, rng: np.random.Generator, **changes: Any) -> di
     Args:
         folder: The folder.
         rng: Draws.
+        form: file_type of the chunks.
+        lists: file_type of the chunks with lists, which CSV has none of.
         changes: Other columns of tables, by name of the table.
     """
     people, films, count = 25, 12, 90
@@ -126,18 +145,22 @@ def graphar_folder(folder: Path, rng: np.random.Generator, **changes: Any) -> di
     made = {name: pa.table({**columns, **changes.get(name, {})}) for name, columns in tables.items()}
     folder.mkdir()
 
+    def form_of(names: list[str]) -> str:
+        return lists if "place" in names else form
+
     def write(place: Path, table: pa.Table, size: int) -> None:
         for number, first in enumerate(range(0, table.num_rows, size)):
             place.mkdir(parents=True, exist_ok=True)
-            pa.parquet.write_table(table.slice(first, size), place / f"chunk{number}")
+            CHUNKS[form_of(table.column_names)](table.slice(first, size), place / f"chunk{number}")
 
     def count_file(path: Path, number: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(number.to_bytes(8, "little"))
 
-    def group(names: list[str], key: str = "") -> dict[str, Any]:
-        properties = [{"name": each, "is_primary": each == key} for each in names]
-        return {"file_type": "parquet", "prefix": "_".join(names) + "/", "properties": properties}
+    def group(table: str, names: list[str], key: str = "") -> dict[str, Any]:
+        types = {each: DATA_TYPES.get(made[table][each].type, "date") for each in names}
+        properties = [{"name": each, "is_primary": each == key, "data_type": types[each]} for each in names]
+        return {"file_type": form_of(names), "prefix": "_".join(names) + "/", "properties": properties}
 
     for kind, groups in {"person": [["name", "age"], ["place", "label", "split"]], "film": [["title", "year"]]}.items():
         place = folder / f"vertex/{kind}"
@@ -145,7 +168,7 @@ def graphar_folder(folder: Path, rng: np.random.Generator, **changes: Any) -> di
         for names in groups:
             write(place / "_".join(names), made[kind].select(names), 7)
         facts = {"type": kind, "prefix": f"vertex/{kind}/", "chunk_size": 7, "version": "gar/v1"}
-        facts["property_groups"] = [group(names, groups[0][0]) for names in groups]
+        facts["property_groups"] = [group(kind, names, groups[0][0]) for names in groups]
         (folder / f"{kind}.vertex.yml").write_text(yaml.safe_dump(facts))
     for name, end, adjacency in (("saw", "film", "ordered_by_source"), ("knows", "person", "unordered_by_dest")):
         order = adjacency.startswith("ordered")
@@ -162,11 +185,11 @@ def graphar_folder(folder: Path, rng: np.random.Generator, **changes: Any) -> di
         listed = {
             "ordered": order,
             "aligned_by": "src" if aligned == "_graphArSrcIndex" else "dst",
-            "file_type": "parquet",
+            "file_type": form,
         }
         facts = {"src_type": "person", "edge_type": name, "dst_type": end, "prefix": f"edge/person_{name}_{end}/"}
         facts |= {"chunk_size": 16, "src_chunk_size": 7, "dst_chunk_size": 7, "directed": True, "adj_lists": [listed]}
-        facts |= {"property_groups": [group(["weight"]), group(["stars"])], "version": "gar/v1"}
+        facts |= {"property_groups": [group(name, ["weight"]), group(name, ["stars"])], "version": "gar/v1"}
         (folder / f"person_{name}_{end}.edge.yml").write_text(yaml.safe_dump(facts))
     names = {"vertices": ["person.vertex.yml", "film.vertex.yml"]}
     names["edges"] = ["person_saw_film.edge.yml", "person_knows_person.edge.yml"]

@@ -224,6 +224,20 @@ TEXTS: dict[str, Make] = {
 FUNCTIONS: dict[str, dict[str, Make]] = {
     "check_csc": {**GRAPH, "num_sources": eight},
     "csc_from_edges": {"src": ids, "dst": ids, "num_nodes": eight, "num_sources": eight, "positions": flag},
+    "csc_with_tags": {
+        "src": ids,
+        "dst": lambda random: np.asarray(ids(random)).astype(np.int32) if flag(random) else ids(random),
+        "tags": ids,
+        "num_nodes": eight,
+        "num_sources": eight,
+        "threads": few,
+    },
+    "csc_crossing": {
+        **GRAPH,
+        "owner": lambda random: np.array([random.randrange(4) for _ in range(random.choice([8, 8, 7]))], np.int32),
+        "num_ranks": few,
+        "threads": few,
+    },
     "count_bins": {"ids": ids, "shift": few, "num_bins": number, "threads": few},
     "bucket_order": {
         "ids": ids,

@@ -49,6 +49,7 @@ LAYERS = [
     "plugins",
     "storage",
     "rows",
+    "crew",
     "spans",
     "measured",
     "graph",

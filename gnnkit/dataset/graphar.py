@@ -15,7 +15,7 @@ from gnnkit.ranges import local_path, shown
 
 
 class GraphAr(Dataset):
-    """A folder of Apache GraphAr, version `gar/v1`, with tables of Parquet.
+    """A folder of Apache GraphAr, version `gar/v1`, with chunks of Parquet, ORC or CSV.
 
     Each type of vertices is a type of nodes, and each type of edges a relation, which
     `model=rgcn` tells apart. Of several adjacency lists of a relation the first is

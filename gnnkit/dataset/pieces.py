@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +32,51 @@ _MOST_ROWS, _CELLS = 1 << 16, 1 << 20  # rows and numbers of features that are r
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """One of several stretches of the same table, of about equal length."""
+
+    number: int  # 0 to of - 1
+    of: int
+
+    def range(self, count: int) -> range:
+        """Returns the share of `count` things in a row."""
+        return range(count * self.number // self.of, count * (self.number + 1) // self.of)
+
+
+WHOLE = Share(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some edges that one process reads at a time."""
+
+    table: int  # number of the table or the relation
+    share: Share  # of the table
+
+
+@dataclass(frozen=True, slots=True)
 class Room:
-    """The memory and the threads of an import."""
+    """The memory and the threads of an import, or of one of its processes."""
 
     given: int  # bytes that the import may take
     threads: int
     commit: float = COMMIT  # seconds
     bucket: int | None = None  # edges of a bucket. None: by the memory
+    processes: int = 1  # that share the memory
 
     @property
     def memory(self) -> int:
-        """Bytes of data at the same time."""
-        return int(_DATA * self.given)
+        """Bytes of data at the same time, in each process."""
+        return int(_DATA * self.given / self.processes)
+
+    def of(self, processes: int) -> Room:
+        """Returns the memory and the threads of each of several processes."""
+        return replace(self, threads=max(self.threads // processes, 1), processes=processes)
 
     def too_little(self, what: str, needed: int) -> UserError:
         """Returns the error for `what` that needs more bytes of data than there are."""
-        return UserError(f"memory={self.given}: {what}: give memory={math.ceil(needed / _DATA)} or more")
+        needed = math.ceil(needed * self.processes / _DATA)
+        return UserError(f"memory={self.given}: {what}: give memory={needed} or more")
 
     def piece(self, row: int) -> int:
         """Returns the edges of a piece, for further columns of `row` bytes."""
@@ -127,6 +156,8 @@ class GraphPieces(ABC):
     # are added. Otherwise the edges of a destination are sorted by source, and equal
     # ones by their place.
     in_order: bool = False
+    is_divided: bool = False  # whether several processes may read edges: `stretches` and `edges_of`
+    finds_ids: bool = False  # whether ends are looked up, so that edges are kept and not read a second time
     has_gaps: bool = False  # whether NaN in `features` are cells that are empty. Otherwise these are refused
 
     def __init__(self, root: Path) -> None:
@@ -169,6 +200,26 @@ class GraphPieces(ABC):
         Raises `UserError` that names file and place for bad data. The caller looks for
         ids out of range.
         """
+
+    def stretches(self, count: int) -> Sequence[Stretch]:
+        """Divides all edges, in order, into stretches for several processes.
+
+        Called where `is_divided`, before processes read.
+
+        Args:
+            count: processes. Each table has as many stretches.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no stretches")
+
+    def edges_of(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
+        """Yields the edges of a stretch as `edges` does.
+
+        Args:
+            stretch: one of `stretches`.
+            rows: edges of a piece, about.
+            first: edges of earlier stretches, before which `positions` begin.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no stretches")
 
     def edge_feature_names(self) -> Sequence[str] | None:
         """Names the columns of the features of edges, after these were read."""

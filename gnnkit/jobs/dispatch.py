@@ -131,12 +131,21 @@ class Partition(Run):
 
 
 class Import(Run):
-    """job=import. Goes on where the same job was interrupted in the run folder."""
+    """job=import. Goes on where the same job was interrupted in the run folder.
+
+    Ranks that were started from outside import together.
+    """
+
+    on_ranks = True
 
     def check(self, order: Order) -> Order:
         from gnnkit.jobs import importing
 
         importing.check(order.settings, given=order.graph is not None)
+        if _together(order) and order.named_folder is None:
+            raise UserError(
+                "job=import on ranks that were started from outside needs output=FOLDER, on a disk of all hosts"
+            )
         return super().check(order)
 
     def check_parts(self, order: Order) -> Order:
@@ -152,10 +161,16 @@ class Import(Run):
     def work(self, order: Order) -> Result:
         from gnnkit.jobs.importing import import_tables
 
-        return import_tables(order)
+        return import_tables(order, together=_together(order))
 
 
 _IMPORT = Import()
+
+
+def _together(order: Order) -> bool:
+    """Whether ranks that were started from outside do the job together."""
+    started = order.settings.started
+    return _BY_NAME[order.settings.job.name].on_ranks and started is not None and started.world_size > 1
 
 
 def _reads_store(order: Order) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
+from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.partition import held
 from gnnkit.launch.processes import run_in_child
@@ -77,15 +78,20 @@ def _check_same(settings: Settings, keys: Mapping[str, Any], store: Path) -> Non
         )
 
 
-def import_tables(order: Order) -> Result:
+def import_tables(order: Order, *, together: bool) -> Result:
     """Writes the store of the data set into the run folder.
 
     Args:
         order: What was asked, with the run folder.
+        together: Whether ranks that were started from outside share the work. The
+            leader alone cuts the graph, and others return a result without figures.
     """
+    folder = order.run_folder if order.is_leader else run_folders.named(order)
     patience, asked = Patience.of(order.settings.timeout), asked_of(order)
     stamps = _stamps(order.settings)
-    found = run_in_child(imported, order.settings, order.run_folder, asked, patience=patience)
+    found = run_in_child(imported, order.settings, folder, asked, together, patience=patience)
+    if not order.is_leader:
+        return Result(order.settings.job.name, {})
     _check_stamps(stamps, _stamps(order.settings))  # from here on the data are not read any more
     figures = run_in_child(_stored, order, found, asked, patience=patience)
     return Result(order.settings.job.name, figures, figures.pop("summary"))

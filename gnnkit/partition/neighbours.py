@@ -1,38 +1,36 @@
-"""The workers whose nodes share edges."""
+"""The edges between regions, and the workers whose nodes share edges."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
-from gnnkit.graph import Graph, Ids
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import _core
+from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 
-_CHUNK = 2**16  # nodes whose in-edges are read at once
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """The edges that join nodes of two ranks."""
 
-def crossings(graph: Graph, partition: Partition) -> Ids:
-    """Counts the edges from nodes of each rank to nodes of each rank.
+    count: int
+    boundary: npt.NDArray[np.bool_]  # [num_nodes] has such an edge
+    linked: npt.NDArray[np.bool_]  # [world_size, world_size] has such an edge, in any direction
 
-    Returns [world_size, world_size], by target and source.
-    """
-    owner, csc, size = partition.node_rank.astype(np.int64), graph.csc, partition.grid.world_size
-    counts = np.zeros(size * size, np.int64)
-    for first in range(0, graph.num_nodes, _CHUNK):
-        starts = csc.indptr[first : first + _CHUNK + 1]
-        targets = np.repeat(owner[first : first + _CHUNK], np.diff(starts))
-        pairs = targets * size + owner[csc.indices[starts[0] : starts[-1]]]
-        counts += np.bincount(pairs, minlength=size * size)
-    return counts.reshape(size, size)
+    @classmethod
+    def of(cls, graph: Graph, partition: Partition, threads: int = 1) -> Crossing:
+        """Reads all edges once."""
+        size = partition.grid.world_size
+        owner = np.ascontiguousarray(partition.node_rank, np.int32)
+        csc = graph.csc
+        count, boundary, linked = _core.csc_crossing(csc.indptr, csc.indices, owner, size, threads)
+        linked = linked.reshape(size, size)
+        return cls(count, boundary, linked | linked.T)
 
-
-def neighbours(counts: Ids) -> list[list[int]]:
-    """Lists the neighbours of each rank, ascending, by rank.
-
-    Two ranks are neighbours if an edge joins a node of the one to a node of the other.
-
-    Args:
-        counts: As `crossings` returns.
-    """
-    linked = (counts + counts.T) > 0
-    np.fill_diagonal(linked, False)
-    return [np.flatnonzero(row).tolist() for row in linked]
+    @property
+    def neighbours(self) -> list[list[int]]:
+        """The ranks that share edges with each rank, ascending, by rank."""
+        return [np.flatnonzero(row).tolist() for row in self.linked]

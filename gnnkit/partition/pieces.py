@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit import _core
+from gnnkit.crew import ALONE, Crew
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, feature_arrays
 from gnnkit.graph.features import SCALES
@@ -16,7 +18,7 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
 from gnnkit.partition.relations import shared_weights
 from gnnkit.partition.shard import Shard, grouped
-from gnnkit.rows import File, Rows
+from gnnkit.rows import Behind, File, Rows, append_all
 from gnnkit.storage import Array, forget_pages, save_array, whole_folder
 
 NODE_BYTES = 48  # of memory for each node of the graph
@@ -30,7 +32,9 @@ def edge_bytes(graph: Graph) -> int:
     return _EDGE_BYTES + (0 if graph.edge_types is None else _TYPE_BYTES)
 
 
-def write_shards(graph: Graph, partition: Partition, root: Path, edges: int, *, rows: bool = True) -> Iterator[Shard]:
+def write_shards(
+    graph: Graph, partition: Partition, root: Path, edges: int, *, rows: bool = True, crew: Crew = ALONE
+) -> Iterator[Shard]:
     """Cuts the shards of ranks 0, 1, ... as `cut_all` does, and writes each to `root`.
 
     Yields each shard, mapped. Raises `UserError` for a grid other than P x 1 x 1.
@@ -39,8 +43,9 @@ def write_shards(graph: Graph, partition: Partition, root: Path, edges: int, *, 
         graph: Mapped, with dense or packed features.
         partition: Owners of nodes.
         root: Folder of the shards.
-        edges: Edges that are held in memory at the same time, about.
+        edges: Edges that each process holds in memory at the same time, about.
         rows: Whether shards get rows of features. False: these have none.
+        crew: Shares the shards.
     """
     grid = partition.grid
     if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
@@ -53,7 +58,12 @@ def write_shards(graph: Graph, partition: Partition, root: Path, edges: int, *, 
     }
     _forget(graph)
     sources = _source_degrees(graph, root / _SOURCES, edges)
-    for rank in range(grid.world_size):
+
+    def work(member: int) -> None:
+        for rank in range(member, grid.world_size, crew.size):
+            write(rank)
+
+    def write(rank: int) -> None:
         scalars = {
             "rank": rank,
             "num_nodes": graph.num_nodes,
@@ -66,9 +76,12 @@ def write_shards(graph: Graph, partition: Partition, root: Path, edges: int, *, 
             _write_nodes(graph, owned, shared, folder)
             _write_features(graph, owned if rows else owned[:0], folder)
             _write_edges(graph, partition, owned, edges, sources, folder)
-        yield Shard.trusted(root / str(rank))
+
+    crew.share(work)
     if sources is not None:
         (root / _SOURCES).unlink()
+    for rank in range(grid.world_size):
+        yield Shard.trusted(root / str(rank))
 
 
 def _in_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
@@ -86,8 +99,10 @@ def _in_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
 def _out_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
     """Sums as `CSC.out_degree` does, in the order of edges."""
     csc, total = graph.csc, np.zeros(graph.num_nodes)
+    if csc.weight is None:
+        return _core.count_bins(csc.indices, 0, graph.num_nodes, 1).astype(np.float64)
     for first in range(0, csc.num_edges, edges):
-        weight = 1.0 if csc.weight is None else csc.weight[first : first + edges].astype(np.float64)
+        weight = csc.weight[first : first + edges].astype(np.float64)
         np.add.at(total, csc.indices[first : first + edges], weight)
         _forget(graph)
     return total
@@ -192,25 +207,25 @@ def _write_held(
     if types is not None:
         arrays["edge_types"] = Rows(folder / "edge_types.npy", types.dtype)
         arrays["relation_degrees"] = Rows(folder / "relation_degrees.npy", np.float64, (2,))
-    for nodes, ids in _held(csc.indptr, owned, edges):
-        arrays["indices"].append(row[csc.indices[ids]])
-        arrays["edge_ids"].append(np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids)
-        if csc.weight is not None:
-            arrays["weight"].append(csc.weight[ids])
-        if features is not None:
-            rows, own = features[ids], np.concatenate([np.zeros(1, np.int64), np.cumsum(degree[nodes])])
-            mean = mean_in_edges(own, rows)
-            assert mean is not None
-            arrays["edge_features"].append(rows)
-            arrays["mean_edge_features"].append(mean)
-        if types is not None and sources is not None:
-            ends = np.repeat(np.arange(nodes.stop - nodes.start, dtype=np.int32), degree[nodes])
-            weight = None if csc.weight is None else csc.weight[ids]
-            into = shared_weights(ends, types[ids], nodes.stop - nodes.start, weight)
-            arrays["edge_types"].append(types[ids])
-            arrays["relation_degrees"].append(np.stack([into, sources[ids]], 1))
-            forget_pages(sources)
-        _forget(graph)
+    with Behind() as behind:
+        for nodes, ids in _held(csc.indptr, owned, edges):
+            found: dict[str, Array] = {
+                "indices": row[csc.indices[ids]],
+                "edge_ids": np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids,
+            }
+            if csc.weight is not None:
+                found["weight"] = csc.weight[ids]
+            if features is not None:
+                rows, own = features[ids], np.concatenate([np.zeros(1, np.int64), np.cumsum(degree[nodes])])
+                mean = mean_in_edges(own, rows)
+                assert mean is not None
+                found |= {"edge_features": rows, "mean_edge_features": mean}
+            if types is not None and sources is not None:
+                ends = np.repeat(np.arange(nodes.stop - nodes.start, dtype=np.int32), degree[nodes])
+                into = shared_weights(ends, types[ids], nodes.stop - nodes.start, found.get("weight"))
+                found |= {"edge_types": types[ids], "relation_degrees": np.stack([into, sources[ids]], 1)}
+            behind.do(append_all, arrays, found)
+            _forget(graph, sources)
     for each in arrays.values():
         each.finish()
 
@@ -234,8 +249,8 @@ def _held(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice, Ids | sl
         yield slice(first, last), np.arange(before[first], before[last]) + offsets
 
 
-def _forget(graph: Graph) -> None:
+def _forget(graph: Graph, *others: Array | None) -> None:
     """Lets go of the pages of edges that were read."""
-    for array in (graph.csc.indices, graph.csc.weight, graph.edge_features, graph.edge_types):
+    for array in (graph.csc.indices, graph.csc.weight, graph.edge_features, graph.edge_types, *others):
         if array is not None:
             forget_pages(array)

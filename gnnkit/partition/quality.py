@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.base import Partition
-from gnnkit.partition.loops import stretches
+from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
 from gnnkit.storage import save_arrays
@@ -34,6 +34,7 @@ class Quality:
     edge_cut: int  # edges between two regions
     replication_factor: float  # cells that own a node or hold one of its edges, mean over all nodes
     boundary: npt.NDArray[np.bool_]  # [num_nodes] has an edge to or from another region
+    neighbours: list[list[int]]  # [world_size] ranks that share edges with each rank
 
     @property
     def gather_words(self) -> npt.NDArray[np.float64]:  # [world_size] per feature column
@@ -137,7 +138,7 @@ class Quality:
         save_arrays(folder, arrays, self.to_dict())
 
 
-def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None = None) -> Quality:
+def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None = None, *, threads: int = 1) -> Quality:
     """Measures a partition.
 
     Args:
@@ -145,6 +146,7 @@ def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None =
         partition: The partition of the graph.
         shards: All shards in order of rank, where these are cut anyway. None: cuts
             shards.
+        threads: Threads that read edges.
     """
     if shards is None:
         width_0 = np.empty((graph.num_nodes, 0), np.float32)
@@ -162,16 +164,17 @@ def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None =
             yield shard
 
     traffic = Traffic.of(seen())
-    crossing, boundary = _crossing(graph, partition)
+    crossing = Crossing.of(graph, partition, threads)
     return Quality(
         partition,
         graph.num_edges,
         traffic,
         np.array(held, np.int64),
         np.array(train, np.int64),
-        crossing,
+        crossing.count,
         sum(copies) / max(graph.num_nodes, 1),
-        boundary,
+        crossing.boundary,
+        crossing.neighbours,
     )
 
 
@@ -187,19 +190,6 @@ def _num_distinct(num_nodes: int, *groups: Ids) -> int:
     for nodes in groups:
         present[nodes] = True
     return int(np.count_nonzero(present))
-
-
-def _crossing(graph: Graph, partition: Partition) -> tuple[int, npt.NDArray[np.bool_]]:
-    """Counts the edges between regions, and finds the nodes at such edges."""
-    owner, boundary, count = partition.node_rank, np.zeros(graph.num_nodes, bool), 0
-    for first, last in stretches(graph.csc.indptr):
-        sources = graph.csc.indices[graph.csc.indptr[first] : graph.csc.indptr[last]]
-        ends = np.repeat(np.arange(first, last), np.diff(graph.csc.indptr[first : last + 1]))
-        crosses = owner[sources] != owner[ends]
-        boundary[sources[crosses]] = True
-        boundary[ends[crosses]] = True
-        count += int(np.count_nonzero(crosses))
-    return count, boundary
 
 
 def _spelt(value: float) -> str:

@@ -19,7 +19,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.launch.phases import phase
 from gnnkit.partition.base import Partition
-from gnnkit.partition.neighbours import crossings, neighbours
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all, uncut
 from gnnkit.plan.choose import Decision, describe, shape
@@ -271,7 +272,8 @@ def described(settings: Settings, graph: Graph, quality: Quality, decision: Deci
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
     lines = [*describe(graph, settings, quality.partition), decision.why, f"max/mean: {spelt}"]
-    return _prepared(graph, quality.partition, balance, decision.why, lines)
+    found = _prepared(graph, quality.partition.grid, quality.neighbours, balance, decision.why, lines)
+    return replace(found, edge_cut=quality.edge_cut)
 
 
 def why_shared(settings: Settings) -> str:
@@ -315,26 +317,27 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path,
     why = why_shared(settings)
     why = why if settings.decided is None else f"{settings.decided['why']}; {why}"
     lines = [*describe(graph, settings, partition), why]
-    return _prepared(graph, partition, balance, why, lines)
+    crossing = Crossing.of(graph, partition)
+    found = _prepared(graph, partition.grid, crossing.neighbours, balance, why, lines)
+    return replace(found, edge_cut=crossing.count)
 
 
 def _prepared(
-    graph: Graph, partition: Partition, balance: dict[str, float], why: str, lines: Sequence[str]
+    graph: Graph, grid: Grid, peers: list[list[int]], balance: dict[str, float], why: str, lines: Sequence[str]
 ) -> Prepared:
     """Describes the data that was cut.
 
     Args:
         graph: The graph.
-        partition: The partition of the graph.
+        grid: Of the partition.
+        peers: The ranks that share edges with each rank.
         balance: Largest over mean of the workers' shares, by name.
         why: The reason for the layout.
         lines: The description for people.
     """
-    grid, counts = shape(partition.grid), crossings(graph, partition)
     names = None if graph.class_names is None else list(graph.class_names)
-    found = Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, neighbours(counts))
-    found = replace(found, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
-    return replace(found, edge_cut=int(counts.sum() - counts.trace()))
+    found = Prepared(shape(grid), balance, why, "\n".join(lines), fingerprint(graph), names, peers)
+    return replace(found, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
 
 
 def coordination(quality: Quality, decision: Decision) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from gnnkit.partition.shard import Shard
 from gnnkit.plan.choose import describe
 from gnnkit.prepare.categories import check
 from gnnkit.prepare.fill import Fill, told
-from gnnkit.prepare.importing import room_of
+from gnnkit.prepare.importing import crew_of, members_of, room_of
 from gnnkit.prepare.inputs import IDS, check_width, degree_features
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.packed import Columns, Packer
@@ -54,10 +54,11 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     raw = Graph.trusted(found)
     room = room_of(settings)
     each = edge_bytes(raw)
-    edges = (room.memory - raw.num_nodes * NODE_BYTES) // each
-    if edges < _LEAST_PIECE:
-        needed = raw.num_nodes * NODE_BYTES + _LEAST_PIECE * each
+    needed = raw.num_nodes * NODE_BYTES + _LEAST_PIECE * each
+    if needed > room.memory:
         raise room.too_little(f"parts of {raw.num_nodes:,} nodes need more than that", needed)
+    crew = crew_of(min(members_of(settings, room), room.memory // needed), settings, folder)
+    edges = (room.of(crew.size).memory - raw.num_nodes * NODE_BYTES) // each
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     graph, told, rounded = _as_read(settings, folder, found, raw)
     phase(f"cutting {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
@@ -69,8 +70,8 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     with Digests() as digests:
         if holds_graph:
             digests.add(folder / PARTS / GRAPH)
-        shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE), rows=rows)
-        quality = measure(graph, partition, _hashed(shards, folder, digests))
+        shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE), rows=rows, crew=crew)
+        quality = measure(graph, partition, _hashed(shards, folder, digests), threads=room.threads)
         quality.save(folder / PARTITION)
         if not holds_graph:
             shutil.rmtree(folder / PARTS / GRAPH)

@@ -21,4 +21,5 @@ from gnnkit.settings.settings import with_workers as with_workers
 from gnnkit.settings.trainer import OPTIMIZERS as OPTIMIZERS
 from gnnkit.settings.trainer import OnNan as OnNan
 from gnnkit.settings.trainer import TrainerSettings as TrainerSettings
+from gnnkit.settings.values import LEAST_MEMORY as LEAST_MEMORY
 from gnnkit.settings.values import MOST_MEMORY as MOST_MEMORY

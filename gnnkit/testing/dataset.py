@@ -8,10 +8,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from gnnkit.crew import ALONE, Crew, Turns
 from gnnkit.dataset.base import Dataset
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
-from gnnkit.dataset.pieces import Room
+from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 
@@ -21,7 +22,8 @@ def check_dataset(dataset: Dataset) -> Graph:
 
     `load` returns a `Graph` with a node and float features. Where nodes are in use, one
     of them trains. A second call returns the same bits, and so do the pieces of
-    `in_pieces`, where there are any and these raise no `UserError`. Raises
+    `in_pieces` and of their stretches, where there are any and these raise no
+    `UserError`. Raises
     `AssertionError` for the first broken promise.
     """
     graph = dataset.load()
@@ -31,11 +33,18 @@ def check_dataset(dataset: Dataset) -> Graph:
     assert not graph.split.any() or (graph.split == Split.TRAIN).any(), "nodes are in use, but none trains"
     _check_same(graph, dataset.load(), "the second load gives")
     if (pieces := dataset.in_pieces()) is not None:
-        with suppress(UserError), TemporaryDirectory() as folder:
-            room, journal = Room(1 << 28, 1, bucket=16), Journal(Path(folder), "")
-            found = import_graph(pieces, Path(folder), room, journal, Teller(quiet=True))
-            _check_same(graph, Graph.load(found), "the pieces give")
+        with suppress(UserError):
+            _check_pieces(graph, pieces, ALONE, "the pieces give")
+            if pieces.is_divided:
+                _check_pieces(graph, pieces, Turns(3), "the stretches give")
     return graph
+
+
+def _check_pieces(graph: Graph, pieces: GraphPieces, crew: Crew, who: str) -> None:
+    with TemporaryDirectory() as folder:
+        room, journal = Room(1 << 28, 1, bucket=16), Journal(Path(folder), "")
+        found = import_graph(pieces, Path(folder), room, journal, Teller(quiet=True), crew=crew)
+        _check_same(graph, Graph.load(found), who)
 
 
 def _check_same(graph: Graph, again: Graph, who: str) -> None:

@@ -1,4 +1,4 @@
-"""Folders of Apache GraphAr: types of vertices and of edges in chunks of Parquet."""
+"""Folders of Apache GraphAr: vertices and edges in chunks of Parquet, ORC and CSV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from gnnkit.dataset.graphar import GraphAr
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from tests.folders import graphar_folder
+from tests.folders import digests_of, graphar_folder
 
 RELATIONS = ("person-saw-film", "person-knows-person")
 
@@ -122,6 +122,85 @@ def test_relations_without_weights_weigh_one_and_no_edges_are_a_graph(tmp_path: 
     assert (graph.num_edges, graph.edge_type_names) == (0, RELATIONS)
 
 
+@pytest.mark.parametrize("form", ["orc", "csv"])
+def test_chunks_of_orc_and_csv_are_the_graph_of_parquet(form: str, tmp_path: Path) -> None:
+    made(tmp_path / "parquet")
+    made(tmp_path / "other", form=form, lists="parquet" if form == "csv" else form)
+    read(tmp_path / "parquet").save(tmp_path / "expected")
+    read(tmp_path / "other").save(tmp_path / "found")
+    assert digests_of(tmp_path / "found") == digests_of(tmp_path / "expected")
+
+
+def test_text_of_csv_stays_text_where_the_files_say_so(tmp_path: Path) -> None:
+    made(tmp_path / "data", form="csv", person={"name": [f"{i:03}" for i in range(25)]})
+    graph = read(tmp_path / "data")
+    assert graph.node_ids[:2].tolist() == ["person:000", "person:001"]
+
+
+def change(path: Path, old: bytes, new: bytes) -> None:
+    found = path.read_bytes()
+    assert old in found
+    path.write_bytes(found.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("form", "damage", "message"),
+    [
+        (
+            "csv",
+            lambda folder: change(folder / "vertex/film/title_year/chunk1", b"\n63,", b"\nx63,"),
+            r"vertex/film/title_year/chunk1, line 4: In CSV column #0: CSV conversion error to int64: .*'x63'",
+        ),
+        (
+            "csv",
+            lambda folder: change(folder / "vertex/film/title_year/chunk1", b"\n63,", b"\n63,1,"),
+            r"vertex/film/title_year/chunk1, line 4: CSV parse error: Expected 2 columns, got 3",
+        ),
+        (
+            "csv",
+            lambda folder: change(folder / "vertex/film/title_year/chunk0", b'"title"', b'"titel"'),
+            r"title_year/chunk1 has the columns title, year, and .*chunk0 has titel, year: all parts need the same",
+        ),
+        (
+            "csv",
+            lambda folder: cut_last_line(folder / "vertex/film/title_year/chunk1"),
+            r"vertex/film/title_year/chunk1 has 4 rows, expected 5",
+        ),
+        (
+            "csv",
+            lambda folder: cut_last_line(folder / "edge/person_saw_film/ordered_by_source/adj_list/part1/chunk0"),
+            r"adj_list/part1/chunk0 has 15 rows, expected 16",
+        ),
+        (
+            "orc",
+            lambda folder: (folder / "vertex/film/title_year/chunk1").write_bytes(b"ORC"),
+            r"vertex/film/title_year/chunk1: ",
+        ),
+        (
+            "orc",
+            lambda folder: overwrite(folder / "vertex/film/title_year/chunk1"),
+            r"vertex/film/title_year/chunk1, stripe 0: ",
+        ),
+    ],
+)
+def test_a_damaged_chunk_is_named_with_the_line(form: str, damage: Any, message: str, tmp_path: Path) -> None:
+    made(tmp_path / "data", form=form)
+    damage(tmp_path / "data")
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "data")
+
+
+def cut_last_line(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def overwrite(path: Path) -> None:
+    """Damages the first stream of a stripe, and leaves the footer."""
+    found = bytearray(path.read_bytes())
+    found[3:100] = bytes(97)
+    path.write_bytes(found)
+
+
 def rewrite(folder: Path, name: str, **changes: Any) -> None:
     path = folder / name
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
@@ -135,7 +214,7 @@ def without(folder: Path, name: str, key: str) -> None:
 
 
 KNOWS, SAW, PERSON = "person_knows_person.edge.yml", "person_saw_film.edge.yml", "person.vertex.yml"
-CSV = [{"file_type": "csv", "prefix": "", "properties": [{"name": "name"}]}]
+JSON = [{"file_type": "json", "prefix": "", "properties": [{"name": "name"}]}]
 
 
 @pytest.mark.parametrize(
@@ -147,13 +226,21 @@ CSV = [{"file_type": "csv", "prefix": "", "properties": [{"name": "name"}]}]
         (lambda folder: without(folder, PERSON, "chunk_size"), {}, r"person\.vertex\.yml says no chunk_size"),
         (lambda folder: rewrite(folder, PERSON, chunk_size=0), {}, "person.vertex.yml: chunk_size"),
         (lambda folder: rewrite(folder, PERSON, property_groups=[3]), {}, "property_groups must list groups"),
-        (lambda folder: rewrite(folder, PERSON, property_groups=CSV), {}, "name have file_type csv, not parquet"),
+        (
+            lambda folder: rewrite(folder, PERSON, property_groups=JSON),
+            {},
+            "name have file_type json, expected parquet or orc or csv",
+        ),
         (
             lambda folder: rewrite(folder, PERSON, property_groups=[{"file_type": "parquet", "properties": [3]}]),
             {},
             "each property needs a name",
         ),
-        (lambda folder: rewrite(folder, SAW, adj_lists=[]), {}, "adj_lists names no list of file_type parquet"),
+        (
+            lambda folder: rewrite(folder, SAW, adj_lists=[]),
+            {},
+            "adj_lists names no list of file_type parquet, orc, csv",
+        ),
         (
             lambda folder: rewrite(folder, SAW, adj_lists=[{"file_type": "parquet", "aligned_by": "x"}]),
             {},

@@ -19,15 +19,18 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from gnnkit.crew import ALONE, Crew, Turns
 from gnnkit.dataset import pieces
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing import sources
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
-from gnnkit.dataset.pieces import Room
+from gnnkit.dataset.pieces import WHOLE, Room, Share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable
+from gnnkit.launch.watchdog import Patience
+from gnnkit.prepare.importing import Forked
 from tests.folders import digests_of
 from tests.forked import forked
 
@@ -42,12 +45,12 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_LEAST_PIECE", 16)
 
 
-def imported(folder: Path, work: Path, room: Room = TINY, **options: Any) -> Path:
+def imported(folder: Path, work: Path, room: Room = TINY, crew: Crew = ALONE, **options: Any) -> Path:
     work.mkdir(exist_ok=True)
     with warnings.catch_warnings(record=True):
         journal = Journal(work, "asked")
         gaps, pieces = options.pop("gaps", True), EdgeFolder(str(folder), **options).in_pieces()
-        return import_graph(pieces, work, room, journal, Teller(quiet=True), gaps=gaps)
+        return import_graph(pieces, work, room, journal, Teller(quiet=True), gaps=gaps, crew=crew)
 
 
 def saved(folder: Path, target: Path, **options: Any) -> Path:
@@ -165,16 +168,83 @@ def random_folder(folder: Path, seed: int) -> dict[str, Any]:
     return options
 
 
-def check(folder: Path, work: Path, seed: int, room: Room) -> None:
+def check(folder: Path, work: Path, seed: int, room: Room, crew: Crew = ALONE) -> None:
     options = random_folder(folder, seed)
     expected = digests_of(saved(folder, work / "saved", **options))
-    assert digests_of(imported(folder, work / "work", room, **options)) == expected, f"seed {seed}"
+    assert digests_of(imported(folder, work / "work", room, crew, **options)) == expected, f"seed {seed}"
     assert not (work / "work/records").exists()
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     check(tmp_path / "data", tmp_path, seed, Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, 10**6][seed % 4]))
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
+    room = Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, None][seed % 4])
+    check(tmp_path / "data", tmp_path, seed, room, Turns([2, 3, 8][seed % 3]))
+
+
+@pytest.mark.parametrize("form", ["two rows", "two columns", "fields", "parquet", "parts", "csv"])
+def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    write_edges(tmp_path, form, {"src": rng.integers(0, 10**6, 97) ** 2, "dst": rng.integers(0, 9, 97)})
+    (source,) = EdgeFolder(str(tmp_path)).in_pieces()._edges.values()  # type: ignore[union-attr]
+
+    def rows(share: Share) -> list[tuple[Any, ...]]:
+        return [
+            (table.name, table._first + number, *row.values())
+            for table in source.pieces(10, None, {"src": pa.int64(), "dst": pa.int64()}, share)
+            for number, row in enumerate(table._table.to_pylist())
+        ]
+
+    whole = rows(WHOLE)
+    assert len(whole) == 97
+    for of in (1, 2, 3, 10, 200, 3000):
+        assert [row for number in range(of) for row in rows(Share(number, of))] == whole
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+@pytest.mark.parametrize(
+    "column", [{"src": [*range(70), -1, *range(29)]}, {"weight": [*[1.0] * 71, -np.inf, *[1.0] * 28]}]
+)
+def test_several_processes_tell_of_the_row_that_one_process_tells_of(
+    form: str, column: dict[str, Any], tmp_path: Path
+) -> None:
+    columns = {"src": np.arange(100), "dst": np.arange(100), "weight": np.ones(100), **column}
+    write_edges(tmp_path, form, columns)
+    told = []
+    for crew in (ALONE, Turns(3), Turns(7)):
+        with pytest.raises(UserError, match=r"row 7[01]") as raised:
+            imported(tmp_path, tmp_path / f"work {crew.size}", TINY, crew, num_nodes=100)
+        told.append(str(raised.value))
+    assert told == told[:1] * 3
+
+
+@pytest.mark.parametrize("kinds", [("f4", "f4"), ("f4", "f8")], ids=["alike", "wider later"])
+def test_edges_are_read_again_only_where_they_could_not_be_kept(
+    kinds: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, ids = np.random.default_rng(0), np.array([f"id {number}" for number in range(30)])
+    (tmp_path / "data/edges.parquet").mkdir(parents=True)
+    pa.parquet.write_table(pa.table({"id": ids}), tmp_path / "data/nodes.parquet")
+    for number, kind in enumerate(kinds):
+        ends = ids[rng.integers(0, 30, (2, 80))]
+        part = pa.table({"src": ends[0], "dst": ends[1], "weight": rng.random(80).astype(kind)})
+        pa.parquet.write_table(part, tmp_path / f"data/edges.parquet/part-{number}.parquet")
+    found, find = [], IdTable.find
+
+    def counted(table: IdTable, column: pa.Array) -> Any:
+        found.append(len(column))
+        return find(table, column)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IdTable, "find", counted)
+        work = imported(tmp_path / "data", tmp_path / "work")
+    assert sum(found) == 2 * 160 * len({*kinds})
+    assert digests_of(work) == digests_of(saved(tmp_path / "data", tmp_path / "saved"))
+    assert not list((tmp_path / "work").rglob("*.read"))
 
 
 def test_a_table_of_ids_finds_what_a_dictionary_finds() -> None:
@@ -219,7 +289,13 @@ def test_many_imports_write_the_bytes_of_the_graph(tmp_path: Path) -> None:
     for seed in range(100, 220):
         work = tmp_path / str(seed)
         work.mkdir()
-        check(work / "data", work, seed, Room(1 << 26, [1, 2, 8][seed % 3], bucket=[1, 7, 50, None][seed % 4]))
+        check(
+            work / "data",
+            work,
+            seed,
+            Room(1 << 26, [1, 2, 8][seed % 3], bucket=[1, 7, 50, None][seed % 4]),
+            Turns([1, 2, 5][seed % 3]),
+        )
 
 
 class Full:
@@ -245,10 +321,11 @@ def writes_of(folder: Path, work: Path, room: Room, **options: Any) -> int:
     return 10**9 - disk.left
 
 
+@pytest.mark.parametrize("crew", [ALONE, Turns(3)], ids=["alone", "three processes"])
 @pytest.mark.parametrize("seed", [4, 13])
-def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, tmp_path: Path) -> None:
+def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, crew: Crew, tmp_path: Path) -> None:
     folder, room = tmp_path / "data", Room(1 << 26, 1, commit=0.0, bucket=20)
-    options = random_folder(folder, seed)
+    options = {**random_folder(folder, seed), "crew": crew}
     total = writes_of(folder, tmp_path / "whole", room, **options)
     expected = digests_of(tmp_path / "whole/graph")
     for turn, most in enumerate(range(1 + seed % 3, total, max(total // 5, 1))):
@@ -263,19 +340,21 @@ def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, tmp
 
 
 @pytest.mark.slow
-def test_an_import_goes_on_wherever_it_was_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "symmetrize"), [(1, True), (3, True), (3, False)])
+def test_an_import_goes_on_wherever_it_was_killed(size: int, symmetrize: bool, tmp_path: Path) -> None:
+    crew = ALONE if size == 1 else Forked(size, Patience(), tmp_path)
     rng, folder = np.random.default_rng(0), tmp_path / "data"
     folder.mkdir()
     write_edges(folder, "parquet", {"src": rng.integers(0, 99, 3000), "dst": rng.integers(0, 99, 3000)})
-    room, options = Room(1 << 26, 1, commit=0.0, bucket=200), {"num_nodes": 99, "symmetrize": True}
+    room, options = Room(1 << 26, 1, commit=0.0, bucket=200), {"num_nodes": 99, "symmetrize": symmetrize}
     expected = digests_of(saved(folder, tmp_path / "saved", **options))
     kills = 0
     while not (tmp_path / "work/graph/meta.json").exists():
-        with forked(lambda: imported(folder, tmp_path / "work", room, **options), tmp_path) as child:
+        with forked(lambda: imported(folder, tmp_path / "work", room, crew, **options), tmp_path) as child:
             child.process.join(float(rng.uniform(0.05, 0.6)) + 0.05 * kills)
             child.process.kill()
         kills += 1
-    imported(folder, tmp_path / "work", room, **options)
+    imported(folder, tmp_path / "work", room, crew, **options)
     assert kills > 2
     assert digests_of(tmp_path / "work/graph") == expected
 
@@ -458,7 +537,7 @@ def test_a_column_has_the_type_that_the_whole_csv_has(
     path = tmp_path / "nodes.csv"
     path.write_text("id,x\n" + "".join(f"n{row},{cell}\n" for row, cell in enumerate(column)))
     whole = dict(zip(*(pa.csv.read_csv(path).schema.names, pa.csv.read_csv(path).schema.types), strict=True))
-    assert sources.CsvSource(path, tmp_path, {}).types() == whole
+    assert sources.CsvSource([path], tmp_path, {}).types() == whole
 
 
 def test_text_of_a_csv_needs_a_table_of_nodes_and_tables_may_have_other_names(tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import Order, dispatch, importing
+from gnnkit.launch.group import RankError
 from gnnkit.partition import Grid
 from gnnkit.prepare import imported
+from gnnkit.prepare import importing as entry
 from gnnkit.settings import settle
 from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint
 from tests.runs import BARE
@@ -62,9 +64,8 @@ def tables(folder: Path, *, ids: bool = True, wide: float = 1.0, relations: bool
 
 def run(job: str, data: Path, folder: Path, **keys: Any) -> Any:
     dataset = {"name": "edges", "root": str(data), "symmetrize": True}
-    return gnnkit.train(
-        job=job, dataset=dataset, folder=folder, **{"strategy": "individual_sample", "cache": False, **keys}
-    )
+    given = {"dataset": dataset, "strategy": "individual_sample", "cache": False, **keys}
+    return gnnkit.train(job=job, folder=folder, **given)
 
 
 def made(folder: Path) -> dict[str, str]:
@@ -116,6 +117,91 @@ def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], 
     stores = [json.loads((tmp_path / name / "store.json").read_bytes()) for name in ("imported", "cut")]
     assert {key for key in stores[0] if stores[0][key] != stores[1][key]} == {"sha256", "asked"}
     assert not (tmp_path / "imported/import").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("symmetrize", "relations"), [(False, False), (True, False), (False, True)])
+def test_any_number_of_importers_writes_the_same_store(
+    symmetrize: bool,
+    relations: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    data = tables(tmp_path / "data", relations=relations)
+    dataset = {"name": "edges", "root": str(data), "symmetrize": symmetrize}
+    stores = []
+    for cores in (1, 2, 4):
+        monkeypatch.setattr(entry, "num_cores", lambda cores=cores: cores)
+        run("import", data, tmp_path / str(cores), workers=4, memory="1GB", dataset=dataset)
+        assert (f"in {cores} processes" in capfd.readouterr().out) == (cores > 1)
+        stores.append(made(tmp_path / str(cores)))
+    assert stores == stores[:1] * 3
+
+
+@pytest.mark.slow
+def test_an_importer_that_dies_ends_the_others_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, dies = tables(tmp_path / "data"), tmp_path / "dies"
+    dies.touch()
+    monkeypatch.setattr(entry, "num_cores", lambda: 3)
+    share = entry.Forked.share
+
+    def killed(crew: entry.Forked, work: Callable[[int], Any]) -> list[Any]:
+        def some(member: int) -> Any:
+            if dies.exists() and member == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if dies.exists():
+                time.sleep(60)
+            return work(member)
+
+        return share(crew, some)
+
+    monkeypatch.setattr(entry.Forked, "share", killed)
+    begun = time.monotonic()
+    with pytest.raises(RankError, match="importer 1 was ended by SIGKILL"):
+        run("import", data, tmp_path / "store", memory="1GB")
+    assert time.monotonic() - begun < 20
+    dies.unlink()
+    run("import", data, tmp_path / "store", memory="1GB")
+    monkeypatch.undo()
+    run("import", data, tmp_path / "whole", memory="64MiB")
+    assert made(tmp_path / "store") == made(tmp_path / "whole")
+
+
+def outside(data: Path, store: Path | None, rank: int, *overrides: str) -> subprocess.Popen[str]:
+    """Starts a rank as torchrun or a batch system does."""
+    command = [sys.executable, "-m", "gnnkit", "job=import", "dataset=edges", f"dataset.root={data}", "workers=3"]
+    command += ["strategy=individual_sample", "cache=false", "memory=1GB", *overrides]
+    command += [] if store is None else [f"output={store}"]
+    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("symmetrize", ["false", "true"])
+def test_ranks_from_outside_write_the_same_store_together(symmetrize: str, tmp_path: Path) -> None:
+    data, keys = tables(tmp_path / "data"), [f"dataset.symmetrize={symmetrize}"]
+    ranks = [outside(data, tmp_path / "store", rank, *keys) for rank in range(3)]
+    told = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], told
+    assert ("in 3 processes" in told[0][0], told[1:]) == (True, [("", ""), ("", "")])
+    dataset = {"name": "edges", "root": str(data), "symmetrize": symmetrize == "true"}
+    run("import", data, tmp_path / "alone", dataset=dataset, workers=3, memory="64MiB")
+    assert made(tmp_path / "store") == made(tmp_path / "alone")
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "store", "alone"}
+
+
+@pytest.mark.slow
+def test_ranks_with_other_keys_or_without_a_folder_are_refused(tmp_path: Path) -> None:
+    data = tables(tmp_path / "data")
+    keys = [["dataset.symmetrize=false"], ["dataset.symmetrize=true"], ["dataset.symmetrize=true"]]
+    ranks = [outside(data, tmp_path / "store", rank, *keys[rank]) for rank in range(3)]
+    told = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert all("3 processes import together, and not all with the same keys and files" in each for each in told), told
+    _, told_alone = outside(data, None, 1).communicate(timeout=120)
+    assert "job=import on ranks that were started from outside needs output=FOLDER" in told_alone
 
 
 def ogb_folder(folder: Path) -> dict[str, Any]:
@@ -225,8 +311,21 @@ def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
-    """Lets files of one of the two processes of an import have `size` bytes."""
-    start = importing.run_in_child
+    """Lets files of one of the two processes of an import have `size` bytes.
+
+    With `process` importer, these are the files of those that a process starts.
+    """
+    start, share = importing.run_in_child, entry.Forked.share
+    monkeypatch.setattr(entry, "num_cores", lambda: 2 if process == "importer" else 1)
+
+    def shared(crew: entry.Forked, work: Callable[[int], Any]) -> list[Any]:
+        def some(member: int) -> Any:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            return work(member)
+
+        return share(crew, some)
+
+    monkeypatch.setattr(entry.Forked, "share", shared if process == "importer" else share)
 
     def started(function: Callable[..., Any], *arguments: Any, **keys: Any) -> Any:
         def work(*given: Any) -> Any:
@@ -245,6 +344,8 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
         ("imported", 400, "progress.json"),
         ("imported", 600, "labels.npy"),
         ("imported", 2000, "weight.records"),
+        ("importer", 300, "progress.json"),
+        ("importer", 1000, "dst.records"),
         ("_stored", 200, "inputs.json"),
         ("_stored", 300, "labels.npy"),
         ("_stored", 700, "indices.npy"),
@@ -259,10 +360,10 @@ def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
     with pytest.MonkeyPatch.context() as patch:
         limited(patch, process, size)
         with pytest.raises(UserError, match=rf"/\.?{file}[.\w]*: File too large: the same command goes on") as raised:
-            run("import", data, store)
+            run("import", data, store, memory="1GB")
     assert "\n" not in str(raised.value)
     assert not (store / "store.json").exists()
-    run("import", data, store)
+    run("import", data, store, memory="1GB")
     run("import", data, tmp_path / "whole")
     assert made(store) == made(tmp_path / "whole")
 
@@ -285,7 +386,7 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_ove
         with pytest.raises(UserError, match=rf"^{data}/nodes.parquet was changed while it was read: the same command"):
             run("import", data, store)
     assert not (store / "store.json").exists()
-    run("import", data, store)
+    run("import", data, store, memory="1GB")
     run("import", data, tmp_path / "whole")
     assert made(store) == made(tmp_path / "whole")
 

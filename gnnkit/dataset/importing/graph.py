@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from gnnkit.crew import ALONE, Crew
 from gnnkit.dataset.base import blame, warn_of_one_way
 from gnnkit.dataset.importing import edges as of_edges
 from gnnkit.dataset.importing.edges import Buckets, Columns
@@ -19,7 +20,14 @@ _RECORDS = "records"  # folder of the buckets, in the folder where an import wor
 
 
 def import_graph(
-    graph: GraphPieces, work: Path, room: Room, journal: Journal, teller: Teller, *, gaps: bool = True
+    graph: GraphPieces,
+    work: Path,
+    room: Room,
+    journal: Journal,
+    teller: Teller,
+    *,
+    gaps: bool = True,
+    crew: Crew = ALONE,
 ) -> Path:
     """Writes a graph in bounded memory.
 
@@ -35,31 +43,39 @@ def import_graph(
         teller: tells how far the import is.
         gaps: whether cells of features may be empty, and are 0 in the graph, whose
             `missing` lists them. Otherwise these are refused.
+        crew: processes that share the passes over edges. The bytes are the same for any
+            number of these.
     """
     target = work / "graph"
     target.mkdir(parents=True, exist_ok=True)
     with blame(f"dataset.root={graph.root}"):
         if journal["imported"] is None:
-            _import(graph, work, target, room, journal, teller, gaps)
-    if graph.symmetrize is None:
+            _import(graph, work, target, room, journal, teller, gaps, crew)
+    if graph.symmetrize is None and crew.leads:
         warn_of_one_way(Graph.trusted(target).csc)
     return target
 
 
 def _import(
-    graph: GraphPieces, work: Path, target: Path, room: Room, journal: Journal, teller: Teller, gaps: bool
+    graph: GraphPieces, work: Path, target: Path, room: Room, journal: Journal, teller: Teller, gaps: bool, crew: Crew
 ) -> None:
-    found, count = of_edges.count(graph, graph.open(room), room, journal, teller)
+    own, num_nodes = room.of(crew.size), graph.open(room)
+    found, count = of_edges.count(graph, num_nodes, own, journal, teller, crew)
     if journal["nodes"] is None:
-        journal.write(nodes=write_nodes(graph, count, target, room, teller, gaps=gaps))
-    if not (journal["sorted"] or (0, 0, False))[2]:
+        journal.write(nodes=crew.lead(lambda: write_nodes(graph, count, target, room, teller, gaps=gaps)))
+    if journal["sorted"] is None:
         if graph.in_order and not graph.symmetrize:
-            of_edges.append(graph, found, count, target, room, journal, teller)
+            crew.lead(lambda: of_edges.append(graph, found, count, target, room, teller))
         else:
-            _sort(graph, found, count, work / _RECORDS, target, room, journal, teller)
-    shutil.rmtree(work / _RECORDS, ignore_errors=True)
-    known = {**journal["nodes"], "edge_feature_names": found.names, "edge_type_names": found.relations}
-    write_meta(target, {name: known.get(name) for name in _META})
+            _sort(graph, found, count, work / _RECORDS, target, own, journal, teller, crew)
+        journal.write(sorted=True)
+
+    def finish() -> None:
+        shutil.rmtree(work / _RECORDS, ignore_errors=True)
+        known = {**journal["nodes"], "edge_feature_names": found.names, "edge_type_names": found.relations}
+        write_meta(target, {name: known.get(name) for name in _META})
+
+    crew.lead(finish)
     journal.write(imported=True)
 
 
@@ -72,10 +88,12 @@ def _sort(
     room: Room,
     journal: Journal,
     teller: Teller,
+    crew: Crew,
 ) -> None:
     buckets = Buckets.of(found, count, room)
     records.mkdir(exist_ok=True)
-    columns = Columns(records, of_edges.kinds_of(found, count, bool(graph.symmetrize)))
-    of_edges.scatter(graph, found, buckets, columns, room, journal, teller)
-    of_edges.sort(found, buckets, columns, target, room, journal, teller)
-    columns.close()
+    kinds = of_edges.kinds_of(found, count, bool(graph.symmetrize))
+    with Columns(records, kinds) as columns:
+        of_edges.scatter(graph, found, buckets, columns, room, journal, teller, crew)
+    with Columns(records, kinds) as columns:  # opened anew, to read what other hosts have written
+        of_edges.sort(found, buckets, columns, target, room, journal, teller, crew)

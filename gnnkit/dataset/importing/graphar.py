@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.checks import whole
-from gnnkit.dataset.importing.sources import ParquetSource, read_yaml
+from gnnkit.dataset.importing.sources import CsvSource, OrcSource, ParquetSource, Source, read_yaml
 from gnnkit.dataset.importing.tables import Cells, labels_of, split_of
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit.errors import UserError
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ENDS = ("_graphArSrcIndex", "_graphArDstIndex")
 _VERSION = "gar/v1"
+_FORMATS = ("parquet", "orc", "csv")  # file_type of chunks
+_TYPES = {  # of CSV, by data_type. Columns of other types are read as they look
+    "bool": pa.bool_(),
+    "int32": pa.int64(),
+    "int64": pa.int64(),
+    "float": pa.float64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+}
 _PIECE = 1 << 16  # ids that are read at once
 
 
@@ -40,7 +49,7 @@ _PIECE = 1 << 16  # ids that are read at once
 class _Columns:
     """A group of columns in chunks."""
 
-    source: ParquetSource
+    source: Source
     names: list[str]
 
 
@@ -55,7 +64,7 @@ class _Kind:
     key: str | None  # property that is the id
     groups: list[_Columns]
 
-    def group(self, name: str) -> ParquetSource | None:
+    def group(self, name: str) -> Source | None:
         """Returns the table of a property."""
         return next((group.source for group in self.groups if name in group.names), None)
 
@@ -69,7 +78,7 @@ class _Relation:
     dst: _Kind
     count: int
     directed: bool
-    ends: ParquetSource | None  # None: no edges
+    ends: Source | None  # None: no edges
     groups: list[_Columns]
     names: list[str]  # of all properties that are read
 
@@ -120,8 +129,7 @@ class GraphArPieces(GraphPieces):
             name, place = str(facts["type"]), folder / str(facts["prefix"])
             count = _number(place / "vertex_count")
             chunk = whole(f"{path.name}: chunk_size", facts["chunk_size"], 1)
-            files = [f"chunk{number}" for number in range(-(-count // chunk))]
-            groups = self._groups(path, facts, place, files, count)
+            groups = self._groups(path, facts, place, _chunks("", count, chunk))
             keys = [str(each["name"]) for each in _properties(facts) if each.get("is_primary")]
             first = sum(kind.count for kind in found.values())
             found[name] = _Kind(name, first, count, chunk, keys[0] if keys else None, groups)
@@ -135,27 +143,29 @@ class GraphArPieces(GraphPieces):
             asked = ("src_type", "edge_type", "dst_type", "prefix", "chunk_size", "src_chunk_size", "dst_chunk_size")
             facts = _facts(path, *asked)
             src, dst = (self._kind(path, str(facts[end])) for end in ("src_type", "dst_type"))
-            lists = [each for each in facts.get("adj_lists") or [] if each.get("file_type") == "parquet"]
+            lists = [each for each in facts.get("adj_lists") or [] if each.get("file_type") in _FORMATS]
             if not lists:
-                raise UserError(f"{path.name}: adj_lists names no list of file_type parquet")
+                raise UserError(f"{path.name}: adj_lists names no list of file_type {', '.join(_FORMATS)}")
             place = folder / str(facts["prefix"]) / _prefix_of(lists[0])
             aligned = str(lists[0].get("aligned_by"))
             nodes = (src if aligned == "src" else dst).count
             parts = -(-nodes // whole(f"{path.name}: chunk_size", facts[f"{aligned}_chunk_size"], 1))
             counts = [_number(place / f"edge_count{part}") for part in range(parts)]
             chunk = whole(f"{path.name}: chunk_size", facts["chunk_size"], 1)
-            files = [f"part{v}/chunk{i}" for v, count in enumerate(counts) for i in range(-(-count // chunk))]
-            total = sum(counts)
+            files: dict[str, int] = {}
+            for part, count in enumerate(counts):
+                files |= _chunks(f"part{part}/", count, chunk)
+            ends = dict.fromkeys(_ENDS, pa.int64())
             names = [name for each in _properties(facts) if (name := str(each["name"])) not in self._given.ignore]
             found.append(
                 _Relation(
                     "-".join(str(facts[name]) for name in asked[:3]),
                     src,
                     dst,
-                    total,
+                    sum(counts),
                     bool(facts.get("directed", True)),
-                    self._opened(place / "adj_list", files, total),
-                    self._groups(path, facts, place, files, total),
+                    self._opened(place / "adj_list", files, str(lists[0]["file_type"]), ends),
+                    self._groups(path, facts, place, files),
                     names,
                 )
             )
@@ -166,25 +176,38 @@ class GraphArPieces(GraphPieces):
             raise unknown(f"{path.name}: type {name}", name, list(self._kinds))
         return self._kinds[name]
 
-    def _groups(
-        self, path: Path, facts: Mapping[str, Any], place: Path, files: Sequence[str], count: int
-    ) -> list[_Columns]:
+    def _groups(self, path: Path, facts: Mapping[str, Any], place: Path, files: Mapping[str, int]) -> list[_Columns]:
         """Opens the groups of columns that a file describes."""
         found = []
         for group in facts.get("property_groups") or []:
-            names = [str(each["name"]) for each in group["properties"]]
-            if group.get("file_type") != "parquet":
-                raise UserError(f"{path.name}: {', '.join(names)} have file_type {group.get('file_type')}, not parquet")
-            source = self._opened(place / str(group.get("prefix") or "_".join(names)), files, count)
+            names, kind = [str(each["name"]) for each in group["properties"]], group.get("file_type")
+            if kind not in _FORMATS:
+                expected = " or ".join(_FORMATS)
+                raise UserError(f"{path.name}: {', '.join(names)} have file_type {kind}, expected {expected}")
+            types = {str(each["name"]): _TYPES.get(str(each.get("data_type"))) for each in group["properties"]}
+            known = {name: each for name, each in types.items() if each is not None}
+            source = self._opened(place / str(group.get("prefix") or "_".join(names)), files, kind, known)
             if source is not None:
                 found.append(_Columns(source, names))
         return found
 
-    def _opened(self, folder: Path, files: Sequence[str], count: int) -> ParquetSource | None:
-        """Opens the chunks of a table. None: there are none."""
+    def _opened(
+        self, folder: Path, files: Mapping[str, int], kind: str, types: Mapping[str, pa.DataType]
+    ) -> Source | None:
+        """Opens the chunks of a table. None: there are none.
+
+        Args:
+            folder: of the chunks.
+            files: rows of each chunk, by the path in the folder.
+            kind: the format, one of `_FORMATS`.
+            types: of the columns that are known, for CSV.
+        """
         if not files:
             return None
-        source = ParquetSource([folder / name for name in files], self.root)
+        paths, count = [folder / name for name in files], sum(files.values())
+        if kind == "csv":
+            return CsvSource(paths, self.root, types, rows=list(files.values()))
+        source = OrcSource(paths, self.root) if kind == "orc" else ParquetSource(paths, self.root)
         if source.num_rows != count:
             raise UserError(
                 f"{folder.relative_to(self.root)} has {source.num_rows} rows in its chunks, expected {count}"
@@ -297,7 +320,7 @@ class GraphArPieces(GraphPieces):
             raise unknown(f"dataset.label={given}", given, names)
         return next((kind for kind in kinds if self._kept(kind, "split")), kinds[0]), None
 
-    def _kept(self, kind: _Kind, name: str) -> ParquetSource | None:
+    def _kept(self, kind: _Kind, name: str) -> Source | None:
         """Returns the table of a property that is not to be ignored."""
         return None if {name, f"{kind.name}.{name}"} & {*self._given.ignore} else kind.group(name)
 
@@ -405,6 +428,11 @@ def _facts(path: Path, *names: str) -> dict[str, Any]:
     if not all(isinstance(each, dict) and "name" in each for each in _properties(found)):
         raise UserError(f"{path.name}: each property needs a name")
     return found
+
+
+def _chunks(start: str, count: int, chunk: int) -> dict[str, int]:
+    """Returns the rows of each chunk of a table, by the name of the file."""
+    return {f"{start}chunk{number}": min(chunk, count - number * chunk) for number in range(-(-count // chunk))}
 
 
 def _properties(facts: Mapping[str, Any]) -> list[Any]:

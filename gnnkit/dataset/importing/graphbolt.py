@@ -62,7 +62,7 @@ class GraphBoltPieces(GraphPieces):
         path = self._file(given)
         if given["format"] == "numpy":
             return ArraySource(path, self.root)
-        return CsvSource(path, self.root, {}, names=("src", "dst"))
+        return CsvSource([path], self.root, {}, names=("src", "dst"))
 
     def _file(self, given: Any, formats: Sequence[str] = ("numpy", "csv")) -> Path:
         """Returns the path of an entry. Raises `UserError` for other formats."""

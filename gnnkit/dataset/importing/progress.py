@@ -22,13 +22,15 @@ class Journal:
     A fact is written after the bytes that it speaks of.
     """
 
-    def __init__(self, folder: Path, asked: str) -> None:
+    def __init__(self, folder: Path, asked: str, *, keeps: bool = True) -> None:
         """Opens the journal of a folder.
 
         Args:
             folder: where the import works.
             asked: tells this import and its sources apart from others.
+            keeps: whether facts go to disk. Otherwise another process writes the same.
         """
+        self.folder, self._keeps = folder, keeps
         self._path = folder / _FILE
         self._asked = asked
         self._facts: dict[str, Any] = {}
@@ -41,10 +43,20 @@ class Journal:
         """Returns a fact, None for work that is not begun."""
         return self._facts.get(name)
 
+    def note(self, **facts: Any) -> None:
+        """Adds facts that the next write brings to disk."""
+        self._facts |= facts
+
     def write(self, **facts: Any) -> None:
         """Adds facts, all at once."""
         self._facts |= facts
-        write_atomically(self._path, json.dumps({"asked": self._asked, "facts": self._facts}).encode())
+        if self._keeps:
+            write_atomically(self._path, json.dumps({"asked": self._asked, "facts": self._facts}).encode())
+
+    def of(self, name: str) -> Journal:
+        """Returns the journal of a part of the import, in a folder below."""
+        (self.folder / name).mkdir(exist_ok=True)
+        return Journal(self.folder / name, self._asked)
 
     def _read(self) -> Mapping[str, Any] | None:
         try:
@@ -57,16 +69,21 @@ class Journal:
 class Teller:
     """Lines about the phase, how far it is, and the seconds that are left."""
 
-    def __init__(self, sign: Callable[[str], None] = lambda phase: None, *, quiet: bool = False) -> None:
+    def __init__(self, sign: Callable[[str], None] = lambda phase: None, *, quiet: bool = False, size: int = 1) -> None:
         """Keeps where to tell.
 
         Args:
             sign: called with the phase, often, as a sign of progress.
             quiet: whether to print nothing.
+            size: processes, each of which does about as much as this one.
         """
-        self._sign, self._quiet = sign, quiet
+        self._sign, self._quiet, self._size = sign, quiet, size
         self._terminal = bool(sys.stderr) and sys.stderr.isatty()
         self._phase, self._begun, self._told, self._from = "", 0.0, 0.0, 0
+
+    def of(self, member: int, size: int) -> Teller:
+        """Returns what one of several processes tells with. The first tells for all."""
+        return Teller(self._sign, quiet=self._quiet or member > 0, size=size)
 
     def begin(self, phase: str, done: int = 0) -> None:
         """Begins a phase, of which some is done already."""
@@ -90,7 +107,8 @@ class Teller:
             return
         self._told = now
         of = "" if total is None else f" of {total:,}"
-        pace = (done - self._from) / (now - self._begun)
+        done *= self._size
+        pace = (done - self._from * self._size) / (now - self._begun)
         left = "" if total is None or not pace else f", {max(total - done, 0) / pace:,.0f} s left"
         end = "\r" if self._terminal else "\n"
         print(f"{self._phase}: {done:,}{of} {what}{left}".ljust(79), end=end, file=sys.stderr, flush=True)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.orc
 import pyarrow.parquet
 import yaml
 
 from gnnkit.checks import Array, one_line
 from gnnkit.dataset.edges import LEFT_OUT, check_header, check_shape, check_width
+from gnnkit.dataset.pieces import WHOLE, Share
 from gnnkit.errors import UserError
 from gnnkit.graph.table import Table, is_text
 from gnnkit.storage import check_regular, npy_header
@@ -23,6 +28,7 @@ from gnnkit.storage import check_regular, npy_header
 _READ_AHEAD = 1 << 20  # bytes of a column of Parquet
 _LEAST_BLOCK = 1 << 16  # bytes of a CSV
 _CSV_ROW = 16  # bytes of a short row of a CSV
+_CSV_LINE = re.compile(r"Row #(\d+): ")  # in a message about a damaged row
 
 
 class Source(ABC):
@@ -65,7 +71,11 @@ class Source(ABC):
 
     @abstractmethod
     def pieces(
-        self, rows: int, columns: Sequence[str] | None = None, types: Mapping[str, pa.DataType] | None = None
+        self,
+        rows: int,
+        columns: Sequence[str] | None = None,
+        types: Mapping[str, pa.DataType] | None = None,
+        share: Share = WHOLE,
     ) -> Iterator[Table]:
         """Yields all rows in order, in tables of at most `rows` rows, or a few more.
 
@@ -75,6 +85,8 @@ class Source(ABC):
             rows: Rows of a piece.
             columns: The columns that are read. Default: all.
             types: Types of columns of a CSV.
+            share: The rows that are read. Shares 0, 1, ... together are all rows in
+                order.
         """
 
 
@@ -106,13 +118,18 @@ class ArraySource(Source):
         }
 
     def pieces(
-        self, rows: int, columns: Sequence[str] | None = None, types: Mapping[str, pa.DataType] | None = None
+        self,
+        rows: int,
+        columns: Sequence[str] | None = None,
+        types: Mapping[str, pa.DataType] | None = None,
+        share: Share = WHOLE,
     ) -> Iterator[Table]:
         del types
         names, (path,) = columns or self.names, self.files
+        own = share.range(self.num_rows)
         with path.open("rb") as file:
-            for first in range(0, self.num_rows, rows):
-                count = min(rows, self.num_rows - first)
+            for first in own[::rows]:
+                count = min(rows, own.stop - first)
                 found = self._read(file, first, count)
                 yield Table(self._names[path], pa.table({name: found[name] for name in names}), first, LEFT_OUT)
 
@@ -139,49 +156,58 @@ class ArraySource(Source):
         return found
 
 
-class ParquetSource(Source):
-    """A table of Parquet in one file, or in parts as other programs write it."""
+class PartSource(Source):
+    """A table whose files know their types: one file, or parts of other programs."""
 
     def __init__(self, files: Sequence[Path], root: Path) -> None:
         super().__init__(files, root)
-        self._schemas = {path: self._opened(path).schema_arrow for path in files}
+        found = {path: self._look(path) for path in files}
+        self._schemas = {path: schema for path, (schema, _) in found.items()}
+        self._counts = {path: count for path, (_, count) in found.items()}
         self._check_parts()
+
+    @abstractmethod
+    def _look(self, path: Path) -> tuple[pa.Schema, int]:
+        """Reads the columns of a file, and the number of rows."""
+
+    @abstractmethod
+    def _read(self, path: Path, rows: int, names: Sequence[str], wanted: range) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yields batches of at most `rows` rows of a file, with the first row's number.
+
+        May leave out batches without rows of `wanted`.
+        """
+
+    def pieces(
+        self,
+        rows: int,
+        columns: Sequence[str] | None = None,
+        types: Mapping[str, pa.DataType] | None = None,
+        share: Share = WHOLE,
+    ) -> Iterator[Table]:
+        del types
+        own, begin = share.range(self.num_rows), 0
+        for path, count in self._counts.items():
+            wanted = range(max(own.start - begin, 0), min(own.stop - begin, count))
+            begin += count
+            if not wanted:
+                continue
+            for first, batch in self._read(path, rows, list(columns or self.names), wanted):
+                low, high = max(wanted.start - first, 0), min(wanted.stop - first, batch.num_rows)
+                if low < high:
+                    piece = pa.Table.from_batches([batch.slice(low, high - low)])
+                    yield Table(self._names[path], piece, first + low, LEFT_OUT)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self._counts.values())
 
     @property
     def names(self) -> list[str]:
         return list(self._schemas[self.files[0]].names)
 
-    @property
-    def num_rows(self) -> int:
-        return sum(self._opened(path).metadata.num_rows for path in self.files)
-
     def types(self) -> dict[str, pa.DataType]:
         schema = self._schemas[self.files[0]]
         return dict(zip(schema.names, schema.types, strict=True))
-
-    def pieces(
-        self, rows: int, columns: Sequence[str] | None = None, types: Mapping[str, pa.DataType] | None = None
-    ) -> Iterator[Table]:
-        del types
-        names = list(columns or self.names)
-        for path in self.files:
-            first, opened = 0, self._opened(path)
-            for group in range(opened.num_row_groups):
-                try:
-                    for batch in opened.iter_batches(rows, [group], names):
-                        yield Table(self._names[path], pa.Table.from_batches([batch]), first, LEFT_OUT)
-                        first += batch.num_rows
-                except (pa.ArrowException, OSError) as error:
-                    raise UserError(f"{self._names[path]}, row group {group}: {one_line(error)}") from error
-
-    def _opened(self, path: Path) -> pyarrow.parquet.ParquetFile:
-        check_regular(path)
-        try:
-            opened = pyarrow.parquet.ParquetFile(path, buffer_size=_READ_AHEAD, pre_buffer=False)
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
-        check_width(self._names[path], opened.metadata.num_columns)
-        return opened
 
     def _check_parts(self) -> None:
         """Raises `UserError` for parts with other columns, or other kinds of these."""
@@ -203,87 +229,260 @@ class ParquetSource(Source):
                     )
 
 
+class ParquetSource(PartSource):
+    """A table of Parquet, read by row groups."""
+
+    def _look(self, path: Path) -> tuple[pa.Schema, int]:
+        opened = self._opened(path)
+        return opened.schema_arrow, opened.metadata.num_rows
+
+    def _read(self, path: Path, rows: int, names: Sequence[str], wanted: range) -> Iterator[tuple[int, pa.RecordBatch]]:
+        first, opened = 0, self._opened(path)
+        for group in range(opened.num_row_groups):
+            count = opened.metadata.row_group(group).num_rows
+            if wanted.start < first + count and first < wanted.stop:
+                at = first
+                try:
+                    for batch in opened.iter_batches(rows, [group], names):
+                        yield at, batch
+                        at += batch.num_rows
+                except (pa.ArrowException, OSError) as error:
+                    raise UserError(f"{self._names[path]}, row group {group}: {one_line(error)}") from error
+            first += count
+
+    def _opened(self, path: Path) -> pyarrow.parquet.ParquetFile:
+        check_regular(path)
+        try:
+            opened = pyarrow.parquet.ParquetFile(path, buffer_size=_READ_AHEAD, pre_buffer=False)
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
+        check_width(self._names[path], opened.metadata.num_columns)
+        return opened
+
+
+class OrcSource(PartSource):
+    """A table of ORC, read by stripes, of which each must fit memory."""
+
+    def _look(self, path: Path) -> tuple[pa.Schema, int]:
+        opened = self._opened(path)
+        return opened.schema, opened.nrows
+
+    def _read(self, path: Path, rows: int, names: Sequence[str], wanted: range) -> Iterator[tuple[int, pa.RecordBatch]]:
+        first, opened = 0, self._opened(path)
+        for stripe in range(opened.nstripes):
+            try:
+                read = opened.read_stripe(stripe, names).select(names)
+                read.validate(full=True)  # damaged bytes that are not compressed are told by nothing else
+            except (pa.ArrowException, OSError) as error:
+                raise UserError(f"{self._names[path]}, stripe {stripe}: {one_line(error)}") from error
+            for start in range(0, read.num_rows, rows):
+                yield first + start, read.slice(start, rows)
+            first += read.num_rows
+
+    def _opened(self, path: Path) -> pyarrow.orc.ORCFile:
+        check_regular(path)
+        try:
+            opened = pyarrow.orc.ORCFile(path)
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
+        check_width(self._names[path], len(opened.schema.names))
+        return opened
+
+
 class CsvSource(Source):
-    """A CSV, read as a stream."""
+    """A table of CSV, read as a stream."""
 
     def __init__(
-        self, path: Path, root: Path, given: Mapping[str, pa.DataType], names: Sequence[str] | bool = True
+        self,
+        files: Sequence[Path],
+        root: Path,
+        given: Mapping[str, pa.DataType],
+        names: Sequence[str] | bool = True,
+        rows: Sequence[int] | None = None,
     ) -> None:
-        """Reads the line of names, and the first rows.
+        """Reads the lines of names, and the first rows.
 
         Args:
-            path: The file.
-            root: Messages name the file as seen from here.
+            files: The files, of which all have the same columns.
+            root: Messages name files as seen from here.
             given: Types of some columns. The types of others are found out.
             names: Names of the columns, or whether the first line has these. False:
                 names are f0, f1, ...
+            rows: Rows of each file, which reading checks. None: any.
         """
-        super().__init__([path], root)
-        check_regular(path)
+        super().__init__(files, root)
         self._options = (
             {} if names is True else {"column_names": list(names)} if names else {"autogenerate_column_names": True}
         )
-        if names is True:
-            check_header(path)
-        self._given = dict(given)
+        self._given, self._rows, self._named = dict(given), rows, names is True
+        self._header: list[str] = []
         self._found: dict[str, pa.DataType] | None = None
-        schema = self._stream(_LEAST_BLOCK, {}).schema
-        self._header = schema.names
-        self._first_types: list[pa.DataType] = schema.types
+        schemas = [self._schema(path) for path in files]
+        self._header, self._first_types = schemas[0].names, schemas[0].types
+        for path, schema in zip(files, schemas, strict=True):
+            if schema.names != self._header:
+                raise UserError(
+                    f"{self._names[path]} has the columns {', '.join(schema.names)}, and {self._names[files[0]]} has "
+                    f"{', '.join(self._header)}: all parts need the same, in one order"
+                )
+
+    def _schema(self, path: Path) -> pa.Schema:
+        check_regular(path)
+        if self._named:
+            check_header(path)
+        return self._stream(Window(path), _LEAST_BLOCK, {}).schema
 
     @property
     def names(self) -> list[str]:
         return list(self._header)
 
     @property
+    def num_rows(self) -> int | None:
+        return None if self._rows is None else sum(self._rows)
+
+    @property
     def first_types(self) -> list[pa.DataType]:
-        return self._first_types
+        return list(self._first_types)
 
     def types(self) -> dict[str, pa.DataType]:
         """Finds one type for all values of each column."""
         if self._found is None:
             found = {name: self._given.get(name, pa.null()) for name in self.names}
-            for batch in self._batches(None, dict.fromkeys(self.names, pa.string())):
-                for name in self.names:
-                    if name not in self._given:
-                        found[name] = _joined(found[name], _inferred(batch.column(name)))
+            asked = [name for name in self.names if name not in self._given]
+            for path in self.files if asked else ():
+                for batch in self._batches(Window(path), None, dict.fromkeys(self.names, pa.string())):
+                    found |= {name: _joined(found[name], _inferred(batch.column(name))) for name in asked}
             self._found = found
         return self._found
 
     def pieces(
-        self, rows: int, columns: Sequence[str] | None = None, types: Mapping[str, pa.DataType] | None = None
+        self,
+        rows: int,
+        columns: Sequence[str] | None = None,
+        types: Mapping[str, pa.DataType] | None = None,
+        share: Share = WHOLE,
     ) -> Iterator[Table]:
-        (path,), first = self.files, 0
-        for batch in self._batches(rows, {**self._given, **(types or {})}):
-            table = pa.Table.from_batches([batch])
-            yield Table(self._names[path], table if columns is None else table.select(list(columns)), first, LEFT_OUT)
-            first += batch.num_rows
+        sizes = [path.stat().st_size for path in self.files]
+        own, begin = share.range(sum(sizes)), 0
+        for number, (path, size) in enumerate(zip(self.files, sizes, strict=True)):
+            window = Window.of(path, range(max(own.start - begin, 0), min(own.stop - begin, size)), size)
+            begin += size
+            first = 0 if window.start == 0 else window.lines_before() - (1 if self._named else 0)
+            for batch in self._batches(window, rows, {**self._given, **(types or {})}):
+                table = pa.Table.from_batches([batch])
+                some = table if columns is None else table.select(list(columns))
+                yield Table(self._names[path], some, first, LEFT_OUT)
+                first += batch.num_rows
+            if self._rows is not None and window.is_whole and first != self._rows[number]:
+                raise UserError(f"{self._names[path]} has {first} rows, expected {self._rows[number]}")
 
-    def _batches(self, rows: int | None, types: Mapping[str, pa.DataType]) -> Iterator[Any]:
+    def _batches(self, window: Window, rows: int | None, types: Mapping[str, pa.DataType]) -> Iterator[Any]:
+        if not window.is_whole and window.start == window.stop:
+            return
         block = _READ_AHEAD if rows is None else min(max(rows * _CSV_ROW, _LEAST_BLOCK), 16 * _READ_AHEAD)
-        (path,), read = self.files, 0
-        stream = self._stream(block, types)
+        stream = self._stream(window, block, types)
         while True:
             try:
                 batch = stream.read_next_batch()
             except StopIteration:
                 return
             except (pa.ArrowException, OSError) as error:
-                raise UserError(f"{self._names[path]}, after row {read}: {one_line(error)}") from error
+                raise self._damaged(window.path, block, types, error) from error
             for start in range(0, batch.num_rows, rows or max(batch.num_rows, 1)):
                 yield batch.slice(start, rows)
-            read += batch.num_rows
 
-    def _stream(self, block: int, types: Mapping[str, pa.DataType]) -> Any:
-        (path,) = self.files
+    def _stream(self, window: Window, block: int, types: Mapping[str, pa.DataType]) -> Any:
         try:
-            return pyarrow.csv.open_csv(
-                path,
-                pyarrow.csv.ReadOptions(block_size=block, **self._options),
-                convert_options=pyarrow.csv.ConvertOptions(column_types=dict(types)),
-            )
+            return self._opened(window, block, types, threads=True)
         except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
+            raise self._damaged(window.path, block, types, error) from error
+
+    def _damaged(self, path: Path, block: int, types: Mapping[str, pa.DataType], error: Exception) -> UserError:
+        """Reads a damaged file once more, and returns the error with the line.
+
+        Several threads do not know lines, and one thread is slower.
+        """
+        try:
+            for _ in self._opened(Window(path), block, types, threads=False):
+                pass
+        except (pa.ArrowException, OSError) as slow:
+            error = slow
+        told = one_line(error)
+        line = _CSV_LINE.search(told)
+        place = "" if line is None else f", line {line[1]}"
+        return UserError(f"{self._names[path]}{place}: {_CSV_LINE.sub('', told)}")
+
+    def _opened(self, window: Window, block: int, types: Mapping[str, pa.DataType], *, threads: bool) -> Any:
+        names = self._options if window.start == 0 else {"column_names": self._header}
+        return pyarrow.csv.open_csv(
+            window.path if window.is_whole else pa.PythonFile(window.open(), "r"),
+            pyarrow.csv.ReadOptions(use_threads=threads, block_size=block, **names),
+            convert_options=pyarrow.csv.ConvertOptions(column_types=dict(types)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Whole lines of a file."""
+
+    path: Path
+    start: int = 0
+    stop: int | None = None  # None: the end of the file
+
+    @classmethod
+    def of(cls, path: Path, bytes_: range, size: int) -> Window:
+        """Returns the lines that begin within some bytes of a file of `size` bytes."""
+        if (bytes_.start, bytes_.stop) == (0, size):
+            return cls(path)
+        with path.open("rb") as file:
+            start, stop = (_line_from(file, at, size) for at in (bytes_.start, max(bytes_.stop, bytes_.start)))
+        return cls(path, start, stop)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.stop is None
+
+    def lines_before(self) -> int:
+        """Counts the lines of the file before the window."""
+        found, rest = 0, self.start
+        with self.path.open("rb") as file:
+            while rest and (block := file.read(min(rest, _READ_AHEAD))):
+                found, rest = found + block.count(b"\n"), rest - len(block)
+        return found
+
+    def open(self) -> io.RawIOBase:
+        """Opens a file of the window's bytes alone."""
+        assert self.stop is not None
+        return _Bytes(self.path, self.start, self.stop)
+
+
+class _Bytes(io.RawIOBase):
+    """Some bytes of a file as a file."""
+
+    def __init__(self, path: Path, start: int, stop: int) -> None:
+        self._file, self._left = path.open("rb", buffering=0), stop - start
+        self._file.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read = self._file.readinto(memoryview(buffer)[: self._left])
+        self._left -= read
+        return read
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _line_from(file: BinaryIO, at: int, size: int) -> int:
+    """Returns where the first line begins at or behind a place."""
+    if at <= 0 or at >= size:
+        return max(min(at, size), 0)
+    file.seek(at - 1)
+    file.readline()
+    return file.tell()
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -331,7 +530,7 @@ class NumberSource:
     """A CSV of numbers without a line of names, also compressed, read in pieces."""
 
     def __init__(self, path: Path, root: Path) -> None:
-        self._source = CsvSource(path, root, {}, names=False)
+        self._source = CsvSource([path], root, {}, names=False)
         self.width = len(self._source.names)
 
     @cached_property

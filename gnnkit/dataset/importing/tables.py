@@ -14,7 +14,17 @@ import pyarrow.compute as pc
 from gnnkit.checks import Array
 from gnnkit.dataset.edges import ARRAYS, LEFT_OUT, ONE, EdgeFolder, check_relations, parts_of
 from gnnkit.dataset.importing.sources import ArraySource, CsvSource, ParquetSource, Source
-from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, mapped_rows
+from gnnkit.dataset.pieces import (
+    WHOLE,
+    EdgePiece,
+    GraphPieces,
+    NodeFields,
+    Room,
+    Share,
+    Stretch,
+    list_positions,
+    mapped_rows,
+)
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.fields import edge_types_of
@@ -84,7 +94,7 @@ class Cells:
 class TablePieces(GraphPieces):
     """The tables and arrays of a data set `edges`."""
 
-    has_gaps = True
+    has_gaps = is_divided = True
 
     def __init__(self, folder: EdgeFolder) -> None:
         super().__init__(folder.root)
@@ -143,6 +153,7 @@ class TablePieces(GraphPieces):
         self._count = len(ids)
         if is_text(ids.type) or not np.array_equal(ids.to_numpy(), np.arange(len(ids))):
             self._ids, self._node_ids = IdTable(ids, room.threads), ids
+            self.finds_ids = True
         return self._count
 
     def _read_ids(self, source: Source, room: Room) -> pa.Array | int:
@@ -176,20 +187,31 @@ class TablePieces(GraphPieces):
         return len(read_npy(path)) if path.exists() and read_npy(path).ndim else None
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
-        ends, first = self._folder.ends, 0
-        others = [name for name in self._first.kept if name not in (*ends, "weight", "type")]
-        for relation, (name, source) in enumerate(self._edges.items()):
-            tables = source.pieces(rows, None, self._types_of(source, others))
-            for table in itertools.chain([next(tables, None) or source.empty()], tables):
-                src, dst = self._ends(table)
-                features, weight = table.rows(others), self._weight(table)
-                self._edge_names = self._edge_names or table.column_names(others)
-                if name == ONE:
-                    types, _ = table.types("type", self._relations) if "type" in source.kept else (None, None)
-                else:
-                    types = np.full(len(src), relation)
-                yield EdgePiece(table.name, src, dst, weight, features, list_positions(first, len(src)), types)
-                first += len(src)
+        first = 0
+        for table in range(len(self._edges)):
+            for piece in self.edges_of(Stretch(table, WHOLE), rows, first):
+                yield piece
+                first += len(piece.src)
+
+    def stretches(self, count: int) -> Sequence[Stretch]:
+        _ = self._relations  # read once, and not by each process
+        return [Stretch(table, Share(number, count)) for table in range(len(self._edges)) for number in range(count)]
+
+    def edges_of(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
+        name, source = list(self._edges.items())[stretch.table]
+        others = [name for name in self._first.kept if name not in (*self._folder.ends, "weight", "type")]
+        tables = source.pieces(rows, None, self._types_of(source, others), stretch.share)
+        head = next(tables, None) or (None if stretch.share.number else source.empty())
+        for table in itertools.chain([] if head is None else [head], tables):
+            src, dst = self._ends(table)
+            features, weight = table.rows(others), self._weight(table)
+            self._edge_names = self._edge_names or table.column_names(others)
+            if name == ONE:
+                types, _ = table.types("type", self._relations) if "type" in source.kept else (None, None)
+            else:
+                types = np.full(len(src), stretch.table)
+            yield EdgePiece(table.name, src, dst, weight, features, list_positions(first, len(src)), types)
+            first += len(src)
 
     def _types_of(self, source: Source, others: Sequence[str]) -> dict[str, pa.DataType]:
         """Returns the types of the columns of edges, of which a CSV says nothing."""
@@ -363,7 +385,7 @@ def _opened(path: Path, root: Path, given: dict[str, pa.DataType]) -> Source:
         raise UserError(f"{path.name} is a folder without parts such as part-0.parquet")
     if path.suffix == ".npy":
         return ArraySource(path, root)
-    return ParquetSource([path], root) if path.suffix == ".parquet" else CsvSource(path, root, given)
+    return ParquetSource([path], root) if path.suffix == ".parquet" else CsvSource([path], root, given)
 
 
 def _goes_on(column: pa.Array, first: int) -> bool:

@@ -17,7 +17,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.partition import cut_all
-from gnnkit.partition.neighbours import crossings, neighbours
+from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.shard import Shard
 from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
@@ -46,7 +46,7 @@ def train(plan: Plan) -> Trained:
     graph = replace(plan.graph, features=SparseFeatures.of(plan.graph.features)) if plan.sparse else plan.graph
     if plan.embedding is not None:
         graph = replace(graph, features=np.empty((graph.num_nodes, 0)))
-    shards, peers = list(cut_all(graph, plan.partition)), neighbours(crossings(graph, plan.partition))
+    shards, peers = list(cut_all(graph, plan.partition)), Crossing.of(graph, plan.partition).neighbours
 
     def on_rank(world: Communicator) -> _Part | None:
         with world.mailbox() as mailbox:

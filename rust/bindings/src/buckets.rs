@@ -11,7 +11,7 @@ use crate::user_error;
 /// The largest shift of an id.
 const MAX_SHIFT: usize = i64::BITS as usize - 1;
 
-type Order<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i64>>);
+type Order<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>);
 
 /// How many ids fall in each bin of `1 << shift` ids.
 #[pyfunction]

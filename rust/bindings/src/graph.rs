@@ -2,6 +2,7 @@
 
 use std::thread::available_parallelism;
 
+use gnnkit_core::crossing::{Crossing, crossing};
 use gnnkit_core::csc::Id;
 use gnnkit_core::edges::{self, Sorted, Tag};
 use gnnkit_core::{Csc, Error};
@@ -30,6 +31,16 @@ pub(crate) type PySorted<'py> = (
     Bound<'py, PyUntypedArray>,
     Bound<'py, PyArray1<i64>>,
 );
+
+/// indptr, indices and tags, each of int32 or int64.
+type PyTagged<'py> = (
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyUntypedArray>,
+    Bound<'py, PyUntypedArray>,
+);
+
+/// The number of edges between owners, nodes at these, and pairs of owners row by row.
+type PyCrossing<'py> = (usize, Bound<'py, PyArray1<bool>>, Bound<'py, PyArray1<bool>>);
 
 /// In-degrees and out-degrees.
 type PyDegrees<'py> = (Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
@@ -170,9 +181,72 @@ fn csc_degrees<'py>(
     Ok((in_degree.into_pyarray(py), out_degree.into_pyarray(py)))
 }
 
+/// The CSC of the edges `src[i] -> dst[i]`, and `tags[i]` of each edge. Equal edges stay
+/// in their order.
+#[pyfunction]
+#[pyo3(signature = (src, dst, tags, num_nodes, num_sources, threads=None))]
+fn csc_with_tags<'py>(
+    py: Python<'py>,
+    src: Arg<'_, 'py>,
+    dst: Arg<'_, 'py>,
+    tags: Arg<'_, 'py>,
+    num_nodes: Arg<'_, 'py>,
+    num_sources: Arg<'_, 'py>,
+    threads: Option<Arg<'_, 'py>>,
+) -> PyResult<PyTagged<'py>> {
+    let (src, tags) = (Ids::new("src", src)?, Ids::new("tags", tags)?);
+    let dst = Slice::<i32>::new("dst", dst)?;
+    let (num_nodes, num_sources) = (count("num_nodes", num_nodes)?, count("num_sources", num_sources)?);
+    let (dst, threads) = (dst.as_slice(), all_cores(threads)?);
+    with_ids!(src, src => with_ids!(tags, tags => {
+        tagged(py, py.detach(|| edges::from_tagged(src, dst, tags, num_nodes, num_sources, threads)))
+    }))
+}
+
+fn tagged<I: Id + Element, A: Tag + Element>(
+    py: Python<'_>,
+    sorted: Result<Sorted<I, A>, Error>,
+) -> PyResult<PyTagged<'_>> {
+    let Sorted { indptr, indices, tags } = sorted.map_err(user_error)?;
+    let (indices, tags) = (indices.into_pyarray(py), tags.into_pyarray(py));
+    Ok((
+        indptr.into_pyarray(py),
+        indices.as_untyped().clone(),
+        tags.as_untyped().clone(),
+    ))
+}
+
+/// How many edges have ends of two owners, which nodes have one, and which pairs of
+/// owners.
+#[pyfunction]
+#[pyo3(signature = (indptr, indices, owner, num_ranks, threads=None))]
+fn csc_crossing<'py>(
+    py: Python<'py>,
+    indptr: Arg<'_, 'py>,
+    indices: Arg<'_, 'py>,
+    owner: Arg<'_, 'py>,
+    num_ranks: Arg<'_, 'py>,
+    threads: Option<Arg<'_, 'py>>,
+) -> PyResult<PyCrossing<'py>> {
+    let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
+    let (owner, num_ranks) = (Slice::<i32>::new("owner", owner)?, count("num_ranks", num_ranks)?);
+    let (indptr, owner, threads) = (indptr.as_slice(), owner.as_slice(), all_cores(threads)?);
+    let found = with_ids!(indices, indices => py.detach(|| {
+        crossing(Csc::new(indptr, indices, owner.len())?, owner, num_ranks, threads)
+    }));
+    let Crossing {
+        count,
+        boundary,
+        linked,
+    } = found.map_err(user_error)?;
+    Ok((count, boundary.into_pyarray(py), linked.into_pyarray(py)))
+}
+
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(check_csc, m)?)?;
     m.add_function(wrap_pyfunction!(csc_from_edges, m)?)?;
+    m.add_function(wrap_pyfunction!(csc_with_tags, m)?)?;
+    m.add_function(wrap_pyfunction!(csc_crossing, m)?)?;
     m.add_function(wrap_pyfunction!(csc_transpose, m)?)?;
     m.add_function(wrap_pyfunction!(csc_symmetrize, m)?)?;
     m.add_function(wrap_pyfunction!(csc_degrees, m)?)

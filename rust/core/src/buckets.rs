@@ -51,11 +51,7 @@ pub fn bucket_order<I: Id>(
     buckets: &[i32],
     num_buckets: usize,
     threads: usize,
-) -> Result<(Vec<i32>, Vec<i64>), Error> {
-    if i32::try_from(ids.len()).is_err() {
-        let (name, actual, limit) = ("ids", ids.len(), i32::MAX as usize);
-        return Err(Error::TooMany { name, actual, limit });
-    }
+) -> Result<(Vec<i64>, Vec<i64>), Error> {
     check_bins(ids, shift, buckets.len())?;
     check_ids("buckets", buckets, num_buckets, "buckets")?;
     let parts = parts(ids.len(), threads);
@@ -68,7 +64,7 @@ pub fn bucket_order<I: Id>(
     for_each(work.len(), work, |(part, counts)| {
         ids[part].iter().for_each(|id| counts[bucket(id)] += 1);
     });
-    let mut order = filled(0i32, Some(ids.len()), "ids", ids.len())?;
+    let mut order = filled(0i64, Some(ids.len()), "ids", ids.len())?;
     let mut rest = &mut order[..];
     let mut stretches: Vec<Vec<_>> = parts.iter().map(|_| Vec::new()).collect();
     for bucket in 0..num_buckets {
@@ -81,7 +77,7 @@ pub fn bucket_order<I: Id>(
     let work: Vec<_> = parts.into_iter().zip(stretches).collect();
     for_each(work.len(), work, |(part, mut stretches)| {
         for position in part {
-            *stretches[bucket(&ids[position])].next().expect("counted above") = position as i32;
+            *stretches[bucket(&ids[position])].next().expect("counted above") = position as i64;
         }
     });
     let sizes = (0..num_buckets).map(|bucket| counts.iter().map(|part| part[bucket] as i64).sum());
@@ -261,7 +257,7 @@ mod tests {
         let mut stream = Stream::new(7);
         let ids: Vec<i64> = (0..100_000).map(|_| stream.below(1000) as i64).collect();
         let buckets: Vec<i32> = (0..125).map(|bin| bin / 20).collect();
-        let mut expected: Vec<i32> = (0..ids.len() as i32).collect();
+        let mut expected: Vec<i64> = (0..ids.len() as i64).collect();
         expected.sort_by_key(|&position| ids[position as usize] / 160);
         for threads in [1, 2, 8] {
             let (order, sizes) = bucket_order(&ids, 3, &buckets, 7, threads).unwrap();

@@ -13,10 +13,16 @@ pub trait Id: Kept + Sync + Ord + std::fmt::Debug + 'static {
     fn from_index(index: usize) -> Self;
     /// The largest index that fits.
     const MAX: usize;
+    /// An id and a place, ordered by both. One number is compared faster than two.
+    type Key: Copy + Ord + Default + Send;
+    /// The key of the id at `place`, which fits the width of the id.
+    fn key(self, place: usize) -> Self::Key;
+    /// The id and the place of a key.
+    fn of_key(key: Self::Key) -> (Self, usize);
 }
 
 macro_rules! id {
-    ($t:ty) => {
+    ($t:ty, $half:ty, $key:ty) => {
         impl Id for $t {
             #[inline(always)]
             fn index(self) -> usize {
@@ -31,11 +37,20 @@ macro_rules! id {
                 index as $t
             }
             const MAX: usize = <$t>::MAX as usize;
+            type Key = $key;
+            #[inline(always)]
+            fn key(self, place: usize) -> $key {
+                <$key>::from(self as $half) << <$half>::BITS | place as $key
+            }
+            #[inline(always)]
+            fn of_key(key: $key) -> (Self, usize) {
+                ((key >> <$half>::BITS) as $t, key as $half as usize)
+            }
         }
     };
 }
-id!(i32);
-id!(i64);
+id!(i32, u32, u64);
+id!(i64, u64, u128);
 
 /// In-edges by destination: node v reads from `indices[indptr[v]..indptr[v + 1]]`.
 #[derive(Debug, Clone, Copy)]

@@ -19,9 +19,15 @@ const MIN_WORK: usize = 1 << 14;
 
 /// A value that travels with an edge through the sort: the position of the edge, or
 /// `()`, which takes no memory.
-pub trait Tag: Copy + Default + Ord + Send + Sync {
+pub trait Tag: Copy + Default + Send + Sync {
     /// The tag of the edge at `position`.
     fn at(position: usize) -> Self;
+}
+
+impl Tag for i32 {
+    fn at(position: usize) -> Self {
+        position as i32
+    }
 }
 
 impl Tag for i64 {
@@ -45,8 +51,8 @@ pub trait Edges<A>: Sync {
     fn each(&self, units: Range<usize>, visit: impl FnMut(usize, usize, A));
 }
 
-/// A CSC with the tag of each edge. The in-edges of a destination are ordered by
-/// (source, tag).
+/// A CSC with the tag of each edge. The in-edges of a destination are ordered by source,
+/// and equal ones as they were visited.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sorted<I, A> {
     /// Where the in-edges of each destination start and end.
@@ -57,7 +63,7 @@ pub struct Sorted<I, A> {
     pub tags: Vec<A>,
 }
 
-type Record<I, A> = (I, I, A); // destination, source, tag: in the order of the sort
+type Record<I, A> = (I, I, A); // destination, source, tag
 
 /// Sorts edges between nodes that the caller has checked: sources fit `I`, destinations
 /// are `0..num_nodes`.
@@ -67,16 +73,16 @@ pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usi
     let parts = split(units, threads.clamp(1, units / MIN_WORK + 1));
     let shift = bucket_shift(num_nodes, units);
     let counts = count(edges, &parts, num_nodes.div_ceil(1 << shift), shift);
-    let mut records = scatter::<I, A>(edges, parts, &counts, shift)?;
+    let records = scatter::<I, A>(edges, parts, &counts, shift)?;
     let num_edges = records.len();
     let mut indices = filled(I::from_index(0), Some(num_edges), "num_edges", num_edges)?;
     let mut tags = filled(A::default(), Some(num_edges), "num_edges", num_edges)?;
 
     let mut work = Vec::new();
-    let (mut start, mut slices) = (0, (&mut records[..], &mut indices[..], &mut tags[..]));
+    let (mut start, mut slices) = (0, (&records[..], &mut indices[..], &mut tags[..]));
     for (bucket, indptr) in indptr[1..].chunks_mut(1 << shift).enumerate() {
         let size = counts.iter().map(|part| part[bucket]).sum();
-        let (records, more_records) = slices.0.split_at_mut(size);
+        let (records, more_records) = slices.0.split_at(size);
         let (indices, more_indices) = slices.1.split_at_mut(size);
         let (tags, more_tags) = slices.2.split_at_mut(size);
         slices = (more_records, more_indices, more_tags);
@@ -97,36 +103,31 @@ pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usi
 fn sort_bucket<I: Id, A: Tag>(
     first: usize,
     indptr: &mut [i64],
-    records: &mut [Record<I, A>],
+    records: &[Record<I, A>],
     indices: &mut [I],
     tags: &mut [A],
 ) {
-    for (destination, ..) in records.iter() {
+    for (destination, ..) in records {
         indptr[destination.index() - first] += 1;
     }
     let mut begin = 0;
     for entry in indptr.iter_mut() {
         (*entry, begin) = (begin, begin + *entry);
     }
-    for &(destination, source, tag) in records.iter() {
+    let mut keys = vec![I::Key::default(); records.len()];
+    for (number, &(destination, source, _)) in records.iter().enumerate() {
         let place = &mut indptr[destination.index() - first]; // its begin, and at last its end
-        (indices[*place as usize], tags[*place as usize]) = (source, tag);
+        keys[*place as usize] = source.key(number);
         *place += 1;
     }
     let mut begin = 0;
     for &end in indptr.iter() {
-        let row = begin..end as usize;
-        begin = row.end;
-        if row.len() > 1 {
-            let edges = &mut records[row.clone()]; // no longer read, so room to sort in
-            for (edge, place) in edges.iter_mut().zip(row.clone()) {
-                *edge = (I::from_index(0), indices[place], tags[place]);
-            }
-            edges.sort_unstable_by_key(|&(_, source, tag)| (source, tag));
-            for (edge, place) in edges.iter().zip(row) {
-                (indices[place], tags[place]) = (edge.1, edge.2);
-            }
-        }
+        keys[begin..end as usize].sort_unstable(); // no two are equal
+        begin = end as usize;
+    }
+    for ((index, tag), key) in indices.iter_mut().zip(tags).zip(keys) {
+        let (source, number) = I::of_key(key);
+        (*index, *tag) = (source, records[number].2);
     }
 }
 
@@ -194,6 +195,29 @@ impl<S: Id, D: Id, A: Tag> Edges<A> for List<'_, S, D> {
     fn each(&self, units: Range<usize>, mut visit: impl FnMut(usize, usize, A)) {
         for position in units {
             visit(self.src[position].index(), self.dst[position].index(), A::at(position));
+        }
+    }
+}
+
+/// An edge list with a tag of the caller's for each edge.
+struct Tagged<'a, S, D, A> {
+    src: &'a [S],
+    dst: &'a [D],
+    tags: &'a [A],
+}
+
+impl<S: Id, D: Id, A: Tag> Edges<A> for Tagged<'_, S, D, A> {
+    fn num_units(&self) -> usize {
+        self.src.len()
+    }
+
+    fn each(&self, units: Range<usize>, mut visit: impl FnMut(usize, usize, A)) {
+        for position in units {
+            visit(
+                self.src[position].index(),
+                self.dst[position].index(),
+                self.tags[position],
+            );
         }
     }
 }
@@ -266,17 +290,36 @@ pub fn from_edges<O: Id, A: Tag>(
     num_sources: usize,
     threads: usize,
 ) -> Result<Sorted<O, A>, Error> {
+    check_list(src, dst, num_nodes, num_sources)?;
+    sort(&List { src, dst }, num_nodes, threads)
+}
+
+/// As [`from_edges`], with the tags of the caller. Equal edges stay in the order of the
+/// list.
+pub fn from_tagged<I: Id, A: Tag>(
+    src: &[I],
+    dst: &[impl Id],
+    tags: &[A],
+    num_nodes: usize,
+    num_sources: usize,
+    threads: usize,
+) -> Result<Sorted<I, A>, Error> {
+    check_list(src, dst, num_nodes, num_sources)?;
+    check_length("tags", tags.len(), src.len())?;
+    sort(&Tagged { src, dst, tags }, num_nodes, threads)
+}
+
+fn check_list(src: &[impl Id], dst: &[impl Id], num_nodes: usize, num_sources: usize) -> Result<(), Error> {
     check_ids("src", src, num_sources, "nodes")?;
     check_ids("dst", dst, num_nodes, "nodes")?;
-    if src.len() != dst.len() {
-        let (actual, expected) = (dst.len(), src.len());
-        return Err(Error::Length {
-            name: "dst",
-            actual,
-            expected,
-        });
+    check_length("dst", dst.len(), src.len())
+}
+
+fn check_length(name: &'static str, actual: usize, expected: usize) -> Result<(), Error> {
+    if actual != expected {
+        return Err(Error::Length { name, actual, expected });
     }
-    sort(&List { src, dst }, num_nodes, threads)
+    Ok(())
 }
 
 /// The graph with every edge turned around: its destinations are the sources of `csc`.
@@ -302,15 +345,8 @@ pub fn degrees<I: Id, W: Copy + Into<f64>>(
     csc: Csc<'_, I>,
     weight: Option<&[W]>,
 ) -> Result<(Vec<f64>, Vec<f64>), Error> {
-    if let Some(weight) = weight
-        && weight.len() != csc.num_edges()
-    {
-        let (actual, expected) = (weight.len(), csc.num_edges());
-        return Err(Error::Length {
-            name: "weight",
-            actual,
-            expected,
-        });
+    if let Some(weight) = weight {
+        check_length("weight", weight.len(), csc.num_edges())?;
     }
     let (num_nodes, num_sources) = (csc.num_nodes(), csc.num_sources());
     let mut inward = filled(0.0, Some(num_nodes), "num_nodes", num_nodes)?;
@@ -345,6 +381,10 @@ mod tests {
                 let n = num_nodes as usize;
                 let sorted = from_edges::<i32, i64>(&src, &dst, n, n, threads).unwrap();
                 assert_eq!(sorted.tags, expected.iter().map(|e| e.2).collect::<Vec<_>>());
+                let tags: Vec<i32> = (0..num_edges as i32).map(|e| 7 - e).collect();
+                let tagged = from_tagged::<i32, i32>(&src, &dst, &tags, n, n, threads).unwrap();
+                assert_eq!(tagged.tags, expected.iter().map(|e| 7 - e.2 as i32).collect::<Vec<_>>());
+                assert_eq!(tagged.indptr, sorted.indptr);
                 let csc = Csc::new(&sorted.indptr, &sorted.indices, n).unwrap();
                 let mut edges = Vec::new();
                 each_edge(&csc, 0..num_edges, |source, destination, _| {

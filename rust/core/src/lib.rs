@@ -6,6 +6,7 @@ pub mod border;
 pub mod buckets;
 pub mod buffer_nodes;
 pub mod cover;
+pub mod crossing;
 pub mod csc;
 pub mod dropout;
 pub mod edges;

@@ -1,0 +1,117 @@
+"""Ranks from outside meet in a folder, and nobody waits for the dead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnkit.errors import UserError
+from gnnkit.prepare import meeting
+from gnnkit.prepare.meeting import LostMember, Met
+from tests.forked import forked
+
+
+def member(rank: int, size: int, folder: Path, work: Callable[[Met], Any], timeout: float = 20.0) -> Any:
+    crew = Met(rank, size, folder / "meeting", timeout)
+    with crew.met():
+        return work(crew)
+
+
+def together(size: int, folder: Path, work: Callable[[Met], Any]) -> list[Any]:
+    """Lets members work in threads. Returns results and errors."""
+
+    def one(rank: int) -> Any:
+        try:
+            return member(rank, size, folder, work)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(one, range(size)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_members_get_the_results_of_all_and_the_folder_is_gone(size: int, tmp_path: Path) -> None:
+    led = []
+
+    def work(crew: Met) -> Any:
+        first = crew.share(lambda rank: rank + 1)
+        lead = crew.lead(lambda: led.append(crew.leads) or "once")
+        return first, lead, crew.share(lambda rank: None), crew.leads
+
+    found = together(size, tmp_path, work)
+    assert found == [([*range(1, size + 1)], "once", [None] * size, rank == 0) for rank in range(size)]
+    assert (led, list(tmp_path.iterdir())) == ([True], [])
+
+
+def test_files_of_an_earlier_start_are_nobody(tmp_path: Path) -> None:
+    folder = tmp_path / "meeting"
+    folder.mkdir()
+    (folder / "alive 1.json").write_text('["earlier", 3]')
+    (folder / "members.json").write_text('["earlier", "earlier too"]')
+    (folder / "step 1 1 earlier.json").write_text("7")
+    assert together(2, tmp_path, lambda crew: crew.share(lambda rank: rank)) == [[0, 1], [0, 1]]
+    folder.mkdir()
+    (folder / "alive 1.json").write_text('["earlier", 3]')
+    with pytest.raises(
+        UserError, match=r"of 2 processes that import together, rank 1 did not come within comm\.timeout=1"
+    ):
+        member(0, 2, tmp_path, lambda crew: None, timeout=1)
+    with pytest.raises(UserError, match="rank 0 did not come within"):
+        member(1, 2, tmp_path, lambda crew: None, timeout=1)
+
+
+def test_an_error_of_a_member_ends_the_others(tmp_path: Path) -> None:
+    def work(crew: Met) -> Any:
+        def fails(rank: int) -> None:
+            if rank == 1:
+                raise UserError("edges.csv, line 3: no number")
+            time.sleep(0.1)
+            while True:  # long work, which looks now and then
+                crew.look()
+
+        return crew.share(fails)
+
+    zero, one, two = together(3, tmp_path, work)
+    assert str(one) == "edges.csv, line 3: no number"
+    for other in (zero, two):
+        assert isinstance(other, LostMember)
+        assert str(other) in (
+            "rank 1 has failed: UserError: edges.csv, line 3: no number",
+            *(
+                f"rank {rank} has failed: LostMember: rank 1 has failed: UserError: edges.csv, line 3: no number"
+                for rank in (0, 2)
+            ),
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_member_that_dies_or_stops_ends_the_others_within_seconds(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "LOST", 2.0)
+
+    def ends(crew: Met) -> None:
+        crew.share(lambda rank: None)
+        os.kill(os.getpid(), number)
+
+    with forked(lambda: member(1, 2, tmp_path, ends), tmp_path) as child:
+        begun = time.monotonic()
+
+        def waits(crew: Met) -> Any:
+            nonlocal begun
+            crew.share(lambda rank: None)
+            begun = time.monotonic()
+            return crew.share(lambda rank: None)
+
+        with pytest.raises(LostMember, match="rank 1 shows no sign of life for 2 seconds"):
+            member(0, 2, tmp_path, waits)
+        assert time.monotonic() - begun < 10
+        child.process.kill()
