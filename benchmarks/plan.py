@@ -46,14 +46,13 @@ MODELS = {
     "gin": ["model=gin", "model.hidden=128", "model.num_layers=3"],
     "gat": ["model=gat", "model.hidden=16", "model.heads=8", "model.num_layers=3"],
 }
-USUAL = ["strategy=vertex_centric", "model=gcn", "logger=csv", "report=false"]
 STRATEGIES = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")
 QUIET = ["trainer.progress_bar=false", "trainer.checkpoint=false", "trainer.check_val_every_n_epoch=1000"]
 
 
-def run(overrides: list[str], folder: Path) -> dict[str, Any]:
+def run(overrides: list[str], folder: Path, strategy: str = "vertex_centric") -> dict[str, Any]:
     """Does one job, and returns its figures."""
-    return dict(gnnkit.train(overrides=[*USUAL, *overrides], folder=folder))
+    return dict(gnnkit.train(strategy=strategy, model="gcn", overrides=overrides, folder=folder))
 
 
 def measure(overrides: list[str], folder: Path) -> tuple[float, int]:
@@ -123,10 +122,10 @@ def compare(
 
 def compare_memory(case: list[str], strategy: str, folder: Path) -> list[float]:
     """Prints a line for a strategy. Returns predicted over measured bytes by rank."""
-    plan = run([f"strategy={strategy}", *case, "job=plan"], folder / "plan")
+    plan = run([*case, "job=plan"], folder / "plan", strategy)
     predicted = plan["layouts"]["chosen"]["memory_per_rank"] if "layouts" in plan else plan["memory"]
     each = ["trainer.progress_bar=false", "trainer.check_val_every_n_epoch=1", f"trainer.max_epochs={EPOCHS}"]
-    run([f"strategy={strategy}", *case, *each], folder / "run")
+    run([*case, *each], folder / "run", strategy)
     measured = dict[int, int]()
     for line in (folder / "run" / "workers.jsonl").read_text(encoding="utf-8").splitlines():
         state = json.loads(line)
@@ -142,7 +141,8 @@ def all_memory(graphs: dict[str, list[str]], options: argparse.Namespace) -> Non
     ratios: list[float] = []
     for graph, model, workers, rows in itertools.product(graphs, options.models, options.workers, options.rows):
         print(f"{graph}, {model}, {workers} workers, input_rows={rows}: MiB predicted, measured, by rank", flush=True)
-        case = [*graphs[graph], *MODELS[model], f"workers={workers}", f"threads={options.threads}", "comm=gloo"]
+        two_layers = [key for key in MODELS[model] if not key.startswith("model.num_layers")]  # as samplers draw
+        case = [*graphs[graph], *two_layers, f"workers={workers}", f"threads={options.threads}", "comm=gloo"]
         for strategy in options.strategies:
             with tempfile.TemporaryDirectory() as folder:
                 ratios += compare_memory([*case, f"input_rows={rows}"], strategy, Path(folder))
