@@ -68,6 +68,7 @@ WRITTEN = (
     f"{WORK}/**/*.npy",
     f"{WORK}/**/*.json",
     f"{WORK}/**/*.records",
+    f"{WORK}/**/*.read",
     "prepared/**/*.npy",
     "prepared/**/meta.json",
 )

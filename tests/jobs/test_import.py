@@ -344,6 +344,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
         ("imported", 400, "progress.json"),
         ("imported", 600, "labels.npy"),
         ("imported", 2000, "weight.records"),
+        ("imported", 3000, "src.read"),
         ("importer", 300, "progress.json"),
         ("importer", 1000, "dst.records"),
         ("_stored", 200, "inputs.json"),
@@ -356,7 +357,8 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
 def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
     process: str, size: int, file: str, tmp_path: Path
 ) -> None:
-    data, store = tables(tmp_path / "data"), tmp_path / "store"
+    found = process == "_stored" or file == "src.read"  # ids, which are then written first
+    data, store = tables(tmp_path / "data", ids=found), tmp_path / "store"
     with pytest.MonkeyPatch.context() as patch:
         limited(patch, process, size)
         with pytest.raises(UserError, match=rf"/\.?{file}[.\w]*: File too large: the same command goes on") as raised:
