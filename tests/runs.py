@@ -32,6 +32,7 @@ from gnnkit.result import result
 _VALUE = re.compile(  # of a key, as Hydra and YAML both read it
     r"(output|report|seed|workers|threads|(?!dataset|partition|sampler)[a-z]+\.\w+)=(true|false|null|\d+|0\.\d+|'[\w/.-]*'|/[\w/.-]+)"
 )
+MANY = 300  # open files
 BARE = {"report": False, "logger": "none"}  # keys of a run whose page and loggers nobody reads
 
 
@@ -56,6 +57,8 @@ def within_process() -> Iterator[None]:
         patch.setattr(registry, "entry_points", _entry_points)
         patch.setattr(os, "fsync", lambda _: None)  # no test turns the machine off
         yield
+    if len(os.listdir("/dev/fd")) > MANY:
+        gc.collect()  # mapped files stay open as long as cycles of a run hold these
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
 

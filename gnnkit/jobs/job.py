@@ -255,8 +255,7 @@ def _collecting_nothing() -> Iterator[None]:
     """Turns the garbage collector off in a process that imports, starts and waits.
 
     Imported modules stay, and each pass over these objects takes long. Processes that
-    work turn the collector on. What was made meanwhile then counts as old, so the next
-    pass over the young objects is as short as before.
+    work turn the collector on.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -264,7 +263,4 @@ def _collecting_nothing() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():  # else the caller's own objects would thaw
-                gc.freeze()
-                gc.unfreeze()
             gc.enable()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
+import selectors
 import signal
 import sys
 import time
@@ -97,7 +97,7 @@ def _become(work: Callable[[int], int], number: int, log: Path, errors: int) -> 
 
 def _pass_on(running: Sequence[_Running], seconds: float, *, aloud: bool) -> None:
     """Writes errors of jobs to their logs, and here too if `aloud`."""
-    ready, _, _ = select.select([each.errors for each in running], [], [], seconds)
+    ready = _ready([each.errors for each in running], seconds)
     for each in running:
         text = _read(each.errors) if each.errors in ready else b""
         if not text:
@@ -110,6 +110,14 @@ def _pass_on(running: Sequence[_Running], seconds: float, *, aloud: bool) -> Non
                 sys.stderr.flush()
     if ready and seconds:
         time.sleep(POLL / 10)  # the end of a pipe is always ready
+
+
+def _ready(descriptors: Sequence[int], seconds: float) -> set[int]:
+    """Waits for descriptors of any number: `select.select` knows those below 1,024."""
+    with selectors.DefaultSelector() as selector:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+        return {key.fd for key, _ in selector.select(seconds)}
 
 
 def _read(descriptor: int) -> bytes:

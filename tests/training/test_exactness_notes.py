@@ -74,7 +74,7 @@ PRESET = "preset_workload"
     [
         (
             {"exchange": "pipelined"},
-            "exchange=pipelined: rows are late. In 100 epochs with 4 workers this lost 0 to 67",
+            "exchange=pipelined: rows are late. In 100 epochs with 4 workers this lost on 5 graphs 0 to 5",
         ),
         ({"exchange": "quantized+sampled"}, "exchange=sampled: some rows are left out. In 100 epochs"),
         ({"exchange": {"name": "pipelined", "staleness": 0}}, None),
