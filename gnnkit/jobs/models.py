@@ -77,14 +77,11 @@ class ModelSource:
         Args:
             widths: Sizes of the data.
         """
-        may_read = self.given is not None or not self.trains or "edge_width" in self._takes
+        if widths.edge_width == 0 or self.given is not None or not self.trains or "edge_width" in self._takes:
+            return ""
         return (
-            ""
-            if widths.edge_width == 0 or may_read
-            else (
-                f"model={self.choice.name} reads no features of edges: {widths.edge_width} columns go unread. model=gat and "
-                "model=gine read them"
-            )
+            f"model={self.choice.name} reads no features of edges: {widths.edge_width} columns go unread. model=gat and "
+            "model=gine read them"
         )
 
     @property
