@@ -41,6 +41,18 @@ def csc_crossing(
     Pairs are [num_ranks * num_ranks], by owners of destination and source.
     """
 
+def csc_cuthill_mckee(indptr: _Ids, indices: _Ids, num_sources: int) -> npt.NDArray[np.int64]:
+    """Returns the nodes in the reversed order of Cuthill and McKee."""
+
+def csc_missed_rows(
+    indptr: _Ids, indices: _Ids, num_sources: int, slots: tuple[int, int], order: _Ids | None = None
+) -> int:
+    """Counts edges whose source's row a cache has lost, over caches of `slots` rows.
+
+    Nodes read in an `order` of 0..num_nodes-1. None: 0, 1, ... Of more than 16 million
+    edges, 16 stretches of a million are counted.
+    """
+
 def csc_transpose(
     indptr: _Ids, indices: _Ids, num_sources: int, threads: int | None = None
 ) -> tuple[_Ids, _Ids, _Ids]: ...

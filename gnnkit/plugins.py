@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 KINDS = (
     "dataset",
     "partition",
+    "order",
     "sampler",
     "strategy",
     "exchange",

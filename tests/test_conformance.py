@@ -111,6 +111,11 @@ LABELS = {  # that a task reads, of 30 nodes
 }
 
 
+@pytest.mark.parametrize("name", plugins.names("order"))
+def test_orders(name: str) -> None:
+    testing.check_order(configured("order", name)())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("task"))
 def test_tasks(name: str) -> None:

@@ -238,6 +238,15 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "num_ranks": few,
         "threads": few,
     },
+    "csc_cuthill_mckee": {**GRAPH, "num_sources": eight},
+    "csc_missed_rows": {
+        **GRAPH,
+        "num_sources": eight,
+        "slots": lambda random: random.choice([(4, 16), (1, 1), (0, 3), (4,), [2, 2**40], (-1, 2)]),
+        "order": lambda random: random.choice(
+            [None, np.arange(8), np.arange(8)[::-1].copy(), np.zeros(8, np.int64), np.arange(7), np.arange(1, 9)]
+        ),
+    },
     "count_bins": {"ids": ids, "shift": few, "num_bins": number, "threads": few},
     "bucket_order": {
         "ids": ids,

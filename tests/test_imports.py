@@ -30,6 +30,7 @@ from gnnkit.launcher import Launcher
 from gnnkit.logger import RunLogger
 from gnnkit.model.base import GraphModel
 from gnnkit.model.program import Program
+from gnnkit.order import NodeOrder
 from gnnkit.partition.base import Partitioner
 from gnnkit.remote import FeatureStore
 from gnnkit.sampler import Sampler
@@ -54,6 +55,7 @@ LAYERS = [
     "measured",
     "graph",
     "partition",
+    "order",
     "sampler",
     "store",
     "dataset",
@@ -115,7 +117,7 @@ ALLOWED = {
     "lightning": {"logger", "callback", "training", "jobs", "testing"},
     "hydra": {"config"},
     "omegaconf": {"config"},
-    "gnnkit._core": {"graph", "dataset", "partition", "sampler", "comm", "kernels", "remote"},
+    "gnnkit._core": {"graph", "dataset", "order", "partition", "sampler", "comm", "kernels", "remote"},
     "gnnkit.config": {"settings", "jobs", *COMMAND},
     "gnnkit.plugins": {"strategy", "sync", "config", "keys", "settings", "jobs", "usage"},
     "gnnkit.settings": {"plan", "prepare", "training", "jobs", *COMMAND},
@@ -124,7 +126,7 @@ IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a p
 ABOVE_PLUGINS = ("evaluation", "launch", "result", "plan", "prepare", "watch", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Launcher, Mailbox,
-    Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,
+    NodeOrder, Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,
 )  # fmt: skip
 READ_CONFIGURATION = {"settings", "config", "plugins"}
 CONFIGURATIONS = {"composed", "compose", "config", "cfg"}  # names of composed configurations

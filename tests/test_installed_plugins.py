@@ -35,6 +35,7 @@ from gnnkit.graph import Graph
 from gnnkit.launcher.processes import Processes
 from gnnkit.logger import RunLogger
 from gnnkit.model.program import Program
+from gnnkit.order import NodeOrder
 from gnnkit.partition import NodePartitioner
 from gnnkit.sampler import Hop, Sampler
 from gnnkit.strategy.individual_sample import IndividualSample
@@ -93,6 +94,12 @@ class Deal(NodePartitioner):
     def assign_nodes(self, graph, num_parts):
         used("partition")
         return np.arange(graph.num_nodes) % num_parts
+
+
+class Last(NodeOrder):
+    def order(self, csc, nodes):
+        used("order")
+        return np.arange(len(nodes))[::-1]
 
 
 class First(Sampler):
@@ -219,6 +226,7 @@ CLASSES = dict(
         (
             "Ring",
             "Deal",
+            "Last",
             "First",
             "Strategy",
             "Rows",

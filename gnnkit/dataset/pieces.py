@@ -15,6 +15,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.schema import NodeTypes
+from gnnkit.partition.pieces import least_memory
 from gnnkit.storage import read_npy
 
 FILLED_BY = (
@@ -25,7 +26,6 @@ _DATA = 0.6  # of the memory that is given. The rest is for the program and its 
 _PIECE_SHARE = 4  # of the memory, for a piece that is read
 _PIECE_BYTES = 120  # of an edge in such a piece
 _SORT_BYTES = 76  # of an edge in a bucket that is sorted, and of one in the next bucket, which is read meanwhile
-_NODE_BYTES = 40  # of labels and splits, while these are checked and drawn
 _MOST_PIECE, _LEAST_PIECE = 1 << 20, 1 << 10  # edges
 _INT32 = 2**31
 _MOST_ROWS, _CELLS = 1 << 16, 1 << 20  # rows and numbers of features that are read at once
@@ -98,9 +98,9 @@ class Room:
         return max(min(_MOST_ROWS, _CELLS // max(width, 1)), 1)
 
     def check_nodes(self, count: int) -> None:
-        """Raises `UserError` for more nodes than the memory holds labels of."""
-        if count * _NODE_BYTES > self.memory:
-            raise self.too_little(f"{count:,} nodes have more labels and splits than that", count * _NODE_BYTES)
+        """Raises `UserError` for more nodes than there is room for."""
+        if (needed := least_memory(count)) > self.memory:
+            raise self.too_little(f"labels, splits and parts of {count:,} nodes need more than that", needed)
 
 
 @dataclass(frozen=True, slots=True)

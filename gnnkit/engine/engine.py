@@ -79,6 +79,11 @@ class Engine:
         mine = self._mine
         self.in_degree, self.out_degree = self._tensor(shard.in_degree[mine]), self._tensor(shard.out_degree[mine])
 
+    @cached_property
+    def by_id(self) -> Tensor | None:  # [num_owned] int64
+        """The owned rows in ascending order of global ids. None: they are."""
+        return torch.argsort(self.nodes) if bool((self.nodes[1:] < self.nodes[:-1]).any()) else None
+
     @property
     def _mine(self) -> slice:
         """This rank's rows among the cell's."""

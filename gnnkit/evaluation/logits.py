@@ -97,18 +97,18 @@ class ShardEvaluation(Evaluation):
         x = self._inputs(engine, model)
         with engine.tally.paused(), lent(model, adjacencies, x=x):
             logits: Tensor = model(x, adjacencies)
-        return logits
+        return logits if engine.by_id is None else logits[engine.by_id]
 
     def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]
         if self._learned is not None:
-            return self._learned.input_rows(self.worker.owned, model)
+            return self._learned.input_rows(engine.shard.owned, model)
         fixed = engine.fixed
         if fixed is not None and fixed.dtype == self.worker.dtype:
             return fixed  # whose sums are kept
         features = self.worker.features
         # Rows on disk are read at once for a model that reads them before a product.
         read = features.lasting_rows if getattr(model, "reads_sparse", False) else features.input_rows
-        return read(self.worker.owned, model)
+        return read(engine.shard.owned, model)
 
 
 class ChunkEvaluation(Evaluation):

@@ -9,7 +9,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.inputs import dense_readers
 from gnnkit.jobs.parts import Parts
 from gnnkit.model.unchanged import EdgeIndexModel
-from gnnkit.settings import DEFAULT_TASK, Settings
+from gnnkit.settings import DEFAULT_TASK, USUAL_ORDERS, Settings
 from gnnkit.strategy import GatheredRows, LastingRows, LearnedInputs, MovableNodes, MovableWork, Relations, RowsOnDisk
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import LOSS
@@ -75,6 +75,9 @@ _STRATEGY = Topic(
         ),
         "partition.grid={s.partition.grid}: strategy={s.strategy.name} has no process grid, use 1d": lambda s, p: (
             s.partition.grid != "1d" and p.strategy.reads.along_nodes
+        ),
+        "order={s.order.name}: strategy={s.strategy.name} keeps no rows of a full graph, leave order out": lambda s, p: (
+            s.order.name not in USUAL_ORDERS and not p.strategy.reads.all_edges
         ),
         "model={p.source.name} tells relations of edges apart, and strategy={s.strategy.name} "
         "{lacks[Relations]}: choose strategy=vertex_centric with exchange=exact or quantized and "

@@ -124,18 +124,18 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
         if not math.isfinite(residual):
             raise UserError(f"model={type(program).__name__} diverges: residual={residual} in iteration {iteration}")
         watch(iteration, residual, states)
-    return Outcome(x, engine.tally, iteration, residual, seconds)
+    return Outcome(x if engine.by_id is None else x[engine.by_id], engine.tally, iteration, residual, seconds)
 
 
 def _nodes(engine: Engine, worker: Worker) -> Nodes:
-    shard, device = worker.shard, worker.device
+    shard, device = engine.shard, worker.device
     (adjacency,) = ShardAdjacency.layers(engine, 1, worker.seed)
     return Nodes(
         adjacency,
         worker.comm,
         shard.num_nodes,
         shard.num_classes,
-        features=torch.tensor(np.asarray(shard.features), dtype=worker.dtype, device=device),
+        features=worker.features.rows(shard.owned),
         labels=torch.from_numpy(np.array(shard.labels)).to(device),
         split=torch.tensor(np.asarray(shard.split), device=device),
     )

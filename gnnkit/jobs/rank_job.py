@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.errors import UserError
 from gnnkit.graph.features import feature_arrays
 from gnnkit.jobs import models
 from gnnkit.jobs.identity import of_model, share_state
@@ -19,10 +20,11 @@ from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
 from gnnkit.model.exactness import inexact
+from gnnkit.order import NodeOrder
 from gnnkit.prepare.cut import Prepared
 from gnnkit.remote import LearnedRows
 from gnnkit.remote.disk import OnDisk
-from gnnkit.settings import Settings
+from gnnkit.settings import USUAL_ORDERS, Settings
 from gnnkit.storage import bring_pages
 from gnnkit.store.parts import Parts
 from gnnkit.strategy import ExecutionStrategy, Worker
@@ -101,6 +103,23 @@ class RankJob:
             return None
         return OnDisk(prepared.cache, features.policy, features.direct, features.reads == "io_uring")
 
+    def _order(self) -> NodeOrder | None:
+        """Makes the order of rows in memory, for jobs that sum over these many times.
+
+        Raises `UserError` for a chosen order where rows stay on disk.
+        """
+        settings, chosen = self.settings, self.settings.order
+        if settings.job.reads_checkpoint or not self.strategy().reads.all_edges:
+            return None
+        if self.prepared.place != "disk":
+            order: NodeOrder = chosen.create()
+            return order
+        if chosen.name not in USUAL_ORDERS:
+            raise UserError(
+                f"order={chosen.name}: with features.place=disk rows are in the order of the file: leave order out"
+            )
+        return None
+
     def strategy(self) -> ExecutionStrategy:
         """Makes a new strategy."""
         strategy: ExecutionStrategy = self.settings.create_strategy()
@@ -142,6 +161,7 @@ class RankJob:
             rounded=None if inputs is None else parts.rounded(),
             on_disk=self.on_disk,
             remote_edges=self.prepared.remote_edges,
+            order=self._order(),
         )
         if self.prepared.place == "memory":
             progress("reading features into memory")

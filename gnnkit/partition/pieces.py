@@ -22,6 +22,7 @@ from gnnkit.rows import Behind, File, Rows, append_all
 from gnnkit.storage import Array, forget_pages, save_array, whole_folder
 
 NODE_BYTES = 48  # of memory for each node of the graph
+_LEAST_PIECE = 1 << 14  # edges that are cut at once
 _EDGE_BYTES, _TYPE_BYTES = 64, 64  # of memory for each edge of a piece, and for its type
 _ROW_BYTES = 1 << 24  # bytes of rows that are copied at once
 _SOURCES = "source_degrees"  # temporary file
@@ -30,6 +31,16 @@ _SOURCES = "source_degrees"  # temporary file
 def edge_bytes(graph: Graph) -> int:
     """Returns the bytes of memory for each edge of a piece."""
     return _EDGE_BYTES + (0 if graph.edge_types is None else _TYPE_BYTES)
+
+
+def least_memory(num_nodes: int, edge: int = _EDGE_BYTES) -> int:
+    """Returns the bytes without which the parts of so many nodes cannot be cut.
+
+    Args:
+        num_nodes: Of the graph.
+        edge: Bytes of each edge of a piece.
+    """
+    return num_nodes * NODE_BYTES + _LEAST_PIECE * edge
 
 
 def write_shards(

@@ -34,7 +34,7 @@ class Shard:
     num_nodes: int  # of the whole graph
     num_edges: int  # of the whole graph, without added self-loops
     num_classes: int  # as `Graph.num_classes`
-    owned: Ids  # [num_owned] int64 global ids, ascending
+    owned: Ids  # [num_owned] int64 global ids, ascending as cut
     cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of each rank of the cell, slice 0 first. = owned without slices
     halo: Ids  # [num_halo] int64 global ids of held edges' sources that other cells own, ordered by (halo_cell, id)
     halo_cell: Ids  # [num_halo] int32 cell whose ranks own each node of the halo

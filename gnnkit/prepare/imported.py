@@ -17,7 +17,7 @@ from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid, make_grid
-from gnnkit.partition.pieces import NODE_BYTES, edge_bytes, write_shards
+from gnnkit.partition.pieces import NODE_BYTES, edge_bytes, least_memory, write_shards
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard
 from gnnkit.plan.choose import describe
@@ -38,7 +38,7 @@ from gnnkit.store.manifest import PARTS, Digests, Manifest
 from gnnkit.store.parts import GRAPH
 from gnnkit.task import Task
 
-_LEAST_PIECE, _MOST_PIECE = 1 << 14, 1 << 20  # edges that are cut at once
+_MOST_PIECE = 1 << 20  # edges that are cut at once
 _ROW_BYTES = 1 << 24  # bytes of features that are made at once
 
 
@@ -54,7 +54,7 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     raw = Graph.trusted(found)
     room = room_of(settings)
     each = edge_bytes(raw)
-    needed = raw.num_nodes * NODE_BYTES + _LEAST_PIECE * each
+    needed = least_memory(raw.num_nodes, each)
     if needed > room.memory:
         raise room.too_little(f"parts of {raw.num_nodes:,} nodes need more than that", needed)
     crew = crew_of(min(members_of(settings, room), room.memory // needed), settings, folder)

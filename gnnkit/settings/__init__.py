@@ -13,6 +13,7 @@ from gnnkit.settings.ranks import in_notebook as in_notebook
 from gnnkit.settings.read import settle as settle
 from gnnkit.settings.settings import DEFAULT_TASK as DEFAULT_TASK
 from gnnkit.settings.settings import FEW_EDGES as FEW_EDGES
+from gnnkit.settings.settings import USUAL_ORDERS as USUAL_ORDERS
 from gnnkit.settings.settings import Settings as Settings
 from gnnkit.settings.settings import with_choice as with_choice
 from gnnkit.settings.settings import with_given as with_given

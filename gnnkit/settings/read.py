@@ -112,6 +112,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         processes=None if config["parts"] is None else config["workers"],
         auto_workers=auto_workers,
         partition=partition_of(config, workers),
+        order=choice_of("order", config),
         sampler=None if config["sampler"] is None else choice_of("sampler", config),
         exchange=exchange_of(config),
         **_communicator(choice_of("comm", config)),

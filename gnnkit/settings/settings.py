@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _USUAL_LOGGERS = ("tensorboard", "csv")  # of `conf/config.yaml`, chosen for every job
 FEW_EDGES = 500_000  # one worker is quicker. Measured up to 240,000 on two cores, with 2 and 4
 DEFAULT_TASK = "node_classification"
+USUAL_ORDERS = ("auto", "none")  # of rows, which go with every strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Settings:
     write_format: str  # one of FORMATS
     dataset: Choice
     partition: PartitionSettings
+    order: Choice  # of the rows of full graphs in memory
     sampler: Choice | None  # None: nothing was chosen
     strategy: Choice
     exchange: Choice | None  # None: nothing was chosen

@@ -19,6 +19,7 @@ from gnnkit.engine import Adjacency, Engine, Rows, Tally
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, SparseFeatures, Split
 from gnnkit.kernels.sparse_rows import SparseRows
+from gnnkit.order import NodeOrder, renumbered
 from gnnkit.partition.shard import Shard
 from gnnkit.remote import FeatureStore, Reach, TableFeatures
 from gnnkit.remote.disk import DiskFeatures, OnDisk
@@ -47,6 +48,7 @@ class Worker:
     rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, where `input_dtype` is
     on_disk: OnDisk | None = None  # where rows of features stay on disk
     remote_edges: float = 0.0  # share of the graph's edges that lead from a node of another rank
+    order: NodeOrder | None = None  # of the rows of engines. None: by id
 
     @property
     def device(self) -> torch.device:
@@ -119,12 +121,13 @@ class Worker:
     def engine(self, model: object) -> Engine:
         """Returns the engine over the shards, as `model` reads the graph.
 
-        Collective at the first call.
+        Its rows are those of `engine.shard.owned`, in an order of its own. Collective
+        at the first call.
         """
         loops = bool(getattr(model, "self_loops", False))
         if loops not in self._engines:
-            shard = self.shard.with_self_loops() if loops else self.shard
-            self._engines[loops] = Engine(shard, self.comm, self.dtype)
+            shard = renumbered(self.shard, self.order)
+            self._engines[loops] = Engine(shard.with_self_loops() if loops else shard, self.comm, self.dtype)
         return self._engines[loops]
 
     @cached_property

@@ -35,7 +35,7 @@ class Exchanged(Workload):
         self._passes = ForwardPasses(exchange, self._engine, pauses=every > 1)
         self.tally = self._engine.tally
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
-        shard, device = worker.shard, worker.device
+        shard, device = self._engine.shard, worker.device
         self._x = worker.lasting_rows(shard.owned, model, self.tally)
         self._rows = torch.from_numpy(np.flatnonzero(shard.split == Split.TRAIN)).to(device)
         self._labels = torch.from_numpy(np.array(shard.labels)).to(device)[self._rows]

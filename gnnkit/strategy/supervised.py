@@ -55,7 +55,7 @@ class TrainingNodes(Supervision):
     """The training nodes that this rank owns, in every epoch."""
 
     def __init__(self, worker: Worker, engine: Engine) -> None:
-        shard = worker.shard
+        shard = engine.shard
         rows = torch.from_numpy(np.flatnonzero(shard.split == Split.TRAIN)).to(worker.device)
         labels = torch.from_numpy(np.array(shard.labels)).to(worker.device)[rows]
         total = int(worker.comm.all_reduce(torch.tensor([len(rows)], device=worker.device)).item())
@@ -83,8 +83,8 @@ class KeyedEdges(Supervision):
             num_layers: Layers of the model, for counting the rows moved.
         """
         self._worker, self._engine, self._links, self._num_layers = worker, engine, links, num_layers
-        self._lookup = Lookup(worker.comm, worker.owned, worker.owner, engine.tally)
         shard = engine.shard  # with added loops
+        self._lookup = Lookup(worker.comm, shard.owned, worker.owner, engine.tally)
         destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
         self._pairs = np.stack([shard.sources[shard.csc.indices], destinations], 1)  # [held edges, 2]
 

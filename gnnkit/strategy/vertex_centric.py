@@ -107,14 +107,14 @@ class VertexCentric(ExecutionStrategy):
         return self if self.steps.keep_sums else None
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        shard, self.comm = worker.shard, worker.comm
-        self.engine = worker.engine(model)
+        self.comm, self.engine = worker.comm, worker.engine(model)
         self.supersteps.begin(worker.remote_edges, tells=self.comm.rank == LEADER)
         self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.steps.drift)
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
-        self.nodes, self.x = shard.owned, worker.lasting_rows(shard.owned, model, self.tally)
+        self.nodes = self.engine.shard.owned
+        self.x = worker.lasting_rows(self.nodes, model, self.tally)
         self._reads = DiskReads.lasting(worker.disk, self.comm)
         self.engine.fix(self.x)
         self.supervision = Supervision.of(worker, self.engine, self.num_layers)

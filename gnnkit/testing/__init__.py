@@ -13,6 +13,7 @@ from gnnkit.testing.launcher import check_launcher as check_launcher
 from gnnkit.testing.logger import check_logger as check_logger
 from gnnkit.testing.model import check_model as check_model
 from gnnkit.testing.model import check_program as check_program
+from gnnkit.testing.order import check_order as check_order
 from gnnkit.testing.partition import check_partitioner as check_partitioner
 from gnnkit.testing.sampler import check_sampler as check_sampler
 from gnnkit.testing.strategy import check_strategy as check_strategy

@@ -47,6 +47,7 @@ REFUSED = [
     [*PROGRAM, "inputs=degree"],
     [FULL, "sampler=neighbor"],
     [SAMPLED, "partition=2d"],
+    [SAMPLED, "order=rcm"],
     [PRESET, "model=rgcn"],
     [SAMPLED, LINKS, "job=predict", TRAINED],
     [SAMPLED, LINKS, "write=[probabilities]"],

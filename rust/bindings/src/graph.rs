@@ -5,11 +5,12 @@ use std::thread::available_parallelism;
 use gnnkit_core::crossing::{Crossing, crossing};
 use gnnkit_core::csc::Id;
 use gnnkit_core::edges::{self, Sorted, Tag};
+use gnnkit_core::order;
 use gnnkit_core::{Csc, Error};
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray};
 use pyo3::prelude::*;
 
-use crate::arg::{Arg, Floats, Ids, Slice, count, flag, optional, within};
+use crate::arg::{Arg, Floats, Ids, Slice, count, exactly, flag, optional, within};
 use crate::user_error;
 
 /// The number of threads that the caller wants, at least 1. No result depends on it.
@@ -242,7 +243,50 @@ fn csc_crossing<'py>(
     Ok((count, boundary.into_pyarray(py), linked.into_pyarray(py)))
 }
 
+/// The nodes in the reversed order of Cuthill and McKee.
+#[pyfunction]
+fn csc_cuthill_mckee<'py>(
+    py: Python<'py>,
+    indptr: Arg<'_, 'py>,
+    indices: Arg<'_, 'py>,
+    num_sources: Arg<'_, 'py>,
+) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
+    let (indptr, num_sources) = (indptr.as_slice(), count("num_sources", num_sources)?);
+    let found = with_ids!(indices, indices => py.detach(|| {
+        order::reverse_cuthill_mckee(Csc::new(indptr, indices, num_sources)?)
+    }));
+    Ok(found.map_err(user_error)?.into_pyarray(py))
+}
+
+/// How many edges have a source whose row a small cache has lost.
+#[pyfunction]
+#[pyo3(signature = (indptr, indices, num_sources, slots, order=None))]
+fn csc_missed_rows<'py>(
+    py: Python<'py>,
+    indptr: Arg<'_, 'py>,
+    indices: Arg<'_, 'py>,
+    num_sources: Arg<'_, 'py>,
+    slots: Arg<'_, 'py>,
+    order: Option<Arg<'_, 'py>>,
+) -> PyResult<usize> {
+    let order = order.map(|order| Slice::<i64>::new("order", order)).transpose()?;
+    let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
+    let [small, large] = exactly("slots", slots)?;
+    let (num_sources, slots) = (
+        count("num_sources", num_sources)?,
+        [count("slots[0]", &small)?, count("slots[1]", &large)?],
+    );
+    let (indptr, order) = (indptr.as_slice(), order.as_ref().map(Slice::as_slice));
+    let missed = with_ids!(indices, indices => py.detach(|| {
+        order::missed_rows(Csc::new(indptr, indices, num_sources)?, &slots, order)
+    }));
+    missed.map_err(user_error)
+}
+
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(csc_cuthill_mckee, m)?)?;
+    m.add_function(wrap_pyfunction!(csc_missed_rows, m)?)?;
     m.add_function(wrap_pyfunction!(check_csc, m)?)?;
     m.add_function(wrap_pyfunction!(csc_from_edges, m)?)?;
     m.add_function(wrap_pyfunction!(csc_with_tags, m)?)?;

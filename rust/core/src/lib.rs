@@ -18,6 +18,7 @@ pub mod isa;
 pub mod links;
 pub mod loader;
 pub mod memory;
+pub mod order;
 pub mod pool;
 mod ring;
 pub mod rng;

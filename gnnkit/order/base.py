@@ -1,0 +1,108 @@
+"""The order of a rank's rows in memory, and a shard in this order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.checks import array
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Ids
+from gnnkit.graph.types import take
+from gnnkit.partition.loops import stretches
+from gnnkit.partition.shard import Shard
+
+
+class NodeOrder(ABC):
+    """Says in which order a rank keeps the rows of its nodes.
+
+    A sum over in-edges reads a row for each edge. Rows that are read one after another
+    and stand close together are in the processor's caches. Each rank orders its own
+    nodes. Sums have the same bits in any order, and sums over all rows, such as the
+    gradient of a product, the same but for rounding. Equal arguments give equal
+    results, which do not depend on time or threads.
+    """
+
+    @abstractmethod
+    def order(self, csc: CSC, nodes: Ids) -> Ids | None:  # [num_nodes]
+        """Returns 0..num_nodes-1 in the order of the rows. None: as these are.
+
+        Args:
+            csc: In-edges of the nodes. Sources are the nodes, and behind these others.
+            nodes: [num_nodes] global ids, ascending.
+        """
+
+
+def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
+    """Returns the shard with its nodes in an order, a node's edges in the order before.
+
+    The result has no features: whoever reads rows asks for those of `owned`. Slices of
+    a cell share rows, and keep their order.
+
+    Raises `UserError` for an order that leaves nodes out or repeats one.
+
+    Args:
+        shard: The shard.
+        order: Says the order. None: as it is.
+    """
+    num_nodes = len(shard.owned)
+    if order is None or shard.grid.slices > 1:
+        return shard
+    csc = shard.csc
+    last = int(csc.indptr[num_nodes])
+    own = CSC.trusted(csc.indptr[: num_nodes + 1], csc.indices[:last], None, csc.num_sources)
+    found = order.order(own, shard.owned)
+    if found is None:
+        return shard
+    first = _checked(found, num_nodes, type(order).__name__)
+    place = np.empty(num_nodes, csc.indices.dtype)
+    place[first] = np.arange(num_nodes, dtype=place.dtype)
+    rows = np.concatenate([first, np.arange(num_nodes, csc.num_nodes)])
+    degree = np.diff(csc.indptr)[rows]
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree, dtype=np.int64)])
+    indices, edges = np.empty_like(csc.indices), np.empty(csc.num_edges, np.int64)
+    for begin, end in stretches(indptr):  # so that little memory is taken beside the result
+        some = slice(int(indptr[begin]), int(indptr[end]))
+        shift = np.repeat(csc.indptr[rows[begin:end]] - indptr[begin:end], degree[begin:end])
+        edges[some] = shift + np.arange(some.start, some.stop)
+        sources = csc.indices[edges[some]]
+        mine = sources < num_nodes
+        sources[mine] = place[sources[mine]]
+        indices[some] = sources
+    weight = None if csc.weight is None else csc.weight[edges]
+    nodes: dict[str, npt.NDArray[Any] | None] = {
+        name: take(getattr(shard, name), first)
+        for name in ("owned", "in_degree", "out_degree", "looped", "labels", "split", "mean_edge_features")
+    }
+    held: dict[str, npt.NDArray[Any] | None] = {
+        name: take(getattr(shard, name), edges)
+        for name in ("edge_ids", "edge_features", "edge_types", "relation_degrees")
+    }
+    return replace(
+        shard,
+        features=np.empty((num_nodes, 0), np.float32),
+        **nodes,  # type: ignore[arg-type]
+        **held,  # type: ignore[arg-type]
+        cell_nodes=shard.owned[first],
+        csc=CSC.trusted(indptr, indices, weight, csc.num_sources),
+    )
+
+
+def _checked(found: Ids, num_nodes: int, name: str) -> Ids:
+    """Raises `UserError` unless `found` has each of 0..num_nodes-1 once."""
+    order = array(f"order: the order of {name}", found)
+    if order.shape != (num_nodes,) or not np.issubdtype(order.dtype, np.integer):
+        raise UserError(
+            f"order: {name} gives {order.dtype} of shape {list(order.shape)}, expected whole numbers of shape [{num_nodes}]"
+        )
+    wrong = order[(order < 0) | (order >= num_nodes)]
+    if len(wrong):
+        raise UserError(f"order: {name} gives {wrong[0]}, which is out of range for {num_nodes} nodes")
+    counts = np.bincount(order, minlength=num_nodes)
+    if num_nodes and counts.max() > 1:
+        raise UserError(f"order: {name} gives {int(counts.argmax())} twice")
+    return order.astype(np.int64, copy=False)

@@ -1,0 +1,19 @@
+"""Orders that are found from the edges, for the plugins."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnkit import _core
+from gnnkit.graph import CSC, Ids
+
+
+def rcm(csc: CSC) -> Ids:  # [num_nodes]
+    """Finds the reversed order of Cuthill and McKee (ACM 1969), of the destinations."""
+    return _core.csc_cuthill_mckee(csc.indptr, csc.indices, csc.num_sources)
+
+
+def by_degree(csc: CSC) -> Ids:  # [num_nodes]
+    """Orders the destinations by the edges that leave them, most first."""
+    left = np.bincount(csc.indices, minlength=csc.num_sources)[: csc.num_nodes]
+    return np.argsort(-left, kind="stable")

@@ -1,0 +1,58 @@
+"""The promises of orders of nodes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.engine import ShardAdjacency
+from gnnkit.graph import Graph
+from gnnkit.model.gcn import GCN
+from gnnkit.order import NodeOrder, renumbered
+from gnnkit.partition import Grid
+from gnnkit.partition.shard import uncut
+from gnnkit.strategy import Worker
+from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph, example_graphs
+from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks
+
+
+def check_order(order: NodeOrder) -> None:
+    """Checks an order on graphs with every corner, on grids of 1 to 4 ranks.
+
+    Each node has one place, the same from call to call, and the data stay as they are.
+    Logits and gradients of a GCN are those of one rank that keeps its nodes by id.
+    Raises `AssertionError` for the first broken promise.
+    """
+    for graph in example_graphs():
+        shard, before = uncut(graph), copy.deepcopy(graph)
+        first, second = renumbered(shard, order), renumbered(shard, order)
+        assert np.array_equal(first.owned, second.owned), f"{graph.num_nodes} nodes: another order in the second call"
+        for name in ("indptr", "indices"):
+            assert np.array_equal(getattr(graph.csc, name), getattr(before.csc, name)), "the graph must not change"
+    graph = check_graph()
+    expected = _logits_and_gradients(graph, ONE, None)
+    for grid in (ONE, *GRIDS):
+        for found, right in zip(_logits_and_gradients(graph, grid, order), expected, strict=True):
+            assert_close(found, right, f"logits and gradients on {grid}")
+
+
+def _logits_and_gradients(graph: Graph, grid: Grid, order: NodeOrder | None) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = GCN(WIDTH, CLASSES, hidden=4).double()
+
+    def work(worker: Worker) -> tuple[Tensor, Tensor, Tensor]:
+        own = copy.deepcopy(model)
+        engine = replace(worker, order=order).engine(own)
+        x = worker.features.rows(engine.shard.owned)
+        logits = own(x, ShardAdjacency.layers(engine, own.num_layers, 0))
+        weight = torch.sin(engine.nodes[:, None] + torch.arange(CLASSES)).double()
+        (logits * weight).sum().backward()
+        gradient = torch.cat([parameter.grad.flatten() for parameter in own.parameters() if parameter.grad is not None])
+        return engine.nodes, logits.detach(), worker.comm.all_reduce(gradient)
+
+    found = on_ranks(graph, grid, work)
+    return by_node([(nodes, logits) for nodes, logits, _ in found]), found[0][2]

@@ -1,0 +1,211 @@
+"""Rows in another order: the same shard, and the same training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GCNConv
+
+from gnnkit import testing
+from gnnkit.__main__ import main
+from gnnkit.dataset.synthetic import Synthetic
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.order import NodeOrder, renumbered
+from gnnkit.order.auto import Auto
+from gnnkit.order.community import Community
+from gnnkit.order.degree import Degree
+from gnnkit.order.none import ById
+from gnnkit.order.rcm import Rcm
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.partition.shard import uncut
+from gnnkit.testing.graphs import check_graph
+from tests.runs import train_on_threads
+
+ORDERS = {"rcm": Rcm(), "degree": Degree(), "community": Community(size=4)}
+
+
+class Backwards(NodeOrder):
+    def order(self, csc: CSC, nodes: Ids) -> Ids:
+        return np.arange(len(nodes))[::-1]
+
+
+def edges_of(shard: Any) -> set[tuple[int, int, int, float]]:
+    """Lists what a shard says of each edge: ends, id and weight."""
+    dst = np.repeat(shard.targets, np.diff(shard.csc.indptr))
+    weight = np.ones(len(dst)) if shard.csc.weight is None else shard.csc.weight
+    return set(
+        zip(
+            shard.sources[shard.csc.indices].tolist(),
+            dst.tolist(),
+            shard.edge_ids.tolist(),
+            weight.tolist(),
+            strict=True,
+        )
+    )
+
+
+@pytest.mark.parametrize("order", [*ORDERS.values(), Backwards()], ids=lambda order: type(order).__name__)
+@pytest.mark.parametrize("grid", [Grid(3, 1, 1), Grid(2, 2, 1)], ids=str)
+def test_a_shard_in_another_order_says_the_same_of_nodes_and_edges(order: NodeOrder, grid: Grid) -> None:
+    graph = check_graph()
+    owners = (np.arange(graph.num_nodes) % grid.world_size).astype(np.int32)
+    for shard in cut_all(graph, Partition(owners, None, grid)):
+        found = renumbered(shard, order)
+        back = np.argsort(found.owned)
+        for name in ("owned", "in_degree", "out_degree", "looped", "labels", "split", "mean_edge_features"):
+            np.testing.assert_array_equal(getattr(found, name)[back], getattr(shard, name), name)
+        assert edges_of(found) == edges_of(shard)
+        for row in np.split(found.edge_ids, found.csc.indptr[1:-1]):
+            assert (np.diff(row) > 0).all()  # so sums have the same bits
+        by_edge, before = np.argsort(found.edge_ids), np.argsort(shard.edge_ids)
+        np.testing.assert_array_equal(found.edge_features[by_edge], shard.edge_features[before])
+
+
+def test_without_an_order_a_shard_stays_as_it_is() -> None:
+    shard = uncut(check_graph())
+    assert renumbered(shard, None) is shard
+    assert renumbered(shard, ById()) is shard
+    sliced = next(cut_all(check_graph(), Partition(np.zeros(30, np.int32), None, Grid(1, 1, 2))))
+    assert renumbered(sliced, Backwards()) is sliced  # ranks of a cell share its rows
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([0] * 30, "Wrong gives 0 twice"),
+        ([30, *range(29)], "Wrong gives 30, which is out of range for 30 nodes"),
+        (list(range(29)), r"of shape \[29\], expected whole numbers of shape \[30\]"),
+        (np.arange(30.0), "float64"),
+        ("no", "Wrong"),
+    ],
+)
+def test_what_is_no_order_is_refused(given: Any, told: str) -> None:
+    class Wrong(NodeOrder):
+        def order(self, csc: CSC, nodes: Ids) -> Any:
+            return given
+
+    with pytest.raises(UserError, match=told):
+        renumbered(uncut(check_graph()), Wrong())
+
+
+def test_a_plugin_whose_order_is_wrong_fails_the_check() -> None:
+    class Drawn(NodeOrder):
+        def order(self, csc: CSC, nodes: Ids) -> Ids:
+            return np.random.permutation(len(nodes))
+
+    with pytest.raises(AssertionError, match="another order in the second call"):
+        testing.check_order(Drawn())
+
+
+def shuffled_path(num_nodes: int) -> Graph:
+    """Makes a path whose ids are drawn."""
+    ids = np.random.default_rng(0).permutation(num_nodes)
+    src, dst = np.concatenate([ids[:-1], ids[1:]]), np.concatenate([ids[1:], ids[:-1]])
+    return Graph.from_edges(src, dst, num_nodes, features=np.zeros((num_nodes, 1), np.float32))
+
+
+def test_auto_orders_what_has_no_order_and_leaves_what_has_one() -> None:
+    shuffled = shuffled_path(20_000)
+    found = renumbered(uncut(shuffled), Auto())
+    apart = np.abs(np.repeat(np.arange(20_000), np.diff(found.csc.indptr)) - found.csc.indices)
+    assert apart.max() == 1  # each row beside those of its neighbours
+    line = Graph.from_edges(np.arange(19_999), np.arange(1, 20_000), 20_000, features=np.zeros((20_000, 1), np.float32))
+    for graph in (line, shuffled_path(4_000)):  # in order, and so small that all rows stay in a cache
+        shard = uncut(graph)
+        assert renumbered(shard, Auto()) is shard
+
+
+def test_nodes_of_a_community_stand_together() -> None:
+    graph = Synthetic("sbm", 2_000, 20_000, num_classes=4, width=1, in_block=0.98).load()
+    order = Community(size=500).order(graph.csc, np.arange(2_000))
+    changes = np.count_nonzero(np.diff(graph.labels[order]))
+    assert changes < 0.2 * np.count_nonzero(np.diff(graph.labels))
+
+
+FULL = {"strategy": "vertex_centric", "trainer": {"precision": 64, "max_epochs": 4}}
+WAYS: dict[str, dict[str, Any]] = {
+    "gcn": {},
+    "gat in 2d": {"model": "gat", "partition": "2d", "workers": 4},
+    "1.5d": {"model": "sage", "partition": "1.5d", "workers": 4},
+    "supersteps": {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
+    "pipelined": {"exchange": "pipelined"},
+    "learned rows": {"inputs": "learned"},
+    "link prediction": {"task": "link_prediction"},
+    "a vertex cut": {"partition": "hdrf"},
+    "dropout": {"model": {"name": "gin", "dropout": 0.5}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_training_is_the_same_in_any_order(way: str, tmp_path: Path) -> None:
+    graph = Synthetic("sbm", 90, 400, num_classes=3, width=6).load()
+    found = {}
+    for order in ("none", "rcm", "degree"):
+        keys = {**FULL, **WAYS[way], "order": order}
+        model = keys.pop("model", "gcn")
+        keys.pop("trainer")
+        result = train_on_threads(
+            graph, model, tmp_path / order, 4, **keys, overrides=["trainer.precision=64", "write=[logits]"]
+        )
+        found[order] = result["train_loss"], np.load(result.folder / "logits.npy")
+    for order in ("rcm", "degree"):
+        assert found[order][0] == pytest.approx(found["none"][0], rel=1e-10)
+        np.testing.assert_allclose(found[order][1], found["none"][1], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_a_class_of_pyg_and_a_program_have_the_same_results_in_any_order(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self, in_features: int, num_classes: int) -> None:
+            super().__init__()
+            self.conv1, self.conv2 = GCNConv(in_features, 8), GCNConv(8, num_classes)
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+
+    graph = Synthetic("sbm", 90, 400, num_classes=3, width=6).load()
+    for name, model in {"pyg": Net, "pagerank": "pagerank"}.items():
+        found = []
+        for order in ("none", "rcm"):
+            overrides = [f"order={order}", "trainer.precision=64"]
+            result = train_on_threads(graph, model, tmp_path / name / order, 3, overrides=overrides)
+            file = "values.npy" if name == "pagerank" else "predictions.npy"
+            found.append(np.load(result.folder / file))
+        np.testing.assert_allclose(found[1], found[0], rtol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"strategy": "individual_sample", "order": "rcm"}, "order=rcm: strategy=individual_sample keeps no rows"),
+        ({"order": "rcm", "features": {"place": "disk"}}, "order=rcm: with features.place=disk rows are in the order"),
+        ({"order": {"name": "community", "size": 0}}, "order.size=0"),
+        ({"order": "none", "overrides": ["order.size=3"]}, "order"),
+    ],
+)
+def test_an_order_that_nobody_reads_is_refused(keys: dict[str, Any], told: str, tmp_path: Path) -> None:
+    graph = Synthetic("sbm", 90, 400, num_classes=3, width=6).load()
+    with pytest.raises(UserError, match=told):
+        train_on_threads(graph, "gcn", tmp_path / "run", 1, **keys)
+
+
+@pytest.mark.slow
+def test_job_verify_agrees_in_another_order(tmp_path: Path) -> None:
+    command = [
+        "job=verify",
+        "order=rcm",
+        "strategy=vertex_centric",
+        "partition=2d",
+        "dataset=synthetic",
+        "comm=threads",
+    ]
+    command += ["dataset.num_nodes=200", "dataset.num_edges=800", "cache=false", f"output={tmp_path / 'run'}"]
+    assert main(command) == 0
