@@ -3,7 +3,7 @@
     uv run python benchmarks/import_peers.py --folder DISK --dgl ENV/bin/python
 
 Draws pairs of int64, rows of features and labels, and has each way make of these files
-what training in `--parts` processes reads. gnnkit imports with `memory=` of an eighth
+what training in `--parts` processes reads. gnnkit imports with `memory=` of a quarter
 of what the arrays take, or 64 MiB, and cuts by hash, ldg and fennel while it imports,
 and by METIS in memory (job=partition). `--dgl` is an environment with dgl 2.1, and
 `--pyg` one with torch_geometric: its `Partitioner` asks for the METIS of torch-sparse
@@ -86,7 +86,7 @@ def main() -> None:
     asked = parser.parse_args()
     tables, nodes, edges = asked.folder / "tables", int(asked.edges / asked.degree), int(asked.edges)
     size = draw(tables, nodes, edges, asked.width)
-    memory = max(size // 8, 64 << 20)
+    memory = max(size // 4, 64 << 20)
     print(f"{nodes:,} nodes, {edges:,} edges, {size / 1e6:,.0f} MB of arrays, {asked.parts} parts", flush=True)
     print(f"{'way':<28}{'seconds':>9}{'MiB':>8}{'MB on disk':>12}", flush=True)
     for name, command in ways(tables, asked.parts, memory, asked.dgl, asked.pyg).items():

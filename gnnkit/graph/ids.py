@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from gnnkit import _core
 from gnnkit.checks import Array
+from gnnkit.graph.arrow import numbers_of
 
 _WIDTH = 8  # bytes of an id that is a number
 
@@ -41,7 +42,7 @@ class IdTable:
 def _texts(ids: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Returns the bytes of all ids, and where each starts and ends."""
     if pa.types.is_integer(ids.type):
-        numbers: Array = np.ascontiguousarray(ids.to_numpy())
+        numbers: Array = np.ascontiguousarray(numbers_of(ids))
         return numbers.view(np.uint8), np.arange(0, _WIDTH * (len(ids) + 1), _WIDTH)
     _, offsets, data = ids.buffers()
     ends = np.frombuffer(offsets, np.int64)[ids.offset : ids.offset + len(ids) + 1]

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from gnnkit.checks import FLOAT32_MAX, Array, one_line
 from gnnkit.errors import UserError
+from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.features import without_gaps
 from gnnkit.graph.ids import IdTable
 from gnnkit.graph.split import SPLIT_NAMES
@@ -77,10 +78,10 @@ class Table:
             raise UserError(f"{self._place(name)} holds {column.type}, expected whole numbers, text or UUIDs")
         self._refuse_nulls(name, ids)
         if is_text(ids.type):
-            length = pc.utf8_length(ids).to_numpy()
+            length = numbers_of(pc.utf8_length(ids))
             self._refuse(name, length == 0, None, "is empty")
             self._refuse(name, length > _MAX_TEXT, length, f"characters are too many for an id, at most {_MAX_TEXT}")
-        first = pc.index_in(ids, value_set=ids).to_numpy()
+        first = numbers_of(pc.index_in(ids, value_set=ids))
         self._refuse(name, first != np.arange(len(ids)), ids, "occurs a second time")
         return ids
 
@@ -92,14 +93,14 @@ class Table:
         column = self._cast(name, pa.int64() if ids is None else ids.type)
         self._refuse_nulls(name, column)
         if ids is None:
-            return np.asarray(column.to_numpy())
+            return numbers_of(column)
         if isinstance(ids, IdTable):
             numbers = ids.find(column)
             self._refuse(name, numbers < 0, column, "is no id of a node")
             return numbers
         found = pc.index_in(column, value_set=ids)
-        self._refuse(name, found.is_null().to_numpy(zero_copy_only=False), column, "is no id of a node")
-        return np.asarray(found.to_numpy())
+        self._refuse(name, nulls_of(found), column, "is no id of a node")
+        return numbers_of(found)
 
     def holds_numbers(self, names: Sequence[str]) -> bool:
         """Says whether most values in columns of text are whole numbers."""
@@ -124,21 +125,21 @@ class Table:
             names = sorted(set(pc.unique(column).to_pylist()) - {"", None})
             return labels_of_words(column, names), names
         if pa.types.is_floating(column.type):
-            return column.to_numpy(zero_copy_only=False), None
+            return numbers_of(column), None
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
             raise UserError(f"{self._place(name)} holds {column.type}, expected numbers or text")
         labels = self._cast(name, pa.int64()).fill_null(-1)
-        self._refuse(name, labels.to_numpy() < -1, labels, "is no class and not -1")
-        return labels.to_numpy(), None
+        numbers = numbers_of(labels)
+        self._refuse(name, numbers < -1, labels, "is no class and not -1")
+        return numbers, None
 
     def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
         if name not in self.names:
             return None
         words = self._cast(name, pa.string()).fill_null("")
         found = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
-        bad = found.is_null().to_numpy(zero_copy_only=False)
-        self._refuse(name, bad, words, "is none of train, val, test, none")
-        return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[found.to_numpy()])
+        self._refuse(name, nulls_of(found), words, "is none of train, val, test, none")
+        return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[numbers_of(found)])
 
     def types(self, name: str, known: Sequence[str] | None = None) -> tuple[Ids | None, list[str] | None]:
         """Reads types of edges [rows], and their names if these are text.
@@ -154,12 +155,12 @@ class Table:
         if not self.is_text(name):
             return self.positions(name, None), None
         column = self.plain(name).cast(pa.string())
-        self._refuse(name, pc.fill_null(pc.equal(column, ""), True).to_numpy(zero_copy_only=False), None, "is empty")
+        empty = pc.fill_null(pc.equal(column, ""), True)
+        self._refuse(name, empty.to_numpy(zero_copy_only=False), None, "is empty")
         names = pc.unique(column).sort() if known is None else pa.array(known, pa.string())
         found = pc.index_in(column, value_set=names)
-        new = found.is_null().to_numpy(zero_copy_only=False)
-        self._refuse(name, new, column, "was not there a moment ago: the table changes while it is read")
-        return np.asarray(found.to_numpy()), names.to_pylist()
+        self._refuse(name, nulls_of(found), column, "was not there a moment ago: the table changes while it is read")
+        return numbers_of(found), names.to_pylist()
 
     def numbers(self, name: str, *, gaps: bool = False) -> Floats:  # [rows] finite
         """Reads a column of numbers.
@@ -174,13 +175,11 @@ class Table:
         if not (plain or pa.types.is_null(kind) or not len(column)):
             raise UserError(f"{self._place(name)} holds {kind}, expected numbers{self._cure.format(name)}")
         if not gaps:
-            self._refuse(
-                name, column.is_null().to_numpy(zero_copy_only=False), None, f"is empty{self._cure.format(name)}"
-            )
+            self._refuse(name, nulls_of(column), None, f"is empty{self._cure.format(name)}")
         values = column if pa.types.is_floating(kind) else column.cast(pa.float64(), safe=False)
-        numbers = values.to_numpy(zero_copy_only=False)
+        numbers = numbers_of(values)
         self._refuse(name, np.isinf(numbers) if gaps else ~np.isfinite(numbers), values, "is not finite")
-        return np.asarray(numbers)
+        return numbers
 
     def others(self, known: Collection[str]) -> list[str]:
         """Lists all columns but the known ones."""
@@ -255,7 +254,7 @@ class Table:
         if not _is_listed(column.type):
             return self._narrow(name, self.numbers(name, gaps=gaps))[:, None]
         self._refuse_nulls(name, column)
-        length = pc.list_value_length(column).to_numpy()
+        length = numbers_of(pc.list_value_length(column))
         width = int(length[0]) if len(length) else 0
         self._refuse(name, length != width, length, f"numbers, expected {width} as in row {self._first}")
         inner = Table(self.name, pa.table({name: pc.list_flatten(column)}))
@@ -335,7 +334,7 @@ class Table:
             ) from error
 
     def _refuse_nulls(self, name: str, column: pa.Array) -> None:
-        self._refuse(name, column.is_null().to_numpy(zero_copy_only=False), None, "is empty")
+        self._refuse(name, nulls_of(column), None, "is empty")
 
     def _refuse(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Array | None, why: str) -> None:
         """Raises `UserError` with the first bad row, the value and `why`.
@@ -433,14 +432,14 @@ def _has_text(kind: type) -> bool:
 def labels_of_words(column: pa.Array, names: Sequence[str]) -> Labels:  # [rows]
     """Returns the place of each word in the names of classes, -1 for other words."""
     words = column.cast(pa.string())
-    return np.asarray(pc.index_in(words, value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy())
+    return numbers_of(pc.index_in(words, value_set=pa.array(names, pa.string())).fill_null(-1))
 
 
 def as_ids(ids: pa.Array) -> Array | None:  # [num_nodes]
     """Returns ids for `Graph.node_ids`, or None where each is the node's own number."""
     if is_text(ids.type):
         return np.array(ids.to_pylist(), np.str_)
-    numbers: Array = ids.to_numpy()
+    numbers = numbers_of(ids)
     return None if np.array_equal(numbers, np.arange(len(numbers))) else numbers
 
 

@@ -89,7 +89,7 @@ def import_tables(order: Order, *, together: bool) -> Result:
     folder = order.run_folder if order.is_leader else run_folders.named(order)
     patience, asked = Patience.of(order.settings.timeout), asked_of(order)
     stamps = _stamps(order.settings)
-    found = run_in_child(imported, order.settings, folder, asked, together, patience=patience)
+    found = run_in_child(imported, order.settings, folder, asked, together, patience=patience, beside=_import_cutting)
     if not order.is_leader:
         return Result(order.settings.job.name, {})
     _check_stamps(stamps, _stamps(order.settings))  # from here on the data are not read any more
@@ -134,6 +134,11 @@ def _check_stamps(before: list[list[Any]], after: list[list[Any]]) -> None:
             f"{[*changed, *sorted(gone)][0]} was changed while it was read: the same command starts over, once nobody "
             "writes there"
         )
+
+
+def _import_cutting() -> None:
+    """Imports torch, which the first child does without, for the second one."""
+    import gnnkit.prepare.imported  # noqa: F401
 
 
 def _stored(order: Order, found: str, asked: str) -> dict[str, Any]:

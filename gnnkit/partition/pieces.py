@@ -44,7 +44,14 @@ def least_memory(num_nodes: int, edge: int = _EDGE_BYTES) -> int:
 
 
 def write_shards(
-    graph: Graph, partition: Partition, root: Path, edges: int, *, rows: bool = True, crew: Crew = ALONE
+    graph: Graph,
+    partition: Partition,
+    root: Path,
+    edges: int,
+    *,
+    rows: bool = True,
+    crew: Crew = ALONE,
+    threads: int = 1,
 ) -> Iterator[Shard]:
     """Cuts the shards of ranks 0, 1, ... as `cut_all` does, and writes each to `root`.
 
@@ -57,6 +64,7 @@ def write_shards(
         edges: Edges that each process holds in memory at the same time, about.
         rows: Whether shards get rows of features. False: these have none.
         crew: Shares the shards.
+        threads: Threads of each process.
     """
     grid = partition.grid
     if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
@@ -86,7 +94,7 @@ def write_shards(
             owned = by_rank[start[rank] : start[rank + 1]]
             _write_nodes(graph, owned, shared, folder)
             _write_features(graph, owned if rows else owned[:0], folder)
-            _write_edges(graph, partition, owned, edges, sources, folder)
+            _write_edges(graph, partition, owned, edges, sources, folder, threads)
 
     crew.share(work)
     if sources is not None:
@@ -172,7 +180,13 @@ def _write_features(graph: Graph, nodes: Ids, folder: Path) -> None:
 
 
 def _write_edges(
-    graph: Graph, partition: Partition, owned: Ids, edges: int, sources: Floats | None, folder: Path
+    graph: Graph,
+    partition: Partition,
+    owned: Ids,
+    edges: int,
+    sources: Floats | None,
+    folder: Path,
+    threads: int,
 ) -> None:
     csc, cell = graph.csc, partition.node_cell
     seen = np.zeros(graph.num_nodes, bool)
@@ -190,11 +204,17 @@ def _write_edges(
     ends = {"halo": halo, "halo_cell": cell[halo], "partial": none, "partial_cell": cell[none]}
     for name, values in ends.items():
         save_array(folder / f"{name}.npy", values)
-    _write_held(graph, owned, row, edges, sources, folder)
+    _write_held(graph, owned, row, edges, sources, folder, threads)
 
 
 def _write_held(
-    graph: Graph, owned: Ids, row: npt.NDArray[np.int32], edges: int, sources: Floats | None, folder: Path
+    graph: Graph,
+    owned: Ids,
+    row: npt.NDArray[np.int32],
+    edges: int,
+    sources: Floats | None,
+    folder: Path,
+    threads: int,
 ) -> None:
     """Writes the in-edges of the owned nodes.
 
@@ -205,6 +225,7 @@ def _write_held(
         edges: As in `write_shards`.
         sources: [num_edges] Of `_source_degrees`.
         folder: Of the shard.
+        threads: As in `write_shards`.
     """
     csc, features, types = graph.csc, graph.edge_features, graph.edge_types
     degree = csc.indptr[owned + 1] - csc.indptr[owned]
@@ -221,7 +242,7 @@ def _write_held(
     with Behind() as behind:
         for nodes, ids in _held(csc.indptr, owned, edges):
             found: dict[str, Array] = {
-                "indices": row[csc.indices[ids]],
+                "indices": _taken(row, csc.indices[ids], threads),
                 "edge_ids": np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids,
             }
             if csc.weight is not None:
@@ -239,6 +260,13 @@ def _write_held(
             _forget(graph, sources)
     for each in arrays.values():
         each.finish()
+
+
+def _taken(row: npt.NDArray[np.int32], ids: Ids, threads: int) -> npt.NDArray[np.int32]:
+    """Returns `row[ids]`."""
+    found = np.empty((len(ids), 1), np.int32)
+    _core.gather_rows(row[:, None].view(np.uint8), np.ascontiguousarray(ids), found.view(np.uint8), threads)
+    return found[:, 0]
 
 
 def _held(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice, Ids | slice]]:

@@ -58,7 +58,8 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     if needed > room.memory:
         raise room.too_little(f"parts of {raw.num_nodes:,} nodes need more than that", needed)
     crew = crew_of(min(members_of(settings, room), room.memory // needed), settings, folder)
-    edges = (room.of(crew.size).memory - raw.num_nodes * NODE_BYTES) // each
+    own = room.of(crew.size)
+    edges = min((own.memory - raw.num_nodes * NODE_BYTES) // each, _MOST_PIECE)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     graph, told, rounded = _as_read(settings, folder, found, raw)
     phase(f"cutting {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
@@ -70,7 +71,7 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     with Digests() as digests:
         if holds_graph:
             digests.add(folder / PARTS / GRAPH)
-        shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE), rows=rows, crew=crew)
+        shards = write_shards(graph, partition, folder / PARTS, edges, rows=rows, crew=crew, threads=own.threads)
         quality = measure(graph, partition, _hashed(shards, folder, digests), threads=room.threads)
         quality.save(folder / PARTITION)
         if not holds_graph:

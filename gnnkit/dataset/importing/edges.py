@@ -42,6 +42,7 @@ T = TypeVar("T")
 MOST_BINS = 1 << 16
 RELATION = np.int16  # type of the types of edges
 _INT32 = 2**31
+_BUCKET, _MOST_BUCKETS = 1 << 21, 1 << 10  # edges of a bucket and number of buckets to aim at
 
 
 def columns_of(piece: EdgePiece, symmetrize: bool) -> dict[str, Array]:
@@ -280,8 +281,10 @@ class Buckets:
 
         Raises `UserError` for a bin that memory cannot hold.
         """
-        fit, shift = room.edges(found.row), found.shift
-        most = min(fit, -(-sum(found.bins) // room.processes)) if room.processes > 1 else fit
+        fit, shift, records = room.edges(found.row), found.shift, sum(found.bins)
+        # Small buckets are sorted in the caches. Very many would be written in crumbs.
+        quick = room.bucket or max(_BUCKET, -(-records // _MOST_BUCKETS))
+        most = min(fit, quick, -(-records // room.processes)) if room.processes > 1 else min(fit, quick)
         bins = [*found.bins, *[0] * (((num_nodes - 1) >> shift) + 1 - len(found.bins))]
         of_bin, first, start = np.zeros(len(bins), np.int32), [0], [0]
         size = total = 0

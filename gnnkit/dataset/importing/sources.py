@@ -22,6 +22,7 @@ from gnnkit.checks import Array, one_line
 from gnnkit.dataset.edges import LEFT_OUT, check_header, check_shape, check_width
 from gnnkit.dataset.pieces import WHOLE, Share
 from gnnkit.errors import UserError
+from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.table import Table, is_text
 from gnnkit.storage import check_regular, npy_header
 
@@ -544,7 +545,7 @@ class NumberSource:
         kind = pa.int64() if self._whole else pa.float64()
         left: list[Array] = []
         for table in self._source.pieces(step, None, dict.fromkeys(self._source.names, kind)):
-            columns = [table.plain(name).to_numpy(zero_copy_only=False) for name in table.names]
+            columns = [numbers_of(table.plain(name)) for name in table.names]
             left.append(np.stack(columns, 1).astype(np.int64 if self._whole else np.float32, copy=False))
             while sum(map(len, left)) >= step:
                 rows = np.concatenate(left)

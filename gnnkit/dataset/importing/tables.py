@@ -27,6 +27,7 @@ from gnnkit.dataset.pieces import (
 )
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
+from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.fields import edge_types_of
 from gnnkit.graph.ids import IdTable
 from gnnkit.graph.table import MAX_CATEGORIES, Table, is_text, labels_of_words, narrowed
@@ -151,7 +152,7 @@ class TablePieces(GraphPieces):
             self._count = ids
             return ids
         self._count = len(ids)
-        if is_text(ids.type) or not np.array_equal(ids.to_numpy(), np.arange(len(ids))):
+        if is_text(ids.type) or not np.array_equal(numbers_of(ids), np.arange(len(ids))):
             self._ids, self._node_ids = IdTable(ids, room.threads), ids
             self.finds_ids = True
         return self._count
@@ -392,4 +393,4 @@ def _goes_on(column: pa.Array, first: int) -> bool:
     """Says whether ids are `first`, `first` + 1, ..."""
     if not pa.types.is_integer(column.type) or column.null_count:
         return False
-    return np.array_equal(column.to_numpy(zero_copy_only=False), np.arange(first, first + len(column)))
+    return np.array_equal(numbers_of(column), np.arange(first, first + len(column)))
