@@ -15,7 +15,7 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import to_yaml
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.plan.choose import MARGIN, candidates, least, overrides, promising
+from gnnkit.plan.choose import MARGIN, candidates, least, overrides, promising, too_slow
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
 from gnnkit.settings import (
@@ -236,14 +236,15 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
 def compared() -> list[str]:
     """Names the installed partitioners that `partition=auto` compares, quickest first.
 
-    A package's own takes part by `Partitioner.in_auto`. One that cannot be imported, as
-    it lacks a library, does not.
+    A package's own takes part by `Partitioner.auto_seconds`. One that cannot be
+    imported, as it lacks a library, does not.
     """
-    places: dict[str, int] = {}
+    seconds: dict[str, float] = {}
     for name in plugins.names("partition"):
         with suppress(UserError):
-            places[name] = plugins.load("partition", name).in_auto
-    return sorted(filter(places.get, places), key=lambda name: (places[name], name))
+            if (own := plugins.load("partition", name).auto_seconds) is not None:
+                seconds[name] = own
+    return sorted(seconds, key=lambda name: (seconds[name], name))
 
 
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
@@ -288,10 +289,11 @@ def why_layout(named: Mapping[str, PartitionSettings], foreseen: Foreseen, name:
         f"{overrides(named[name])}: {figures['seconds']:.3g} s an epoch (compute {parts['compute']:.3g}, exchange "
         f"{parts['exchange']:.3g}) and {figures['memory'] / 2**20:,.0f} MiB a rank predicted"
     )
-    if not others:
-        return text
-    near = min(seconds, key=seconds.__getitem__)
-    return f"{text}; next is {near} with {seconds[near]:.3g} s; {len(named)} layouts cut, {len(seconds) + 1} tried"
+    if others:
+        near = min(seconds, key=seconds.__getitem__)
+        text += f"; next is {near} with {seconds[near]:.3g} s, {len(seconds) + 1} of {len(named)} layouts tried"
+    slow = too_slow(named, foreseen.num_edges)
+    return f"{text}; {' and '.join(slow)} would take long, try partition={slow[0]} for many epochs" if slow else text
 
 
 def _memory(foreseen: Foreseen, name: str, room: float) -> str:

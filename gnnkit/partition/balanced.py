@@ -15,7 +15,7 @@ class Balanced(NodePartitioner):
     sources.
     """
 
-    in_auto = 2
+    auto_seconds = 0.005
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         end = graph.csc.indptr[1:] + np.arange(1, graph.num_nodes + 1)

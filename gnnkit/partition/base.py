@@ -67,7 +67,7 @@ class Partitioner(ABC):
 
     reads_edges: ClassVar[bool] = True  # False: the number of nodes is enough, as for a graph that memory cannot hold
     reads_grid: ClassVar[bool] = True  # False: nodes have the same owners on all grids of as many ranks
-    in_auto: ClassVar[int] = 0  # place among what partition=auto cuts and compares, the quickest first. 0: none
+    auto_seconds: ClassVar[float | None] = None  # to cut a million edges, for partition=auto. None: not compared there
     streams: ClassVar[bool] = False  # whether the edges of a mapped graph are read in order, and none are kept
 
     def stream_bytes(self, num_nodes: int) -> int:

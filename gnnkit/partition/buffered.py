@@ -17,6 +17,7 @@ class Buffered(NodePartitioner):
     LDG, and nodes then move to better parts. HeiStream has several levels of clusters.
     """
 
+    auto_seconds = 0.2
     streams = True
 
     def __init__(self, buffer: int = 262_144, imbalance: float = 0.1, passes: int = 1) -> None:

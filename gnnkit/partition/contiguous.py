@@ -12,7 +12,7 @@ class Contiguous(NodePartitioner):
     Choose this partition where ids follow the graph's locality.
     """
 
-    in_auto = 1
+    auto_seconds = 0.0
     reads_edges = False
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]

@@ -11,5 +11,5 @@ class Ldg(Streaming):
     `partition.border=cover` few rows travel on skewed graphs.
     """
 
-    in_auto = 3
+    auto_seconds = 0.03
     score = "ldg"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,7 +21,8 @@ from gnnkit.partition.shift import ROW
 from gnnkit.settings import Choice, PartitionSettings, Settings
 
 COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds
-BUDGET = 20.0  # seconds after which no further candidate is cut
+CUTTING = 3.0  # seconds of all partitioners, by what these say of themselves
+LOOKED = 60_000_000  # edges of all candidates that are measured
 TRIED = 6  # candidates that are tried at most
 TIE = 0.03  # seconds within this share of the least count as equal
 MARGIN = 0.9  # share of the memory that predictions may fill
@@ -193,7 +193,8 @@ def promising(
     that of another one on the same grid, and the partitioners with `WORSE` times the
     least work on 1d. Of the others the ones with least work by a rough count are left,
     none with `WORSE` times the least. Begins with 1d, goes on with the partitioner that
-    has least work there, and cuts no further candidate after `BUDGET` seconds.
+    has least work there, and ends after `LOOKED` edges. Leaves out those that are
+    `too_slow`.
 
     Args:
         settings: The configuration.
@@ -201,7 +202,8 @@ def promising(
         named: The candidates, the plainest first.
         most: Number of candidates given at most. Default: `TRIED`.
     """
-    begun, cutter = time.monotonic(), Cutter(graph, settings.workers)
+    cutter, slow = Cutter(graph, settings.workers), too_slow(named, graph.num_edges)
+    named = {name: choice for name, choice in named.items() if choice.nodes.name not in slow}
     measured: dict[str, tuple[Quality, _Load]] = {}
     plain: dict[str, float] = {}  # work of the first candidate of each partitioner, on 1d
 
@@ -219,9 +221,8 @@ def promising(
         if first.setdefault(choice.nodes.name, name) == name:
             look(name, choice)
     others = [name for name in named if name not in first.values()]
-    for name in sorted(others, key=lambda name: plain.get(named[name].nodes.name, math.inf)):
-        if measured and time.monotonic() - begun > BUDGET:
-            break
+    looks = max(LOOKED // max(graph.num_edges, 1) - len(first), 0)
+    for name in sorted(others, key=lambda name: plain.get(named[name].nodes.name, math.inf))[:looks]:
         choice = named[name]
         alike = make_grid(choice.grid, settings.workers, choice.replication).num_cells == 1  # whatever the partitioner
         if alike or plain.get(choice.nodes.name, math.inf) <= WORSE * min(plain.values(), default=math.inf):
@@ -231,6 +232,24 @@ def promising(
     for name in named:
         if name in kept and works[name] <= WORSE * min(works.values()):
             yield name, measured[name][0]
+
+
+def too_slow(named: Mapping[str, PartitionSettings], num_edges: int) -> list[str]:
+    """Names the partitioners that `partition=auto` does not cut a large graph by.
+
+    Sums the seconds of the quickest ones up to `CUTTING`. The first one is never slow.
+
+    Args:
+        named: The candidates, those of the quickest partitioner first.
+        num_edges: Of the graph.
+    """
+    seconds = {each.nodes.name: each.nodes.load().auto_seconds or 0.0 for each in named.values()}
+    left, slow = CUTTING, list[str]()
+    for name, of_a_million in list(seconds.items())[1:]:
+        left -= of_a_million * num_edges / 1e6
+        if left < 0:
+            slow.append(name)
+    return slow
 
 
 def _work(quality: Quality, load: _Load) -> float:

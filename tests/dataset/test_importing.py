@@ -565,14 +565,14 @@ def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
 
 def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path) -> None:
     room = Room(1 << 21, 1)
-    folder = bad(tmp_path / "data", edges={"src": np.arange(50_000) % 9, "dst": np.zeros(50_000, int)})
+    folder = bad(tmp_path / "data", edges={"src": np.arange(20_000) % 9, "dst": np.zeros(20_000, int)})
     with pytest.raises(
-        UserError, match="nodes 0 to 0 have 50,000 in-edges, which are sorted together: give memory=6333334"
+        UserError, match="nodes 0 to 0 have 20,000 in-edges, which are sorted together: give memory=2533334"
     ):
         imported(folder, tmp_path / "work", room, num_nodes=9)
     with pytest.raises(UserError, match="parts of 40,000 nodes need more than that: give memory=4947627 or more"):
         imported(folder, tmp_path / "other", room, num_nodes=40_000)
-    bad(tmp_path / "text", edges={"src": ["a"], "dst": ["b"]}, nodes={"id": [f"node {i}" for i in range(50_000)]})
+    bad(tmp_path / "text", edges={"src": ["a"], "dst": ["b"]}, nodes={"id": [f"node {i}" for i in range(20_000)]})
     with pytest.raises(
         UserError, match=r"memory=2097152: nodes\.parquet has more ids than that, [0-9,]+ of them so far: give"
     ):

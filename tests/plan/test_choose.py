@@ -20,13 +20,13 @@ from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.quality import measure
 from gnnkit.partition.streaming import Streaming
 from gnnkit.plan import choose, memory
-from gnnkit.plan.choose import Cutter, Decision, alternatives, assign, candidates, least, overrides, promising
+from gnnkit.plan.choose import Cutter, Decision, alternatives, assign, candidates, least, overrides, promising, too_slow
 from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.predict import Load, predict
 from gnnkit.plan.sample import sampled
 from gnnkit.settings import settle
 
-INSTALLED = ("contiguous", "balanced", "ldg")
+INSTALLED = ("contiguous", "balanced", "ldg", "buffered")
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +114,32 @@ def test_layouts_that_another_one_beats_are_left_out(graph: Graph) -> None:
 
 def test_a_partitioner_of_any_package_takes_part_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     before = compared()
-    assert before[:3] == list(INSTALLED)
+    assert before[:4] == list(INSTALLED)
     assert "hash" not in before
-    monkeypatch.setattr(Hash, "in_auto", 2)
+    monkeypatch.setattr(Hash, "auto_seconds", 0.01)
     assert compared() == ["contiguous", "balanced", "hash", *before[2:]]
+
+
+def test_slow_partitioners_cut_no_large_graph(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hash, "auto_seconds", 1.0)
+    named = candidates(4, [*INSTALLED, "hash"], grids=False)
+    assert too_slow(named, 2_000_000) == []  # 0.01, 0.06, 0.4 and 2 seconds
+    assert too_slow(named, 3_000_000) == ["hash"]
+    assert too_slow(named, 20_000_000) == ["buffered", "hash"]
+    assert too_slow(named, 2_000_000_000) == [*INSTALLED[1:], "hash"]
+    settings, names = settle(compose(["strategy=vertex_centric", "workers=4"])), []
+
+    def noted(self: Cutter, chosen: Any) -> Partition:
+        names.append(chosen.nodes.name)
+        return partition_of(graph, Grid(4, 1, 1))
+
+    monkeypatch.setattr(Cutter, "cut", noted)
+    list(promising(settings, graph, named))
+    assert "hash" in names
+    names.clear()
+    monkeypatch.setattr(Hash, "auto_seconds", 4e6 / graph.num_edges)
+    list(promising(settings, graph, named))
+    assert set(names) == set(INSTALLED)
 
 
 def test_a_partitioner_far_from_the_best_is_tried_on_one_grid(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ class KaMinPar(NodePartitioner):
     call to call, so it runs on one.
     """
 
-    in_auto = 11
+    auto_seconds = 1.3
 
     def __init__(
         self, balance: Balance = "nodes", imbalance: float = 0.03, preset: Preset = "eco", seed: int = 0

@@ -28,7 +28,7 @@ class Metis(NodePartitioner):
     rows that travel on a 1d grid.
     """
 
-    in_auto = 10
+    auto_seconds = 0.5
 
     def __init__(
         self,
