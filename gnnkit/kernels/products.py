@@ -1,8 +1,11 @@
-"""Products of rows and a weight matrix, by the faster of two libraries.
+"""Products of rows and a weight matrix, by the fastest way of the processor.
 
 On AMD's processors with AVX-512, MKL computes in half as wide registers as oneDNN.
-torch asks MKL. `fast_products` asks oneDNN there, for models of any kind. Which one
-depends on the processor, on the shapes, and on nothing else. So results repeat.
+torch asks MKL. `fast_products` asks oneDNN there, for models of any kind. On processors
+without AVX-512, torch multiplies numbers of bfloat16 one by one, and takes up to 40
+times as long as for float32. `fast_products` computes in float32 there, and rounds
+once. Which way is taken depends on the processor, on the shapes, and on nothing else.
+So results repeat.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -35,12 +39,21 @@ def library() -> str:
     return "oneDNN" if _is_wide_amd() and hasattr(torch.ops.mkldnn, "_linear_pointwise") else "torch"
 
 
+@functools.cache
+def lacks_bfloat16() -> bool:
+    """Says whether torch has no quick products of bfloat16 on this processor."""
+    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def fast_products() -> AbstractContextManager[Any]:
     """Makes products of rows and a weight, forward and backward, as fast as they get.
 
-    Serves `F.linear`, `torch.addmm` and `@` of this thread within the context.
+    Serves `F.linear`, `torch.addmm` and `@` of this thread within the context. Enter it
+    within `torch.autocast`.
     """
-    return _Products() if library() == "oneDNN" else nullcontext()
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+        return _Products(_rounds, _Rounded) if lacks_bfloat16() else nullcontext()
+    return _Products(_pays, _Product) if library() == "oneDNN" else nullcontext()
 
 
 def unwatched() -> AbstractContextManager[Any]:
@@ -61,6 +74,11 @@ def _is_wide_amd() -> bool:
 class _Products(TorchFunctionMode):
     """Replaces the functions of torch that multiply rows by a weight."""
 
+    def __init__(self, serves: Callable[..., bool], product: type[Function]) -> None:
+        """Keeps what says whether a product is replaced, and by what."""
+        super().__init__()
+        self._serves, self._product = serves, product
+
     def __torch_function__(
         self,
         function: Callable[..., Any],
@@ -72,8 +90,8 @@ class _Products(TorchFunctionMode):
         arrange = _ARRANGED.get(function)
         if arrange is not None and not kwargs:
             product = arrange(*args)
-            if product is not None and _pays(*product):
-                return _Product.apply(*product)
+            if product is not None and self._serves(*product):
+                return self._product.apply(*product)
         return function(*args, **kwargs)
 
 
@@ -101,24 +119,29 @@ def _pays(x: Any, weight: Any, bias: Any, num_rows: int | None = None) -> bool:
 
     `num_rows` are those of all pieces, of which x is one.
     """
-    given = (x, weight) if bias is None else (x, weight, bias)
-    plain = all(type(each) in (Tensor, torch.nn.Parameter) and each.layout == torch.strided for each in given)
-    if not plain or x.dim() != 2 or weight.dim() != 2 or weight.numel() < LEAST_WEIGHT:
+    if not _fits(x, weight, bias) or weight.numel() < LEAST_WEIGHT:
         return False
     if (len(x) if num_rows is None else num_rows) < CHUNK:
         return False
-    served = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in given)
-    return served and x.shape[1] == weight.shape[0] and not _is_special()
+    exact = torch.get_float32_matmul_precision() == "highest" and not torch.is_autocast_enabled("cpu")
+    return exact and all(each.dtype == torch.float32 for each in (x, weight, bias) if each is not None)
 
 
-def _is_special() -> bool:
-    """Says whether torch must see the product: for less precision, or to transform."""
-    return (
-        torch.get_float32_matmul_precision() != "highest"
-        or torch.is_autocast_enabled("cpu")
-        or torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-    )
+def _rounds(x: Any, weight: Any, bias: Any) -> bool:
+    """Says whether this product is rounded to bfloat16, within autocast."""
+    short = (torch.bfloat16, torch.float32)
+    return _fits(x, weight, bias) and all(each.dtype in short for each in (x, weight, bias) if each is not None)
+
+
+def _fits(x: Any, weight: Any, bias: Any) -> bool:
+    """Says whether these are rows and a weight on a CPU, which torch need not see."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    if not all(type(each) in (Tensor, torch.nn.Parameter) and each.layout == torch.strided for each in given):
+        return False
+    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[0]:
+        return False
+    transforms = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return not transforms and all(each.device.type == "cpu" for each in given)
 
 
 class _Product(Function):
@@ -139,6 +162,42 @@ class _Product(Function):
         if ctx.needs_input_grad[2]:
             by_bias = grad.sum(0)
         return rows, by_weight, by_bias
+
+
+class _Rounded(Function):
+    """X W + b of factors in bfloat16, computed in float32 and rounded once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [n, f], [f, k], [k] -> [n, k]
+        ctx.kinds = x.dtype, None if bias is None else bias.dtype
+        x = x.to(torch.bfloat16)
+        ctx.save_for_backward(x, weight)
+        return _rounded(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (x, weight), (kind, of_bias) = ctx.saved_tensors, ctx.kinds
+        rows = by_weight = by_bias = None
+        if ctx.needs_input_grad[0]:
+            rows = _rounded(grad, weight.t()).to(kind)
+        if ctx.needs_input_grad[1]:
+            by_weight = outer_of_pieces([(x, grad)], weight, fast=False)
+        if ctx.needs_input_grad[2]:
+            by_bias = grad.sum(0, dtype=torch.float32).to(of_bias)
+        return rows, by_weight, by_bias
+
+
+def _rounded(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Computes x W + b in float32 from factors in bfloat16, chunk by chunk."""
+    out = x.new_empty(len(x), weight.shape[1], dtype=torch.bfloat16)
+    with torch.autocast("cpu", enabled=False):
+        factor = weight.to(torch.bfloat16).float()
+        added = None if bias is None else bias.to(torch.bfloat16).float()
+        for i in range(0, len(x), CHUNK):
+            rows = x[i : i + CHUNK].float()
+            out[i : i + CHUNK] = rows @ factor if added is None else torch.addmm(added, rows, factor)
+    return out
 
 
 def _product(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -166,13 +225,17 @@ def product_of_pieces(pieces: Iterable[Tensor], num_rows: int, weight: Tensor) -
     for x in pieces:
         if first == 0:
             fast = library() == "oneDNN" and _pays(x, weight, None, num_rows)
-        product = _product(x, weight.t()) if fast else x @ weight
+        product = _product(x, weight.t()) if fast else _by_torch(x, weight)
         if first == 0:
             out = product if len(x) == num_rows else product.new_empty(num_rows, weight.shape[1])
         if out is not product:
             out[first : first + len(x)] = product
         first += len(x)
     return out, fast
+
+
+def _by_torch(x: Tensor, weight: Tensor) -> Tensor:
+    return _rounded(x, weight) if _is_slow(x) else x @ weight
 
 
 def outer_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]], weight: Tensor, *, fast: bool) -> Tensor:
@@ -195,8 +258,18 @@ def outer_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]], weight: Tensor, *, 
 
 def _add_by_torch(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
     """Returns total + x^T y. The sum of short numbers is of 32 bits."""
+    if _is_slow(x):
+        total = torch.zeros(x.shape[1], y.shape[1]) if total is None else total
+        with torch.autocast("cpu", enabled=False):
+            for i in range(0, len(x), CHUNK):
+                total += x[i : i + CHUNK].float().t() @ y[i : i + CHUNK].float()
+        return total
     product = x.t() @ y
     return product.to(wide(product.dtype)) if total is None else total.add_(product)
+
+
+def _is_slow(x: Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.device.type == "cpu" and lacks_bfloat16()
 
 
 def _add_by_onednn(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:

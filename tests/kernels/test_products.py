@@ -137,3 +137,47 @@ def test_the_processor_chooses(monkeypatch, tmp_path):
     assert chosen("GenuineIntel", "AVX512") == "torch"
     monkeypatch.undo()
     products.library.cache_clear()
+
+
+@pytest.mark.parametrize("form", [form for name, form in FORMS.items() if name != "by name"])
+def test_without_instructions_for_bfloat16_products_are_computed_in_float32_and_rounded_once(monkeypatch, form):
+    monkeypatch.setattr(products, "lacks_bfloat16", lambda: True)
+    given = operands(CHUNK + 17, 96, 32)
+    with torch.autocast("cpu", torch.bfloat16), fast_products():
+        out = form(*given)
+        found = torch.autograd.grad(out.float().square().sum(), given, allow_unused=True)
+    assert "_Rounded" in out.grad_fn.name()
+    exact = [each.detach().bfloat16().double().requires_grad_() for each in given]
+    wanted = form(*exact)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.double(), wanted, rtol=2**-8, atol=1e-4)  # half of the last place
+    expected = torch.autograd.grad(wanted.square().sum(), exact, allow_unused=True)
+    for got, true, one in zip(found, expected, given, strict=True):
+        assert (got is None) == (true is None)
+        if got is not None:
+            assert got.dtype == one.dtype
+            torch.testing.assert_close(got.double(), true, rtol=0.02, atol=0.004 * float(true.abs().max()))
+
+
+def test_bfloat16_is_left_to_a_processor_that_has_it(monkeypatch):
+    monkeypatch.setattr(products, "lacks_bfloat16", lambda: False)
+    x, w, b = operands(CHUNK, 64, 64)
+    with torch.autocast("cpu", torch.bfloat16), fast_products():
+        assert "_Rounded" not in torch.addmm(b, x, w).grad_fn.name()
+    monkeypatch.setattr(products, "lacks_bfloat16", lambda: True)
+    with torch.autocast("cpu", torch.bfloat16), fast_products():
+        assert "_Rounded" not in torch.addmm(b.double(), x.double(), w.double()).grad_fn.name()
+
+
+def test_pieces_of_bfloat16_are_multiplied_as_a_whole(monkeypatch):
+    monkeypatch.setattr(products, "lacks_bfloat16", lambda: True)
+    x, w, _ = operands(2 * CHUNK + 5, 64, 32)
+    rows, grad = x.detach().bfloat16(), torch.randn(len(x), 32).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16), fast_products():
+        whole, (by_weight,) = rows @ w, torch.autograd.grad(rows @ w, w, grad)
+        pieces = rows.split(CHUNK)
+        product, fast = products.product_of_pieces(pieces, len(x), w.detach())
+    assert not fast
+    assert torch.equal(product, whole)
+    pairs = zip(pieces, grad.split(CHUNK), strict=True)
+    assert torch.equal(products.outer_of_pieces(pairs, w.detach(), fast=False), by_weight)
