@@ -103,7 +103,7 @@ class RankJob:
             return None
         return OnDisk(prepared.cache, features.policy, features.direct, features.reads == "io_uring")
 
-    def _order(self) -> NodeOrder | None:
+    def order(self) -> NodeOrder | None:
         """Makes the order of rows in memory, for jobs that sum over these many times.
 
         Raises `UserError` for a chosen order where rows stay on disk.
@@ -161,7 +161,7 @@ class RankJob:
             rounded=None if inputs is None else parts.rounded(),
             on_disk=self.on_disk,
             remote_edges=self.prepared.remote_edges,
-            order=self._order(),
+            order=self.order(),
         )
         if self.prepared.place == "memory":
             progress("reading features into memory")

@@ -180,7 +180,7 @@ def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEP
     settings = job.settings
     ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
     dtype, inputs = DTYPES[settings.trainer.precision], input_dtype(settings)
-    worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs)
+    worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs, order=job.order())
     strategy, task = job.strategy(), job.task()
     model = job.own_model(worker, job.widths(worker), task)
     embedding = job.set_up(strategy, worker, model)
