@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.engine import BlockLayers, derive
+from gnnkit.kernels.products import fast_products
 from gnnkit.graph import CSC, Graph, MiniBatch
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.model.sage import GraphSAGE
@@ -71,7 +72,8 @@ def ours(dtype: torch.dtype) -> Maker:
                 x = of_bits(rows) if dtype == torch.bfloat16 else torch.from_numpy(rows)
                 adjacencies = layers.layers(batch.blocks, derive(1, number))
                 labels = torch.from_numpy(batches.labels[batch.seeds])
-            with clock("forward"), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            rounds = torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16)
+            with clock("forward"), rounds, fast_products():
                 logits = model(x, adjacencies)
             learn(model, optimizer, clock, logits, labels)
 
