@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.engine import BlockLayers, derive
-from gnnkit.kernels.products import fast_products
 from gnnkit.graph import CSC, Graph, MiniBatch
+from gnnkit.kernels.products import fast_products
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.remote.features import of_bits, round_rows
