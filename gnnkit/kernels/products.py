@@ -42,7 +42,8 @@ def library() -> str:
 @functools.cache
 def lacks_bfloat16() -> bool:
     """Says whether torch has no quick products of bfloat16 on this processor."""
-    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    known = hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")  # not where torch is built without oneDNN
+    return known and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def fast_products() -> AbstractContextManager[Any]:
