@@ -63,6 +63,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "partition.options.order": ["degree", ""],
     "partition.options.objective": ["words"],
     "partition.options.preset": ["jet"],
+    "order.size": COUNT,
     "partition.options.buffer": COUNT,
     "partition.options.passes": COUNT,
     "partition.options.threads": COUNT,

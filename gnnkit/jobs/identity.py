@@ -37,7 +37,8 @@ def identity(order: Order) -> dict[str, str]:
     settings, graph, model = order.settings, order.graph, order.model
     keys = {key: json.dumps(value) for key, value in leaves(yaml.safe_load(to_yaml(settings.composed)))}
     chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
-    chosen += [settings.comm, settings.sync, settings.model, settings.task, *settings.logger, *settings.callback]
+    chosen += [settings.order, settings.comm, settings.sync, settings.model, settings.task]
+    chosen += [*settings.logger, *settings.callback]
     return {
         **{key: value for key, value in keys.items() if key not in OWN_KEYS},
         **{f"{each.kind}={each.name}": each.origin for each in chosen if each is not None and each.name != AUTO},

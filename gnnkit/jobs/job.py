@@ -95,6 +95,7 @@ class Run(Job):
         settings = order.settings
         if order.graph is None:
             settings.dataset.create()
+        settings.order.create()
         if settings.partition.nodes.name != AUTO:
             settings.partition.nodes.create()
         if settings.launcher.name != AUTO:

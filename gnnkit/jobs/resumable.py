@@ -44,6 +44,7 @@ def resumable(job: RankJob) -> Identity:
     run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)
     layout: dict[str, Any] = {"workers": settings.workers, **_spelt_out("partition.nodes", partition.nodes)}
     layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}
+    layout |= _spelt_out("order", settings.order)
     return Identity(_plain(run), _plain(layout))
 
 
