@@ -284,7 +284,7 @@ class Buckets:
         fit, shift, records = room.edges(found.row), found.shift, sum(found.bins)
         # Small buckets are sorted in the caches. Very many would be written in crumbs.
         quick = room.bucket or max(_BUCKET, -(-records // _MOST_BUCKETS))
-        most = min(fit, quick, -(-records // room.processes)) if room.processes > 1 else min(fit, quick)
+        most = min(fit, quick, -(-records // room.processes))
         bins = [*found.bins, *[0] * (((num_nodes - 1) >> shift) + 1 - len(found.bins))]
         of_bin, first, start = np.zeros(len(bins), np.int32), [0], [0]
         size = total = 0
