@@ -142,7 +142,7 @@ def _import_cutting() -> None:
 
 
 def _stored(order: Order, found: str, asked: str) -> dict[str, Any]:
-    from gnnkit.prepare.imported import store  # imports torch, in the child alone
+    from gnnkit.prepare.imported import store  # imports torch, which `_import_cutting` has done
 
     with told_disk(order.run_folder):
         return store(order.settings, order.run_folder, Path(found), asked)
