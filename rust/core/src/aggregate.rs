@@ -11,7 +11,7 @@ use crate::dropout::{Dropout, words};
 use crate::error::check_length;
 use crate::isa::{Isa, at, prefetch};
 use crate::memory::filled;
-use crate::{Error, Float, Number, pool};
+use crate::{Error, Float, Number, team};
 
 mod attention;
 mod dot;
@@ -445,7 +445,7 @@ impl Aggregator {
         self.check("x", x, "grad", grad, width)?;
         check_length("out", out.len(), self.num_edges().saturating_mul(heads))?;
         let tasks = self.tasks(width, threads, |row| self.indptr[row] * heads, out);
-        pool::for_each(threads, tasks, |(rows, out)| {
+        team::for_each(threads, tasks, |(rows, out)| {
             isa.run(EdgeDot {
                 edges: self,
                 columns,
@@ -513,7 +513,7 @@ impl Aggregator {
         let count = (grad.len() / TASK_OPERATIONS).clamp(1, threads.max(1));
         let rows = self.num_sources.div_ceil(count).max(1);
         let tasks = out.chunks_mut(rows * width).enumerate().collect();
-        pool::for_each(threads, tasks, |(task, out): (usize, &mut [T])| {
+        team::for_each(threads, tasks, |(task, out): (usize, &mut [T])| {
             let chosen = grad.chunks_exact(width).zip(arg.chunks_exact(width));
             for (grad, arg) in chosen {
                 for (column, (&grad, &edge)) in grad.iter().zip(arg).enumerate() {
@@ -599,7 +599,7 @@ impl Aggregator {
     ) {
         let panels = &plan::<R::Item, <R::Item as Number>::Wide>(columns, isa, !reduce.adds());
         let tasks = self.tasks(columns.width, threads, |row| row * stride, out);
-        pool::for_each(threads, tasks, |(rows, out)| {
+        team::for_each(threads, tasks, |(rows, out)| {
             isa.run(Rows {
                 reduce,
                 panels,

@@ -14,7 +14,7 @@ use crate::csc::Id;
 use crate::error::check_length;
 use crate::isa::{Isa, Kernel, at, at_mut};
 use crate::rng::{Stream, derive};
-use crate::{Error, Float, Number, pool};
+use crate::{Error, Float, Number, team};
 
 /// Lanes of a word.
 const LANES: usize = 4;
@@ -100,7 +100,7 @@ impl Dropout {
         let rows = (TASK_ELEMENTS / width).max(1);
         let outs = out.chunks_mut(rows * width).zip(kept.chunks_mut(rows * words(width)));
         let ins = ids.chunks(rows).zip(x.chunks(rows * width));
-        pool::for_each(threads, ins.zip(outs).collect(), |((ids, x), (out, kept))| {
+        team::for_each(threads, ins.zip(outs).collect(), |((ids, x), (out, kept))| {
             isa.run(Rectify {
                 dropout: self,
                 scale: self.scale(),
@@ -132,7 +132,7 @@ impl Dropout {
         let rows = (TASK_ELEMENTS / width).max(1);
         let ins = grad.chunks(rows * width).zip(kept.chunks(rows * words(width)));
         let tasks = ins.zip(out.chunks_mut(rows * width)).collect();
-        pool::for_each(threads, tasks, |((grad, kept), out)| {
+        team::for_each(threads, tasks, |((grad, kept), out)| {
             Isa::best().run(Unrectify {
                 scale: self.scale(),
                 width,
@@ -153,7 +153,7 @@ impl Dropout {
         }
         let rows = (TASK_ELEMENTS / width).max(1);
         let tasks = ids.chunks(rows).zip(kept.chunks_mut(rows * words(width))).collect();
-        pool::for_each(threads, tasks, |(ids, kept)| {
+        team::for_each(threads, tasks, |(ids, kept)| {
             Isa::best().run(Choose {
                 dropout: self,
                 ids,
@@ -218,7 +218,7 @@ impl Dropout {
         let scale = self.scale();
         let rows = (TASK_ELEMENTS / width).max(1);
         let tasks = out.chunks_mut(rows * width).enumerate().collect();
-        pool::for_each(threads, tasks, |(task, out): (usize, &mut [T])| {
+        team::for_each(threads, tasks, |(task, out): (usize, &mut [T])| {
             let rows = task * rows..task * rows + out.len() / width;
             let elements = rows.start * width..rows.end * width;
             isa.run(Rows {

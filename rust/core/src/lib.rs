@@ -28,6 +28,7 @@ pub mod sample;
 pub mod similarity;
 pub mod stream_edges;
 pub mod stream_nodes;
+pub mod team;
 pub mod view;
 pub mod walk;
 

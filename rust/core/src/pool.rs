@@ -41,15 +41,24 @@ thread_local! {
 /// Pools are made on first use, per calling thread and process. Where the system
 /// refuses more threads the calling one does the work.
 pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync) {
+    number(tasks, work, |count, work| for_each_number(threads, count, work));
+}
+
+/// Calls `all` with the number of tasks and the work on a task by its number.
+pub(crate) fn number<T: Send>(
+    tasks: Vec<T>,
+    work: impl Fn(T) + Sync,
+    all: impl FnOnce(usize, &(dyn Fn(usize) + Sync)),
+) {
     let tasks: Vec<_> = tasks.into_iter().map(|task| Mutex::new(Some(task))).collect();
-    for_each_number(threads, tasks.len(), &|number| {
+    all(tasks.len(), &|number| {
         let task = tasks[number].lock().expect("nobody panics with the lock").take();
         work(task.expect("each number comes once"));
     });
 }
 
 /// As [`for_each`], compiled once: work behind a pointer, and tasks by number.
-fn for_each_number(threads: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
+pub(crate) fn for_each_number(threads: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
     let wanted = if count > 1 { threads.min(MOST_THREADS) } else { 1 };
     match pool_of(wanted) {
         Some(pool) => pool

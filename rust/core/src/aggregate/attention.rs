@@ -27,7 +27,7 @@ use super::{AHEAD, Aggregator, Columns};
 use crate::dropout::Dropout;
 use crate::error::check_length;
 use crate::isa::{Isa, Kernel, at, at_mut, prefetch};
-use crate::{Error, Float, Number, pool};
+use crate::{Error, Float, Number, team};
 
 /// Weights that are computed together, few enough to stay in L1.
 const CHUNK: usize = 2048;
@@ -151,7 +151,7 @@ impl<T: Exact> Attention<'_, T> {
             row: STATS * heads,
         };
         let tasks = edges.tasks(width, threads, |row| row, (out, stats));
-        pool::for_each(threads, tasks, |(rows, (out, stats))| {
+        team::for_each(threads, tasks, |(rows, (out, stats))| {
             isa.run(Forward {
                 attention: self,
                 edges,
@@ -204,7 +204,7 @@ impl<T: Exact> Attention<'_, T> {
             row: heads,
         };
         let tasks = edges.tasks(width, threads, |row| row, (out, slopes));
-        pool::for_each(threads, tasks, |(rows, (out, slopes))| {
+        team::for_each(threads, tasks, |(rows, (out, slopes))| {
             isa.run(Backward {
                 attention: self,
                 edges,
@@ -242,7 +242,7 @@ impl<T: Exact> Attention<'_, T> {
             return Ok(());
         }
         let tasks = edges.tasks(heads, threads, |row| edges.indptr[row] * heads, out);
-        pool::for_each(threads, tasks, |(rows, out)| {
+        team::for_each(threads, tasks, |(rows, out)| {
             isa.run(EdgeBackward {
                 attention: self,
                 edges,
@@ -371,7 +371,7 @@ pub fn destination_backward<T: Exact>(
     let outs = info
         .chunks_mut(rows * heads * INFO)
         .zip(slopes.chunks_mut(rows * heads));
-    pool::for_each(
+    team::for_each(
         threads,
         ins.zip(outs).collect(),
         |((task, (destination, stats)), (info, slopes))| {

@@ -4,7 +4,7 @@ use super::Aggregator;
 use crate::csc::Id;
 use crate::error::check_length;
 use crate::rng::{Stream, derive};
-use crate::{Dropout, Error, Number, pool};
+use crate::{Dropout, Error, Number, team};
 
 /// Operations that a draw is worth.
 const DRAW: usize = 4;
@@ -32,7 +32,7 @@ impl Aggregator {
         check_length("values", values.len(), self.num_edges())?;
         check_length("out", out.len(), self.num_edges())?;
         let tasks = self.tasks(DRAW, threads, |row| self.indptr[row], out);
-        pool::for_each(threads, tasks, |(rows, out)| {
+        team::for_each(threads, tasks, |(rows, out)| {
             let first = self.indptr[rows.start];
             for row in rows {
                 let stream = Stream::new(derive(dropout.key(), ids[row].signed() as u64));
