@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ from gnnkit.task import NodeTask, Task
 TRIED = "tried"  # folder in the run folder, of the shards that are tried
 FEW = 500  # nodes that are trained before the trial
 TRIED_EDGES = 500_000  # of a rank, in a trial: of larger shards a part is tried
+LARGE = "large"  # folder of a part of the first layout that no cache holds, where a shard is as large
+LARGE_EDGES = 2_000_000  # of a rank, there
 
 _Ranks = np.ndarray[Any, Any]  # [world_size]
 # Gives the name and quality of each layout to compare. The first one is the base.
@@ -91,12 +93,13 @@ def foresee(order: Order, find: Find, meanwhile: Callable[[], None] = lambda: No
         loads = {name: figures.pop("load") for name, figures in layouts.items()}
         machine = None
         if tries:
-            rehearsal = rehearse(order, tried, sorted({*found["tried"].values()}), meanwhile)
+            larger = [LARGE] if found["large"] else []
+            rehearsal = rehearse(order, tried, [*sorted({*found["tried"].values()}), *larger], meanwhile)
             machine = machine_of(settings, rehearsal)
-            slowdown = _slowdown(settings, rehearsal)
+            slowdown, scale = _slowdown(settings, rehearsal), _scale(rehearsal, loads, found["large"])
             for name, counts in loads.items():
-                measured = rehearsal.layouts[found["tried"][name]]
-                layouts[name] |= predict(machine, Load.of(counts), measured, slowdown).to_dict()
+                measured = scale * rehearsal.layouts[found["tried"][name]]
+                layouts[name] |= predict(machine, Load.of(counts), measured.tolist(), slowdown).to_dict()
         return Foreseen(layouts, machine, found["about"], found["num_nodes"], found["num_edges"])
     finally:
         shutil.rmtree(tried, ignore_errors=True)
@@ -146,6 +149,25 @@ def _slowdown(settings: Settings, rehearsal: Rehearsal) -> float:
     return max(settings.workers_here / at_once, 1)
 
 
+def _scale(rehearsal: Rehearsal, loads: Mapping[str, Any], shares: Sequence[float] | None) -> _Ranks:
+    """Returns seconds and bytes of a large part over those of a small one, by share.
+
+    Rows of a small part may fit a cache, and freed memory that its process keeps weighs
+    more.
+
+    Args:
+        rehearsal: What this machine does.
+        loads: Work of the layouts, the first of which was tried in a large part too.
+        shares: Of the work of the large parts. None: there are none.
+    """
+    if shares is None:
+        return np.ones(2)
+    name, *_ = loads
+    small, large = (np.array(rehearsal.layouts[part]) for part in (name, LARGE))
+    small, large = small.T / loads[name]["shares"], large.T / shares  # [2, processes]
+    return np.asarray(large.max(axis=1) / np.maximum(small.max(axis=1), 1e-9))
+
+
 def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
     """Counts the layouts, and saves parts of their busiest shards. Returns plain data.
 
@@ -176,6 +198,7 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
     layouts: dict[str, Any] = {}
     tried: dict[str, str] = {}  # the first layout with the same cut, by name
     cuts: dict[int, str] = {}
+    large: Sequence[float] | None = None
     for name, quality in find(settings, graph):
         tried[name] = cuts.setdefault(id(quality), name)
         if tried[name] != name:
@@ -193,11 +216,14 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
                 raise
             continue
         if target is not None:
+            if not layouts and quality.num_held.max() > LARGE_EDGES:
+                large = _save_parts(settings, graph, quality, counted, target / LARGE, LARGE_EDGES).shares
             counted = _save_parts(settings, graph, quality, counted, target / name)
         layouts[name] = figures | {"load": counted.to_dict()}
     return {
         "layouts": layouts,
         "tried": {name: tried[name] for name in layouts},
+        "large": large,
         "about": [sizes_of(graph), *kept],
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
@@ -232,7 +258,9 @@ def _save(shard: Shard, graph: Graph, target: Path) -> None:
         replace(shard, num_classes=graph.num_classes).save(target)
 
 
-def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Load, target: Path) -> Load:
+def _save_parts(
+    settings: Settings, graph: Graph, quality: Quality, counted: Load, target: Path, edges: int = TRIED_EDGES
+) -> Load:
     """Saves a part of the shard of the busiest ranks, one for each process of a trial.
 
     Args:
@@ -241,6 +269,7 @@ def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Loa
         quality: The measured layout.
         counted: The work of a step.
         target: Folder of the shards.
+        edges: Of a part, about. Default: `TRIED_EDGES`.
 
     Returns:
         The work, with the ranks that are tried, and their shares.
@@ -249,7 +278,7 @@ def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Loa
     busy = held / max(held.max(), 1) + owned / max(owned.max(), 1)
     busiest = np.argsort(-busy, kind="stable").tolist()
     ranks = [busiest[process % len(busiest)] for process in range(num_processes(settings))]
-    share = min(1.0, TRIED_EDGES / max(int(held[ranks].max()), 1))
+    share = min(1.0, edges / max(int(held[ranks].max()), 1))
     smaller, partition = sampled(graph, quality.partition, share)
     shares: list[float] = []
     for process, rank in enumerate(ranks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -15,8 +15,10 @@ from gnnkit.engine.trial import Sizes, Trial, activations, exchanges
 from gnnkit.exchange.tally import Exchange
 from gnnkit.graph import Graph, Ids, SparseFeatures, Split
 from gnnkit.model.program import Nodes, Program, is_iterated
+from gnnkit.partition.base import Partition
+from gnnkit.partition.loops import looped
 from gnnkit.partition.quality import Quality
-from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.partition.shard import cut_all
 from gnnkit.partition.traffic import Traffic
 from gnnkit.plan.volume import Volume, volume
 
@@ -43,8 +45,7 @@ def step_volume(
     Returns:
         The exchanges of all ranks, and the sizes by rank.
     """
-    sizes: list[Sizes] = []
-    traffic = Traffic.of(_noted_shards(graph, model, quality, sizes))
+    sizes, traffic = _sizes(graph, model, quality), quality.traffic
     by_slice = _of_slices(traffic.grid.slices, lambda s: _step_exchanges(model, graph, traffic, s, keeps_sums, inputs))
     return volume(traffic, [own.edges for own in sizes], by_slice), sizes
 
@@ -140,26 +141,32 @@ def _step_exchanges(
     return exchanges(model, *graph_widths(graph), traffic, slice_, keeps_sums=keeps_sums, inputs=inputs)
 
 
-def _noted_shards(graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]) -> Iterator[Shard]:
-    """Cuts the shards without features, and appends the sizes of each to `sizes`."""
-    plain = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
-    for shard in cut_all(plain, quality.partition):
-        looped = shard.with_self_loops() if getattr(model, "self_loops", False) else shard
-        sizes.append(_sizes(looped, model))
-        yield looped
-
-
-def _sizes(shard: Shard, model: nn.Module | Program) -> Sizes:
-    """Counts the rows of a shard that a model reads."""
-    inverse: bool | None = getattr(model, "inverse", False) if getattr(model, "reads_relations", False) else None
-    return Sizes(
-        owned=len(shard.owned),
-        cell_nodes=len(shard.cell_nodes),
-        partial=len(shard.partial),
-        edges=shard.csc.num_edges,
-        halo=len(shard.halo),
-        pairs=0 if inverse is None else num_pairs(shard, inverse=inverse),
+def _sizes(graph: Graph, model: nn.Module | Program, quality: Quality) -> list[Sizes]:
+    """Counts the rows of each rank that a model reads."""
+    traffic, grid = quality.traffic, quality.partition.grid
+    cell = np.arange(grid.world_size) // grid.slices
+    cell_nodes = traffic.num_owned.reshape(grid.num_cells, grid.slices).sum(axis=1)
+    edges = quality.num_held
+    if getattr(model, "self_loops", False):
+        without = quality.partition.node_rank[~looped(graph.csc)] // grid.slices
+        edges = edges + np.bincount(without, minlength=grid.num_cells)[cell]
+    pairs = _pairs(graph, model, quality.partition)
+    by_kind = (
+        *(traffic.num_owned, cell_nodes[cell], traffic.reduce_rows.sum(axis=0)[cell]),
+        *(edges, traffic.gather_rows.sum(axis=1)[cell], pairs),
     )
+    return [Sizes(*numbers) for numbers in np.array(by_kind).T.tolist()]
+
+
+def _pairs(graph: Graph, model: nn.Module | Program, partition: Partition) -> Ids:  # [world_size]
+    """Counts the pairs of a row and a relation, 0 where a model reads no relations."""
+    if not getattr(model, "reads_relations", False):
+        return np.zeros(partition.grid.world_size, np.int64)
+    inverse: bool = getattr(model, "inverse", False)
+    plain = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
+    loops = getattr(model, "self_loops", False)
+    shards = (shard.with_self_loops() if loops else shard for shard in cut_all(plain, partition))
+    return np.array([num_pairs(shard, inverse=inverse) for shard in shards])
 
 
 def reads_sparse_rows(graph: Graph, model: nn.Module | Program) -> bool:

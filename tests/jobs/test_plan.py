@@ -341,6 +341,37 @@ def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tm
     assert predicted == pytest.approx(measured, rel=0.15)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("large", [20_000, 10**6])
+def test_seconds_of_small_parts_are_scaled_by_those_of_a_large_one(
+    large: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(foresee, "TRIED_EDGES", 5_000)
+    monkeypatch.setattr(foresee, "LARGE_EDGES", large)
+    seen = []
+
+    def scale(*given: Any) -> Any:
+        seen.append((original(*given), *given))
+        return seen[-1][0]
+
+    original = foresee._scale
+    monkeypatch.setattr(foresee, "_scale", scale)
+    graph = Synthetic(kind="sbm", num_nodes=20_000, num_edges=100_000, width=64).load()
+    usual: dict[str, Any] = {"strategy": "vertex_centric", "workers": 2, "threads": 1, **BARE}
+    plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **usual)
+    ((factors, rehearsal, loads, shares),) = seen[:1]
+    assert (foresee.LARGE in rehearsal.layouts) == (shares is not None) == (large < graph.num_edges // 2)
+    small = np.array(rehearsal.layouts["chosen"]) / np.array(loads["chosen"]["shares"])[:, None]
+    if shares is None:
+        assert factors.tolist() == [1, 1]
+    else:
+        assert max(shares) == pytest.approx(0.2, rel=0.1)
+        whole = np.array(rehearsal.layouts[foresee.LARGE]) / np.array(shares)[:, None]
+        assert factors == pytest.approx(whole.max(axis=0) / small.max(axis=0))
+    compute = plan["layouts"]["chosen"]["seconds_of"]["compute"]
+    assert compute == pytest.approx(small[:, 0].max() * factors[0])
+
+
 @pytest.mark.parametrize("num_nodes", [7, 3 * foresee.FEW])
 def test_the_few_nodes_of_a_first_run_train_and_validate_the_classes_of_the_graph(
     num_nodes: int, tmp_path: Any
