@@ -133,13 +133,14 @@ def by_turns(
 def measure(options: argparse.Namespace, folder: Path, threads: int, case: dict[str, Any]) -> None:
     """Prints the fastest step of each contender."""
     pythons = {"gnnkit": sys.executable, "dgl": options.dgl}
-    contenders = [each for each in CONTENDERS if pythons[each.program] and options.only in each.label]
+    others = [each for each in CONTENDERS[2:] if pythons[each.program] and options.only in each.label]
+    contenders = [*CONTENDERS[:2], *others]
     request = {"folder": str(folder), "threads": threads, "dropout": options.dropout, **case}
     with ExitStack() as stack:
         started = start(stack, contenders, pythons, "step", threads)
         best = by_turns(contenders, started, options.rounds, options.steps, **request)
     totals = {label: sum(parts.values()) for label, parts in best.items()}
-    ours = [totals[each.label] for each in CONTENDERS[:2] if each.label in totals]
+    ours = [totals[each.label] for each in CONTENDERS[:2]]
     for label, parts in best.items():
         columns = " ".join(f"{MILLISECONDS * parts[part]:9.2f}" for part in PARTS)
         ratios = " ".join(f"{totals[label] / own:7.2f}x" for own in ours)
@@ -235,7 +236,7 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3, help="of a round")
-    parser.add_argument("--only", default="", metavar="TEXT", help="contenders whose name has it")
+    parser.add_argument("--only", default="", metavar="TEXT", help="contenders beside gnnkit whose name has it")
     parser.add_argument("--no-jobs", action="store_true", help="leave the whole jobs out")
     parser.add_argument("--job-nodes", type=float, default=1e5)
     parser.add_argument("--converge", metavar="FILE", type=Path, help=".npz of dataset=npz, such as pubmed.npz")
