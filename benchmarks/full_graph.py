@@ -16,11 +16,12 @@ that dataset=npz reads.
 DGL's environment is the one that `benchmarks/step.py` names. PyG is of this
 environment. Each contender is a process. `gnnkit` computes what the only rank of
 `strategy=vertex_centric` computes, on the same allocator, without Lightning's loop.
-`tuned` sets the allocator by environment, and `large pages` asks torch for pages of
-2 MiB too. Epochs go by turns, and the fastest one of each counts. The ratio is to
-gnnkit. A contender that dies, or whose rows of messages would not fit the memory, is
-left out with a line. The shares are of an epoch of gnnkit whose calls are watched:
-products of dense matrices in torch, the core's aggregation, the exchange, and all else.
+`tuned` sets the allocator by environment. `large pages` asks torch for pages of 2 MiB
+too, and `compiled` compiles layers by torch. Epochs go by turns, and the fastest one of
+each counts. The ratio is to gnnkit. A contender that dies, or whose rows of messages
+would not fit the memory, is left out with a line. The shares are of an epoch of gnnkit
+whose calls are watched: products of dense matrices in torch, the core's aggregation,
+the exchange, and all else.
 
 `--jobs` runs whole jobs on `sbm` instead. `drawn` has ids at random and contiguous
 parts. `metis` has ids in METIS's order and METIS's parts. Words are those that the
@@ -78,6 +79,7 @@ CONTENDERS = [
     Contender("DGL, large pages", "dgl", "epoch", LARGE_PAGES),
     Contender("PyG", "pyg", "epoch"),
     Contender("PyG, tuned", "pyg", "epoch", TUNED),
+    Contender("PyG, compiled", "pyg", "epoch, compiled", TUNED),
 ]
 TIMES = ("forward", "backward", "rest")
 SHARES = ("dense", "aggregation", "exchange", "other")
@@ -139,9 +141,10 @@ def overrides(model: str, num_layers: int = NUM_LAYERS, dropout: float = 0.0) ->
 def fits(contender: Contender, model: str, num_edges: int) -> bool:
     """Whether the memory that is free holds an epoch's messages. Else prints a line.
 
-    PyG's GAT keeps a row of each edge, weighted and not, and their gradients.
+    PyG's GAT and its compiled layers keep a row of each edge, weighted and not, and
+    their gradients.
     """
-    if (contender.program, model) != ("pyg", "gat"):
+    if contender.program != "pyg" or (model != "gat" and "compiled" not in contender.method):
         return True
     needed, free = 6 * num_edges * HIDDEN * 4, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > free:
