@@ -164,8 +164,10 @@ def _scale(rehearsal: Rehearsal, loads: Mapping[str, Any], shares: Sequence[floa
         return np.ones(2)
     name, *_ = loads
     small, large = (np.array(rehearsal.layouts[part]) for part in (name, LARGE))
-    small, large = small.T / loads[name]["shares"], large.T / shares  # [2, processes]
-    return np.asarray(large.max(axis=1) / np.maximum(small.max(axis=1), 1e-9))
+    small, large = (small.T / loads[name]["shares"]).max(axis=1), (large.T / shares).max(axis=1)
+    scale = np.ones(2)
+    np.divide(large, small, out=scale, where=small > 0)  # a part in memory that was free takes 0 bytes
+    return scale
 
 
 def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:

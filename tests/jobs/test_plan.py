@@ -26,6 +26,7 @@ from gnnkit.graph import CSC, Graph, Split
 from gnnkit.jobs import foresee, planned_step
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.planned_step import step_activations, step_volume
+from gnnkit.jobs.rehearse import Rehearsal
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
@@ -370,6 +371,12 @@ def test_seconds_of_small_parts_are_scaled_by_those_of_a_large_one(
         assert factors == pytest.approx(whole.max(axis=0) / small.max(axis=0))
     compute = plan["layouts"]["chosen"]["seconds_of"]["compute"]
     assert compute == pytest.approx(small[:, 0].max() * factors[0])
+
+
+def test_a_small_part_in_memory_that_was_free_scales_no_bytes() -> None:
+    layouts = {"1d": [[1.0, 0.0], [2.0, 0.0]], foresee.LARGE: [[9.0, 100.0], [6.0, 50.0]]}
+    rehearsal = Rehearsal(1.0, 1.0, 1.0, 0, 0.0, layouts)
+    assert foresee._scale(rehearsal, {"1d": {"shares": [0.1, 0.1]}}, [0.5, 0.5]).tolist() == [0.9, 1]
 
 
 @pytest.mark.parametrize("num_nodes", [7, 3 * foresee.FEW])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import os, signal, sys
+import os, signal
 import numpy as np
 import torch
 from gnnkit import _core

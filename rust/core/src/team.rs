@@ -13,12 +13,13 @@ use crate::pool;
 /// pool, so that no thread that waits keeps a core from them.
 pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync) {
     pool::number(tasks, work, |count, work| {
-        let threads = threads.min(pool::MOST_THREADS).min(count);
         #[cfg(target_os = "linux")]
-        if threads > 1
+        if threads.min(count) > 1
             && let Some(start) = openmp::start()
         {
-            return openmp::for_each_number(start, threads, count, work);
+            // All of them, also for few tasks: a team of another size ends and begins
+            // threads, here and at torch's next operator.
+            return openmp::for_each_number(start, threads.min(pool::MOST_THREADS), count, work);
         }
         pool::for_each_number(threads, count, work);
     });
