@@ -18,10 +18,10 @@ environment. Each contender is a process. `gnnkit` computes what the only rank o
 `strategy=vertex_centric` computes, on the same allocator, without Lightning's loop.
 `tuned` sets the allocator by environment. `large pages` asks torch for pages of 2 MiB
 too, and `compiled` compiles layers by torch. Epochs go by turns, and the fastest one of
-each counts. The ratio is to gnnkit. A contender that dies, or whose rows of messages
-would not fit the memory, is left out with a line. The shares are of an epoch of gnnkit
-whose calls are watched: products of dense matrices in torch, the core's aggregation,
-the exchange, and all else.
+each counts, with the median and the slowest beside it. The ratio is to gnnkit. A
+contender that dies, or whose rows of messages would not fit the memory, is left out
+with a line. The shares are of an epoch of gnnkit whose calls are watched: products of
+dense matrices in torch, the core's aggregation, the exchange, and all else.
 
 `--jobs` runs whole jobs on `sbm` instead. `drawn` has ids at random and contiguous
 parts. `metis` has ids in METIS's order and METIS's parts. Words are those that the
@@ -61,7 +61,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from step import LARGE_PAGES, MILLISECONDS, OURS, TUNED, Contender, by_turns, converge, start
+from step import LARGE_PAGES, OURS, TUNED, Contender, by_turns, converge, head, start
 
 from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.synthetic import Synthetic
@@ -164,16 +164,14 @@ def compare(options: argparse.Namespace, name: str, folder: Path, threads: int) 
         started = start(stack, contenders, pythons, "epoch", threads)
         versions = "; ".join(dict.fromkeys(peer.versions for peer in started.values()))
         print(f"\n{name}, {threads} threads, milliseconds; {versions}")
-        print(f"  {'':22} {'epoch':>9} " + " ".join(f"{part:>9}" for part in TIMES) + f" {'ratio':>8}")
+        print(f"  {'':22} {head('epoch', TIMES)} {'ratio':>8}")
         for model in options.models:
             request = request_of(options, folder, threads, model)
             fitting = [each for each in contenders if fits(each, model, int(options.edges))]
-            best = by_turns(fitting, started, options.rounds, options.epochs, **request)
-            ours = sum(best[CONTENDERS[0].label].values())
-            for label, parts in best.items():
-                total = sum(parts.values())
-                columns = " ".join(f"{MILLISECONDS * parts[part]:9.2f}" for part in TIMES)
-                print(f"  {model:5} {label:16} {MILLISECONDS * total:9.2f} {columns} {total / ours:7.2f}x", flush=True)
+            found = by_turns(fitting, started, options.rounds, options.epochs, **request)
+            ours = found[CONTENDERS[0].label].seconds
+            for label, turns in found.items():
+                print(f"  {model:5} {label:16} {turns.columns(TIMES)} {turns.seconds / ours:7.2f}x", flush=True)
             answer = started[CONTENDERS[0].label].ask(method="shares", first=2, count=options.epochs, **request)
             print(f"  {model:5} {'shares':16} {spelt(answer['parts'])}", flush=True)
 
@@ -346,7 +344,7 @@ def run_cores(options: argparse.Namespace, folder: Path) -> None:
                     started = start(stack, tuned, {"dgl": options.dgl}, "epoch", threads)
                     request = request_of(options, folder / "sbm", threads, model)
                     found = by_turns(tuned, started, 1, options.job_epochs // 2, **request)
-                peers[threads] += [sum(parts.values()) for parts in found.values()]
+                peers[threads] += [turns.seconds for turns in found.values()]
             for name, (workers, threads) in CORES.items():
                 given = (*keys, f"threads={threads}")
                 seconds[name].append(run_job(options, folder / "sbm/graph.npz", "contiguous", workers, *given).fastest)

@@ -14,7 +14,8 @@ packaging, pyyaml, pydantic and pandas < 3. PyG's steps are on batches that gnnk
 samples, because its loader needs pyg-lib: sampling and gathering are ours, and making
 its `Data` is not counted. `tuned` sets the allocator by environment, as any user can.
 gnnkit's own ranks set theirs. Steps go by turns, and the fastest one of each counts.
-The ratios are to gnnkit's steps in float32 and in bfloat16.
+`median` and `most` tell how far the others were from it. The ratios are to gnnkit's
+steps in float32 and in bfloat16.
 
 In a job a thread samples and gathers ahead. So the table of jobs has the seconds of
 epochs of 1 and 2 workers with 1,024 seeds each, and the share of an epoch that waits
@@ -54,12 +55,43 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 MILLISECONDS = 1e3
 
 
+Parts = Mapping[str, float]  # seconds of a step or an epoch by part
+
+
 @dataclass(frozen=True)
 class Contender:
     label: str
     program: str
     method: str = "step"
     environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The steps of a contender."""
+
+    steps: list[Parts] = field(default_factory=list)
+
+    @property
+    def best(self) -> Parts:
+        """The parts of the fastest step."""
+        return min(self.steps, key=lambda parts: sum(parts.values()))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the fastest step."""
+        return sum(self.best.values())
+
+    def columns(self, parts: Sequence[str]) -> str:
+        """Spells the fastest step, median, slowest, and parts of the fastest."""
+        totals = [sum(step.values()) for step in self.steps]
+        numbers = [min(totals), statistics.median(totals), max(totals), *(self.best[part] for part in parts)]
+        return " ".join(f"{MILLISECONDS * number:9.2f}" for number in numbers)
+
+
+def head(what: str, parts: Sequence[str]) -> str:
+    """Names the columns of `Turns.columns`."""
+    return " ".join(f"{name:>9}" for name in (what, "median", "most", *parts))
 
 
 OURS = {"STEP_ALLOCATOR": "ranks", "THP_MEM_ALLOC_ENABLE": "1"}
@@ -101,8 +133,8 @@ def start(
 
 def by_turns(
     contenders: Sequence[Contender], started: Mapping[str, peers.Peer], rounds: int, steps: int, **request: Any
-) -> dict[str, dict[str, float]]:
-    """Returns the seconds of each part of every contender's fastest step, by label.
+) -> dict[str, Turns]:
+    """Returns the steps of every contender, by label.
 
     A contender whose process ends, as for lack of memory, is left out with a line.
 
@@ -113,7 +145,7 @@ def by_turns(
         steps: Steps of a turn.
         **request: What is measured.
     """
-    best: dict[str, dict[str, float]] = {}
+    found = {each.label: Turns() for each in contenders}
     left = list(contenders)
     for turn in range(rounds):
         for each in tuple(left):
@@ -122,12 +154,10 @@ def by_turns(
             except peers.PeerEnded as error:
                 print(f"  left out: {each.label}, {error}", flush=True)
                 left.remove(each)
-                best.pop(each.label, None)
+                del found[each.label]
                 continue
-            fastest = min(answer["parts"], key=lambda parts: sum(parts.values()))
-            if each.label not in best or sum(fastest.values()) < sum(best[each.label].values()):
-                best[each.label] = fastest
-    return best
+            found[each.label].steps.extend(answer["parts"])
+    return found
 
 
 def measure(options: argparse.Namespace, folder: Path, threads: int, case: dict[str, Any]) -> None:
@@ -138,13 +168,11 @@ def measure(options: argparse.Namespace, folder: Path, threads: int, case: dict[
     request = {"folder": str(folder), "threads": threads, "dropout": options.dropout, **case}
     with ExitStack() as stack:
         started = start(stack, contenders, pythons, "step", threads)
-        best = by_turns(contenders, started, options.rounds, options.steps, **request)
-    totals = {label: sum(parts.values()) for label, parts in best.items()}
-    ours = [totals[each.label] for each in CONTENDERS[:2]]
-    for label, parts in best.items():
-        columns = " ".join(f"{MILLISECONDS * parts[part]:9.2f}" for part in PARTS)
-        ratios = " ".join(f"{totals[label] / own:7.2f}x" for own in ours)
-        print(f"  {label:32} {MILLISECONDS * totals[label]:9.2f} {columns} {ratios}", flush=True)
+        found = by_turns(contenders, started, options.rounds, options.steps, **request)
+    ours = [found[each.label].seconds for each in CONTENDERS[:2]]
+    for label, turns in found.items():
+        ratios = " ".join(f"{turns.seconds / own:7.2f}x" for own in ours)
+        print(f"  {label:32} {turns.columns(PARTS)} {ratios}", flush=True)
 
 
 def run_job(nodes: int, edges: int, workers: int, case: dict[str, Any], precision: str) -> float:
@@ -251,11 +279,7 @@ def main() -> None:
         for threads in options.threads:
             for name in options.configurations:
                 print(f"\n{name}, {threads} threads; milliseconds")
-                print(
-                    f"  {'':32} {'step':>9} "
-                    + " ".join(f"{part:>9}" for part in PARTS)
-                    + f" {'float32':>8} {'bfloat16':>8}"
-                )
+                print(f"  {'':32} {head('step', PARTS)} {'float32':>8} {'bfloat16':>8}")
                 measure(options, folder, threads, CONFIGURATIONS[name])
     if not options.no_jobs:
         for name in options.configurations:
