@@ -67,6 +67,7 @@ from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition.loops import AddedLoops, looped
+from gnnkit.plan.memory import available_memory
 
 WIDTH, NUM_CLASSES, HIDDEN, HEADS, NUM_LAYERS = 128, 16, 128, 8, 3
 MODELS = ("gcn", "sage", "gin", "gat")
@@ -146,7 +147,7 @@ def fits(contender: Contender, model: str, num_edges: int) -> bool:
     """
     if contender.program != "pyg" or (model != "gat" and "compiled" not in contender.method):
         return True
-    needed, free = 6 * num_edges * HIDDEN * 4, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed, free = 6 * num_edges * HIDDEN * 4, available_memory()
     if needed > free:
         print(
             f"  left out: {contender.label} of {model} needs {needed / 1e9:.0f} GB, free are {free / 1e9:.0f}",

@@ -34,11 +34,27 @@ def csc_with_tags(
     """
 
 def csc_crossing(
-    indptr: _Ids, indices: _Ids, owner: npt.NDArray[np.int32], num_ranks: int, threads: int | None = None
-) -> tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Counts the edges between owners, and finds the nodes and pairs of owners there.
+    indptr: _Ids,
+    indices: _Ids,
+    owner: npt.NDArray[np.int32],
+    grid: tuple[int, int, int],
+    edge_cell: npt.NDArray[np.int32] | None = None,
+    threads: int | None = None,
+) -> tuple[
+    int,
+    npt.NDArray[np.bool_],
+    npt.NDArray[np.bool_],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int64],
+    int,
+]:
+    """Counts the edges between owners, and the rows that cells exchange.
 
-    Pairs are [num_ranks * num_ranks], by owners of destination and source.
+    Returns the edges between owners, [num_nodes] whether a node has one, [ranks *
+    ranks] whether owners of destination and source have one, [cells] held edges, [cells
+    * cells] sources of a cell's edges that another owns, [cells * cells] destinations
+    that a cell owns of another's edges, and pairs of a node and a cell with it.
     """
 
 def csc_cuthill_mckee(indptr: _Ids, indices: _Ids, num_sources: int) -> npt.NDArray[np.int64]:

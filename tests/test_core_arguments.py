@@ -235,7 +235,10 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     "csc_crossing": {
         **GRAPH,
         "owner": lambda random: np.array([random.randrange(4) for _ in range(random.choice([8, 8, 7]))], np.int32),
-        "num_ranks": few,
+        "grid": lambda random: tuple(odd(random, few, 20) for _ in range(3)),
+        "edge_cell": lambda random: random.choice(
+            [None, np.array([random.randrange(4) for _ in range(random.choice([24, 24, 7]))], np.int32)]
+        ),
         "threads": few,
     },
     "csc_cuthill_mckee": {**GRAPH, "num_sources": eight},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from gnnkit.comm import Communicator
+from gnnkit.comm.pending import Pending
 from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
 from gnnkit.engine.engine import Engine
 from gnnkit.engine.relations import Pairs
@@ -292,11 +295,38 @@ class _Notes(Tally):
         self.exchanges.append(exchange)
 
 
+class _Zeros(Pending):
+    """Zeros of peers. Those of a single peer are lent, as from memory of the host."""
+
+    def __init__(self, ranks: Alone, own: Tensor, first: int, num_rows: int, *, lends: bool) -> None:
+        """Keeps the parts.
+
+        Args:
+            ranks: Keep the zeros that are lent.
+            own: Rows of this rank for itself.
+            first: Place of these among the rows received.
+            num_rows: Number of rows received.
+            lends: Whether all rows come from one rank.
+        """
+        self._ranks, self._own, self._first, self._num_rows = ranks, own, first, num_rows
+        self._lends = lends and not len(own)
+
+    def wait(self) -> Tensor:
+        rows = self._own.new_zeros(self._num_rows, *self._own.shape[1:])
+        rows[self._first : self._first + len(self._own)] = self._own
+        return rows
+
+    @contextmanager
+    def borrow(self) -> Iterator[Tensor]:
+        yield self._ranks.zeros(self._own, self._num_rows) if self._lends else self.wait()
+
+
 class Alone(Communicator):
     """A rank whose peers send zeros, and ask for nothing."""
 
     def __init__(self, rank: int, world_size: int, device: torch.device | None = None) -> None:
         self.rank, self.world_size, self.device = rank, world_size, device or torch.device("cpu")
+        self._zeros = torch.empty(0, dtype=torch.uint8)
 
     @classmethod
     def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Communicator:
@@ -305,10 +335,30 @@ class Alone(Communicator):
     def split(self, ranks: Sequence[int]) -> Communicator:
         return Alone(list(ranks).index(self.rank), len(ranks), self.device)
 
+    def start(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        *,
+        index: Tensor | None = None,
+    ) -> Pending:
+        """Receives zeros. Rows for peers are not gathered: runs do that on the way."""
+        rows = rows.detach()
+        goes, comes = sum(send_counts[: self.rank]), sum(recv_counts[: self.rank])
+        own = slice(goes, goes + send_counts[self.rank])
+        own_rows = rows[own] if index is None else rows[index[own]]
+        return _Zeros(self, own_rows, comes, sum(recv_counts), lends=sum(map(bool, recv_counts)) == 1)
+
+    def zeros(self, like: Tensor, num_rows: int) -> Tensor:
+        """Returns zeros that later calls give again. Nobody may write there."""
+        size = num_rows * math.prod(like.shape[1:]) * like.element_size()
+        if len(self._zeros) < size:
+            self._zeros = torch.zeros(size, dtype=torch.uint8, device=like.device)
+        return self._zeros[:size].view(like.dtype).view(num_rows, *like.shape[1:])
+
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
-        parts = [rows.new_zeros(count, *rows.shape[1:]) for count in recv_counts]
-        parts[self.rank] = torch.split(rows, list(send_counts))[self.rank]
-        return torch.cat(parts)
+        return self.start(rows, send_counts, recv_counts).wait()
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x

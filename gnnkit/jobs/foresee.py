@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,9 @@ from gnnkit.task import NodeTask, Task
 
 TRIED = "tried"  # folder in the run folder, of the shards that are tried
 FEW = 500  # nodes that are trained before the trial
-TRIED_EDGES = 500_000  # of a rank, in a trial: of larger shards a part is tried
-LARGE = "large"  # folder of a part of the first layout that no cache holds, where a shard is as large
-LARGE_EDGES = 2_000_000  # of a rank, there
+# Of a rank, in a trial: of larger graphs a part is tried. Its rows fit no cache, as
+# those of the graph do not.
+TRIED_EDGES = 1_500_000
 
 _Ranks = np.ndarray[Any, Any]  # [world_size]
 # Gives the name and quality of each layout to compare. The first one is the base.
@@ -93,13 +93,11 @@ def foresee(order: Order, find: Find, meanwhile: Callable[[], None] = lambda: No
         loads = {name: figures.pop("load") for name, figures in layouts.items()}
         machine = None
         if tries:
-            larger = [LARGE] if found["large"] else []
-            rehearsal = rehearse(order, tried, [*sorted({*found["tried"].values()}), *larger], meanwhile)
-            machine = machine_of(settings, rehearsal)
-            slowdown, scale = _slowdown(settings, rehearsal), _scale(rehearsal, loads, found["large"])
+            rehearsal = rehearse(order, tried, sorted({*found["tried"].values()}), meanwhile)
+            machine, slowdown = machine_of(settings, rehearsal), _slowdown(settings, rehearsal)
             for name, counts in loads.items():
-                measured = scale * rehearsal.layouts[found["tried"][name]]
-                layouts[name] |= predict(machine, Load.of(counts), measured.tolist(), slowdown).to_dict()
+                measured = rehearsal.layouts[found["tried"][name]]
+                layouts[name] |= predict(machine, Load.of(counts), measured, slowdown).to_dict()
         return Foreseen(layouts, machine, found["about"], found["num_nodes"], found["num_edges"])
     finally:
         shutil.rmtree(tried, ignore_errors=True)
@@ -149,27 +147,6 @@ def _slowdown(settings: Settings, rehearsal: Rehearsal) -> float:
     return max(settings.workers_here / at_once, 1)
 
 
-def _scale(rehearsal: Rehearsal, loads: Mapping[str, Any], shares: Sequence[float] | None) -> _Ranks:
-    """Returns seconds and bytes of a large part over those of a small one, by share.
-
-    Rows of a small part may fit a cache, and freed memory that its process keeps weighs
-    more.
-
-    Args:
-        rehearsal: What this machine does.
-        loads: Work of the layouts, the first of which was tried in a large part too.
-        shares: Of the work of the large parts. None: there are none.
-    """
-    if shares is None:
-        return np.ones(2)
-    name, *_ = loads
-    small, large = (np.array(rehearsal.layouts[part]) for part in (name, LARGE))
-    small, large = (small.T / loads[name]["shares"]).max(axis=1), (large.T / shares).max(axis=1)
-    scale = np.ones(2)
-    np.divide(large, small, out=scale, where=small > 0)  # a part in memory that was free takes 0 bytes
-    return scale
-
-
 def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
     """Counts the layouts, and saves parts of their busiest shards. Returns plain data.
 
@@ -200,7 +177,6 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
     layouts: dict[str, Any] = {}
     tried: dict[str, str] = {}  # the first layout with the same cut, by name
     cuts: dict[int, str] = {}
-    large: Sequence[float] | None = None
     for name, quality in find(settings, graph):
         tried[name] = cuts.setdefault(id(quality), name)
         if tried[name] != name:
@@ -218,14 +194,11 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
                 raise
             continue
         if target is not None:
-            if not layouts and quality.num_held.max() > LARGE_EDGES:
-                large = _save_parts(settings, graph, quality, counted, target / LARGE, LARGE_EDGES).shares
             counted = _save_parts(settings, graph, quality, counted, target / name)
         layouts[name] = figures | {"load": counted.to_dict()}
     return {
         "layouts": layouts,
         "tried": {name: tried[name] for name in layouts},
-        "large": large,
         "about": [sizes_of(graph), *kept],
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
@@ -260,10 +233,11 @@ def _save(shard: Shard, graph: Graph, target: Path) -> None:
         replace(shard, num_classes=graph.num_classes).save(target)
 
 
-def _save_parts(
-    settings: Settings, graph: Graph, quality: Quality, counted: Load, target: Path, edges: int = TRIED_EDGES
-) -> Load:
+def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Load, target: Path) -> Load:
     """Saves a part of the shard of the busiest ranks, one for each process of a trial.
+
+    All layouts are tried on the same share of the graph: what fits a cache on one fits
+    it on the others.
 
     Args:
         settings: The configuration.
@@ -271,7 +245,6 @@ def _save_parts(
         quality: The measured layout.
         counted: The work of a step.
         target: Folder of the shards.
-        edges: Of a part, about. Default: `TRIED_EDGES`.
 
     Returns:
         The work, with the ranks that are tried, and their shares.
@@ -280,7 +253,7 @@ def _save_parts(
     busy = held / max(held.max(), 1) + owned / max(owned.max(), 1)
     busiest = np.argsort(-busy, kind="stable").tolist()
     ranks = [busiest[process % len(busiest)] for process in range(num_processes(settings))]
-    share = min(1.0, edges / max(int(held[ranks].max()), 1))
+    share = min(1.0, TRIED_EDGES * settings.workers / max(graph.num_edges, 1))
     smaller, partition = sampled(graph, quality.partition, share)
     shares: list[float] = []
     for process, rank in enumerate(ranks):

@@ -33,8 +33,9 @@ from gnnkit.training.step import loss_of, make_optimizer, own_method
 from gnnkit.watch.watch import peak_memory
 
 FIRST = "first"  # folder of the few nodes that are trained first
-_STEPS = 5  # timed at most, after one that does not count
-_SECONDS = 1.5  # after which no further step is timed
+_STEPS = 10  # timed at most, after one that does not count, and two at least
+_SECONDS = 0.4  # after which no further step is timed
+_EPOCHS = 5  # of the training of few nodes
 _STATUS = Path("/proc/self/status")
 _PEAK = Path("/proc/self/clear_refs")  # 5 sets the peak to the present memory
 
@@ -102,25 +103,20 @@ def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str,
     set_up_torch(job.settings)
     import_for_steps()  # ranks of GPUs are not forked
     dtype = DTYPES[job.settings.trainer.precision]
-    with _Memory(comm.device) as first:
-        _try_step(job, shard(layouts[0]), comm, steps=1)  # loads what first steps load
-    with _Memory(comm.device) as after:
-        step = _train_few(job, comm)
-    with _Memory(comm.device) as base:
-        flops = measure_flops(dtype, comm.device)
+    step = _train_few(job, comm)  # loads what first steps load
+    flops = measure_flops(dtype, comm.device)
+    base = _Memory(comm.device).before
     tried: list[tuple[float, int]] = []
     for name in layouts:
         progress(f"a trial of {name}")
-        with _Memory(comm.device) as grown:
-            seconds = _try_step(job, shard(name), comm)
+        grown = _Memory(comm.device)
+        seconds = _try_step(job, shard(name), comm, grown)
         # Freed memory that the process has kept since `base` serves this layout too.
-        tried.append((seconds, grown.peak - base.before))
-    # A heap that has held large arrays packs the next ones closer than that of a run.
-    gaps = max(first.peak - after.before - tried[0][1], 0)
-    found = [number for seconds, size in tried for number in (seconds, max(size + gaps, 0))]
+        tried.append((seconds, grown.peak - base))
+    found = [number for seconds, size in tried for number in (seconds, max(size, 0))]
     latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
     table = torch.zeros(comm.world_size, len(found) + 2, dtype=torch.float64, device=comm.device)
-    table[comm.rank] = torch.tensor([*found, step, base.before], dtype=torch.float64)
+    table[comm.rank] = torch.tensor([*found, step, base], dtype=torch.float64)
     measured = comm.all_reduce(table).tolist()
     by_layout = {name: [row[2 * i : 2 * i + 2] for row in measured] for i, name in enumerate(layouts)}
     return {
@@ -147,7 +143,7 @@ def _train_few(job: RankJob, comm: Communicator) -> float:
     job, clock = replace(job, folder=job.folder / FIRST), _clock(job.settings)
     with comm.mailbox() as mailbox:
         module = make_module(job, job.strategy(), job.worker(comm, comm.rank))
-        seconds = few_steps(module, job.sync(), mailbox, epochs=_STEPS, clock=clock)
+        seconds = few_steps(module, job.sync(), mailbox, epochs=_EPOCHS, clock=clock)
     return max(seconds - _try_step(job, job.parts.shard(comm.rank), comm), 0.0)
 
 
@@ -166,7 +162,7 @@ def _clock(settings: Settings) -> Callable[[], float]:
     return time.process_time if counts_cpu(settings) else time.perf_counter
 
 
-def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEPS) -> float:
+def _try_step(job: RankJob, shard: Shard, comm: Communicator, memory: _Memory | None = None) -> float:
     """Takes some training steps on a shard, with peers that send zeros. Collective.
 
     Returns the seconds of a step.
@@ -175,7 +171,8 @@ def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEP
         job: Nothing is prepared but the shard.
         shard: The shard.
         comm: The ranks that measure at once.
-        steps: Timed at most.
+        memory: Measures the first step. Its heap has few gaps, as that of a run has,
+            which gives freed memory back until it knows its arrays.
     """
     settings = job.settings
     ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
@@ -188,9 +185,9 @@ def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEP
     optimizer = _optimizer(settings, model)
     seconds: list[float] = []
     clock = _clock(settings)
-    for epoch in range(steps + 1):
+    for epoch in range(_STEPS + 1):
         spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
-        if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
+        if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 2:
             break
         start = clock()
         (batch,) = strategy.batches(epoch)
@@ -206,6 +203,8 @@ def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEP
         seconds.append(clock() - start)
         del batch, loss
         if not epoch:
+            if memory is not None:
+                memory.look()
             give_back_freed_memory()
     strategy.close()
     return min(seconds[1:])
@@ -223,27 +222,26 @@ def _optimizer(settings: Settings, model: nn.Module) -> Optimizer:
     return made
 
 
-class _Memory(contextlib.AbstractContextManager["_Memory"]):
-    """Measures the memory before its body, and the largest in it."""
+class _Memory:
+    """Measures the memory before, and the largest up to a look."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.before, self.peak = device, 0, 0
-
-    def __enter__(self) -> _Memory:
+        self._device = device
         gc.collect()
         give_back_freed_memory()
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-            self.before = torch.cuda.memory_allocated(self.device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.before = torch.cuda.memory_allocated(device)
         else:
             with contextlib.suppress(OSError):
                 _PEAK.write_text("5", encoding="ascii")
-            self.before = _status("VmRSS") or peak_memory(self.device)
-        return self
+            self.before = _status("VmRSS") or peak_memory(device)
+        self.peak = self.before
 
-    def __exit__(self, *_: object) -> None:
-        peak = peak_memory(self.device)
-        self.peak = peak if self.device.type == "cuda" else _status("VmHWM") or peak
+    def look(self) -> None:
+        """Notes the largest memory so far."""
+        peak = peak_memory(self._device)
+        self.peak = peak if self._device.type == "cuda" else _status("VmHWM") or peak
 
 
 def _status(name: str) -> int:

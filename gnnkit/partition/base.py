@@ -46,14 +46,19 @@ class Partition:
         col = int(np.searchsorted(np.cumsum(self.columns), rank, side="right"))
         return rank - sum(self.columns[:col]), col, 0
 
+    def check(self, graph: Graph) -> None:
+        """Raises `UserError` if graph and partition do not match."""
+        _check_length("node_rank", self.node_rank, graph.num_nodes)
+        if self.edge_cell is not None:
+            _check_length("edge_cell", self.edge_cell, graph.num_edges)
+
     def cells_of_edges(self, graph: Graph) -> Ids:  # [num_edges] int32
         """Finds the cell that holds each edge.
 
         Raises `UserError` if graph and partition do not match.
         """
-        _check_length("node_rank", self.node_rank, graph.num_nodes)
+        self.check(graph)
         if self.edge_cell is not None:
-            _check_length("edge_cell", self.edge_cell, graph.num_edges)
             return self.edge_cell
         row, col = self.node_cell % self.grid.rows, self.node_cell // self.grid.rows
         return (col * self.grid.rows)[graph.csc.indices] + np.repeat(row, np.diff(graph.csc.indptr))

@@ -1,4 +1,4 @@
-"""The edges between regions, and the workers whose nodes share edges."""
+"""One pass over the edges: what the cells of a partition exchange, and with whom."""
 
 from __future__ import annotations
 
@@ -8,27 +8,49 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Ids
 from gnnkit.partition.base import Partition
+from gnnkit.partition.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crossing:
-    """The edges that join nodes of two ranks."""
+    """The edges that join nodes of two ranks, and the rows that cells need."""
 
-    count: int
+    count: int  # of edges between two ranks
     boundary: npt.NDArray[np.bool_]  # [num_nodes] has such an edge
     linked: npt.NDArray[np.bool_]  # [world_size, world_size] has such an edge, in any direction
+    held: Ids  # [num_cells] int64 edges of each cell
+    traffic: Traffic
+    copies: int  # pairs of a node and a cell that owns it, or holds one of its edges
 
     @classmethod
     def of(cls, graph: Graph, partition: Partition, threads: int = 1) -> Crossing:
-        """Reads all edges once."""
-        size = partition.grid.world_size
-        owner = np.ascontiguousarray(partition.node_rank, np.int32)
-        csc = graph.csc
-        count, boundary, linked = _core.csc_crossing(csc.indptr, csc.indices, owner, size, threads)
-        linked = linked.reshape(size, size)
-        return cls(count, boundary, linked | linked.T)
+        """Reads all edges once.
+
+        Raises `UserError` if graph and partition do not match.
+
+        Args:
+            graph: The graph.
+            partition: The partition of the graph.
+            threads: That read edges.
+        """
+        partition.check(graph)
+        grid = partition.grid
+        owner, cells = (
+            each if each is None else np.ascontiguousarray(each, np.int32)
+            for each in (partition.node_rank, partition.edge_cell)
+        )
+        assert owner is not None
+        plane = (grid.rows, grid.cols, grid.slices)
+        count, boundary, linked, held, gathered, reduced, copies = _core.csc_crossing(
+            graph.csc.indptr, graph.csc.indices, owner, plane, cells, threads
+        )
+        linked = linked.reshape(grid.world_size, grid.world_size)
+        square = (grid.num_cells, grid.num_cells)
+        owned = np.bincount(owner, minlength=grid.world_size)
+        traffic = Traffic(grid, owned, gathered.reshape(square), reduced.reshape(square))
+        return cls(count, boundary, linked | linked.T, held, traffic, copies)
 
     @property
     def neighbours(self) -> list[list[int]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy.typing as npt
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.base import Partition
 from gnnkit.partition.neighbours import Crossing
-from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
 from gnnkit.storage import save_arrays
 
@@ -138,41 +137,24 @@ class Quality:
         save_arrays(folder, arrays, self.to_dict())
 
 
-def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None = None, *, threads: int = 1) -> Quality:
-    """Measures a partition.
+def measure(graph: Graph, partition: Partition, *, threads: int = 1) -> Quality:
+    """Measures a partition, in one pass over the edges.
 
     Args:
         graph: The graph.
         partition: The partition of the graph.
-        shards: All shards in order of rank, where these are cut anyway. None: cuts
-            shards.
-        threads: Threads that read edges.
+        threads: Threads that read edges. The result does not depend on these.
     """
-    if shards is None:
-        width_0 = np.empty((graph.num_nodes, 0), np.float32)
-        shards = cut_all(
-            replace(graph, features=width_0, edge_features=None, edge_types=None, edge_type_names=None), partition
-        )
-    held, train, copies = [], [], [0]
-
-    def seen() -> Iterator[Shard]:
-        for shard in shards:
-            held.append(shard.csc.num_edges)
-            train.append(np.count_nonzero(shard.split == Split.TRAIN))
-            if shard.slice == 0:
-                copies.append(_num_distinct(graph.num_nodes, shard.cell_nodes, shard.halo, shard.partial))
-            yield shard
-
-    traffic = Traffic.of(seen())
-    crossing = Crossing.of(graph, partition, threads)
+    crossing, grid = Crossing.of(graph, partition, threads), partition.grid
+    trained = partition.node_rank[graph.split == Split.TRAIN]
     return Quality(
         partition,
         graph.num_edges,
-        traffic,
-        np.array(held, np.int64),
-        np.array(train, np.int64),
+        crossing.traffic,
+        np.repeat(crossing.held, grid.slices),
+        np.bincount(trained, minlength=grid.world_size),
         crossing.count,
-        sum(copies) / max(graph.num_nodes, 1),
+        crossing.copies / max(graph.num_nodes, 1),
         crossing.boundary,
         crossing.neighbours,
     )
@@ -182,14 +164,6 @@ def max_over_mean(values: npt.NDArray[Any]) -> float:
     """Returns largest over mean of loads [world_size], 1 where all are 0."""
     mean = values.mean()
     return float(values.max() / mean) if mean else 1.0
-
-
-def _num_distinct(num_nodes: int, *groups: Ids) -> int:
-    """Counts the different nodes in all groups together."""
-    present = np.zeros(num_nodes, bool)
-    for nodes in groups:
-        present[nodes] = True
-    return int(np.count_nonzero(present))
 
 
 def _spelt(value: float) -> str:

@@ -5,14 +5,12 @@ Counts are exact for every rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from gnnkit.graph import Ids
 from gnnkit.partition.grid import Grid
-from gnnkit.partition.shard import Shard
 
 
 def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
@@ -68,19 +66,6 @@ class Traffic:
     num_owned: Ids  # [world_size] int64
     gather_rows: Ids  # [num_cells, num_cells] int64, [i, j]: sources of cell i's edges that cell j != i owns
     reduce_rows: Ids  # [num_cells, num_cells] int64, [i, j]: destinations of cell j's edges that cell i != j owns
-
-    @classmethod
-    def of(cls, shards: Iterable[Shard]) -> Traffic:
-        """Counts the rows between all shards of a partition, given in order of rank."""
-        owned, sources, targets = [], [], []
-        for shard in shards:
-            grid = shard.grid
-            owned.append(len(shard.owned))
-            if shard.slice == 0:
-                sources.append(np.bincount(shard.halo_cell, minlength=grid.num_cells))
-                targets.append(np.bincount(shard.partial_cell, minlength=grid.num_cells))
-        gather_rows, reduce_rows = np.array(sources, np.int64), np.array(targets, np.int64).T.copy()
-        return cls(grid, np.array(owned, np.int64), gather_rows, reduce_rows)
 
     def transposed(self) -> Traffic:
         """Returns the traffic of the reversed edges, as in the backward pass."""

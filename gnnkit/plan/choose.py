@@ -18,12 +18,15 @@ from gnnkit.partition.columns import fewest_words, in_columns
 from gnnkit.partition.grid import Grid, make_grid, remark, unequal_columns
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shift import ROW
+from gnnkit.ranges import num_cores
 from gnnkit.settings import Choice, PartitionSettings, Settings
 
 COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds
-CUTTING = 3.0  # seconds of all partitioners, by what these say of themselves
-LOOKED = 60_000_000  # edges of all candidates that are measured
+CUTTING = 2.0  # seconds of all partitioners, by what these say of themselves
+LOOKING = 1.5  # seconds of all looks at borders and grids, by the two numbers below
+MEASURING, IMPROVING = 0.01, 0.07  # seconds of a look at a million edges, and of a border there. Rough numbers
 TRIED = 6  # candidates that are tried at most
+ALIKE = 0.02  # loads within this share are alike: a trial would tell noise
 TIE = 0.03  # seconds within this share of the least count as equal
 MARGIN = 0.9  # share of the memory that predictions may fill
 
@@ -152,7 +155,7 @@ def alternatives(settings: Settings, cutter: Cutter, chosen: Quality) -> Iterato
         try:
             shapes = _shapes(spec, workers, replication)
             if shapes not in measured:
-                measured[shapes] = measure(cutter.graph, cutter.cut(choice))
+                measured[shapes] = measure(cutter.graph, cutter.cut(choice), threads=num_cores())
         except UserError:  # this assignment of nodes or edges does not go with that grid
             continue
         yield spelt(spec), measured[shapes]
@@ -189,12 +192,12 @@ def promising(
 ) -> Iterator[tuple[str, Quality]]:
     """Cuts candidates, and gives those that may be best.
 
-    Leaves out a candidate whose busiest rank has no fewer words, edges and nodes than
-    that of another one on the same grid, and the partitioners with `WORSE` times the
-    least work on 1d. Of the others the ones with least work by a rough count are left,
-    none with `WORSE` times the least. Begins with 1d, goes on with the partitioner that
-    has least work there, and ends after `LOOKED` edges. Leaves out those that are
-    `too_slow`.
+    Leaves out a candidate whose busiest rank has as many words, edges and nodes as that
+    of one before on the same grid, up to `ALIKE`, and the partitioners with `WORSE`
+    times the least work on 1d. Of the others the ones with least work by a rough count
+    are left, none with `WORSE` times the least. Begins with 1d, goes on with the
+    partitioner that has least work there, and leaves out looks beyond `LOOKING`. Leaves
+    out those that are `too_slow`.
 
     Args:
         settings: The configuration.
@@ -210,7 +213,7 @@ def promising(
     def look(name: str, choice: PartitionSettings) -> None:
         progress(f"a look at {overrides(choice)}")
         with suppress(UserError):  # this assignment of nodes does not go with that grid
-            quality = measure(graph, cutter.cut(choice))
+            quality = measure(graph, cutter.cut(choice), threads=num_cores())
             load = (float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max()))
             plain.setdefault(choice.nodes.name, _work(quality, load))
             if not any(_beats(other, quality, lower, load) for other, lower in measured.values()):
@@ -221,11 +224,15 @@ def promising(
         if first.setdefault(choice.nodes.name, name) == name:
             look(name, choice)
     others = [name for name in named if name not in first.values()]
-    looks = max(LOOKED // max(graph.num_edges, 1) - len(first), 0)
-    for name in sorted(others, key=lambda name: plain.get(named[name].nodes.name, math.inf))[:looks]:
+    left = LOOKING
+    for name in sorted(others, key=lambda name: plain.get(named[name].nodes.name, math.inf)):
         choice = named[name]
+        seconds = _look_seconds(choice, graph.num_edges)
+        if seconds > left:
+            continue
         alike = make_grid(choice.grid, settings.workers, choice.replication).num_cells == 1  # whatever the partitioner
         if alike or plain.get(choice.nodes.name, math.inf) <= WORSE * min(plain.values(), default=math.inf):
+            left -= seconds
             look(name, choice)
     works = {name: _work(*measured[name]) for name in measured}
     kept = sorted(works, key=works.__getitem__)[:most]
@@ -252,6 +259,12 @@ def too_slow(named: Mapping[str, PartitionSettings], num_edges: int) -> list[str
     return slow
 
 
+def _look_seconds(choice: PartitionSettings, num_edges: int) -> float:
+    """Returns about the seconds of a look at a candidate whose owners are known."""
+    borders = 0 if choice.border in (None, "none") else len(choice.border.split("+"))
+    return (MEASURING + IMPROVING * borders) * num_edges / 1e6
+
+
 def _work(quality: Quality, load: _Load) -> float:
     words, edges, rows = load
     return _WORD * words + rough_work(edges / quality.partition.grid.slices, rows)
@@ -263,9 +276,9 @@ def rough_work(edges: float, rows: float) -> float:
 
 
 def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tuple[float, ...]) -> bool:
-    """Says whether one layout of a grid is as good as another in each load."""
+    """Says whether one layout of a grid is about as good as another in each load."""
     same = other.partition.grid == quality.partition.grid
-    return same and all(a <= b for a, b in zip(lower, load, strict=True))
+    return same and all(a <= b * (1 + ALIKE) for a, b in zip(lower, load, strict=True))
 
 
 def least(layouts: Mapping[str, Mapping[str, Any]], memory: float) -> str | None:

@@ -22,7 +22,7 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shard import Shard, cut_all, uncut
+from gnnkit.partition.shard import cut_all, uncut
 from gnnkit.plan.choose import Decision, describe, shape
 from gnnkit.prepare import picture
 from gnnkit.prepare.inputs import load, named, with_inputs, with_kept, with_names
@@ -247,12 +247,9 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
         target: The folder of the shards.
         compares: Whether the words of a full-graph step are the reason for the layout.
     """
-
-    def saved(shard: Shard) -> Shard:
+    for shard in cut_all(graph, partition):
         shard.save(target / str(shard.rank))
-        return shard
-
-    quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
+    quality = measure(graph, partition)
     decision = Decision.of(settings, graph, quality)
     if not compares and settings.decided is None:
         decision = replace(decision, why=why_fetched(settings))

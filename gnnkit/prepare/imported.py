@@ -71,8 +71,9 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     with Digests() as digests:
         if holds_graph:
             digests.add(folder / PARTS / GRAPH)
-        shards = write_shards(graph, partition, folder / PARTS, edges, rows=rows, crew=crew, threads=own.threads)
-        quality = measure(graph, partition, _hashed(shards, folder, digests), threads=room.threads)
+        for shard in write_shards(graph, partition, folder / PARTS, edges, rows=rows, crew=crew, threads=own.threads):
+            digests.add(folder / PARTS / str(shard.rank))
+        quality = measure(graph, partition, threads=room.threads)
         quality.save(folder / PARTITION)
         if not holds_graph:
             shutil.rmtree(folder / PARTS / GRAPH)
@@ -85,13 +86,6 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     lines = [*describe(graph, settings, partition), *quality.table(), *told]
     lines.append(f"store: dataset=store dataset.root={folder} trains from it")
     return {"summary": "\n".join(lines), **quality.to_dict()}
-
-
-def _hashed(shards: Iterator[Shard], folder: Path, digests: Digests) -> Iterator[Shard]:
-    """Yields shards that are written, and begins to hash each."""
-    for shard in shards:
-        digests.add(folder / PARTS / str(shard.rank))
-        yield shard
 
 
 def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, room: Room) -> Partition:

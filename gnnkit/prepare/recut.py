@@ -25,7 +25,7 @@ from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.watchdog import Patience, Watchdog
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.partition.shard import cut_all
 from gnnkit.partition.shift import shifted, work_of
 from gnnkit.prepare import picture
 from gnnkit.prepare.rebalanced import load_partition, save_partition
@@ -110,13 +110,10 @@ def _write(folder: Path, name: str, graph: Graph, partition: Partition) -> Quali
         graph: The graph.
         partition: The new partition.
     """
-
-    def saved(shard: Shard) -> Shard:
-        shard.save(folder / PREPARED / name / str(shard.rank))
-        return shard
-
     with passing():
-        quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
+        for shard in cut_all(graph, partition):
+            shard.save(folder / PREPARED / name / str(shard.rank))
+    quality = measure(graph, partition)
     report, path = quality.to_dict(), folder / COORDINATION
     if path.exists():
         known = json.loads(path.read_bytes()) | {key: report[key] for key in ("regions", "peers")}

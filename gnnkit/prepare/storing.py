@@ -53,8 +53,10 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     chosen = kept_partition(kept, settings)
     holds_graph = settings.strategy.name != AUTO and settings.create_strategy().reads.graph
     rows = not (holds_graph and of_ranges(whole, chosen))
-    saved = None if why_not else (_saved(shard, folder, rows) for shard in cut_all(whole, chosen))
-    quality = measure(whole, chosen, saved)
+    if why_not is None:
+        for shard in cut_all(whole, chosen):
+            _save(shard, folder, rows)
+    quality = measure(whole, chosen)
     quality.save(folder / PARTITION)
     if why_not is None:
         if links is not None:
@@ -89,10 +91,9 @@ def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Lin
     return graph, links, [*told, *lines], rounded
 
 
-def _saved(shard: Shard, folder: Path, rows: bool) -> Shard:
+def _save(shard: Shard, folder: Path, rows: bool) -> None:
     kept = shard if rows else replace(shard, features=shard.features[:0])
     kept.save(folder / PARTS / str(shard.rank))
-    return shard
 
 
 def of_ranges(graph: Graph, partition: Partition) -> bool:

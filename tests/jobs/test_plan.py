@@ -26,7 +26,6 @@ from gnnkit.graph import CSC, Graph, Split
 from gnnkit.jobs import foresee, planned_step
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.planned_step import step_activations, step_volume
-from gnnkit.jobs.rehearse import Rehearsal
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
@@ -343,40 +342,26 @@ def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("large", [20_000, 10**6])
-def test_seconds_of_small_parts_are_scaled_by_those_of_a_large_one(
-    large: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+def test_all_layouts_are_tried_on_the_same_share_of_a_large_graph(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr(foresee, "TRIED_EDGES", 5_000)
-    monkeypatch.setattr(foresee, "LARGE_EDGES", large)
+    monkeypatch.setattr(foresee, "TRIED_EDGES", 20_000)
     seen = []
 
-    def scale(*given: Any) -> Any:
-        seen.append((original(*given), *given))
-        return seen[-1][0]
+    def predicted(machine: Any, load: Any, tried: Any, slowdown: float) -> Any:
+        seen.append((load, tried, slowdown))
+        return original(machine, load, tried, slowdown)
 
-    original = foresee._scale
-    monkeypatch.setattr(foresee, "_scale", scale)
+    original = foresee.predict
+    monkeypatch.setattr(foresee, "predict", predicted)
     graph = Synthetic(kind="sbm", num_nodes=20_000, num_edges=100_000, width=64).load()
     usual: dict[str, Any] = {"strategy": "vertex_centric", "workers": 2, "threads": 1, **BARE}
     plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **usual)
-    ((factors, rehearsal, loads, shares),) = seen[:1]
-    assert (foresee.LARGE in rehearsal.layouts) == (shares is not None) == (large < graph.num_edges // 2)
-    small = np.array(rehearsal.layouts["chosen"]) / np.array(loads["chosen"]["shares"])[:, None]
-    if shares is None:
-        assert factors.tolist() == [1, 1]
-    else:
-        assert max(shares) == pytest.approx(0.2, rel=0.1)
-        whole = np.array(rehearsal.layouts[foresee.LARGE]) / np.array(shares)[:, None]
-        assert factors == pytest.approx(whole.max(axis=0) / small.max(axis=0))
-    compute = plan["layouts"]["chosen"]["seconds_of"]["compute"]
-    assert compute == pytest.approx(small[:, 0].max() * factors[0])
-
-
-def test_a_small_part_in_memory_that_was_free_scales_no_bytes() -> None:
-    layouts = {"1d": [[1.0, 0.0], [2.0, 0.0]], foresee.LARGE: [[9.0, 100.0], [6.0, 50.0]]}
-    rehearsal = Rehearsal(1.0, 1.0, 1.0, 0, 0.0, layouts)
-    assert foresee._scale(rehearsal, {"1d": {"shares": [0.1, 0.1]}}, [0.5, 0.5]).tolist() == [0.9, 1]
+    for (load, tried, slowdown), figures in zip(seen, plan["layouts"].values(), strict=False):
+        assert load.shares == pytest.approx([40_000 / graph.num_edges] * 2, rel=0.1)
+        seconds = [took / share for (took, _), share in zip(tried, load.shares, strict=True)]
+        assert figures["seconds_of"]["compute"] == pytest.approx(max(seconds) * slowdown)
+    assert len(plan["layouts"]) > 1
 
 
 @pytest.mark.parametrize("num_nodes", [7, 3 * foresee.FEW])

@@ -14,7 +14,7 @@ from partition_cases import complete_graph, destinations, graphs, make_graph, ra
 import gnnkit
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.partition import Grid, Partition, Traffic, cut_all, fewest_words, in_columns, measure
+from gnnkit.partition import Grid, Partition, fewest_words, in_columns, measure
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.stored import Stored
 from tests.runs import BARE
@@ -54,7 +54,7 @@ def test_an_edge_stays_in_the_column_of_its_source_and_with_an_owner_in_this_col
 def test_words_are_those_of_a_grid_without_gaps_and_peers_are_few(workers: int, number: int) -> None:
     graph = complete_graph(12 * workers)
     partition = in_columns(graph, one_column(graph, workers), number)
-    traffic = Traffic.of(cut_all(graph, partition))
+    traffic = measure(graph, partition).traffic
     heights = np.repeat(partition.columns, partition.columns)
     words = traffic.words(1)
     assert (words.gather == 12 * (heights - 1)).all()

@@ -11,7 +11,7 @@ from partition_cases import GRIDS, graphs, make_graph, random_graph
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.partition import Grid, NodePartitioner, Partitioner, Traffic, cut_all
+from gnnkit.partition import Grid, NodePartitioner, Partitioner, cut_all, measure
 from gnnkit.partition.balanced import Balanced
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.fennel import Fennel
@@ -111,7 +111,7 @@ def test_tiles_of_a_lattice_exchange_with_their_face_neighbours_only(
     shape: tuple[int, ...], faces: int, workers: int
 ) -> None:
     graph = lattice(*shape)
-    traffic = Traffic.of(cut_all(graph, Tiles().assign(graph, Grid(workers, 1, 1))))
+    traffic = measure(graph, Tiles().assign(graph, Grid(workers, 1, 1))).traffic
     assert (traffic.gather_rows > 0).sum(axis=1).max() <= faces
     assert len(traffic.peers()) <= workers * faces
 

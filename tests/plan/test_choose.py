@@ -123,8 +123,8 @@ def test_a_partitioner_of_any_package_takes_part_by_its_place(monkeypatch: pytes
 def test_slow_partitioners_cut_no_large_graph(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hash, "auto_seconds", 1.0)
     named = candidates(4, [*INSTALLED, "hash"], grids=False)
-    assert too_slow(named, 2_000_000) == []  # 0.01, 0.06, 0.4 and 2 seconds
-    assert too_slow(named, 3_000_000) == ["hash"]
+    assert too_slow(named, 1_500_000) == []  # 0.01, 0.05, 0.3 and 1.5 seconds
+    assert too_slow(named, 2_000_000) == ["hash"]
     assert too_slow(named, 20_000_000) == ["buffered", "hash"]
     assert too_slow(named, 2_000_000_000) == [*INSTALLED[1:], "hash"]
     settings, names = settle(compose(["strategy=vertex_centric", "workers=4"])), []
@@ -140,6 +140,36 @@ def test_slow_partitioners_cut_no_large_graph(graph: Graph, monkeypatch: pytest.
     monkeypatch.setattr(Hash, "auto_seconds", 4e6 / graph.num_edges)
     list(promising(settings, graph, named))
     assert set(names) == set(INSTALLED)
+
+
+def test_looks_at_borders_and_grids_of_a_large_graph_are_few(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settle(compose(["strategy=vertex_centric", "workers=4"]))
+    named, seen = candidates(4, INSTALLED, grids=True), []
+
+    def noted(self: Cutter, chosen: Any) -> Partition:
+        seen.append((chosen.border, chosen.grid))
+        return partition_of(graph, make_grid(chosen.grid, 4))
+
+    monkeypatch.setattr(Cutter, "cut", noted)
+    list(promising(settings, graph, named))
+    assert sum(border != "none" for border, _ in seen) == 3 * len(INSTALLED)
+    seen.clear()
+    look = choose.MEASURING + choose.IMPROVING
+    monkeypatch.setattr(choose, "LOOKING", 1.1 * look * graph.num_edges / 1e6)
+    list(promising(settings, graph, named))
+    assert [border for border, _ in seen if border != "none"] == ["min_words"]
+    assert sum(grid == "1d" and border == "none" for border, grid in seen) == len(INSTALLED)
+
+
+def test_layouts_that_are_alike_are_tried_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settle(compose(["strategy=vertex_centric", "workers=4"]))
+    named = candidates(4, ["contiguous", "balanced"], grids=False)
+    first = partition_of(graph, Grid(4, 1, 1))
+    owners = first.node_rank.copy()
+    owners[np.flatnonzero(owners == 3)[0]] = 0  # the rank with most nodes has one less
+    cuts = iter([first, Partition(owners, None, first.grid)])
+    monkeypatch.setattr(Cutter, "cut", lambda self, chosen: next(cuts))
+    assert list(dict(promising(settings, graph, dict(list(named.items())[:2])))) == ["contiguous"]
 
 
 def test_a_partitioner_far_from_the_best_is_tried_on_one_grid(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,16 @@ use pyo3::prelude::*;
 use crate::arg::{Arg, Ids, Slice, count, exactly, real};
 use crate::user_error;
 
+/// Rows, columns and slices.
+pub(crate) fn plane(name: &str, grid: Arg<'_, '_>) -> PyResult<Grid> {
+    let [rows, cols, slices] = exactly(name, grid)?;
+    Ok(Grid {
+        rows: count(&format!("{name}[0]"), &rows)?,
+        cols: count(&format!("{name}[1]"), &cols)?,
+        slices: count(&format!("{name}[2]"), &slices)?,
+    })
+}
+
 #[pyfunction]
 fn min_words<'py>(
     py: Python<'py>,
@@ -20,12 +30,7 @@ fn min_words<'py>(
 ) -> PyResult<(Bound<'py, PyArray1<i32>>, usize)> {
     let mut ranks = Slice::<i32>::new("node_rank", node_rank)?.as_slice().to_vec();
     let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
-    let [rows, cols, slices] = exactly("grid", grid)?;
-    let grid = Grid {
-        rows: count("grid[0]", &rows)?,
-        cols: count("grid[1]", &cols)?,
-        slices: count("grid[2]", &slices)?,
-    };
+    let grid = plane("grid", grid)?;
     let max_imbalance = real("max_imbalance", max_imbalance)?;
     let indptr = indptr.as_slice();
     let moves = with_ids!(indices, indices => {

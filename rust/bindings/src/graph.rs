@@ -2,7 +2,7 @@
 
 use std::thread::available_parallelism;
 
-use gnnkit_core::crossing::{Crossing, crossing};
+use gnnkit_core::crossing::crossing;
 use gnnkit_core::csc::Id;
 use gnnkit_core::edges::{self, Sorted, Tag};
 use gnnkit_core::order;
@@ -11,6 +11,7 @@ use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray};
 use pyo3::prelude::*;
 
 use crate::arg::{Arg, Floats, Ids, Slice, count, exactly, flag, optional, within};
+use crate::border::plane;
 use crate::user_error;
 
 /// The number of threads that the caller wants, at least 1. No result depends on it.
@@ -40,8 +41,17 @@ type PyTagged<'py> = (
     Bound<'py, PyUntypedArray>,
 );
 
-/// The number of edges between owners, nodes at these, and pairs of owners row by row.
-type PyCrossing<'py> = (usize, Bound<'py, PyArray1<bool>>, Bound<'py, PyArray1<bool>>);
+/// The number of edges between owners, nodes at these, pairs of owners row by row, edges
+/// of each cell, rows gathered and reduced by pairs of cells, and copies of nodes.
+type PyCrossing<'py> = (
+    usize,
+    Bound<'py, PyArray1<bool>>,
+    Bound<'py, PyArray1<bool>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray1<i64>>,
+    usize,
+);
 
 /// In-degrees and out-degrees.
 type PyDegrees<'py> = (Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
@@ -217,30 +227,36 @@ fn tagged<I: Id + Element, A: Tag + Element>(
     ))
 }
 
-/// How many edges have ends of two owners, which nodes have one, and which pairs of
-/// owners.
+/// What a partition makes travel: edges between owners, and rows that cells exchange.
 #[pyfunction]
-#[pyo3(signature = (indptr, indices, owner, num_ranks, threads=None))]
+#[pyo3(signature = (indptr, indices, owner, grid, edge_cell=None, threads=None))]
 fn csc_crossing<'py>(
     py: Python<'py>,
     indptr: Arg<'_, 'py>,
     indices: Arg<'_, 'py>,
     owner: Arg<'_, 'py>,
-    num_ranks: Arg<'_, 'py>,
+    grid: Arg<'_, 'py>,
+    edge_cell: Option<Arg<'_, 'py>>,
     threads: Option<Arg<'_, 'py>>,
 ) -> PyResult<PyCrossing<'py>> {
+    let edge_cell = edge_cell.map(|cells| Slice::<i32>::new("edge_cell", cells)).transpose()?;
     let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
-    let (owner, num_ranks) = (Slice::<i32>::new("owner", owner)?, count("num_ranks", num_ranks)?);
+    let (owner, grid) = (Slice::<i32>::new("owner", owner)?, plane("grid", grid)?);
     let (indptr, owner, threads) = (indptr.as_slice(), owner.as_slice(), all_cores(threads)?);
+    let edge_cell = edge_cell.as_ref().map(Slice::as_slice);
     let found = with_ids!(indices, indices => py.detach(|| {
-        crossing(Csc::new(indptr, indices, owner.len())?, owner, num_ranks, threads)
+        crossing(Csc::new(indptr, indices, owner.len())?, owner, grid, edge_cell, threads)
     }));
-    let Crossing {
-        count,
-        boundary,
-        linked,
-    } = found.map_err(user_error)?;
-    Ok((count, boundary.into_pyarray(py), linked.into_pyarray(py)))
+    let found = found.map_err(user_error)?;
+    Ok((
+        found.count,
+        found.boundary.into_pyarray(py),
+        found.linked.into_pyarray(py),
+        found.held.into_pyarray(py),
+        found.gathered.into_pyarray(py),
+        found.reduced.into_pyarray(py),
+        found.copies,
+    ))
 }
 
 /// The nodes in the reversed order of Cuthill and McKee.

@@ -24,12 +24,12 @@ pub struct Grid {
 }
 
 impl Grid {
-    const fn cells(&self) -> usize {
+    pub(crate) const fn cells(&self) -> usize {
         self.rows * self.cols
     }
 
     /// The number of ranks. The error names a grid of none or of too many.
-    fn check(&self) -> Result<usize, Error> {
+    pub(crate) fn check(&self) -> Result<usize, Error> {
         let ranks = self.rows.checked_mul(self.cols);
         let ranks = ranks.and_then(|cells| cells.checked_mul(self.slices));
         let ranks = ranks.unwrap_or(usize::MAX);
