@@ -15,7 +15,7 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import to_yaml
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.plan.choose import MARGIN, candidates, least, overrides, promising, too_slow
+from gnnkit.plan.choose import MARGIN, TIE, candidates, least, overrides, promising, too_slow
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
 from gnnkit.settings import (
@@ -291,7 +291,13 @@ def why_layout(named: Mapping[str, PartitionSettings], foreseen: Foreseen, name:
     )
     if others:
         near = min(seconds, key=seconds.__getitem__)
-        text += f"; next is {near} with {seconds[near]:.3g} s, {len(seconds) + 1} of {len(named)} layouts tried"
+        rather = ""
+        if seconds[near] < figures["seconds"]:
+            ties = figures["seconds"] <= seconds[near] * (1 + TIE) and figures["work"] <= foreseen.layouts[near]["work"]
+            rather = (
+                " (as quick within the noise of trials, with more to do)" if ties else " (too large for the memory)"
+            )
+        text += f"; next is {near} with {seconds[near]:.3g} s{rather}, {len(seconds) + 1} of {len(named)} layouts tried"
     slow = too_slow(named, foreseen.num_edges)
     return f"{text}; {' and '.join(slow)} would take long, try partition={slow[0]} for many epochs" if slow else text
 

@@ -30,7 +30,7 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import Shard, cut, cut_all
-from gnnkit.plan.choose import rough_work, sizes_of
+from gnnkit.plan.choose import rough_work, sizes_of, work_of
 from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.memory import available_memory
 from gnnkit.plan.predict import Load, predict
@@ -306,6 +306,7 @@ def layout(
         "memory": int(memory.max()),
         "memory_of_busiest_rank": {name: int(number[busiest]) for name, number in parts.items()},
         "balance": quality.balance(),
+        "work": work_of(quality),
     }
     gradient = 0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * dtype.itemsize
     return figures, Load(moved.messages, moved.bytes_received, memory, moved.largest, gradient, (), (), (), ())

@@ -27,7 +27,7 @@ LOOKING = 1.5  # seconds of all looks at borders and grids, by the two numbers b
 MEASURING, IMPROVING = 0.01, 0.07  # seconds of a look at a million edges, and of a border there. Rough numbers
 TRIED = 6  # candidates that are tried at most
 ALIKE = 0.02  # loads within this share are alike: a trial would tell noise
-TIE = 0.03  # seconds within this share of the least count as equal
+TIE = 0.08  # seconds within this share of the least count as equal, as trials of equal layouts differ by more
 MARGIN = 0.9  # share of the memory that predictions may fill
 
 _PLANES = ("1d", "1.5d", "2d", "3d")
@@ -214,8 +214,8 @@ def promising(
         progress(f"a look at {overrides(choice)}")
         with suppress(UserError):  # this assignment of nodes does not go with that grid
             quality = measure(graph, cutter.cut(choice), threads=num_cores())
-            load = (float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max()))
-            plain.setdefault(choice.nodes.name, _work(quality, load))
+            load = _load(quality)
+            plain.setdefault(choice.nodes.name, work_of(quality))
             if not any(_beats(other, quality, lower, load) for other, lower in measured.values()):
                 measured[name] = quality, load
 
@@ -234,7 +234,7 @@ def promising(
         if alike or plain.get(choice.nodes.name, math.inf) <= WORSE * min(plain.values(), default=math.inf):
             left -= seconds
             look(name, choice)
-    works = {name: _work(*measured[name]) for name in measured}
+    works = {name: work_of(quality) for name, (quality, _) in measured.items()}
     kept = sorted(works, key=works.__getitem__)[:most]
     for name in named:
         if name in kept and works[name] <= WORSE * min(works.values()):
@@ -265,8 +265,13 @@ def _look_seconds(choice: PartitionSettings, num_edges: int) -> float:
     return (MEASURING + IMPROVING * borders) * num_edges / 1e6
 
 
-def _work(quality: Quality, load: _Load) -> float:
-    words, edges, rows = load
+def _load(quality: Quality) -> _Load:
+    return float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max())
+
+
+def work_of(quality: Quality) -> float:
+    """Returns a rough count of the work of the busiest ranks, in sums of an edge."""
+    words, edges, rows = _load(quality)
     return _WORD * words + rough_work(edges / quality.partition.grid.slices, rows)
 
 
@@ -284,8 +289,9 @@ def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tup
 def least(layouts: Mapping[str, Mapping[str, Any]], memory: float) -> str | None:
     """Names the layout that a run takes. None: none of them fits the memory.
 
-    Takes the least predicted seconds. Ties go to the least counted memory, then to the
-    first. Without predictions words take the place of seconds.
+    Takes the least predicted seconds. Ties go to the least counted work, which unlike
+    seconds is exact, then to the first. Without predictions words take the place of
+    seconds, and memory that of work.
 
     Args:
         layouts: Figures by name, as `job=plan` gives these.
@@ -294,10 +300,15 @@ def least(layouts: Mapping[str, Mapping[str, Any]], memory: float) -> str | None
     fitting = [name for name, each in layouts.items() if each.get("host_memory", 0) <= MARGIN * memory]
     if not fitting:
         return None
-    costs = {name: layouts[name].get("seconds", layouts[name]["words"]["max"]) for name in fitting}
-    bound = min(costs.values()) * (1 + TIE)
-    equal = [name for name in fitting if costs[name] <= bound]
-    return min(equal, key=lambda name: sum(layouts[name]["memory_of_busiest_rank"].values()))
+    if "seconds" not in layouts[fitting[0]]:
+        return min(fitting, key=lambda name: (layouts[name]["words"]["max"], _counted_memory(layouts[name])))
+    bound = min(layouts[name]["seconds"] for name in fitting) * (1 + TIE)
+    equal = [name for name in fitting if layouts[name]["seconds"] <= bound]
+    return min(equal, key=lambda name: layouts[name]["work"])
+
+
+def _counted_memory(layout: Mapping[str, Any]) -> int:
+    return sum(layout["memory_of_busiest_rank"].values())
 
 
 def overrides(partition: PartitionSettings) -> str:

@@ -398,6 +398,25 @@ def test_the_only_layout_is_told_without_a_next_one() -> None:
     assert decide.why_layout(named, foreseen, "1d").endswith("exchange 0.5) and 1 MiB a rank predicted")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "work", "told"),
+    [
+        (1.6, 9, "next is 2d with 1.6 s, 2 of 2 layouts tried"),
+        (1.45, 9, "next is 2d with 1.45 s (as quick within the noise of trials, with more to do), 2 of 2"),
+        (1.45, 3, "next is 2d with 1.45 s (too large for the memory), 2 of 2"),
+        (1.0, 9, "next is 2d with 1 s (too large for the memory), 2 of 2"),
+    ],
+)
+def test_a_layout_that_looks_quicker_than_the_choice_is_explained(seconds: float, work: int, told: str) -> None:
+    named = {
+        grid: PartitionSettings(Choice("partition", "contiguous", {}), grid, None, "none") for grid in ("1d", "2d")
+    }
+    parts = {"compute": 1.0, "exchange": 0.5}
+    layouts = {"1d": {"seconds": 1.5, "work": 5}, "2d": {"seconds": seconds, "work": work}}
+    layouts = {name: each | {"seconds_of": parts, "memory": 2**20} for name, each in layouts.items()}
+    assert told in decide.why_layout(named, Foreseen(layouts, None, [], 9, 9), "1d")
+
+
 def test_a_comparison_starts_ranks_of_its_own() -> None:
     started: Any = SimpleNamespace(started=StartedRank(0, 2, 0, 2))
     with pytest.raises(UserError, match="job=compare starts runs of its own: leave torchrun, srun or mpirun out"):

@@ -219,18 +219,22 @@ def test_owners_of_a_partition_that_was_cut_are_not_found_again(graph: Graph, mo
     assert len(decision.layouts) > 2
 
 
-def figures(seconds: float | None, memory: int, host_memory: float = 0, words: int = 0) -> dict[str, Any]:
+def figures(
+    seconds: float | None, work: int, host_memory: float = 0, words: int = 0, memory: int = 0
+) -> dict[str, Any]:
     timed = {} if seconds is None else {"seconds": seconds, "host_memory": host_memory}
-    return {"words": {"max": words}, "memory_of_busiest_rank": {"features": memory}, **timed}
+    return {"words": {"max": words}, "work": work, "memory_of_busiest_rank": {"features": memory}, **timed}
 
 
-def test_the_least_seconds_win_and_ties_go_to_memory_then_order() -> None:
+def test_the_least_seconds_win_and_ties_go_to_counted_work_then_order() -> None:
     assert least({"a": figures(2.0, 1), "b": figures(1.0, 9)}, math.inf) == "b"
-    assert least({"a": figures(1.01, 5), "b": figures(1.0, 9)}, math.inf) == "a"
+    assert least({"a": figures(1.07, 5), "b": figures(1.0, 9)}, math.inf) == "a"
+    assert least({"a": figures(1.09, 5), "b": figures(1.0, 9)}, math.inf) == "b"
     assert least({"a": figures(1.0, 5), "b": figures(1.0, 5)}, math.inf) == "a"
     assert least({"a": figures(1.0, 5, host_memory=100), "b": figures(2.0, 5, host_memory=80)}, 100) == "b"
     assert least({"a": figures(1.0, 5, host_memory=100)}, 100) is None
     assert least({"a": figures(None, 5, words=7), "b": figures(None, 5, words=3)}, 0) == "b"
+    assert least({"a": figures(None, 5, words=3, memory=2), "b": figures(None, 5, words=3, memory=1)}, 0) == "b"
 
 
 FAST = Link(0, math.inf)
