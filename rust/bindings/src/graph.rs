@@ -239,7 +239,9 @@ fn csc_crossing<'py>(
     edge_cell: Option<Arg<'_, 'py>>,
     threads: Option<Arg<'_, 'py>>,
 ) -> PyResult<PyCrossing<'py>> {
-    let edge_cell = edge_cell.map(|cells| Slice::<i32>::new("edge_cell", cells)).transpose()?;
+    let edge_cell = edge_cell
+        .map(|cells| Slice::<i32>::new("edge_cell", cells))
+        .transpose()?;
     let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
     let (owner, grid) = (Slice::<i32>::new("owner", owner)?, plane("grid", grid)?);
     let (indptr, owner, threads) = (indptr.as_slice(), owner.as_slice(), all_cores(threads)?);

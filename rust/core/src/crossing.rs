@@ -55,9 +55,7 @@ pub fn crossing<I: Id>(
         check_ids("edge_cell", cells, grid.cells(), "cells")?;
     }
     let of_rank = |value: fn(&Grid, usize) -> usize| -> Vec<u32> {
-        (0..ranks)
-            .map(|rank| value(&grid, rank / grid.slices) as u32)
-            .collect()
+        (0..ranks).map(|rank| value(&grid, rank / grid.slices) as u32).collect()
     };
     let layout = Layout {
         owner,
@@ -164,7 +162,9 @@ impl Layout<'_> {
                     held: filled(0, Some(self.cells), "grid", self.cells)?,
                 });
             }
-            for_each(parts.len(), parts.iter_mut().collect(), |part| self.read(csc, first, part));
+            for_each(parts.len(), parts.iter_mut().collect(), |part| {
+                self.read(csc, first, part)
+            });
             let mut left = filled(B::NONE, Some(nodes), "owner", nodes)?;
             for part in parts {
                 for (whole, own) in left.iter_mut().zip(&part.left) {
@@ -228,8 +228,12 @@ impl Layout<'_> {
             };
             let (left, entered) = (left[node].bits(), entered[node].bits());
             found.copies += (left | entered | owned).count_ones() as usize;
-            each(left & !owned, |bit| found.gathered[(first + bit) * self.cells + own] += 1);
-            each(entered & !owned, |bit| found.reduced[own * self.cells + first + bit] += 1);
+            each(left & !owned, |bit| {
+                found.gathered[(first + bit) * self.cells + own] += 1
+            });
+            each(entered & !owned, |bit| {
+                found.reduced[own * self.cells + first + bit] += 1
+            });
         }
     }
 }
@@ -305,11 +309,7 @@ mod tests {
             found.reduced[cell_of(node) * cells + cell] += 1;
         }
         let own = (0..owner.len()).map(|node| (node, cell_of(node)));
-        found.copies = own
-            .chain(sources)
-            .chain(targets)
-            .collect::<BTreeSet<_>>()
-            .len();
+        found.copies = own.chain(sources).chain(targets).collect::<BTreeSet<_>>().len();
         found
     }
 
@@ -349,7 +349,10 @@ mod tests {
         };
         assert_eq!(text(&[2], None, 2), "owner[0] = 2 is out of range for 2 ranks");
         assert_eq!(text(&[0, 0], None, 2), "owner has 2 entries, expected 1");
-        assert_eq!(text(&[0], Some(&[2]), 2), "edge_cell[0] = 2 is out of range for 2 cells");
+        assert_eq!(
+            text(&[0], Some(&[2]), 2),
+            "edge_cell[0] = 2 is out of range for 2 cells"
+        );
         assert_eq!(text(&[0], Some(&[]), 2), "edge_cell has 0 entries, expected 1");
         assert!(text(&[0], None, 0).starts_with("grid"));
     }
