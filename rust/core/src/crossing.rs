@@ -67,9 +67,9 @@ pub fn crossing<I: Id>(
         column: of_rank(|grid, cell| cell - cell % grid.rows),
     };
     match grid.cells() {
-        ..=8 => layout.look::<I, u8>(&csc, threads),
-        ..=16 => layout.look::<I, u16>(&csc, threads),
-        ..=32 => layout.look::<I, u32>(&csc, threads),
+        0..=8 => layout.look::<I, u8>(&csc, threads),
+        9..=16 => layout.look::<I, u16>(&csc, threads),
+        17..=32 => layout.look::<I, u32>(&csc, threads),
         _ => layout.look::<I, u64>(&csc, threads),
     }
 }
