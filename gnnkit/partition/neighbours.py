@@ -37,11 +37,8 @@ class Crossing:
         """
         partition.check(graph)
         grid = partition.grid
-        owner, cells = (
-            each if each is None else np.ascontiguousarray(each, np.int32)
-            for each in (partition.node_rank, partition.edge_cell)
-        )
-        assert owner is not None
+        owner, held_by = np.ascontiguousarray(partition.node_rank, np.int32), partition.edge_cell
+        cells = None if held_by is None else np.ascontiguousarray(held_by, np.int32)
         plane = (grid.rows, grid.cols, grid.slices)
         count, boundary, linked, held, gathered, reduced, copies = _core.csc_crossing(
             graph.csc.indptr, graph.csc.indices, owner, plane, cells, threads

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::border::Grid;
 use crate::csc::{Csc, Id, check_ids};
-use crate::error::Error;
+use crate::error::{Error, check_length};
 use crate::memory::filled;
 use crate::pool::for_each;
 use crate::view::prefetch;
@@ -71,14 +71,6 @@ pub fn crossing<I: Id>(
         9..=16 => layout.look::<I, u16>(&csc, threads),
         17..=32 => layout.look::<I, u32>(&csc, threads),
         _ => layout.look::<I, u64>(&csc, threads),
-    }
-}
-
-fn check_length(name: &'static str, actual: usize, expected: usize) -> Result<(), Error> {
-    if actual == expected {
-        Ok(())
-    } else {
-        Err(Error::Length { name, actual, expected })
     }
 }
 
