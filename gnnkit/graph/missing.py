@@ -1,0 +1,29 @@
+"""Words that stand for a missing value, the same in every reader and every column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Compared without surrounding blanks and without case.
+MISSING = ("", "#n/a", "-", "<na>", "?", "missing", "n/a", "na", "nan", "nil", "none", "null", "unknown")
+
+
+def normalize(text: pa.Array) -> pa.Array:
+    """Strips surrounding blanks, and turns case into lower case."""
+    return pc.utf8_lower(pc.utf8_trim_whitespace(text))
+
+
+def missing_cells(column: pa.Array, words: Sequence[str] = MISSING) -> npt.NDArray[np.bool_]:  # [rows]
+    """Marks the cells of a text column that are null or hold a word for "missing".
+
+    Args:
+        column: text.
+        words: words for "missing", in lower case. Default: `MISSING`.
+    """
+    known = pc.is_in(normalize(column), value_set=pa.array(words, column.type))
+    return np.asarray(pc.or_(pc.is_null(column), known).to_numpy(zero_copy_only=False))
