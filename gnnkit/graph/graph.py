@@ -362,23 +362,27 @@ class Graph:
         split: str | None = None,
         weight: str | None = None,
         edge_features: str | Sequence[str] | None = None,
+        missing: Sequence[str] | None = None,
     ) -> Graph:
         """Reads a graph of NetworkX. The nodes become `node_ids`, in their order.
 
         An edge of an undirected graph becomes two. Parallel edges stay. A warning names
-        attributes that no argument names.
+        attributes that no argument names. Attributes are read as `from_tables` reads
+        columns.
 
         Args:
             graph: `Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`.
-            features: attributes of nodes: numbers, or lists of numbers.
+            features: attributes of nodes: numbers, lists of numbers, dates, or text of
+                few values.
             label: attribute of nodes: class, name or decimal fraction, None for none.
             split: attribute of nodes: train, val, test, none.
             weight: attribute of edges.
-            edge_features: attributes of edges, like `features`.
+            edge_features: attributes of edges, like `features`, which no edge lacks.
+            missing: words for missing values, as in `from_tables`.
         """
         from gnnkit.graph.networkx import from_networkx
 
-        return from_networkx(graph, features, label, split, weight, edge_features)
+        return from_networkx(graph, features, label, split, weight, edge_features, missing)
 
     @classmethod
     def from_scipy(cls, matrix: Any, **fields: Any) -> Graph:
@@ -410,12 +414,18 @@ class Graph:
         split: str = "split",
         features: Any = None,
         edge_features: Sequence[str] | None = None,
+        missing: Sequence[str] | None = None,
     ) -> Graph:
         """Reads data frames of pandas or polars, or tables of pyarrow.
 
         Nodes are numbered in the order of their table, and `node_ids` keep the ids.
         Without this table, ids that are numbers are 0, 1, ..., and text names the
         nodes, in the order of code points.
+
+        Text that spells numbers, such as "1,5", "$1" and "10%", is read as numbers, and
+        dates are read as seconds since 1970 (durations as seconds), with a warning that
+        names the columns. Numbers are float64 where float32 would change a whole
+        number, or round by more than 1e-5 of the column's range.
 
         Args:
             edges: one row for each edge.
@@ -428,13 +438,20 @@ class Graph:
             label: column of `nodes`, may be missing: classes, names or decimal
                 fractions, empty for none.
             split: column of `nodes`, may be missing: train, val, test, none.
-            features: columns of `nodes` with numbers, lists of numbers, or text of few
-                values, or an array [num_nodes, width]. Default: all other columns.
-            edge_features: columns of `edges`. Default: all other columns.
+            features: columns of `nodes` with numbers, lists of numbers, dates, or text
+                of few values, or an array [num_nodes, width]. Default: all other
+                columns.
+            edge_features: columns of `edges`, like those of `nodes` but without missing
+                cells. Default: all other columns.
+            missing: words that stand for a missing value in text, compared without case
+                and surrounding blanks. Default: `#N/A`, `-`, `<NA>`, `?`, `missing`,
+                `n/a`, `NA`, `nan`, `nil`, `none`, `null`, `unknown`. An empty cell is
+                always missing.
         """
         from gnnkit.graph.tables import from_tables
 
-        return from_tables(edges, nodes, (src, dst), weight, edge_type, (id, label, split), features, edge_features)
+        columns = (id, label, split)
+        return from_tables(edges, nodes, (src, dst), weight, edge_type, columns, features, edge_features, missing)
 
     from_pandas = from_tables
     from_polars = from_tables

@@ -9,6 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnnkit.errors import UserError
+from gnnkit.ranges import shown
+
 # Compared without surrounding blanks and without case.
 MISSING = ("", "#n/a", "-", "<na>", "?", "missing", "n/a", "na", "nan", "nil", "none", "null", "unknown")
 
@@ -16,6 +19,22 @@ MISSING = ("", "#n/a", "-", "<na>", "?", "missing", "n/a", "na", "nan", "nil", "
 def normalize(text: pa.Array) -> pa.Array:
     """Strips surrounding blanks, and turns case into lower case."""
     return pc.utf8_lower(pc.utf8_trim_whitespace(text))
+
+
+def read_missing(key: str, value: object) -> tuple[str, ...]:
+    """Reads a list of words for "missing", to which the empty cell always belongs.
+
+    Raises `UserError` for anything but a list of text.
+
+    Args:
+        key: the key or the argument, for the message.
+        value: list of words. None: `MISSING`.
+    """
+    if value is None:
+        return MISSING
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        raise UserError(f"{key}={shown(value)} must be a list of words, such as [none,unknown]")
+    return tuple(sorted({"", *(word.strip().lower() for word in value)}))
 
 
 def missing_cells(column: pa.Array, words: Sequence[str] = MISSING) -> npt.NDArray[np.bool_]:  # [rows]

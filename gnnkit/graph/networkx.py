@@ -11,7 +11,8 @@ from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import tell_unread
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.table import Table, as_ids, as_text
+from gnnkit.graph.missing import read_missing
+from gnnkit.graph.table import Table, as_ids, values_as_arrow, warn_of_readings
 
 
 def from_networkx(
@@ -21,6 +22,7 @@ def from_networkx(
     split: str | None,
     weight: str | None,
     edge_features: str | Sequence[str] | None,
+    missing: Sequence[str] | None,
 ) -> Graph:
     """Reads a graph, as `Graph.from_networkx` says."""
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
@@ -30,21 +32,27 @@ def from_networkx(
     if not graph.is_directed():
         links += [(v, u, data) for u, v, data in links if u != v]
     wide, rows = _names(features), _names(edge_features)
-    nodes = _table("nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))])
-    edges = _table("edges", [data for _, _, data in links], [*rows, *filter(None, (weight,))])
+    words = read_missing("missing", missing)
+    nodes = _table("nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))], words)
+    edges = _table("edges", [data for _, _, data in links], [*rows, *filter(None, (weight,))], words)
+    features_of_nodes, cells = nodes.cells(wide)
+    features_of_edges = edges.rows(rows)
+    warn_of_readings([nodes, edges])
     labels, class_names = nodes.labels(label) if label else (None, None)
     return Graph.from_edges(
         [u for u, _, _ in links],
         [v for _, v, _ in links],
         len(number),
-        features=nodes.rows(wide),
+        features=features_of_nodes,
         labels=labels,
         split=nodes.splits(split) if split else None,
-        weight=edges.numbers(weight) if weight else None,
-        edge_features=edges.rows(rows),
+        weight=edges.weights(weight) if weight else None,
+        edge_features=features_of_edges,
         class_names=class_names,
         node_ids=_ids(list(number)),
         feature_names=nodes.column_names(wide),
+        category_of=nodes.category_of(wide),
+        missing=cells,
         edge_feature_names=edges.column_names(rows),
     )
 
@@ -53,24 +61,23 @@ def _names(names: str | Sequence[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _table(name: str, attributes: list[dict[str, Any]], wanted: list[str]) -> Table:
+def _table(name: str, attributes: list[dict[str, Any]], wanted: list[str], missing: Sequence[str]) -> Table:
     """Makes a table of the wanted attributes. Missing values are empty."""
     known = {key for each in attributes for key in each}
     missing = [key for key in wanted if key not in known]
     if missing and attributes:
         raise UserError(f"no one of the {name} of the networkx graph has an attribute {missing[0]!r}")
     tell_unread("Graph.from_networkx", [f"{key!r} of {name}" for key in known if key not in wanted])
-    columns = {key: _column(f"{name}, attribute {key!r}", [each.get(key) for each in attributes]) for key in wanted}
-    return Table(name, pa.table(columns))
+    columns = {
+        key: _column(f"{name}, attribute {key!r}", [each.get(key) for each in attributes], missing) for key in wanted
+    }
+    return Table(name, pa.table(columns), missing=missing)
 
 
-def _column(place: str, values: list[Any]) -> pa.Array:
+def _column(place: str, values: list[Any], missing: Sequence[str]) -> pa.Array:
     """Reads values of one type. Arrays and tensors become lists."""
     values = [value.tolist() if hasattr(value, "tolist") else value for value in values]
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        return as_text(place, values, error)
+    return values_as_arrow(place, values, missing)
 
 
 def _ids(nodes: list[Any]) -> Array | None:

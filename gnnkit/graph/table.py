@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.features import without_gaps
 from gnnkit.graph.ids import IdTable
+from gnnkit.graph.missing import MISSING, missing_cells
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Floats, Ids, Labels
+from gnnkit.graph.values import Reading, Survey, is_listed, is_number, is_text, typed_numbers
 
-MAX_CATEGORIES = 256  # values of a column of text, of which each becomes a column
 _MAX_TEXT = 2048  # characters of an id. An array of ids gives each the room of the longest
 _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # text that says the same as a number
 
@@ -27,7 +28,9 @@ _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # text that says the same as a number
 class Table:
     """The columns of a table. Errors name table, column and row."""
 
-    def __init__(self, name: str, table: pa.Table, first: int = 0, cure: str = "") -> None:
+    def __init__(
+        self, name: str, table: pa.Table, first: int = 0, cure: str = "", missing: Sequence[str] = MISSING
+    ) -> None:
         """Keeps the table. Raises `UserError` for two columns of one name.
 
         Args:
@@ -35,11 +38,12 @@ class Table:
             table: the columns.
             first: the number of the first row in the file, for messages. Default: 0.
             cure: says how a column is left out, with `{}` for the name, or nothing.
+            missing: words for "missing", in lower case.
         """
         self.name = name
-        self._first, self._cure = first, cure
+        self._first, self._cure, self.missing = first, cure, tuple(missing)
         self._table = table
-        self._categories: dict[str, list[str]] = {}
+        self.readings: dict[str, Reading] = {}  # of columns that were read so far
         self.names: list[str] = table.column_names
         seen: set[str] = set()
         for column in self.names:
@@ -54,12 +58,12 @@ class Table:
     def without(self, names: Collection[str]) -> Table:
         """Returns the table without some columns."""
         left = [name for name in self.names if name not in names]
-        return Table(self.name, self._table.select(left), self._first, self._cure)
+        return Table(self.name, self._table.select(left), self._first, self._cure, self.missing)
 
     def part(self, first: int, last: int) -> Table:
         """Returns the rows `first` to `last` - 1."""
         rows = self._table.slice(first, last - first)
-        return Table(self.name, rows, self._first + first, self._cure)
+        return Table(self.name, rows, self._first + first, self._cure, self.missing).knowing(self.readings)
 
     def is_text(self, name: str) -> bool:
         """Says whether the column holds text."""
@@ -112,23 +116,40 @@ class Table:
         found = [pc.unique(self.plain(name).cast(pa.large_string()).drop_null()) for name in names]
         return pc.unique(pa.concat_arrays(found)).sort()
 
-    def labels(self, name: str) -> tuple[Labels | None, list[str] | None]:
+    def labels(self, name: str, reading: Reading | None = None) -> tuple[Labels | None, list[str] | None]:
         """Reads class numbers [rows], -1 for none, and names of other classes.
 
-        Reads floating-point numbers as they are, NaN for none.
+        Reads decimal fractions as they are, NaN for none. Text that spells numbers is
+        read as these are.
+
+        Args:
+            name: of the column.
+            reading: of text and truth values, over all pieces of a larger table.
+                Default: that of this table.
         """
         if name not in self.names:
             return None, None
         column = self.plain(name)
         if is_text(column.type) or pa.types.is_boolean(column.type):
-            column = column.cast(pa.string())
-            names = sorted(set(pc.unique(column).to_pylist()) - {"", None})
-            return labels_of_words(column, names), names
+            return self._text_labels(name, column.cast(pa.string()), reading or read_labels_as([self], name))
+        if pa.types.is_decimal(column.type):
+            column = self._cast(name, pa.int64() if column.type.scale == 0 else pa.float64())
         if pa.types.is_floating(column.type):
             return numbers_of(column), None
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
             raise UserError(f"{self._place(name)} holds {column.type}, expected numbers or text")
-        labels = self._cast(name, pa.int64()).fill_null(-1)
+        return self._classes(name, self._cast(name, pa.int64()))
+
+    def _text_labels(self, name: str, text: pa.Array, reading: Reading) -> tuple[Labels, list[str] | None]:
+        if reading.kind == "seconds":
+            raise UserError(f"{self._place(name)} holds dates such as {reading.sample!r}, expected classes or numbers")
+        if reading.kind == "categories":
+            return reading.places(text, self.missing), list(reading.categories)
+        numbers = reading.numbers(text, self.missing)
+        return self._classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64())) if reading.whole else (numbers, None)
+
+    def _classes(self, name: str, labels: pa.Array) -> tuple[Labels, None]:
+        labels = labels.fill_null(-1)
         numbers = numbers_of(labels)
         self._refuse(name, numbers < -1, labels, "is no class and not -1")
         return numbers, None
@@ -136,7 +157,8 @@ class Table:
     def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
         if name not in self.names:
             return None
-        words = self._cast(name, pa.string()).fill_null("")
+        words = pc.utf8_trim_whitespace(self._cast(name, pa.string()).fill_null(""))
+        words = pc.if_else(pa.array(missing_cells(words, self.missing)), "none", words)
         found = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
         self._refuse(name, nulls_of(found), words, "is none of train, val, test, none")
         return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[numbers_of(found)])
@@ -162,41 +184,40 @@ class Table:
         self._refuse(name, nulls_of(found), column, "was not there a moment ago: the table changes while it is read")
         return numbers_of(found), names.to_pylist()
 
-    def numbers(self, name: str, *, gaps: bool = False) -> Floats:  # [rows] finite
-        """Reads a column of numbers.
-
-        Args:
-            name: of the column.
-            gaps: whether cells may be empty or NaN, and are NaN then. Default: refused.
-        """
+    def weights(self, name: str) -> Floats:  # [rows] finite
+        """Reads a column of numbers without missing cells."""
         column = self.plain(name)
-        kind = column.type
-        plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-        if not (plain or pa.types.is_null(kind) or not len(column)):
-            raise UserError(f"{self._place(name)} holds {kind}, expected numbers{self._cure.format(name)}")
-        if not gaps:
-            self._refuse(name, nulls_of(column), None, f"is empty{self._cure.format(name)}")
-        values = column if pa.types.is_floating(kind) else column.cast(pa.float64(), safe=False)
-        numbers = numbers_of(values)
-        self._refuse(name, np.isinf(numbers) if gaps else ~np.isfinite(numbers), values, "is not finite")
+        if is_number(column.type):
+            plain = pa.types.is_floating(column.type) and not column.null_count
+            numbers = numbers_of(column) if plain else typed_numbers(column)
+        elif is_text(column.type) and self.reading(name).kind == "numbers":
+            numbers = self.reading(name).numbers(column, self.missing)
+        else:
+            raise UserError(f"{self._place(name)} holds {column.type}, expected numbers{self._cure.format(name)}")
+        self._refuse_gaps(name, np.isnan(numbers))
+        self._refuse(name, np.isinf(numbers), numbers, "is not finite")
         return numbers
 
     def others(self, known: Collection[str]) -> list[str]:
         """Lists all columns but the known ones."""
         return [name for name in self.names if name not in known]
 
-    def rows(self, names: Sequence[str]) -> Floats | None:  # [rows, columns] float32
-        """Reads columns of numbers, or of lists of equal length, side by side."""
+    def rows(self, names: Sequence[str]) -> Floats | None:  # [rows, columns]
+        """Reads columns like `cells`, of which no cell may be empty."""
         if not names:
             return None
-        self._refuse_text(names)
-        return np.concatenate([self._wide(name) for name in names], axis=1)
+        found = [self._values(name) for name in names]
+        for name, values in zip(names, found, strict=True):
+            self._refuse_gaps(name, np.isnan(values).any(axis=1))
+        return np.concatenate(found, axis=1)
 
     def cells(self, names: Sequence[str]) -> tuple[Floats | None, Ids | None]:
-        """Reads columns like `rows`, of which cells may be empty or NaN.
+        """Reads columns side by side, of which cells may be empty or NaN.
 
-        A column of text becomes one column for each of its values, with 1 where a row
-        has the value and 0 elsewhere. All of these are empty where the text is.
+        Numbers, dates (as seconds) and lists of numbers of equal length are float32, or
+        float64 where float32 loses what `values.Survey` finds. A column of other text
+        becomes one column for each of its values, with 1 where a row has the value and
+        0 elsewhere. All of these are empty where the text is.
 
         Returns:
             The rows [rows, columns], 0 in empty cells, and row and column of each empty
@@ -204,15 +225,19 @@ class Table:
         """
         return without_gaps(self.open_cells(names)) if names else (None, None)
 
-    def open_cells(self, names: Sequence[str]) -> Floats:  # [rows, columns] float32
+    def open_cells(self, names: Sequence[str]) -> Floats:  # [rows, columns]
         """Reads one or more columns like `cells`, with NaN where a cell is empty."""
-        self._refuse_many(names)
-        parts = [self._one_hot(name) if self.is_text(name) else self._wide(name, gaps=True) for name in names]
-        return np.concatenate(parts, axis=1)
+        return np.concatenate([self._values(name) for name in names], axis=1)
 
-    def knowing(self, categories: Mapping[str, list[str]]) -> Table:
-        """Returns the table, whose columns of text have the values of a larger one."""
-        self._categories.update(categories)
+    def reading(self, name: str) -> Reading:
+        """Returns how the column's cells are read."""
+        if name not in self.readings:
+            self.readings |= readings_of(self.name, [self], [name], self._cure)
+        return self.readings[name]
+
+    def knowing(self, readings: Mapping[str, Reading]) -> Table:
+        """Returns the table, whose columns are read as those of a larger one."""
+        self.readings.update(readings)
         return self
 
     def column_names(self, names: Sequence[str]) -> list[str] | None:
@@ -224,88 +249,53 @@ class Table:
 
     def category_of(self, names: Sequence[str]) -> list[str] | None:
         """Names the column of text that each column of `cells` is a value of, or ""."""
-        found = [name if self.is_text(name) else "" for name in names for _ in self._names(name)]
+        kinds = {name: self.reading(name).kind for name in names}
+        found = [name if kinds[name] == "categories" else "" for name in names for _ in self._names(name)]
         return found if any(found) else None
 
-    def categories(self, name: str) -> list[str]:
-        """Lists the values of a column of text, in the order of code points."""
-        if name not in self._categories:
-            found = set(pc.unique(self.plain(name).cast(pa.string())).to_pylist())
-            self._categories[name] = sorted(found - {"", None})
-        return self._categories[name]
-
-    def _one_hot(self, name: str) -> Floats:  # [rows, values] float32, NaN where a cell is empty
-        values = self.categories(name)
-        place = labels_of_words(self.plain(name), values)
-        rows: Floats = (place[:, None] == np.arange(len(values))).astype(np.float32)
-        rows[place < 0] = np.nan
-        return rows
-
     def _names(self, name: str) -> list[str]:
-        column = self.plain(name)
-        if is_text(column.type):
-            return [f"{name}={value}" for value in self.categories(name)]
-        if not _is_listed(column.type):
+        column, reading = self.plain(name), self.reading(name)
+        if reading.kind == "categories":
+            return [f"{name}={value}" for value in reading.categories]
+        if not is_listed(column.type):
             return [name]
-        return [f"{name}[{number}]" for number in range(len(column[0]) if len(column) else 0)]
+        return [f"{name}[{number}]" for number in range(len(pc.drop_null(column)[0]) if column.null_count < len(column) else 0)]
 
-    def _wide(self, name: str, *, gaps: bool = False) -> Floats:  # [rows, 1 or more] float32
-        column = self.plain(name)
-        if not _is_listed(column.type):
-            return self._narrow(name, self.numbers(name, gaps=gaps))[:, None]
-        self._refuse_nulls(name, column)
-        length = numbers_of(pc.list_value_length(column))
+    def _values(self, name: str) -> Floats:  # [rows, 1 or more], NaN where a cell is empty
+        column, reading = self.plain(name), self.reading(name)
+        if reading.kind == "categories":
+            places = reading.places(column, self.missing)
+            rows: Floats = (places[:, None] == np.arange(len(reading.categories))).astype(np.float32)
+            rows[places < 0] = np.nan
+            return rows
+        if not is_listed(column.type):
+            return self._checked(name, reading.numbers(column, self.missing)).astype(reading.dtype)[:, None]
+        known = ~nulls_of(column)
+        length = numbers_of(pc.list_value_length(column).drop_null())
         width = int(length[0]) if len(length) else 0
-        self._refuse(name, length != width, length, f"numbers, expected {width} as in row {self._first}")
-        inner = Table(self.name, pa.table({name: pc.list_flatten(column)}))
-        numbers: Floats = inner._narrow(name, inner.numbers(name, gaps=gaps)).reshape(-1, max(width, 1))
-        return numbers[:, :width]
+        lengths = np.full(len(column), width)
+        lengths[known] = length
+        self._refuse(name, lengths != width, lengths, f"numbers, expected {width} as in row {self._first + np.argmax(known)}")
+        wide: Floats = np.full((len(column), width), np.nan, reading.dtype)
+        inner = reading.numbers(pc.list_flatten(column), self.missing)
+        wide[known] = self._checked(name, inner, width).reshape(-1, width) if width else 0
+        return wide
 
-    def _narrow(self, name: str, exact: Floats) -> Floats:  # [rows] float32
-        with np.errstate(over="ignore"):  # found below
-            numbers = exact.astype(np.float32)
-        self._refuse(name, np.isinf(numbers), exact, "is too large for float32")
+    def _checked(self, name: str, numbers: Floats, width: int = 1) -> Floats:
+        """Refuses infinite numbers, `width` of a row, and those beyond float32."""
+        for bad, why in ((np.isinf(numbers), "is not finite"), (np.abs(numbers) > FLOAT32_MAX, "is too large for float32")):
+            if bad.any():
+                at = int(np.argmax(bad))
+                raise UserError(f"{self._place(name)}, row {self._first + at // width}: {numbers[at].item()!r} {why}")
         return numbers
+
+    def _refuse_gaps(self, name: str, bad: npt.NDArray[np.bool_]) -> None:
+        self._refuse(name, bad, None, f"is empty{self._cure.format(name)}")
 
     def check_range(self, name: str, ids: Ids, num_nodes: int) -> None:
         """Refuses numbers [rows] of nodes that are not within 0..num_nodes-1."""
         if len(ids) and not (ids.min() >= 0 and ids.max() < num_nodes):
             self._refuse(name, (ids < 0) | (ids >= num_nodes), ids, f"is out of range for {num_nodes} nodes")
-
-    def _refuse_text(self, names: Sequence[str]) -> None:
-        """Raises `UserError` for columns of text, with all of them in the cure."""
-        if text := [name for name in names if self.is_text(name)]:
-            cure = self._cure.format(",".join(text))
-            raise UserError(f"{self._place(text[0])} holds {self.plain(text[0]).type}, expected numbers{cure}")
-
-    def _refuse_many(self, names: Sequence[str]) -> None:
-        """Raises `UserError` for text of many values, none or numbers, and dates."""
-        dates = [name for name in names if pa.types.is_temporal(self.plain(name).type)]
-        many = [name for name in names if self.is_text(name) and len(self.categories(name)) > MAX_CATEGORIES]
-        cure = self._cure.format(",".join([*many, *dates]))
-        if many:
-            raise self.too_many(many[0], f"{len(self.categories(many[0])):,}", cure)
-        for name in filter(self.is_text, names):
-            words = [word for word in self.categories(name) if not _is_number(word)]
-            if words and len(self.categories(name)) >= 2 * len(words) > 0:
-                raise UserError(
-                    f"{self._place(name)} holds numbers, and {words[0]!r}: leave a cell without a number empty"
-                    f"{self._cure.format(name)}"
-                )
-        if none := [name for name in names if self.is_text(name) and not self.categories(name)]:
-            raise UserError(f"{self._place(none[0])} is text, and empty in all rows{self._cure.format(','.join(none))}")
-        if dates:
-            kind = self.plain(dates[0]).type
-            raise UserError(
-                f"{self._place(dates[0])} holds {kind}, expected numbers or text, such as a date in days{cure}"
-            )
-
-    def too_many(self, name: str, count: str, cure: str) -> UserError:
-        """Makes the error for text with more values than become columns."""
-        return UserError(
-            f"{self._place(name)} is text with {count} different values, and at most {MAX_CATEGORIES} become columns of 0 "
-            f"and 1{cure}"
-        )
 
     def check_bound(self, name: str, numbers: Floats) -> None:
         """Refuses numbers [rows] that float32 cannot hold."""
@@ -368,22 +358,22 @@ def require(table: str, names: Sequence[str], column: str, cure: str = "") -> No
         raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{cure}")
 
 
-def table_of(name: str, frame: Any, cure: str = "") -> Table:
+def table_of(name: str, frame: Any, cure: str = "", missing: Sequence[str] = MISSING) -> Table:
     """Reads a table of pyarrow, or a data frame of pandas or polars.
 
-    Raises `UserError` for anything else, and for columns that mix types. `cure` is that
-    of `Table`.
+    Raises `UserError` for anything else, and for columns that mix types. `cure` and
+    `missing` are those of `Table`.
     """
     if isinstance(frame, pa.Table):
-        return Table(name, frame, cure=cure)
+        return Table(name, frame, cure=cure, missing=missing)
     if not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
         raise UserError(f"{name} is a {type(frame).__name__}, expected a table of pandas, polars or pyarrow")
     columns = list(frame.columns)
     for column in columns:
         if not isinstance(column, str):
             raise UserError(f"{name} has a column {column!r}, names of columns must be text")
-    arrays = [_array(f"{name}, column {column!r}", frame[column]) for column in _once(name, columns)]
-    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))), cure=cure)
+    arrays = [_array(f"{name}, column {column!r}", frame[column], missing) for column in _once(name, columns)]
+    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))), cure=cure, missing=missing)
 
 
 def _once(name: str, columns: list[str]) -> list[str]:
@@ -393,15 +383,43 @@ def _once(name: str, columns: list[str]) -> list[str]:
     return columns
 
 
-def _array(place: str, series: Any) -> pa.ChunkedArray:
-    """Reads one column of a frame. Values without a type of Arrow become text."""
-    if str(series.dtype) == "Object":  # of polars, which would give addresses
-        return pa.chunked_array([as_text(place, list(series))])
+def _array(place: str, series: Any, missing: Sequence[str]) -> pa.ChunkedArray:
+    """Reads one column of a frame."""
+    kind = str(series.dtype)
+    if kind.startswith("Sparse["):  # of pandas, which Arrow does not read
+        series = series.sparse.to_dense()
     try:
-        made = series.to_arrow() if hasattr(series, "to_arrow") else pa.array(series, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        made = as_text(place, list(series), error)
+        if kind == "Object":  # of polars, which would give addresses
+            made = values_as_arrow(place, list(series), missing)
+        else:
+            made = series.to_arrow() if hasattr(series, "to_arrow") else pa.array(series, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        made = values_as_arrow(place, list(series), missing)
+    inner = made.type.value_type if pa.types.is_dictionary(made.type) else made.type
+    if getattr(inner, "extension_name", "") == "pandas.interval":  # of pd.cut
+        values = series.astype(object).where(series.notna(), None)
+        made = pa.array([None if value is None else str(value) for value in values], pa.string())
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
+
+
+def values_as_arrow(place: str, values: Sequence[Any], missing: Sequence[str] = MISSING) -> pa.Array:
+    """Reads Python objects. Values without a type of Arrow become text.
+
+    Words for "missing" among values of another type are empty cells. Raises `UserError`
+    for values of several types otherwise.
+
+    Args:
+        place: name of the column, for the message.
+        values: [n] values, None for none.
+        missing: words for "missing", in lower case.
+    """
+    others = {type(value) for value in values if value is not None and not isinstance(value, str)}
+    if others and all(value.strip().lower() in missing for value in values if isinstance(value, str)):
+        values = [None if isinstance(value, str) else value for value in values]
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        return as_text(place, values, error)
 
 
 def as_text(place: str, values: Sequence[Any], error: BaseException | None = None) -> pa.Array:
@@ -429,10 +447,42 @@ def _has_text(kind: type) -> bool:
     return own and not issubclass(kind, list | dict | set | int)
 
 
-def labels_of_words(column: pa.Array, names: Sequence[str]) -> Labels:  # [rows]
-    """Returns the place of each word in the names of classes, -1 for other words."""
-    words = column.cast(pa.string())
-    return numbers_of(pc.index_in(words, value_set=pa.array(names, pa.string())).fill_null(-1))
+def readings_of(place: str, pieces: Iterable[Table], names: Sequence[str], cure: str = "") -> dict[str, Reading]:
+    """Finds how columns are read, over all pieces of one or several tables.
+
+    Raises `UserError` for a column that has no reading.
+
+    Args:
+        place: table, for messages.
+        pieces: the rows. Without any, columns are numbers.
+        names: of the columns.
+        cure: as of `Table`.
+    """
+    surveys: dict[str, Survey] = {}
+    for piece in pieces:
+        surveys = surveys or {name: Survey(place, name, cure, piece.missing) for name in names}
+        for name, survey in surveys.items():
+            survey.add(piece.plain(name))
+        if all(survey.has_too_many for survey in surveys.values()):
+            break
+    many = [name for name, survey in surveys.items() if survey.has_too_many]
+    return {name: surveys[name].reading(many) if name in surveys else Reading("numbers") for name in names}
+
+
+def warn_of_readings(tables: Iterable[Table]) -> None:
+    """Warns, in a line for each table, of text and dates that are read as numbers."""
+    for table in tables:
+        if unusual := [text for name, reading in table.readings.items() if (text := reading.described(name))]:
+            warnings.warn(f"{table.name}: column {', '.join(unusual)}", stacklevel=4)
+
+
+def read_labels_as(pieces: Iterable[Table], name: str) -> Reading:
+    """Finds how a text column of labels is read, as `Table.labels` does."""
+    survey: Survey | None = None
+    for piece in pieces:
+        survey = survey or Survey(piece.name, name, words=piece.missing, most=None)
+        survey.add(piece.plain(name).cast(pa.string()))
+    return Reading("categories") if survey is None else survey.reading()
 
 
 def as_ids(ids: pa.Array) -> Array | None:  # [num_nodes]
@@ -443,31 +493,14 @@ def as_ids(ids: pa.Array) -> Array | None:  # [num_nodes]
     return None if np.array_equal(numbers, np.arange(len(numbers))) else numbers
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Says whether a type is text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
-
-
 def narrowed(text: pa.ChunkedArray) -> pa.ChunkedArray:
     """Reads text as whole numbers, where each number is spelt as the text is."""
     whole = pc.match_substring_regex(text, _WHOLE)
     return text.cast(pa.int64()) if pc.all(whole, skip_nulls=False).as_py() else text
 
 
-def _is_number(word: str) -> bool:
-    try:
-        return math.isfinite(float(word))
-    except ValueError:
-        return False
-
-
 def _is_uuid(kind: pa.DataType) -> bool:
     return getattr(kind, "extension_name", "") == "arrow.uuid"
-
-
-def _is_listed(kind: pa.DataType) -> bool:
-    """Says whether each entry is a list of numbers."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _plain(value: Any) -> object:

@@ -10,7 +10,8 @@ import pyarrow as pa
 from gnnkit.checks import Array, array
 from gnnkit.errors import UserError
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.table import Table, as_ids, table_of
+from gnnkit.graph.missing import read_missing
+from gnnkit.graph.table import Table, as_ids, table_of, warn_of_readings
 
 
 def from_tables(
@@ -22,6 +23,7 @@ def from_tables(
     columns: tuple[str, str, str],
     features: str | Sequence[str] | Array | None,
     edge_features: Sequence[str] | None,
+    missing: Sequence[str] | None,
 ) -> Graph:
     """Reads data frames, as `Graph.from_tables` says.
 
@@ -33,22 +35,22 @@ def from_tables(
         edge_type: column of types, which may be missing.
         columns: columns of id, label and split.
         features: columns of numbers, rows, or None for all other columns.
-        edge_features: columns of numbers, or None for all other columns.
+        edge_features: columns of edges, or None for all other columns.
+        missing: words for missing values, or None for `missing.MISSING`.
     """
-    links = table_of("edges", edges, ": edge_features=[NAME, ...] names the columns to read, without {}")
-    named = (
-        None
-        if nodes is None
-        else table_of("nodes", nodes, ": features=[NAME, ...] names the columns to read, without {}")
-    )
+    words, way = read_missing("missing", missing), "=[NAME, ...] names the columns to read, without {}"
+    links = table_of("edges", edges, f": edge_features{way}", words)
+    named = None if nodes is None else table_of("nodes", nodes, f": features{way}", words)
     if weight is None:
         weight = "weight" if "weight" in links.names else None
     if edge_features is None:
         edge_features = [name for name in links.others((*ends, edge_type)) if name != weight]
     ids = node_ids(links, named, ends, columns[0])
     labels, class_names = named.labels(columns[1]) if named else (None, None)
-    given, names, category_of, missing = _features(named, columns, features)
+    given, names, category_of, cells = _features(named, columns, features)
     types, type_names = links.types(edge_type)
+    rows = links.rows(edge_features)
+    warn_of_readings([table for table in (named, links) if table is not None])
     return Graph.from_edges(
         links.positions(ends[0], ids),
         links.positions(ends[1], ids),
@@ -56,8 +58,8 @@ def from_tables(
         features=given,
         labels=labels,
         split=named.splits(columns[2]) if named else None,
-        weight=None if weight is None else links.numbers(weight),
-        edge_features=links.rows(edge_features),
+        weight=None if weight is None else links.weights(weight),
+        edge_features=rows,
         edge_types=types,
         edge_type_names=type_names,
         feature_names=names,
@@ -65,7 +67,7 @@ def from_tables(
         edge_feature_names=links.column_names(edge_features),
         class_names=class_names,
         node_ids=None if ids is None else as_ids(ids),
-        missing=missing,
+        missing=cells,
     )
 
 
