@@ -27,6 +27,8 @@ def array(name: str, values: object) -> Array:
     """
     try:
         dense: Any = values.detach().cpu() if hasattr(values, "detach") else values
+        if str(getattr(dense, "dtype", "")) == "torch.bfloat16":  # which NumPy lacks, and float32 holds
+            dense = dense.float()
         return np.asarray(dense)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise UserError(f"{name} cannot be read as an array: {one_line(error)}") from error

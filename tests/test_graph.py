@@ -442,7 +442,6 @@ def columns_of(nodes: list[int]) -> torch.Tensor:  # [3, len(nodes)] bool
         (masked(train_mask=torch.ones(3).bool(), val_mask=torch.ones(3).bool()), "node 0 is in more than one"),
         (masked(x=torch.zeros(3, 1).to_sparse()), "data.x cannot be read as an array: .*to_dense"),
         (masked(x=torch.zeros(3, 1).to_sparse_csr()), "data.x cannot be read as an array"),
-        (masked(x=torch.zeros(3, 1).bfloat16()), "data.x cannot be read as an array: .*BFloat16"),
         (masked(x=torch.quantize_per_tensor(torch.zeros(3, 1), 1.0, 0, torch.qint8)), "data.x cannot be read"),
     ],
 )
@@ -450,6 +449,13 @@ def columns_of(nodes: list[int]) -> torch.Tensor:  # [3, len(nodes)] bool
 def test_from_pyg_names_the_attribute_that_it_does_not_read(data: Data, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Graph.from_pyg(data)
+
+
+def test_numbers_in_bfloat16_and_truth_values_as_labels_are_read() -> None:
+    graph = Graph.from_pyg(masked(x=torch.tensor([[0.5], [1.0], [3.0]]).bfloat16(), y=torch.tensor([True, False, True])))
+    assert graph.features.dtype == np.float32
+    assert graph.features.ravel().tolist() == [0.5, 1, 3]
+    assert graph.labels.tolist() == [1, 0, 1]
 
 
 def test_from_pyg_reads_one_of_several_splits() -> None:

@@ -138,6 +138,7 @@ def read_whole(pieces: GraphPieces) -> Graph:
             feature_names=pieces.feature_names(),
             category_of=fields.category_of,
             edge_feature_names=pieces.edge_feature_names(),
+            edge_category_of=pieces.edge_category_of(pieces.edge_feature_names()),
             edge_types=_joined([piece.types for piece in edges]),
             edge_type_names=pieces.edge_type_names(),
             node_types=fields.node_types,

@@ -19,7 +19,9 @@ from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
 from gnnkit.graph.features import without_gaps
-from gnnkit.graph.table import Table, as_ids, is_text, narrowed, require
+from gnnkit.graph.missing import read_missing
+from gnnkit.graph.table import Table, as_ids, narrowed, readings_of, require, warn_of_readings
+from gnnkit.graph.values import is_text
 from gnnkit.ranges import local_path, shown
 from gnnkit.storage import Array, check_regular, read_npy
 
@@ -42,7 +44,7 @@ class EdgeFolder(Dataset):
 
     `edges.csv`, `edges.parquet` or `edges.npy` has columns `src`, `dst` and optionally
     `weight` and `type`, the name or the number of the edge's relation. Further columns
-    must be numeric and are edge features. An .npy is [2, num_edges] or [num_edges, 2]
+    are edge features, read as those of nodes but without missing cells. An .npy is [2, num_edges] or [num_edges, 2]
     (of two edges the former), or has these named fields. Instead, a folder `edges` may
     hold one such file for each relation, under the name of the relation and all with
     the same columns.
@@ -57,8 +59,10 @@ class EdgeFolder(Dataset):
     numbers to predict, empty for none. A name may join several with semicolons, as in
     `a;b`, which `task=multilabel` reads as two classes. A column `split` holds train,
     val, test, none or nothing. Both are optional. Further columns are features:
-    numbers, or text with few values, of which each becomes a column. `features.fill`
-    says what takes the place of empty cells and of NaN, in `features.npy` too. Nodes
+    numbers, text that spells numbers ("1,5", "$1", "10%"), dates (as seconds since
+    1970) and durations, or text with few values, of which each becomes a column. Words
+    such as `unknown`, which the argument `missing` lists, stand for empty cells.
+    `features.fill` says what takes their place, and that of NaN, in `features.npy` too. Nodes
     are numbered in the order of this table, or by `sort_ids` in ascending order of the
     ids. Without the table there are no labels, and ids are 0, 1, ..., or text, which
     then numbers the nodes in the order of code points.
@@ -92,6 +96,7 @@ class EdgeFolder(Dataset):
         id: str = "id",
         label: str = "label",
         ignore: Sequence[str] = (),
+        missing: Sequence[str] | None = None,
     ) -> None:
         """Keeps the options.
 
@@ -117,6 +122,10 @@ class EdgeFolder(Dataset):
             id: your name of the column `id`.
             label: your name of the column `label`.
             ignore: columns of nodes or of edges that are no features.
+            missing: words that stand for a missing value in text, compared without case
+                and surrounding blanks, in place of `#N/A`, `-`, `<NA>`, `?`, `missing`,
+                `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. An empty cell is
+                always missing.
         """
         self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
@@ -131,6 +140,7 @@ class EdgeFolder(Dataset):
                 raise UserError(f"dataset.{key}={shown(name)} must be the name of a file or folder in dataset.root")
         self.ends, self.id, self.label = (src, dst), id, label
         self.ignore = name_list("dataset.ignore", ignore)
+        self.missing = read_missing("dataset.missing", missing)
 
     def in_pieces(self) -> GraphPieces:
         from gnnkit.dataset.importing.tables import TablePieces  # reads `EdgeFolder`
@@ -146,7 +156,7 @@ class EdgeFolder(Dataset):
         if not self.root.is_dir():
             raise UserError("is not a folder")
         path = self.table("nodes", ("csv", "parquet"))
-        nodes = _table(path, {self.id: pa.string()}, self.id) if path else None
+        nodes = _table(path, {self.id: pa.string()}, self.missing, self.id) if path else None
         if nodes is None and self.sort_ids:
             raise UserError("holds no nodes.csv or nodes.parquet, whose ids dataset.sort_ids=true would sort")
         if path and self.num_nodes is not None:
@@ -171,6 +181,11 @@ class EdgeFolder(Dataset):
         features, names, category_of, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
         further = first.others((*self.ends, "weight", "type"))
+        readings = readings_of(first.name, tables, further, LEFT_OUT)
+        rows = [table.knowing(readings).rows(further) for table in tables]
+        for table in (nodes, first):
+            if table is not None:
+                warn_of_readings(table.name, table.readings)
         types, type_names = first.types("type") if ONE in edges else _by_file(edges)
         return Graph.from_edges(
             np.concatenate([table.positions(self.ends[0], ids) for table in tables]),
@@ -179,11 +194,12 @@ class EdgeFolder(Dataset):
             features=features,
             labels=labels,
             split=self.either("split", nodes.splits("split") if nodes else None, nodes.name if nodes else ""),
-            weight=np.concatenate([table.numbers("weight") for table in tables]) if "weight" in first.names else None,
-            edge_features=np.concatenate([table.rows(further) for table in tables]) if further else None,
+            weight=np.concatenate([table.weights("weight") for table in tables]) if "weight" in first.names else None,
+            edge_features=np.concatenate([each for each in rows if each is not None]) if further else None,
             feature_names=names,
             category_of=category_of,
             edge_feature_names=first.column_names(further),
+            edge_category_of=first.category_of(further),
             edge_types=types,
             edge_type_names=type_names,
             coordinates=self.array("coordinates"),
@@ -271,7 +287,7 @@ class EdgeFolder(Dataset):
         return read_npy(path) if _exists(path) else None
 
     def _edges(self, types: _Types) -> dict[str, Table]:
-        return {relation: _table(path, types) for relation, path in self.tables_of_edges().items()}
+        return {relation: _table(path, types, self.missing) for relation, path in self.tables_of_edges().items()}
 
     def tables_of_edges(self) -> dict[str, Path]:
         """Finds the tables of edges by relation, or one table under the name `ONE`."""
@@ -350,23 +366,24 @@ def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _table(path: Path, types: _Types, ids: str | None = None) -> Table:
+def _table(path: Path, types: _Types, missing: Sequence[str], ids: str | None = None) -> Table:
     """Reads a file, or a folder of parts.
 
     Args:
         path: The file.
         types: Types of some columns of a CSV.
+        missing: Words for missing values.
         ids: Column of ids, read as numbers where all are. None: there is none.
     """
     try:
         if parts_of(path):
             parts = [_read_parquet(part, types) for part in parts_of(path)]
-            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), cure=LEFT_OUT)
+            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), 0, LEFT_OUT, missing)
         check_regular(path)
         table = _READERS[path.suffix](path, types)
         if path.suffix == ".csv" and ids is not None and table.column_names.count(ids) == 1:
             table = table.set_column(table.column_names.index(ids), ids, narrowed(table.column(ids)))
-        return Table(path.name, table, cure=LEFT_OUT)
+        return Table(path.name, table, 0, LEFT_OUT, missing)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 

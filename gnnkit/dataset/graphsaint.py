@@ -13,6 +13,7 @@ from gnnkit.dataset.importing.arrays import GraphSaintPieces
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
+from gnnkit.graph.labels import check_signs
 from gnnkit.graph.zipped import Arrays
 from gnnkit.ranges import local_path, shown
 from gnnkit.storage import Array, check_regular, read_npy
@@ -49,6 +50,7 @@ class GraphSaint(Dataset):
                 raise UserError("is not a folder")
             csc = self._edges()
             labels, split = self.labels(csc.num_nodes), self.split(csc.num_nodes)
+            check_signs(labels)
             graph = Graph(csc, read_npy(self.root / "feats.npy"), labels, split)
         return finished(graph, self.symmetrize, self.row_normalize)
 

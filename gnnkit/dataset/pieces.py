@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -224,6 +224,18 @@ class GraphPieces(ABC):
     def edge_feature_names(self) -> Sequence[str] | None:
         """Names the columns of the features of edges, after these were read."""
         return None
+
+    def edge_texts(self) -> Mapping[str, str]:
+        """Maps the edge features that are values of text to the column of the text.
+
+        Called after edges were read. Default: there are none.
+        """
+        return {}
+
+    def edge_category_of(self, names: Sequence[str] | None) -> list[str] | None:
+        """Returns `Graph.edge_category_of` for edge features of some names."""
+        texts = self.edge_texts()
+        return [texts.get(name, "") for name in names] if texts and names is not None else None
 
     def edge_type_names(self) -> Sequence[str] | None:
         """Names the relations of edges, after some of these were read.

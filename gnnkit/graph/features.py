@@ -226,7 +226,14 @@ def node_features(features: Features, num_nodes: int) -> Features:
 
 
 def rows_of(features: object) -> Features:
-    return features if isinstance(features, PackedFeatures | SparseFeatures) else checks.array("features", features)
+    """Views features of any form. A sparse matrix of SciPy becomes `SparseFeatures`."""
+    if isinstance(features, PackedFeatures | SparseFeatures):
+        return features
+    if not hasattr(features, "tocsr"):
+        return checks.array("features", features)
+    matrix: Any = features.tocsr()
+    matrix.sum_duplicates()
+    return SparseFeatures(CSC(matrix.indptr, matrix.indices, matrix.data, num_sources=matrix.shape[1]))
 
 
 def _by_column(csr: CSC) -> CSC:

@@ -34,7 +34,7 @@ from gnnkit.graph.fields import (
     pairs_of,
     relation_names,
 )
-from gnnkit.graph.labels import check_labelled, labelled, read_labels
+from gnnkit.graph.labels import check_labelled, check_signs, labelled, read_labels
 from gnnkit.graph.schema import NodeTypes, Schema, node_types_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
@@ -45,6 +45,7 @@ _NAMES = (
     "feature_names",
     "category_of",
     "edge_feature_names",
+    "edge_category_of",
     "edge_type_names",
 )  # fields that a saved graph keeps as JSON
 
@@ -82,6 +83,7 @@ class Graph:
 
     `category_of` names the column of text that a feature is a value of, with 1 where a
     node has the value, and "" for other features. None: there are only others.
+    `edge_category_of` does so for edge features.
 
     `edge_types` number the relation of each edge, and `edge_type_names` name the
     relations, by default 0, 1, ... Models of relations (`rgcn`) tell these apart. All
@@ -109,6 +111,7 @@ class Graph:
     feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width]
     category_of: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width] a column of text, or ""
     edge_feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width]
+    edge_category_of: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width] a column of text, or ""
     edge_types: Ids | None = field(default=None, kw_only=True)  # [num_edges] int16 relation of each edge
     edge_type_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     node_types: NodeTypes | None = field(default=None, kw_only=True)  # name and number of nodes of each type
@@ -185,6 +188,8 @@ class Graph:
         if self.category_of is not None and len(self.category_of) != self.features.shape[1]:
             raise UserError(f"category_of has {len(self.category_of)} names for {self.features.shape[1]} columns")
         edge_width = 0 if self.edge_features is None else self.edge_features.shape[1]
+        if self.edge_category_of is not None and len(self.edge_category_of) != edge_width:
+            raise UserError(f"edge_category_of has {len(self.edge_category_of)} names for {edge_width} columns")
         set_fields(
             self,
             feature_names=names_of("feature_names", self.feature_names, self.features.shape[1]),
@@ -235,6 +240,7 @@ class Graph:
         feature_names: Sequence[str] | None = None,  # [width]
         category_of: Sequence[str] | None = None,  # [width]
         edge_feature_names: Sequence[str] | None = None,  # [edge_width]
+        edge_category_of: Sequence[str] | None = None,  # [edge_width]
         edge_types: npt.ArrayLike | None = None,  # [num_edges]
         edge_type_names: Sequence[str] | None = None,  # [num_relations]
         node_types: NodeTypes | None = None,
@@ -249,8 +255,8 @@ class Graph:
             num_nodes: number of nodes. Default: rows of features, or one more than the
                 largest id. This id must be below max(1,000,000, 16 num_edges).
             features: [num_nodes, width] numbers. Default: width 0.
-            labels: [num_nodes] class of each node, -1 for none. Or sets of classes
-                [num_nodes, classes] of 0 and 1. Or floating-point numbers [num_nodes]
+            labels: [num_nodes] class of each node, -1 for none. -1 and 1 alone are
+                refused. Or sets of classes [num_nodes, classes] of 0 and 1. Or floating-point numbers [num_nodes]
                 or [num_nodes, numbers], NaN for none. Default: no labels.
             split: [num_nodes] names or codes for `Split.of`. Default: no node in use.
             weight: [num_edges] finite numbers, or None.
@@ -262,6 +268,7 @@ class Graph:
             category_of: [width] the column of text that a feature is a value of, or "".
                 Default: none is.
             edge_feature_names: [edge_width] names of columns, or None.
+            edge_category_of: [edge_width] as `category_of`, for edge features.
             edge_types: [num_edges] relation of each edge, from 0. None: one relation.
             edge_type_names: [num_relations] names of the relations, or None.
             node_types: name and number of nodes of each type, in the order of ids.
@@ -273,10 +280,12 @@ class Graph:
         edge_features, weight = optional_rows("edge_features", edge_features, len(src)), read_weights(weight, len(src))
         types = None if edge_types is None else checks.integers("edge_types", edge_types, len(src))
         csc, positions = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
+        given_labels = np.full(num_nodes, -1) if labels is None else checks.array("labels", labels)
+        check_signs(given_labels, class_names)
         return cls(
             csc if weight is None else replace(csc, weight=weight[positions]),
             features=np.empty((num_nodes, 0), np.float32) if features is None else rows_of(features),
-            labels=np.full(num_nodes, -1) if labels is None else checks.array("labels", labels),
+            labels=given_labels,
             split=np.zeros(num_nodes, np.int8) if split is None else checks.array("split", split),
             edge_features=take(edge_features, positions),
             coordinates=None if coordinates is None else checks.array("coordinates", coordinates),
@@ -286,6 +295,7 @@ class Graph:
             feature_names=None if feature_names is None else tuple(feature_names),
             category_of=None if category_of is None else tuple(category_of),
             edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
+            edge_category_of=None if edge_category_of is None else tuple(edge_category_of),
             edge_types=take(types, positions),
             edge_type_names=None if edge_type_names is None else tuple(edge_type_names),
             node_types=node_types,

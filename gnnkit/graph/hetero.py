@@ -111,6 +111,8 @@ def _labels(data: Any, name: str, own: slice, total: int) -> Array | None:  # [t
         raise UserError(
             f"data[{name!r}].y has shape {list(labels.shape)} for {own.stop - own.start} nodes: expected one label of each"
         )
+    if labels.ndim == 1 and labels.dtype == np.bool_:
+        labels = labels.astype(np.int64)
     if labels.ndim > 1 and labels.dtype.kind != "f":
         none: Any = 0
     else:

@@ -17,8 +17,8 @@ _MAX_CLASSES = 1 << 16  # labels beyond this and the number of nodes are no labe
 def read_labels(values: object, num_nodes: int, num_classes: int | None = None) -> Labels:
     """Reads labels of nodes, in one of three forms.
 
-    Integers in one dimension are classes, -1 for none. Booleans, or integers 0 and 1,
-    in two dimensions are sets of classes. Floating-point numbers in one or two
+    Integers in one dimension are classes, -1 for none, and booleans are the classes 0
+    and 1. Booleans, or integers 0 and 1, in two dimensions are sets of classes. Floating-point numbers in one or two
     dimensions are numbers to predict, NaN for none.
 
     Args:
@@ -31,9 +31,30 @@ def read_labels(values: object, num_nodes: int, num_classes: int | None = None) 
         return _numbers(given, num_nodes)
     if given.ndim == 2:
         return _class_sets(given, num_nodes, num_classes)
+    if given.dtype == np.bool_:
+        given = given.astype(np.int64)
     labels = checks.int64s("labels", given, num_nodes)
     checks.check_range("labels", labels, -1, max(num_nodes, _MAX_CLASSES) if num_classes is None else num_classes)
     return labels
+
+
+def check_signs(labels: Array, class_names: object | None = None) -> None:
+    """Refuses the classes -1 and 1, of which -1 would stand for no label.
+
+    Readers call this, and not `Graph`, because a part of a graph may well hold one
+    class and unlabelled nodes.
+
+    Args:
+        labels: [num_nodes, ...] labels as the data has them.
+        class_names: names that number the classes, so that -1 means none. Default: none.
+    """
+    if class_names is not None or labels.ndim != 1 or labels.dtype.kind != "i" or not len(labels):
+        return
+    if labels.min() == -1 and labels.max() == 1 and not (labels == 0).any():
+        raise UserError(
+            "labels are -1 and 1 alone, and -1 stands for no label, so one class would be left: number two classes 0 and "
+            "1, or give them names"
+        )
 
 
 def labelled(labels: Labels) -> npt.NDArray[np.bool_]:  # [num_nodes]

@@ -37,7 +37,8 @@ def from_networkx(
     edges = _table("edges", [data for _, _, data in links], [*rows, *filter(None, (weight,))], words)
     features_of_nodes, cells = nodes.cells(wide)
     features_of_edges = edges.rows(rows)
-    warn_of_readings([nodes, edges])
+    for table in (nodes, edges):
+        warn_of_readings(table.name, table.readings)
     labels, class_names = nodes.labels(label) if label else (None, None)
     return Graph.from_edges(
         [u for u, _, _ in links],
@@ -54,6 +55,7 @@ def from_networkx(
         category_of=nodes.category_of(wide),
         missing=cells,
         edge_feature_names=edges.column_names(rows),
+        edge_category_of=edges.category_of(rows),
     )
 
 

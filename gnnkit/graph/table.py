@@ -206,6 +206,7 @@ class Table:
         """Reads columns like `cells`, of which no cell may be empty."""
         if not names:
             return None
+        self._find_readings(names)
         found = [self._values(name) for name in names]
         for name, values in zip(names, found, strict=True):
             self._refuse_gaps(name, np.isnan(values).any(axis=1))
@@ -227,13 +228,18 @@ class Table:
 
     def open_cells(self, names: Sequence[str]) -> Floats:  # [rows, columns]
         """Reads one or more columns like `cells`, with NaN where a cell is empty."""
+        self._find_readings(names)
         return np.concatenate([self._values(name) for name in names], axis=1)
 
     def reading(self, name: str) -> Reading:
         """Returns how the column's cells are read."""
-        if name not in self.readings:
-            self.readings |= readings_of(self.name, [self], [name], self._cure)
+        self._find_readings([name])
         return self.readings[name]
+
+    def _find_readings(self, names: Sequence[str]) -> None:
+        """Finds how columns are read, with all that have none in one message."""
+        if new := [name for name in names if name not in self.readings]:
+            self.readings |= readings_of(self.name, [self], new, self._cure)
 
     def knowing(self, readings: Mapping[str, Reading]) -> Table:
         """Returns the table, whose columns are read as those of a larger one."""
@@ -469,11 +475,10 @@ def readings_of(place: str, pieces: Iterable[Table], names: Sequence[str], cure:
     return {name: surveys[name].reading(many) if name in surveys else Reading("numbers") for name in names}
 
 
-def warn_of_readings(tables: Iterable[Table]) -> None:
-    """Warns, in a line for each table, of text and dates that are read as numbers."""
-    for table in tables:
-        if unusual := [text for name, reading in table.readings.items() if (text := reading.described(name))]:
-            warnings.warn(f"{table.name}: column {', '.join(unusual)}", stacklevel=4)
+def warn_of_readings(table: str, readings: Mapping[str, Reading]) -> None:
+    """Warns, in one line, of text and dates that are read as numbers."""
+    if unusual := [text for name, reading in readings.items() if (text := reading.described(name))]:
+        warnings.warn(f"{table}: reads {', '.join(unusual)}", stacklevel=4)
 
 
 def read_labels_as(pieces: Iterable[Table], name: str) -> Reading:

@@ -50,7 +50,9 @@ def from_tables(
     given, names, category_of, cells = _features(named, columns, features)
     types, type_names = links.types(edge_type)
     rows = links.rows(edge_features)
-    warn_of_readings([table for table in (named, links) if table is not None])
+    for table in (named, links):
+        if table is not None:
+            warn_of_readings(table.name, table.readings)
     return Graph.from_edges(
         links.positions(ends[0], ids),
         links.positions(ends[1], ids),
@@ -65,6 +67,7 @@ def from_tables(
         feature_names=names,
         category_of=category_of,
         edge_feature_names=links.column_names(edge_features),
+        edge_category_of=links.category_of(edge_features),
         class_names=class_names,
         node_ids=None if ids is None else as_ids(ids),
         missing=cells,

@@ -148,8 +148,7 @@ class Survey:
         if column.null_count < len(column):
             self._kinds.add("seconds" if is_date else "numbers")
             self._date = self._date or (str(column.drop_null()[0]) if is_date else "")
-        if needs_survey(column.type):
-            self._typed.add(typed_numbers(column))
+        self._typed.add(typed_numbers(column))
 
     def _refuse(self, is_bad: bool, kind: str) -> None:
         if is_bad:
@@ -257,8 +256,8 @@ class Survey:
         fits = numbers if form == "number" else _are_dates(text)
         if word is not None and fits.any() and 2 * fits.sum() >= len(text):
             raise UserError(
-                f"{self.place} holds {form}s, and {word!r}: leave a cell without a {form} empty, or list {word!r} under the "
-                f"key missing, the words for empty cells{self._cure}"
+                f"{self.place} holds {form}s, and {word!r}, which is none, and no word for a missing value either (the key "
+                f"missing lists these): leave a cell without a {form} empty{self._cure}"
             )
 
     def _too_many(self, names: Sequence[str]) -> UserError:

@@ -101,10 +101,13 @@ def _train(
     guard = callbacks.guard(job, resumed, checkpoints)
     spans = record(trace.limit(comm.world_size)) if job.settings.profile else None
     module = make_module(job, job.strategy(), job.worker(comm), scratch=rows.scratch(job, comm))
+    doubts = module.task.label_warnings(module.worker, job.prepared.class_names)
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     if comm.rank == LEADER:
         if unread := job.source.unread(job.widths(module.worker)):
             print(unread, file=sys.stderr, flush=True)
+        for line in doubts:
+            print(f"gnnkit: warning: {line}", file=sys.stderr, flush=True)
         weights.save_facts(module.task.facts(), job.folder)
         phase(f"training {job.settings.trainer.max_epochs} epochs")
     fitted = _fit(job, module, sync, guard, resumed, mailbox, checkpoints)

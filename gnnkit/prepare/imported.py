@@ -138,7 +138,7 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
     if settings.inputs == "features":
         check_width(raw.features.shape[1])
     names: dict[str, Any] = {"class_names": None if read.class_names is None else list(read.class_names)}
-    names |= dict.fromkeys(("feature_names", "category_of", "edge_feature_names"))
+    names |= dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_category_of"))
     names["edge_type_names"] = None if raw.edge_type_names is None else list(raw.edge_type_names)
     names["node_types"] = raw.node_types
     with whole_folder(folder / PARTS / GRAPH, names) as target:

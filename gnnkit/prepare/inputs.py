@@ -28,7 +28,8 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
 
     Warnings of the data set are one line each.
     """
-    return replace(with_names(settings, graph), feature_names=None, category_of=None, edge_feature_names=None)
+    names = dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_category_of"))
+    return replace(with_names(settings, graph), **names)
 
 
 def with_names(settings: Settings, graph: Graph | None = None) -> Graph:

@@ -14,7 +14,7 @@ import numpy as np
 from gnnkit.dataset.base import both_ways
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, SparseFeatures
-from gnnkit.prepare.categories import aligned, check
+from gnnkit.prepare.categories import aligned, aligned_edges, check
 from gnnkit.prepare.fill import Fill, told
 from gnnkit.prepare.rebalanced import resumed_folder
 from gnnkit.prepare.scale import Scale, choose
@@ -40,6 +40,7 @@ class Inputs:
     fill: Fill = field(default_factory=Fill)  # of empty cells, before the scale
     category_of: list[str] | None = None  # column of text that each of `features` is a value of, or ""
     text: str = "one_hot"  # of TEXTS, for values that are new
+    edge_category_of: list[str] | None = None  # as `category_of`, of `edge_features`
 
     @classmethod
     def of(cls, graph: Graph, inputs: str) -> Inputs:
@@ -52,6 +53,7 @@ class Inputs:
             reads and _adds_up(graph.features),
             None if graph.edge_type_names is None else list(graph.edge_type_names),
             category_of=list(graph.category_of) if reads and graph.category_of else None,
+            edge_category_of=list(graph.edge_category_of) if graph.edge_category_of else None,
         )
 
     @classmethod
@@ -71,7 +73,7 @@ class Inputs:
 
     @property
     def all_names(self) -> tuple[list[str] | None, ...]:
-        return self.features, self.edge_features, self.edge_types, self.category_of
+        return self.features, self.edge_features, self.edge_types, self.category_of, self.edge_category_of
 
     def read(self, graph: Graph, folder: Path) -> Graph:
         """Returns a graph as the model reads it: columns in order, filled and scaled.
@@ -90,6 +92,7 @@ class Inputs:
         Columns of text have the values of that model then.
         """
         graph = aligned(graph, self.features, self.category_of, self.text, folder)
+        graph = aligned_edges(graph, self.edge_features, self.edge_category_of, self.text, folder)
         own, own_edge = (
             None if names is None else list(names) for names in (graph.feature_names, graph.edge_feature_names)
         )
@@ -103,7 +106,9 @@ class Inputs:
             graph = replace(graph, features=features, feature_names=names, category_of=texts, missing=cells)
         if edge_order is not None and graph.edge_features is not None:
             names = tuple(self.edge_features or ())
-            graph = replace(graph, edge_features=graph.edge_features[:, edge_order], edge_feature_names=names)
+            texts = None if self.edge_category_of is None else tuple(self.edge_category_of)
+            rows = graph.edge_features[:, edge_order]
+            graph = replace(graph, edge_features=rows, edge_feature_names=names, edge_category_of=texts)
         return _with_relations(graph, self.edge_types)
 
     @classmethod

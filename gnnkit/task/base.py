@@ -88,6 +88,17 @@ class Task(ABC):
         """Returns what `begin` has learned, for other data."""
         return LabelFacts()
 
+    def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
+        """Describes labels from which a model can hardly learn. Collective.
+
+        Called once, when training starts. Default: no line.
+
+        Args:
+            worker: This rank.
+            classes: [num_classes] the user's names of classes, or None.
+        """
+        return []
+
     def recall(self, facts: LabelFacts) -> None:  # noqa: B027 - most have learned nothing
         """Takes what the task has learned of the labels that trained the model.
 

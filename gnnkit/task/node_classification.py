@@ -76,15 +76,26 @@ class NodeClassification(ClassTask):
         if self._factors is not None:  # of the data that trained
             self._factors = self._factors.to(worker.device)
         elif self.class_weights == BALANCED:
-            shard, width = worker.shard, worker.shard.num_classes
-            own = shard.labels[shard.labelled & (shard.split == Split.TRAIN)]
-            counts = torch.from_numpy(np.bincount(own, minlength=width)).to(worker.device, torch.float64)
-            counts = worker.comm.all_reduce(counts)
+            counts = _training_counts(worker)
             present = counts > 0
             # a class that does not train counts as usual in other splits
             self._factors = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 1.0)
         elif isinstance(self.class_weights, tuple):
             self._factors = torch.tensor(self.class_weights, dtype=torch.float64, device=worker.device)
+
+    def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
+        counts = _training_counts(worker).tolist()
+        names = [str(number) for number in range(len(counts))] if classes is None else classes
+        present = [name for name, count in zip(names, counts, strict=True) if count]
+        absent = [name for name, count in zip(names, counts, strict=True) if not count]
+        if len(present) == 1:
+            return [f"labels: all {sum(counts):,.0f} training nodes have the class {present[0]!r}, so nothing is learned"]
+        if not present or not absent:
+            return []
+        return [
+            f"labels: no training node has the class {shown(', '.join(absent))} ({len(absent)} of {len(counts)} classes): the "
+            "model never learns to predict it"
+        ]
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         factors = self._factors
@@ -134,6 +145,14 @@ class NodeClassification(ClassTask):
 
     def predict(self, outputs: Tensor) -> Tensor:  # [k] int64
         return outputs.argmax(1)
+
+
+def _training_counts(worker: Worker) -> Tensor:  # [num_classes] float64
+    """Counts the training nodes of each class over all ranks. Collective."""
+    shard = worker.shard
+    own = shard.labels[shard.labelled & (shard.split == Split.TRAIN)]
+    counts = torch.from_numpy(np.bincount(own, minlength=shard.num_classes))
+    return worker.comm.all_reduce(counts.to(worker.device, torch.float64))
 
 
 def _weights(value: object) -> str | tuple[float, ...] | None:

@@ -288,7 +288,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": NODES.replace("2,0\n", "2,-inf\n")}, r"nodes.csv, column 'f1', row 1: -inf is not finite"),
         (
             {"nodes_csv": NODES.replace("2,0\n", "2,red\n")},
-            r"nodes.csv, column 'f1' holds numbers, and 'red': leave a cell without a number empty: dataset.ignore=\[f1\]",
+            r"nodes.csv, column 'f1' holds numbers, and 'red', which is none, .*: leave a cell without a number empty: dataset.ignore=\[f1\]",
         ),
         (
             {"edges_csv": EDGES.replace("2,8", "2,")},
@@ -580,11 +580,10 @@ def test_columns_may_be_left_out_of_either_table(tmp_path: Path) -> None:
     rows = "\n".join(f"{row},u{row},v{row},{row},2024-05-0{1 + row % 9}" for row in range(300))
     (tmp_path / "nodes.csv").write_text(f"id,town,kin,x,day\n{rows}\n")
     (tmp_path / "edges.csv").write_text("src,dst\n1,2\n")
-    told = r"'town' is text with 300 different .* 256 .*: dataset.ignore=\[town,kin,day\] leaves the column out"
+    told = r"'town' is text with more than 256 different .* 256 .*: dataset.ignore=\[town,kin\] leaves the column out"
     with pytest.raises(UserError, match=told):
         load(tmp_path)
-    with pytest.raises(UserError, match=r"'day' holds date32\[day\], expected numbers or text, such as a date in days"):
-        load(tmp_path, ignore=["town", "kin"])
+    assert load(tmp_path, ignore=["town", "kin"]).feature_names == ("x", "day")
     with pytest.raises(UserError, match=r"dataset.ignore=\['twon'\]: no column 'twon' in nodes.csv or edges.csv"):
         load(tmp_path, ignore=["twon"])
     with pytest.raises(UserError, match=r"dataset.ignore=3 must be a list of names of columns"):

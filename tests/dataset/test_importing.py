@@ -393,7 +393,7 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
         (
             {"edges": {**ENDS, "weight": np.where(AT_40, np.nan, 1)}},
             {},
-            "edges.parquet, column 'weight', row 40: nan is not finite",
+            "edges.parquet, column 'weight', row 40: is empty",
         ),
         (
             {"edges": {**ENDS, "weight": AT_40 * 1e300}},

@@ -66,12 +66,11 @@ def test_tensors_are_features_and_unnamed_attributes_are_told() -> None:
     ("keys", "message"),
     [
         ({"label": "jobs"}, "no one of the nodes of the networkx graph has an attribute 'jobs'"),
-        ({"features": "job"}, "nodes, column 'job' holds string, expected numbers"),
         ({"split": "job"}, "nodes, column 'job', row 0: 'cook' is none of train, val, test, none"),
         ({"weight": "v"}, "no one of the edges .* 'v'"),
         ({"features": "mixed"}, "nodes, attribute 'mixed' mixes float, str: give all values one type"),
         ({"features": "ragged"}, "nodes, column 'ragged', row 1: 1 numbers, expected 2 as in row 0"),
-        ({"features": "part"}, "nodes, column 'part' holds string"),
+        ({"weight": "w", "edge_features": "w"}, "edges, column 'w', row 1: is empty"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Graph.from_networkx")

@@ -175,6 +175,11 @@ class SavedPieces(CompressedPieces):
     def edge_feature_names(self) -> Sequence[str] | None:
         return self._saved[1].get("edge_feature_names")
 
+    def edge_texts(self) -> Mapping[str, str]:
+        meta = self._saved[1]
+        pairs = zip(meta.get("edge_feature_names") or (), meta.get("edge_category_of") or (), strict=False)
+        return {name: text for name, text in pairs if text}
+
     def edge_type_names(self) -> Sequence[str] | None:
         return self._saved[1].get("edge_type_names")
 

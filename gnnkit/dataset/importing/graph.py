@@ -15,7 +15,15 @@ from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.graph import Graph
 from gnnkit.storage import write_meta
 
-_META = ("class_names", "feature_names", "category_of", "edge_feature_names", "edge_type_names", "node_types")
+_META = (
+    "class_names",
+    "feature_names",
+    "category_of",
+    "edge_feature_names",
+    "edge_category_of",
+    "edge_type_names",
+    "node_types",
+)
 _RECORDS = "records"  # folder of the buckets, in the folder where an import works
 
 
@@ -72,7 +80,9 @@ def _import(
 
     def finish() -> None:
         shutil.rmtree(work / _RECORDS, ignore_errors=True)
-        known = {**journal["nodes"], "edge_feature_names": found.names, "edge_type_names": found.relations}
+        texts = graph.edge_category_of(found.names)
+        edge_names = {"edge_feature_names": found.names, "edge_category_of": texts, "edge_type_names": found.relations}
+        known = {**journal["nodes"], **edge_names}
         write_meta(target, {name: known.get(name) for name in _META})
 
     crew.lead(finish)

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 
 from gnnkit.checks import whole
 from gnnkit.dataset.importing.sources import CsvSource, OrcSource, ParquetSource, Source, read_yaml
-from gnnkit.dataset.importing.tables import Cells, labels_of, split_of
+from gnnkit.dataset.importing.tables import Cells, labels_of, split_of, survey, texts_of
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
 from gnnkit.graph.labels import unlabelled
-from gnnkit.graph.table import Table, is_text
+from gnnkit.graph.table import Table, warn_of_readings
+from gnnkit.graph.values import Reading, is_text
 from gnnkit.ranges import shown, unknown
 
 if TYPE_CHECKING:
@@ -280,22 +281,34 @@ class GraphArPieces(GraphPieces):
             ids = head.positions(name, None)
             head.check_range(name, ids, kind.count)
             ends.append(ids + kind.first)
-        weight = next((table.numbers("weight") for table in others if "weight" in table.names), None)
+        weight = next((table.weights("weight") for table in others if "weight" in table.names), None)
         if weight is None and weighted:
             weight = np.ones(head.num_rows, np.float32)
         columns = [(name, table) for name in _further(relation) for table in others if name in table.names]
-        read = [rows for name, table in columns if (rows := table.rows([name])) is not None]
+        read = [rows for name, table in columns if (rows := table.knowing(self._edge_readings).rows([name])) is not None]
         self._edge_names = [each for name, table in columns for each in table.column_names([name]) or []]
         features = np.concatenate(read, 1) if read else None
         types = np.full(head.num_rows, number)
         positions = list_positions(first, head.num_rows)
         return EdgePiece(head.name, ends[0], ends[1], weight, features, positions, types)
 
+    @cached_property
+    def _edge_readings(self) -> dict[str, Reading]:
+        """How the properties of edges are read, over all relations."""
+        found: dict[str, Reading] = {}
+        for name in dict.fromkeys(name for each in self._relations for name in _further(each)):
+            groups = [group for each in self._relations for group in each.groups if name in group.names]
+            found |= survey([group.source for group in groups], [name]) if groups else {}
+        return found
+
     def edge_type_names(self) -> Sequence[str] | None:
         return [each.name for each in self._relations] or None
 
     def edge_feature_names(self) -> Sequence[str] | None:
         return self._edge_names or None
+
+    def edge_texts(self) -> Mapping[str, str]:
+        return texts_of(self._edge_readings)
 
     @cached_property
     def _predicted(self) -> tuple[_Kind, str | None]:
@@ -337,6 +350,10 @@ class GraphArPieces(GraphPieces):
         kinds = self._kinds.values()
         types = tuple((each.name, each.count) for each in kinds) if len(kinds) > 1 else None
         texts = [text for _, text in self._names]
+        for each, groups in self._columns:
+            for cells in groups:
+                warn_of_readings(each.name, cells.readings)
+        warn_of_readings("edges", self._edge_readings)
         return NodeFields(
             labels,
             split,
@@ -401,10 +418,11 @@ class GraphArPieces(GraphPieces):
 
     def _rows(self, step: int) -> Iterator[Floats]:
         before = 0
+        dtype = np.result_type(np.float32, *(cells.dtype for _, groups in self._columns for cells in groups))
         for kind, groups in self._columns:
             ones = (np.ones((min(step, kind.count - at), 1), np.float32) for at in range(0, kind.count, step))
             for own in _beside([each.rows(step) for each in groups]) if groups else ones:
-                rows = np.zeros((len(own), len(self._names)), np.float32)
+                rows = np.zeros((len(own), len(self._names)), dtype)
                 rows[:, before : before + own.shape[1]] = own
                 yield rows
             before += sum(len(each.names) for each in groups) if groups else 1

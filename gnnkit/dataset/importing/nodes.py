@@ -19,8 +19,10 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from gnnkit.graph.features import normalized, without_gaps
 from gnnkit.graph.fields import names_of, node_ids_of
+from gnnkit.graph.labels import check_signs
 from gnnkit.graph.schema import node_types_of
-from gnnkit.graph.table import as_ids, is_text
+from gnnkit.graph.table import as_ids
+from gnnkit.graph.values import is_text
 from gnnkit.rows import Rows
 from gnnkit.storage import forget_pages, save_array
 
@@ -37,10 +39,12 @@ def write_nodes(
     """
     room.check_nodes(count)
     fields = graph.nodes(count, room)
+    labels = np.full(count, -1) if fields.labels is None else checks.array("labels", fields.labels)
+    check_signs(labels, fields.class_names)
     bare = Graph(
         CSC(np.zeros(count + 1, np.int64), np.empty(0, np.int32)),
         features=np.empty((count, 0), np.float32),
-        labels=np.full(count, -1) if fields.labels is None else checks.array("labels", fields.labels),
+        labels=labels,
         split=np.zeros(count, np.int8) if fields.split is None else fields.split,
         class_names=None if fields.class_names is None else tuple(fields.class_names),
     )

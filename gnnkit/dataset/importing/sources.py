@@ -23,7 +23,9 @@ from gnnkit.dataset.edges import LEFT_OUT, check_header, check_shape, check_widt
 from gnnkit.dataset.pieces import WHOLE, Share
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.table import Table, is_text
+from gnnkit.graph.missing import MISSING
+from gnnkit.graph.table import Table
+from gnnkit.graph.values import is_text
 from gnnkit.storage import check_regular, npy_header
 
 _READ_AHEAD = 1 << 20  # bytes of a column of Parquet
@@ -41,6 +43,7 @@ class Source(ABC):
         self.title = files[0].relative_to(root).parts[0]  # of all files, for messages
         self._names = {path: path.relative_to(root).as_posix() for path in self.files}
         self.ignored: tuple[str, ...] = ()  # columns that nobody reads
+        self.missing: Sequence[str] = MISSING  # words for missing values
 
     @property
     def kept(self) -> list[str]:
@@ -59,7 +62,7 @@ class Source(ABC):
 
     def empty(self) -> Table:
         """Returns the table without rows."""
-        return Table(self.title, pa.schema(list(self.types().items())).empty_table())
+        return Table(self.title, pa.schema(list(self.types().items())).empty_table(), 0, LEFT_OUT, self.missing)
 
     @abstractmethod
     def types(self) -> dict[str, pa.DataType]:
@@ -132,7 +135,7 @@ class ArraySource(Source):
             for first in own[::rows]:
                 count = min(rows, own.stop - first)
                 found = self._read(file, first, count)
-                yield Table(self._names[path], pa.table({name: found[name] for name in names}), first, LEFT_OUT)
+                yield Table(self._names[path], pa.table({name: found[name] for name in names}), first, LEFT_OUT, self.missing)
 
     def _read(self, file: Any, first: int, count: int) -> dict[str, Array]:
         if self._dtype.names:
@@ -196,7 +199,7 @@ class PartSource(Source):
                 low, high = max(wanted.start - first, 0), min(wanted.stop - first, batch.num_rows)
                 if low < high:
                     piece = pa.Table.from_batches([batch.slice(low, high - low)])
-                    yield Table(self._names[path], piece, first + low, LEFT_OUT)
+                    yield Table(self._names[path], piece, first + low, LEFT_OUT, self.missing)
 
     @property
     def num_rows(self) -> int:
@@ -372,7 +375,7 @@ class CsvSource(Source):
             for batch in self._batches(window, rows, {**self._given, **(types or {})}):
                 table = pa.Table.from_batches([batch])
                 some = table if columns is None else table.select(list(columns))
-                yield Table(self._names[path], some, first, LEFT_OUT)
+                yield Table(self._names[path], some, first, LEFT_OUT, self.missing)
                 first += batch.num_rows
             if self._rows is not None and window.is_whole and first != self._rows[number]:
                 raise UserError(f"{self._names[path]} has {first} rows, expected {self._rows[number]}")

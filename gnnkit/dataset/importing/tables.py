@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,8 @@ from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.fields import edge_types_of
 from gnnkit.graph.ids import IdTable
-from gnnkit.graph.table import MAX_CATEGORIES, Table, is_text, labels_of_words, narrowed
+from gnnkit.graph.table import Table, narrowed, read_labels_as, readings_of, warn_of_readings
+from gnnkit.graph.values import Reading, is_text, needs_survey
 from gnnkit.storage import read_npy
 
 _ID_BYTES = 64  # of an id that is a number, while ids are read and found
@@ -39,9 +41,9 @@ _PIECE = 1 << 16  # rows of a column that are read at once
 
 
 class Cells:
-    """Columns of a table as features: numbers, lists of these, and text of few values.
+    """Columns of a table as features, as in `Table.cells`.
 
-    Each value of text becomes a column, as in `Table.cells`. Text is read twice.
+    Columns whose type leaves open how they are read are read twice.
     """
 
     def __init__(self, source: Source, columns: Sequence[str]) -> None:
@@ -53,22 +55,19 @@ class Cells:
         return {name: kinds[name] for name in self.columns}
 
     @cached_property
-    def _categories(self) -> dict[str, list[str]]:
-        """The values of the columns of text."""
-        found = {}
-        for name in self.columns:
-            if is_text(_plain_type(self.source, name)):
-                pieces = self.source.pieces(_PIECE, [name], {name: pa.string()})
-                found[name] = _words(pieces, name, MAX_CATEGORIES)
-        if many := [name for name, words in found.items() if len(words) > MAX_CATEGORIES]:
-            cure = LEFT_OUT.format(",".join(many))
-            raise self.source.empty().too_many(many[0], f"more than {MAX_CATEGORIES}", cure)
-        return found
+    def readings(self) -> dict[str, Reading]:
+        """How the cells of each column are read."""
+        return survey([self.source], self.columns)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of `rows`."""
+        return np.result_type(np.float32, *(reading.dtype for reading in self.readings.values()))
 
     @cached_property
     def _first(self) -> Table:
         first = next(self.source.pieces(1, self.columns, self._types), None)
-        return (first or self.source.empty()).knowing(self._categories)
+        return (first or self.source.empty()).knowing(self.readings)
 
     @property
     def names(self) -> list[str]:
@@ -84,12 +83,31 @@ class Cells:
         """Yields all rows, `step` at once, with NaN in empty cells."""
         width = len(self.names)
         for piece in self.source.pieces(step, self.columns, self._types):
-            values = piece.knowing(self._categories).open_cells(self.columns)
+            values = piece.knowing(self.readings).open_cells(self.columns)
             if width != values.shape[1]:
                 raise UserError(
                     f"{piece.name}: lists have {values.shape[1]} numbers in some rows, and {width} in others"
                 )
             yield values
+
+
+def texts_of(readings: Mapping[str, Reading]) -> dict[str, str]:
+    """Maps the features that are values of text to the column of the text."""
+    return {f"{name}={value}": name for name, reading in readings.items() for value in reading.categories}
+
+
+def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, Reading]:
+    """Finds how columns are read, over all rows of tables that all have these."""
+    kinds = [source.types() for source in sources]
+    several = len(sources) > 1 or len(sources[0].files) > 1
+    open_ = [name for name in names if several or needs_survey(kinds[0][name])]
+
+    def pieces() -> Iterator[Table]:
+        for source, types in zip(sources, kinds, strict=True):
+            yield from source.pieces(_PIECE, open_, {name: types[name] for name in open_})
+
+    found = readings_of(sources[0].title, pieces() if open_ else (), open_, LEFT_OUT)
+    return {name: found.get(name, Reading("numbers")) for name in names}
 
 
 class TablePieces(GraphPieces):
@@ -138,7 +156,8 @@ class TablePieces(GraphPieces):
 
     @property
     def edge_row(self) -> int:
-        return 8 * len(self._first.names)
+        values = sum(len(reading.categories) for reading in self._edge_readings.values())
+        return 8 * len(self._first.names) + 4 * values
 
     def open(self, room: Room) -> int | None:
         """Reads the ids of a table of nodes, which must fit memory."""
@@ -195,17 +214,17 @@ class TablePieces(GraphPieces):
                 first += len(piece.src)
 
     def stretches(self, count: int) -> Sequence[Stretch]:
-        _ = self._relations  # read once, and not by each process
+        _ = self._relations, self._edge_readings  # read once, and not by each process
         return [Stretch(table, Share(number, count)) for table in range(len(self._edges)) for number in range(count)]
 
     def edges_of(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
         name, source = list(self._edges.items())[stretch.table]
-        others = [name for name in self._first.kept if name not in (*self._folder.ends, "weight", "type")]
+        others = self._edge_columns
         tables = source.pieces(rows, None, self._types_of(source, others), stretch.share)
         head = next(tables, None) or (None if stretch.share.number else source.empty())
         for table in itertools.chain([] if head is None else [head], tables):
             src, dst = self._ends(table)
-            features, weight = table.rows(others), self._weight(table)
+            features, weight = table.knowing(self._edge_readings).rows(others), self._weight(table)
             self._edge_names = self._edge_names or table.column_names(others)
             if name == ONE:
                 types, _ = table.types("type", self._relations) if "type" in source.kept else (None, None)
@@ -217,7 +236,9 @@ class TablePieces(GraphPieces):
     def _types_of(self, source: Source, others: Sequence[str]) -> dict[str, pa.DataType]:
         """Returns the types of the columns of edges, of which a CSV says nothing."""
         ids = pa.int64() if self._ids is None else self._ids.type
-        types = {**dict.fromkeys(self._folder.ends, ids), **dict.fromkeys([*others, "weight"], pa.float64())}
+        types = {**dict.fromkeys(self._folder.ends, ids), "weight": pa.float64()}
+        if read := [*others, *({"weight"} & {*self._edge_readings})]:
+            types |= {name: source.types()[name] for name in read}
         if "type" in source.kept:
             types["type"] = pa.int64() if self._relations is None else pa.string()
         return types
@@ -230,6 +251,19 @@ class TablePieces(GraphPieces):
             for name, ids in zip(self._folder.ends, (src, dst), strict=True):
                 table.check_range(name, ids, high)
         return src, dst
+
+    @cached_property
+    def _edge_columns(self) -> list[str]:
+        """The columns of edge features."""
+        return [name for name in self._first.kept if name not in (*self._folder.ends, "weight", "type")]
+
+    @cached_property
+    def _edge_readings(self) -> dict[str, Reading]:
+        """How the columns of edge features are read, and that of weights if it is text."""
+        sources, names = list(self._edges.values()), list(self._edge_columns)
+        if "weight" in self._first.kept and any(_are_text(source, ["weight"]) for source in sources):
+            names.append("weight")
+        return survey(sources, names) if names else {}
 
     @cached_property
     def _relations(self) -> list[str] | None:
@@ -249,7 +283,7 @@ class TablePieces(GraphPieces):
     def _weight(self, table: Table) -> Floats | None:
         if "weight" not in self._first.kept:
             return None
-        found = table.numbers("weight")
+        found = table.weights("weight")
         if found.itemsize > 4:
             table.check_bound("weight", found)
         return found
@@ -257,9 +291,15 @@ class TablePieces(GraphPieces):
     def edge_feature_names(self) -> Sequence[str] | None:
         return self._edge_names
 
+    def edge_texts(self) -> Mapping[str, str]:
+        return texts_of(self._edge_readings)
+
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         del num_nodes, room
         source = self._nodes
+        if self._cells is not None and source is not None:
+            warn_of_readings(source.title, self._cells.readings)
+        warn_of_readings(self._first.title, self._edge_readings)
         title, split = "" if source is None else source.title, None if source is None else split_of(source)
         labels, names = (None, None) if source is None else self._labels(source)
         return NodeFields(
@@ -305,12 +345,11 @@ def labels_of(source: Source, name: str) -> tuple[Labels, list[str] | None]:
     def pieces() -> Iterator[Table]:
         return source.pieces(_PIECE, [name], {name: kind})
 
-    if not (is_text(kind) or pa.types.is_boolean(kind)):
-        found = [labels for piece in pieces() if (labels := piece.labels(name)[0]) is not None]
-        return np.concatenate([*found, np.empty(0, found[0].dtype if found else np.int64)]), None
-    names = _words(pieces(), name)
-    none = np.empty(0, np.int64)
-    return np.concatenate([*(labels_of_words(piece.plain(name), names) for piece in pieces()), none]), names
+    is_open = is_text(kind) or pa.types.is_boolean(kind)
+    reading = read_labels_as(pieces(), name) if is_open else None
+    found = [labels for piece in pieces() if (labels := piece.labels(name, reading)[0]) is not None]
+    names = list(reading.categories) if reading is not None and reading.kind == "categories" else None
+    return np.concatenate([*found, np.empty(0, found[0].dtype if found else np.int64)]), names
 
 
 def split_of(source: Source) -> Array | None:
@@ -322,16 +361,11 @@ def split_of(source: Source) -> Array | None:
     return np.concatenate([*found, np.empty(0, np.int8)])
 
 
-def _words(pieces: Iterable[Table], name: str, most: int | None = None) -> list[str]:
-    """Collects texts of a column by code points, without empty ones.
-
-    Stops once there are more than `most`.
-    """
+def _words(pieces: Iterable[Table], name: str) -> list[str]:
+    """Collects texts of a column by code points, without empty ones."""
     words: set[str | None] = set()
     for piece in pieces:
         words |= set(pc.unique(piece.plain(name).cast(pa.string())).to_pylist())
-        if most is not None and len(words - {"", None}) > most:
-            break
     return sorted(word for word in words if word)
 
 
@@ -367,7 +401,7 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
         )
     sources = [*([] if nodes is None else [nodes]), *edges.values()]
     for source in sources:
-        source.ignored = folder.ignore
+        source.ignored, source.missing = folder.ignore, folder.missing
     folder.check_ignored({source.title: source.names for source in sources})
     if ONE not in edges:
         check_relations({source.title: source.kept for source in edges.values()})
