@@ -66,9 +66,9 @@ def _names(names: str | Sequence[str] | None) -> list[str]:
 def _table(name: str, attributes: list[dict[str, Any]], wanted: list[str], missing: Sequence[str]) -> Table:
     """Makes a table of the wanted attributes. Missing values are empty."""
     known = {key for each in attributes for key in each}
-    missing = [key for key in wanted if key not in known]
-    if missing and attributes:
-        raise UserError(f"no one of the {name} of the networkx graph has an attribute {missing[0]!r}")
+    absent = [key for key in wanted if key not in known]
+    if absent and attributes:
+        raise UserError(f"no one of the {name} of the networkx graph has an attribute {absent[0]!r}")
     tell_unread("Graph.from_networkx", [f"{key!r} of {name}" for key in known if key not in wanted])
     columns = {
         key: _column(f"{name}, attribute {key!r}", [each.get(key) for each in attributes], missing) for key in wanted

@@ -206,8 +206,7 @@ class Table:
         """Reads columns like `cells`, of which no cell may be empty."""
         if not names:
             return None
-        self._find_readings(names)
-        found = [self._values(name) for name in names]
+        found = self._beside(names)
         for name, values in zip(names, found, strict=True):
             self._refuse_gaps(name, np.isnan(values).any(axis=1))
         return np.concatenate(found, axis=1)
@@ -228,8 +227,13 @@ class Table:
 
     def open_cells(self, names: Sequence[str]) -> Floats:  # [rows, columns]
         """Reads one or more columns like `cells`, with NaN where a cell is empty."""
+        return np.concatenate(self._beside(names), axis=1)
+
+    def _beside(self, names: Sequence[str]) -> list[Floats]:  # [rows, 1 or more] each
+        """Reads columns in one type: float64 where one of these needs it."""
         self._find_readings(names)
-        return np.concatenate([self._values(name) for name in names], axis=1)
+        dtype = np.result_type(np.float32, *(self.readings[name].dtype for name in names))
+        return [self._values(name, dtype) for name in names]
 
     def reading(self, name: str) -> Reading:
         """Returns how the column's cells are read."""
@@ -267,22 +271,22 @@ class Table:
             return [name]
         return [f"{name}[{number}]" for number in range(len(pc.drop_null(column)[0]) if column.null_count < len(column) else 0)]
 
-    def _values(self, name: str) -> Floats:  # [rows, 1 or more], NaN where a cell is empty
+    def _values(self, name: str, dtype: np.dtype[Any]) -> Floats:  # [rows, 1 or more], NaN where a cell is empty
         column, reading = self.plain(name), self.reading(name)
         if reading.kind == "categories":
             places = reading.places(column, self.missing)
-            rows: Floats = (places[:, None] == np.arange(len(reading.categories))).astype(np.float32)
+            rows: Floats = (places[:, None] == np.arange(len(reading.categories))).astype(dtype)
             rows[places < 0] = np.nan
             return rows
         if not is_listed(column.type):
-            return self._checked(name, reading.numbers(column, self.missing)).astype(reading.dtype)[:, None]
+            return self._checked(name, reading.numbers(column, self.missing)).astype(dtype)[:, None]
         known = ~nulls_of(column)
         length = numbers_of(pc.list_value_length(column).drop_null())
         width = int(length[0]) if len(length) else 0
         lengths = np.full(len(column), width)
         lengths[known] = length
         self._refuse(name, lengths != width, lengths, f"numbers, expected {width} as in row {self._first + np.argmax(known)}")
-        wide: Floats = np.full((len(column), width), np.nan, reading.dtype)
+        wide: Floats = np.full((len(column), width), np.nan, dtype)
         inner = reading.numbers(pc.list_flatten(column), self.missing)
         wide[known] = self._checked(name, inner, width).reshape(-1, width) if width else 0
         return wide

@@ -70,7 +70,7 @@ def test_tensors_are_features_and_unnamed_attributes_are_told() -> None:
         ({"weight": "v"}, "no one of the edges .* 'v'"),
         ({"features": "mixed"}, "nodes, attribute 'mixed' mixes float, str: give all values one type"),
         ({"features": "ragged"}, "nodes, column 'ragged', row 1: 1 numbers, expected 2 as in row 0"),
-        ({"weight": "w", "edge_features": "w"}, "edges, column 'w', row 1: is empty"),
+        ({"weight": "w", "edge_features": "few"}, "edges, column 'few', row 0: is empty"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Graph.from_networkx")
@@ -78,6 +78,7 @@ def test_errors_name_the_attribute(keys: dict[str, str], message: str) -> None:
     graph = people()
     nx.set_node_attributes(graph, {"ann": 1.0, "bob": "b", "cy": 2.0}, "mixed")
     nx.set_node_attributes(graph, {"ann": [1, 2], "bob": [1], "cy": [1, 2]}, "ragged")
+    nx.set_edge_attributes(graph, {("ann", "bob"): 1.0}, "few")
     with pytest.raises(UserError, match=message):
         Graph.from_networkx(graph, **keys)
     with pytest.raises(UserError, match=r"got Graph: Graph\.from_networkx reads it"):
