@@ -11,6 +11,7 @@ from gnnkit.dataset.importing.graphar import GraphArPieces
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, read_shares
+from gnnkit.graph.missing import read_missing
 from gnnkit.ranges import local_path, shown
 
 
@@ -39,6 +40,7 @@ class GraphAr(Dataset):
         graph: str | None = None,
         label: str = "label",
         ignore: Sequence[str] = (),
+        missing: Sequence[str] | None = None,
         symmetrize: bool | None = None,
         row_normalize: bool = False,
         split: Sequence[float] | None = None,
@@ -52,6 +54,7 @@ class GraphAr(Dataset):
             label: your name of the property `label`, or TYPE.NAME where several types
                 have one.
             ignore: properties that are left out, NAME or TYPE.NAME, and for edges NAME.
+            missing: words for missing values in text, as in `dataset=edges`.
             symmetrize: add the reverse edges that are missing. Default: where all
                 relations say `directed: false`, and otherwise no, with a warning where
                 few edges have a reverse edge.
@@ -65,6 +68,7 @@ class GraphAr(Dataset):
             raise UserError(f"dataset.graph={shown(graph)} must be the NAME of a file NAME.graph.yml in dataset.root")
         self.graph, self.label = graph, label
         self.ignore = name_list("dataset.ignore", ignore)
+        self.missing = read_missing("dataset.missing", missing)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
         self.split = None if split is None else read_shares("dataset.split", split)

@@ -24,7 +24,8 @@ def normalize(text: pa.Array) -> pa.Array:
 def read_missing(key: str, value: object) -> tuple[str, ...]:
     """Reads a list of words for "missing", to which the empty cell always belongs.
 
-    Raises `UserError` for anything but a list of text.
+    YAML reads the words null and nan as values, which stand for the words here. Raises
+    `UserError` for other values than text.
 
     Args:
         key: the key or the argument, for the message.
@@ -32,9 +33,11 @@ def read_missing(key: str, value: object) -> tuple[str, ...]:
     """
     if value is None:
         return MISSING
-    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+    words = value if isinstance(value, list | tuple) else [0]
+    words = ["null" if word is None else "nan" if word != word else word for word in words]
+    if not all(isinstance(word, str) for word in words):
         raise UserError(f"{key}={shown(value)} must be a list of words, such as [none,unknown]")
-    return tuple(sorted({"", *(word.strip().lower() for word in value)}))
+    return tuple(sorted({"", *(word.strip().lower() for word in words)}))
 
 
 def missing_cells(column: pa.Array, words: Sequence[str] = MISSING) -> npt.NDArray[np.bool_]:  # [rows]

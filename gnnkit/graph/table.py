@@ -176,7 +176,7 @@ class Table:
             return None, None
         if not self.is_text(name):
             return self.positions(name, None), None
-        column = self.plain(name).cast(pa.string())
+        column = pc.utf8_trim_whitespace(self.plain(name).cast(pa.string()))
         empty = pc.fill_null(pc.equal(column, ""), True)
         self._refuse(name, empty.to_numpy(zero_copy_only=False), None, "is empty")
         names = pc.unique(column).sort() if known is None else pa.array(known, pa.string())

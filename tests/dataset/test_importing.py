@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import multiprocessing
 import os
@@ -93,6 +94,29 @@ def write_edges(folder: Path, form: str, columns: dict[str, Any]) -> None:
         (parts / "_SUCCESS").touch()
 
 
+def random_values(rng: np.random.Generator, draw: random.Random, count: int, *, gaps: bool) -> dict[str, Any]:
+    """Returns columns whose cells are read as numbers or categories, some at random."""
+    numbers = rng.integers(0, 60, count)
+    days = [datetime.date(1970, 1, 1) + datetime.timedelta(days=int(number)) for number in numbers]
+    columns: dict[str, Any] = {
+        "seconds": 1_700_000_000 + numbers,
+        "far": 1e7 + rng.random(count),
+        "cost": [f"${number}.5" for number in numbers],
+        "comma": [f"{number},5" for number in numbers],
+        "share": [f" {number} %" for number in numbers],
+        "day": days,
+        "moment": [f"{day}T00:00:{number:02}Z" for day, number in zip(days, numbers, strict=True)],
+        "kind": [["red", "blue ", " blue", "dark, red"][number % 4] for number in numbers],
+        "half": [bool(number % 2) for number in numbers],
+    }
+    chosen = {name: list(column) for name, column in columns.items() if draw.random() < 0.3}
+    for name, column in chosen.items() if gaps and count > 5 else ():
+        for row in range(2, count, 5):
+            column[row] = draw.choice(["unknown", "NA", "", None]) if isinstance(column[0], str) else None
+        chosen[name] = column
+    return chosen
+
+
 def random_nodes(folder: Path, ids: Any, seed: int, draw: random.Random) -> dict[str, Any]:
     """Writes a table of nodes, and features. Returns the options."""
     options: dict[str, Any] = {}
@@ -101,6 +125,7 @@ def random_nodes(folder: Path, ids: Any, seed: int, draw: random.Random) -> dict
     labels = draw.choice([None, "classes", "words", "numbers"])
     if labels is not None:
         known = rng.integers(-1, 3, n)
+        known[known == 1] = 1 if (known == 0).any() else 0  # classes -1 and 1 alone are refused
         words = [["", "cat", "dog", "eel"][label + 1] for label in known]
         nodes["label"] = {"classes": known, "words": words, "numbers": rng.random(n)}[labels]
         split = rng.integers(0, 4, n) * (known >= 0 if labels != "numbers" else 1)
@@ -115,6 +140,7 @@ def random_nodes(folder: Path, ids: Any, seed: int, draw: random.Random) -> dict
         if draw.random() < 0.5:
             words = ["red", "blue", "dark red", "" if n > 5 else "red"]
             nodes["hue"] = [words[v % 3 if v < 9 else 3] for v in range(n)]
+        nodes |= random_values(rng, draw, n, gaps=True)
     elif draw.random() < 0.7:
         rows = rng.random((n, 3)).astype(draw.choice(["f2", "f4", "f8", "i4"]))
         if draw.random() < 0.5 and rows.dtype.kind == "f":
@@ -150,6 +176,8 @@ def random_folder(folder: Path, seed: int) -> dict[str, Any]:
         )
     if not plain and draw.random() < 0.4:
         columns |= {"age": rng.integers(0, 99, m), "far": rng.random(m)}
+    if not plain and form != "fields" and draw.random() < 0.4:
+        columns |= random_values(rng, draw, m, gaps=False)
     if not plain and form != "relations" and draw.random() < 0.5:
         types = rng.integers(0, 4, m)
         columns["type"] = types if form == "fields" or draw.random() < 0.5 else np.array([*"bca", "a b"])[types]

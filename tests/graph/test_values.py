@@ -325,6 +325,12 @@ def test_other_types_are_refused_with_the_cure(column: pa.Array) -> None:
         Graph.from_tables(pd.DataFrame({"src": [0], "dst": [1]}), nodes)
 
 
+@pytest.mark.parametrize("reader", ["arrow", "csv", "import of csv"])
+def test_blanks_around_the_name_of_a_relation_do_not_count(reader: str, tmp_path: Path) -> None:
+    graph = read(reader, tmp_path, {}, {"type": ["likes", "likes ", " owns", "owns"]})
+    assert graph.edge_type_names == ("likes", "owns")
+
+
 def test_a_warning_names_what_is_read_as_something_else() -> None:
     nodes = pd.DataFrame({"id": [0, 1], "cost": ["$1", "$2"], "joined": ["2026-01-01", "2026-01-02"], "age": [1, 2]})
     with pytest.warns(UserWarning, match=r"^nodes: reads 'cost' \(\$1\) as numbers, 'joined' \(2026-01-01\) as seconds") as told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,34 @@ def test_later_data_has_the_columns_of_the_run_in_any_order(tmp_path: Path, caps
         kept(TOWNS).read(graph(TOWNS, town=[1.0, 2.0, 3.0]), tmp_path)
     with pytest.raises(UserError, match="dataset also has color=red"):
         kept(TOWNS).read(graph(TOWNS, color=["red"] * 3), tmp_path)
+
+
+def test_later_edges_have_the_categories_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def of_edges(kinds: list[str]) -> Graph:
+        edges = pd.DataFrame({"src": [0, 1, 2], "dst": [1, 2, 0], "size": [5, 6, 7], "kind": kinds})
+        return Graph.from_tables(edges, table(TOWNS))
+
+    old, new = of_edges(["red", "blue", "red"]), of_edges(["red", "green", "red"])
+    known = Inputs.of(old, "features")
+    assert known.edge_category_of == ["", "kind", "kind"]
+    assert check(old, "one_hot") == [
+        "features: one column for each value of text (town: 3, kind of edges: 2 values; features.text=one_hot)"
+    ]
+    with pytest.raises(UserError, match=r"features.text=refuse: the columns town, kind hold text"):
+        check(old, "refuse")
+    read = known.read(new, tmp_path)
+    assert read.edge_feature_names == ("size", "kind=blue", "kind=red")
+    assert read.edge_category_of == ("", "kind", "kind")
+    rows = read.edge_features[np.argsort(read.edge_positions)]  # type: ignore[index, arg-type]
+    np.testing.assert_array_equal(rows, [[5, 0, 1], [6, 0, 0], [7, 0, 1]])
+    assert "1 edge has values of text that the model of" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"1 edge has values of text .*: features.text=known refuses these"):
+        replace(known, text="known").read(new, tmp_path)
+    old.save(tmp_path / "graph")
+    assert Graph.load(tmp_path / "graph").edge_category_of == old.edge_category_of
+    assert old.symmetrize().renumber([2, 0, 1]).edge_category_of == old.edge_category_of
+    with pytest.raises(UserError, match="edge_category_of has 1 names for 3 columns"):
+        replace(old, edge_category_of=("a",))
 
 
 def test_an_empty_text_is_an_empty_cell(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,37 @@ def test_class_weights_are_those_of_the_nodes_of_all_ranks_that_train(weights: A
         sums = torch.zeros(3, dtype=torch.float64).index_add(0, trains, in_training)
         torch.testing.assert_close(sums, sums.mean().expand(3))
         assert float(in_training.mean()) == pytest.approx(np.log(3))
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "expected"),
+    [
+        (PLAIN.labels, None, []),
+        (np.where(PLAIN.split == Split.TRAIN, 1, PLAIN.labels), None, ["all 13 training nodes have the class '1', so"]),
+        (1 + PLAIN.labels, None, [r"no training node has the class 0 \(1 of 4 classes\)"]),
+        (2 * PLAIN.labels, ("a", "b", "c", "d", "e"), [r"no training node has the class b, d \(2 of 5 classes\)"]),
+        (np.where(PLAIN.split == Split.TRAIN, -1, PLAIN.labels), None, []),  # new data that only predicts
+    ],
+)
+def test_labels_that_teach_little_are_named_on_all_ranks(labels: Any, names: Any, expected: list[str]) -> None:
+    split = np.where(labels >= 0, PLAIN.split, Split.NONE).astype(np.int8)
+    graph = dataclasses.replace(PLAIN, labels=labels, split=split, class_names=names)
+    workers = make_workers(graph, Grid(3, 1, 1), whole=False)
+    found = Threads.run(lambda comm: NodeClassification().label_warnings(workers(comm), names), 3)
+    assert found == [found[0]] * 3
+    assert len(found[0]) == len(expected)
+    assert all(re.search(text, line) for text, line in zip(expected, found[0], strict=True)), found[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+def test_a_run_warns_of_a_class_that_no_node_trains(
+    strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph, keys = dataclasses.replace(PLAIN, labels=1 + PLAIN.labels), {"comm": "threads", "workers": 2, **BARE}
+    with within_process():
+        gnnkit.train(graph, strategy=strategy, model="sage", trainer={"max_epochs": 1}, folder=tmp_path / "run", **keys)
+    assert capsys.readouterr().err.count("gnnkit: warning: labels: no training node has the class 0 (1 of 4") == 1
 
 
 def test_new_data_may_lack_classes_and_a_list_may_not() -> None:

@@ -206,13 +206,16 @@ class GraphArPieces(GraphPieces):
         if not files:
             return None
         paths, count = [folder / name for name in files], sum(files.values())
+        source: Source
         if kind == "csv":
-            return CsvSource(paths, self.root, types, rows=list(files.values()))
-        source = OrcSource(paths, self.root) if kind == "orc" else ParquetSource(paths, self.root)
-        if source.num_rows != count:
-            raise UserError(
-                f"{folder.relative_to(self.root)} has {source.num_rows} rows in its chunks, expected {count}"
-            )
+            source = CsvSource(paths, self.root, types, rows=list(files.values()))
+        else:
+            source = OrcSource(paths, self.root) if kind == "orc" else ParquetSource(paths, self.root)
+            if source.num_rows != count:
+                raise UserError(
+                    f"{folder.relative_to(self.root)} has {source.num_rows} rows in its chunks, expected {count}"
+                )
+        source.missing = self._given.missing
         return source
 
     @property

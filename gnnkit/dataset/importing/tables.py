@@ -365,7 +365,7 @@ def _words(pieces: Iterable[Table], name: str) -> list[str]:
     """Collects texts of a column by code points, without empty ones."""
     words: set[str | None] = set()
     for piece in pieces:
-        words |= set(pc.unique(piece.plain(name).cast(pa.string())).to_pylist())
+        words |= set(pc.unique(pc.utf8_trim_whitespace(piece.plain(name).cast(pa.string()))).to_pylist())
     return sorted(word for word in words if word)
 
 
