@@ -122,14 +122,15 @@ class SparseFeatures:
         """Divides each row by the sum of absolute values."""
         csr, magnitudes = self.csr, np.abs(self.values)
         row = np.repeat(np.arange(len(self)), np.diff(csr.indptr))
-        sums = np.bincount(row, magnitudes, len(self)).astype(self.dtype)
-        return SparseFeatures(replace(csr, weight=self.values / np.where(sums == 0, 1, sums)[row]))
+        sums = np.bincount(row, magnitudes, len(self))  # float64, as sums of large numbers overflow float32
+        shares = (self.values / np.where(sums == 0, 1, sums)[row]).astype(self.dtype)
+        return SparseFeatures(replace(csr, weight=shares))
 
 
 def normalized(rows: Floats) -> Floats:  # [n, width]
     """Divides each row by the sum of absolute values. Rows of zeros stay."""
     result = np.abs(rows)
-    sums = result.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.promote_types(result.dtype, np.float32))
+    sums = result.sum(axis=1, keepdims=True, dtype=np.float64)  # large numbers overflow float32
     np.divide(rows, np.where(sums == 0, 1, sums), out=result)
     return result
 

@@ -99,16 +99,17 @@ def _scale(folder: Path) -> Callable[[Tensor], Tensor]:
         return lambda x: x
     if kind == "row":
         return _unit_rows
-    mean, deviation = (
-        torch.tensor(values, dtype=torch.float64) for values in (inputs.scale.mean, inputs.scale.deviation)
+    scale = inputs.scale
+    mean, deviation, limit = (
+        torch.tensor(values, dtype=torch.float64) for values in (scale.mean, scale.deviation, scale.limit)
     )
-    return lambda x: ((x - mean) / deviation).to(x.dtype)
+    return lambda x: torch.clamp((x - mean) / deviation, -limit, limit).to(x.dtype)
 
 
 def _unit_rows(x: Tensor) -> Tensor:
     """Does what `graph.features.normalized` does, so that torch can look into it."""
-    sums = x.abs().sum(1, keepdim=True)
-    return x / torch.where(sums == 0, 1, sums)
+    sums = x.abs().sum(1, keepdim=True, dtype=torch.float64)
+    return (x / torch.where(sums == 0, 1, sums)).to(x.dtype)
 
 
 def _inputs(

@@ -130,7 +130,7 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
             lines = [*told(raw, fill), *lines]
             raw, found = _filled(raw, fill, found)
             scale, why = choose(raw, settings.features.scale)
-            lines += [why] if why else []
+            lines += [*([why] if why else []), *scale.clipped(raw)]
             forget_pages(np.asarray(raw.features))
         replace(known, scale=scale, fill=fill, text=settings.features.text).save(folder)
     task: Task = settings.task.create()

@@ -84,7 +84,10 @@ class Inputs:
             graph: The graph.
             folder: The folder of the run that has trained, for errors.
         """
-        return self.scale.apply(self.fill.apply(self.ordered(graph, folder), folder))
+        filled = self.fill.apply(self.ordered(graph, folder), folder)
+        for line in self.scale.clipped(filled):
+            print(f"gnnkit: warning: {line}", file=sys.stderr)
+        return self.scale.apply(filled)
 
     def ordered(self, graph: Graph, folder: Path) -> Graph:
         """Puts columns and relations in the order of the trained model.
@@ -143,7 +146,7 @@ def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, lis
         lines += [why] if why else []
     if settings.job.keeps_inputs:
         replace(Inputs.of(graph, settings.inputs), scale=scale, fill=fill, text=text).save(kept_in)
-    return scale.apply(whole), [*told(graph, fill), *lines]
+    return scale.apply(whole), [*told(graph, fill), *lines, *scale.clipped(whole)]
 
 
 def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:

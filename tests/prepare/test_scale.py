@@ -14,7 +14,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
-from gnnkit.prepare.scale import choose, is_table, uneven
+from gnnkit.prepare.scale import Scale, choose, is_table, uneven
 from gnnkit.prepare.trained import Inputs
 from tests.runs import BARE, within_process
 
@@ -60,13 +60,15 @@ def test_a_constant_column_becomes_zero() -> None:
         (np.asarray(table(1.0).features), ""),
         (np.asarray(table(9.0).features), "columns have standard deviations of"),
         (np.asarray(table(1.0).features) + 9, "the mean of a column is"),
-        (np.repeat(np.eye(100), 2, 0) + 9, ""),
+        (np.repeat(np.eye(100), 2, 0) + 9, "the mean of a column is"),
+        (np.repeat(np.eye(100), 2, 0) + 1, ""),
         (np.repeat(np.eye(100), 2, 0), ""),
         (SparseFeatures.of(np.asarray(table().features)), ""),
         (np.ones((5, 3)), ""),
+        (np.full((5, 3), 2024.0), "a column is 2.02e+03 in all of these rows"),
         (np.empty((5, 0)), ""),
     ],
-    ids=["table", "even", "large", "far", "wide", "words", "sparse", "constant", "none"],
+    ids=["table", "even", "large", "far", "far and wide", "wide", "words", "sparse", "ones", "constant", "none"],
 )
 def test_only_uneven_dense_columns_are_scaled_without_being_asked(features: Any, expected: str) -> None:
     none = np.empty(0, np.int64)
@@ -93,13 +95,84 @@ def test_rows_may_be_scaled_instead() -> None:
 
 def test_sparse_rows_are_not_made_dense_unasked() -> None:
     sparse = replace(table(), features=SparseFeatures.of(table().features))
-    assert choose(sparse, "auto")[0].kind == "none"
+    scale, why = choose(sparse, "auto")
+    assert (scale.kind, why[:58]) == ("none", "features: sparse rows stay as they are, with values up to ")
+    assert choose(replace(sparse, features=SparseFeatures.of(np.eye(120))), "auto") == (Scale("none"), "")
     with pytest.raises(UserError, match=r"^features.scale=standard: features without zeros .* choose row or none"):
         choose(sparse, "standard")[0].apply(sparse)
 
 
-@pytest.mark.parametrize("scale", [{"kind": "standard"}, {"kind": "none", "mean": [1.0], "deviation": [1.0]},
-                                   {"kind": "standard", "mean": ["a"], "deviation": [1.0]}, {"kind": "log"}, 3], ids=str)  # fmt: skip
+TRAINS = table().split == Split.TRAIN
+NOISE = np.random.default_rng(2).normal(size=120)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [0, 100], ids=["table", "wide"])
+@pytest.mark.parametrize(
+    ("column", "constant"),
+    [
+        (np.full(120, 2024.0), True),
+        (np.full(120, 1e6 + 0.1), True),
+        (np.where(TRAINS, 0, 1e6), True),
+        (np.where(TRAINS, 1, -1e6), True),
+        (np.where(TRAINS, 300.7, 300.8), True),
+        (np.where(TRAINS, NOISE, 1e6), False),
+        (np.where(NOISE > 0, 1e6, np.nextafter(np.float32(1e6), np.float32(0))), None),
+        (5000 + NOISE, False),
+        (1e38 * np.sign(NOISE), False),
+        (np.where(TRAINS, 1e-30 * NOISE, 1e30), False),
+    ],
+    ids=["year", "large", "0 in training", "1 in training", "close", "stray", "rounding", "far", "huge", "tiny"],
+)
+def test_no_column_reaches_the_model_far_from_0(
+    column: np.ndarray, constant: bool | None, width: int, dtype: Any
+) -> None:
+    counts = np.random.default_rng(0).integers(0, 2, (120, width))
+    features = np.column_stack([table(1.0).features, counts, column]).astype(dtype)
+    graph = replace(table(), features=features)
+    scale, why = choose(graph, "auto")
+    assert why.startswith("features: standardised by 42 nodes that train (")
+    with np.errstate(all="raise", under="ignore"):
+        rows = np.asarray(scale.apply(graph).features)
+    assert rows.dtype == dtype
+    assert np.abs(rows).max() <= 10
+    if constant is None:  # two neighbours of float32 are one number there, and two of float64
+        constant = dtype == np.float32
+    assert (not rows[:, -1].any()) == constant
+    np.testing.assert_allclose(rows[TRAINS, :4].std(0), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("column", [np.ones(120), np.where(TRAINS, 0, 1), np.where(TRAINS, 0, 12)])
+def test_columns_that_do_no_harm_change_nothing(column: np.ndarray) -> None:
+    graph = replace(table(), features=np.column_stack([table(1.0).features, column]))
+    assert choose(graph, "auto") == (Scale("none"), "")
+
+
+def test_values_that_are_clipped_are_counted_once() -> None:
+    column = np.where(np.arange(120) == np.flatnonzero(~TRAINS)[-1], 1e6, NOISE)
+    graph = replace(table(), features=np.column_stack([table(1.0).features, column, np.full(120, 0.1)]))
+    scale, _ = choose(graph, "auto")
+    assert scale.clipped(graph) == [
+        "features: values far outside the range of the nodes that train are clipped: 1 in column 4"
+    ]
+    assert scale.clipped(replace(graph, features=np.where(graph.features == 1e6, 0, graph.features))) == []
+    far = Scale.standard(np.r_[np.zeros(399), 1.0][:, None], np.arange(400))  # 20 deviations from the mean
+    assert far.limit == [pytest.approx(19.975, abs=1e-3)]
+
+
+@pytest.mark.parametrize("kind", ["row", "standard"])
+def test_large_numbers_of_float32_do_not_overflow(kind: str) -> None:
+    rows = np.full((120, 4), 3e38, np.float32) * np.sign(NOISE)[:, None].astype(np.float32)
+    for features in (rows, *([SparseFeatures.of(rows)] if kind == "row" else [])):
+        graph = replace(table(), features=features)
+        scaled = np.asarray(choose(graph, kind)[0].apply(graph).features)
+        np.testing.assert_allclose(np.abs(scaled), 0.25 if kind == "row" else 1, atol=0.4 * (kind != "row"))
+
+
+@pytest.mark.parametrize("scale", [{"kind": "standard"}, {"kind": "standard", "mean": [0.0], "deviation": [0.0], "limit": [1.0]},
+                                   {"kind": "standard", "mean": [0.0], "deviation": [1.0], "limit": [1.0, 2.0]},
+                                   {"kind": "standard", "mean": [0.0], "deviation": [1.0]}, {"kind": "none", "mean": [1.0], "deviation": [1.0]},
+                                   {"kind": "standard", "mean": ["a"], "deviation": [1.0], "limit": [1.0]}, {"kind": "log"}, 3], ids=str)  # fmt: skip
 def test_a_forged_scale_is_refused(scale: Any, tmp_path: Path) -> None:
     Inputs.of(table(), "features").save(tmp_path)
     (path,) = tmp_path.iterdir()
