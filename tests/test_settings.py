@@ -203,6 +203,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "parts": [*COUNT, 10**9, "auto"],
     "threads": [*COUNT, 10**6, "all"],
     "inputs": ["feature", ""],
+    "types": ["drop", "", None, 1],
     "input_rows": ["csr", ""],
     "features.scale": ["minmax", "", None, 1],
     "features.fill": ["median", "", None, 1],

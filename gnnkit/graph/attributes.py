@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,12 +15,29 @@ from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.split import SPLITS, Split
 
+_TIMES = {f"{end}{name}" for end in ("", "node_", "edge_") for name in ("t", "ts", "time", "times", "timestamp", "timestamps")}
+_WORDS = re.compile(r"\w+")
 Get = Callable[[str], Any]  # name -> value, None where there is none
 
 
-def tell_unread(what: str, names: Iterable[str]) -> None:
-    """Warns, in one line, of attributes that are not read."""
+def tell_unread(what: str, names: Iterable[str], *, has_split: bool) -> None:
+    """Warns, in one line, of attributes that are not read.
+
+    Raises `UserError` for times without a split: a random split would mix past and
+    future.
+
+    Args:
+        what: The reader, for messages.
+        names: Names of attributes as users write these, such as `edata['time']`.
+        has_split: Whether the graph has masks, or edges to predict.
+    """
     unread = sorted(names)
+    times = [name for name in unread if _WORDS.findall(name.lower())[-1] in _TIMES]
+    if times and not has_split:
+        raise UserError(
+            f"{what}: {times[0]} holds times, which are not supported yet, and a random split would mix past and future: "
+            "give train, val and test masks, or remove the attribute"
+        )
     if unread:
         warnings.warn(f"{what}: not read, as gnnkit knows no meaning of: {', '.join(unread)}", stacklevel=4)
 
@@ -59,6 +77,26 @@ def _mask(name: str, values: Array, num_nodes: int, column: int | None) -> npt.N
     if mask.max(initial=0) > 1:
         raise UserError(f"{name} names node {mask.argmax()} twice: masks must be bool, node ids distinct")
     return mask.astype(np.bool_)
+
+
+def types_of(prefix: str, get: Get, name: str) -> Array | None:
+    """Reads types of nodes or edges, if there are several."""
+    types = optional(prefix, get, name)
+    return types if types is not None and (types != types.ravel()[:1]).any() else None
+
+
+def ranges_of(prefix: str, get: Get, name: str) -> tuple[tuple[str, int], ...] | None:
+    """Reads types of nodes, as `to_homogeneous` of PyG and DGL orders these."""
+    types = types_of(prefix, get, name)
+    if types is None:
+        return None
+    numbers = checks.integers(f"{prefix}{name}", types)
+    checks.check_range(f"{prefix}{name}", numbers, 0, len(numbers))
+    if (np.diff(numbers.astype(np.int64)) < 0).any():
+        raise UserError(
+            f"{prefix}{name}: nodes of one type must stand together, in the order of types: remove {prefix}{name}"
+        )
+    return tuple((str(number), count) for number, count in enumerate(np.bincount(numbers).tolist()))
 
 
 def as_column(values: Array | None) -> Array | None:  # [n, width]

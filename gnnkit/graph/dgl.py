@@ -7,10 +7,11 @@ from typing import Any
 from gnnkit import checks
 from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, split_of, tell_unread
+from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, ranges_of, split_of, tell_unread, types_of
 from gnnkit.graph.graph import Graph
 
 _ID = "_ID"  # dgl.NID and dgl.EID: ids in the graph that this one was taken from
+_TYPE = "_TYPE"  # dgl.NTYPE and dgl.ETYPE: types that dgl.to_homogeneous keeps
 
 
 def is_dgl(value: Any) -> bool:
@@ -25,8 +26,9 @@ def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features:
     nodes, edges = getter(graph.ndata), getter(graph.edata)
     src, dst = graph.edges(order="eid")
     splits, masks = split_of("ndata.", nodes, num_nodes, split)
-    tell_unread("Graph.from_dgl", _unread("ndata", graph.ndata, {features, labels, _ID, *masks}))
-    tell_unread("Graph.from_dgl", _unread("edata", graph.edata, {weight, edge_features, _ID}))
+    unread = _unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks})
+    unread += _unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE})
+    tell_unread("Graph.from_dgl", unread, has_split=bool(masks))
     return Graph.from_edges(
         checks.array("src", src),
         checks.array("dst", dst),
@@ -37,6 +39,8 @@ def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features:
         weight=as_row(_field("edata", edges, weight, "weight")),
         edge_features=as_column(_field("edata", edges, edge_features, "feat")),
         node_ids=optional("ndata.", nodes, _ID),
+        edge_types=types_of("edata.", edges, _TYPE),
+        node_types=ranges_of("ndata.", nodes, _TYPE),
     )
 
 
@@ -48,8 +52,7 @@ def _check(graph: Any) -> None:
     if len(graph.ntypes) != 1 or len(types) != 1:
         raise UserError(
             f"the DGLGraph has types of nodes ({', '.join(graph.ntypes)}) and of edges ({', '.join(types)}), expected one of "
-            "each, as more are not supported yet: choose with graph.edge_type_subgraph, or forget the types with "
-            "dgl.to_homogeneous"
+            "each: choose with graph.edge_type_subgraph, or make one graph with dgl.to_homogeneous, whose _TYPE is read"
         )
     if getattr(graph, "is_block", False):
         raise UserError("the DGLGraph is a block of a mini-batch: give the graph that the block was drawn from")

@@ -40,7 +40,7 @@ def from_hetero(data: Any, split: int | None) -> Graph:
     types = np.repeat(np.arange(len(edges)), [ends.shape[1] for ends in edges])
     src, dst = np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64)
     weight, edge_features, unread = _of_edges(data, [ends.shape[1] for ends in edges])
-    tell_unread("Graph.from_pyg", [*_unread(data, predicted, masks), *unread])
+    tell_unread("Graph.from_pyg", [*_unread(data, predicted, masks), *unread], has_split=bool(masks))
     return Graph.from_edges(
         src,
         dst,

@@ -33,8 +33,10 @@ def from_networkx(
         links += [(v, u, data) for u, v, data in links if u != v]
     wide, rows = _names(features), _names(edge_features)
     words = read_missing("missing", missing)
-    nodes = _table("nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))], words)
-    edges = _table("edges", [data for _, _, data in links], [*rows, *filter(None, (weight,))], words)
+    nodes = _table(
+        "nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))], words, split
+    )
+    edges = _table("edges", [data for _, _, data in links], [*rows, *filter(None, (weight,))], words, split)
     features_of_nodes, cells = nodes.cells(wide)
     features_of_edges = edges.rows(rows)
     for table in (nodes, edges):
@@ -63,13 +65,16 @@ def _names(names: str | Sequence[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _table(name: str, attributes: list[dict[str, Any]], wanted: list[str], missing: Sequence[str]) -> Table:
+def _table(
+    name: str, attributes: list[dict[str, Any]], wanted: list[str], missing: Sequence[str], split: str | None
+) -> Table:
     """Makes a table of the wanted attributes. Missing values are empty."""
     known = {key for each in attributes for key in each}
     absent = [key for key in wanted if key not in known]
     if absent and attributes:
         raise UserError(f"no one of the {name} of the networkx graph has an attribute {absent[0]!r}")
-    tell_unread("Graph.from_networkx", [f"{key!r} of {name}" for key in known if key not in wanted])
+    unread = [f"{name}[{str(key)!r}]" for key in known if key not in wanted]
+    tell_unread("Graph.from_networkx", unread, has_split=split is not None)
     columns = {
         key: _column(f"{name}, attribute {key!r}", [each.get(key) for each in attributes], missing) for key in wanted
     }

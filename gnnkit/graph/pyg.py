@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gnnkit import checks
 from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, optional, split_of, tell_unread
+from gnnkit.graph.attributes import Get, as_column, as_row, optional, ranges_of, split_of, tell_unread, types_of
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.hetero import from_hetero
 
@@ -48,7 +48,8 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
             "three Data of RandomLinkSplit, for task=link_prediction"
         )
     graph, read = _read(data, num_nodes, split)
-    tell_unread("Graph.from_pyg", given - read - links)
+    has_split = val is not None or test is not None or bool(graph.split.any())
+    tell_unread("Graph.from_pyg", [f"data.{name}" for name in given - read - links], has_split=has_split)
     if val is None and test is None:
         return graph
     _check_supervision(data, num_nodes)
@@ -80,8 +81,8 @@ def _read(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]
         edge_features=as_column(optional("data.", get, "edge_attr")),
         coordinates=pos if has_place else None,
         node_ids=optional("data.", get, "n_id"),
-        edge_types=_several("edge_type", get),
-        node_types=_ranges(get),
+        edge_types=types_of("data.", get, "edge_type"),
+        node_types=ranges_of("data.", get, "node_type"),
     )
     return graph, {*_READ, *masks, *({"pos"} if has_place else ())}
 
@@ -93,26 +94,6 @@ def _edge_index(get: Get) -> Array:  # [2, num_edges]
     if edge_index is None or edge_index.ndim != 2 or len(edge_index) != 2:
         raise UserError("data.edge_index must have shape [2, num_edges], other forms of edges are not read")
     return edge_index
-
-
-def _several(name: str, get: Get) -> Array | None:
-    """Reads types, if there are several."""
-    types = optional("data.", get, name)
-    return types if types is not None and (types != types.ravel()[:1]).any() else None
-
-
-def _ranges(get: Get) -> tuple[tuple[str, int], ...] | None:
-    """Reads types of nodes, as `HeteroData.to_homogeneous` orders these."""
-    types = _several("node_type", get)
-    if types is None:
-        return None
-    numbers = checks.integers("data.node_type", types)
-    checks.check_range("data.node_type", numbers, 0, len(numbers))
-    if (np.diff(numbers.astype(np.int64)) < 0).any():
-        raise UserError(
-            "data.node_type: nodes of one type must stand together, in the order of types: del data.node_type"
-        )
-    return tuple((str(name), count) for name, count in enumerate(np.bincount(numbers).tolist()))
 
 
 def _labels(get: Get, num_nodes: int) -> Array | None:

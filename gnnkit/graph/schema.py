@@ -21,6 +21,11 @@ class Schema:
     node_types: NodeTypes
     edge_types: tuple[str, ...]
 
+    @property
+    def several(self) -> bool:
+        """Whether there are several types of nodes or of edges."""
+        return len(self.node_types) > 1 or len(self.edge_types) > 1
+
     def nodes(self, name: str) -> slice:
         """Returns the range of ids of a type of nodes.
 

@@ -84,6 +84,17 @@ _STRATEGY = Topic(
         "strategy.local_iterations=1": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
     },
 )
+_TYPES = Topic(
+    lambda s, p: s.types == "ignore",
+    {
+        "types=ignore: model={p.source.name} reads the types of edges: leave the key out": lambda s, p: (
+            p.source.reads_relations
+        ),
+        "types=ignore: job={s.job} reads types as the trained model does: leave the key out": lambda s, p: (
+            s.job.reads_checkpoint
+        ),
+    },
+)
 _PROGRAM = Topic(
     lambda s, p: not p.source.trains,
     {
@@ -279,6 +290,7 @@ TOPICS = (
     _TRAINER,
     _PROGRAM,
     _STRATEGY,
+    _TYPES,
     _WRITE,
     _ACCUMULATE,
     _SPARSE_ROWS,

@@ -247,6 +247,9 @@ def _strategy(graph: Graph) -> Iterator[Choice]:
         yield Choice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
     rows = "" if graph.edge_features is None else ". Edges have features: gine and your own model read them"
     yield Choice("model", "sage", f"or gcn, gat, gin{rows}")
+    if graph.schema.several:
+        types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
+        yield Choice("types", "ignore", f"{types} are alike for this model. read: by model=rgcn, of edges")
     yield Choice("model.hidden", 64, "width of the hidden layers")
 
 

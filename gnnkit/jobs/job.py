@@ -110,10 +110,13 @@ class Run(Job):
         """Checks the parts of the ranks' work, for one strategy."""
         from gnnkit.jobs import fits
         from gnnkit.jobs.parts import Parts
+        from gnnkit.prepare.inputs import check_types
 
         parts = Parts.of(order)
         fits.check(parts)
         parts.check()
+        if order.graph is not None:  # before the leader takes time to choose a layout
+            check_types(_untyped(order), order.graph.schema)
         return replace(order, settings=parts.settings)
 
     def _check_workers(self, order: Order) -> Order:
@@ -225,6 +228,7 @@ class OnRanks(Run):
             inputs=source.trains,
             reads_disk=not strategy.lacks(GatheredRows) and settings.inputs == "features" and source.trains,
             may_stay=may_stay(Parts.of(order)),
+            untyped_model=_untyped(order),
             rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,
         )
 
@@ -238,6 +242,13 @@ class OnRanks(Run):
                 return join(find_work(), self.needs, self.decided, order)
             order = self.decided(order, look)
             return run_ranks(find_work, self.needs(order), order, look)
+
+
+def _untyped(order: Order) -> str | None:
+    """Returns the model's name where it would drop types. A trained model stays as it is."""
+    settings, source = order.settings, order.source
+    drops = settings.types == "read" and not settings.job.reads_checkpoint and not source.reads_relations
+    return source.name if drops else None
 
 
 def _told(order: Order, result: Result) -> Result:

@@ -42,7 +42,7 @@ _GAT: Keys = {"model": "gat", "model.hidden": 8, "model.dropout": 0.6, "trainer.
 _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # where neighbours tell more than columns
-_RELATIONS: tuple[Keys, ...] = tuple({"model": "rgcn", "trainer.weight_decay": decay} for decay in (0, 5e-4))
+_RELATIONS: tuple[Keys, ...] = tuple({"model": "rgcn", "types": "read", "trainer.weight_decay": decay} for decay in (0, 5e-4))
 _TABLE: tuple[Keys, ...] = (
     _SAGE,
     _GCN,
@@ -162,8 +162,9 @@ def candidates(graph: Graph, inputs: str) -> tuple[Keys, ...]:
         found = _TABLE
     else:
         found = _WORDS if filled(graph.features) < _FEW else _COUNTS
-    if graph.num_relations > 1:
-        found = (*_RELATIONS, *found)
+    if graph.schema.several:
+        relations = _RELATIONS if graph.num_relations > 1 else ()
+        found = (*relations, *({**each, "types": "ignore"} for each in found))
     return found
 
 

@@ -25,7 +25,7 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all, uncut
 from gnnkit.plan.choose import Decision, describe, shape
 from gnnkit.prepare import picture
-from gnnkit.prepare.inputs import load, named, with_inputs, with_kept, with_names
+from gnnkit.prepare.inputs import check_types, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.prepare.rebalanced import keep, rebalanced
 from gnnkit.prepare.trained import as_read
@@ -92,6 +92,7 @@ class Needs:
     reads_disk: bool = False  # whether batches gather rows of features, which so may lie in memory or on disk
     rows_last: bool = False  # whether batches have the same rows in each epoch, which are in memory or on disk
     may_stay: bool = False  # whether rows of features may stay on disk
+    untyped_model: str | None = None  # name of a model that reads no types. None: types are read, or ignored
 
     @property
     def shares_all(self) -> bool:
@@ -137,7 +138,9 @@ def prepare(asked: Preparation) -> dict[str, Any]:
     begun = time.monotonic()
     settings, needs, folder = asked.settings, asked.needs, asked.folder
     phase(f"reading dataset={settings.dataset.name}")
-    graph, told = as_read(settings, with_names(settings, asked.graph), folder)
+    named_graph = with_names(settings, asked.graph)
+    check_types(needs.untyped_model, named_graph.schema)
+    graph, told = as_read(settings, named_graph, folder)
     graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)

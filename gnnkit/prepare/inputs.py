@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Floats, Graph, PackedFeatures, SparseFeatures
+from gnnkit.graph import Features, Floats, Graph, PackedFeatures, Schema, SparseFeatures
 from gnnkit.prepare.packed import packed
-from gnnkit.ranges import one_line
+from gnnkit.ranges import one_line, shown
 from gnnkit.settings import Settings
 from gnnkit.storage import save_array
 from gnnkit.store.manifest import NODE_IDS
@@ -82,6 +82,27 @@ def check_width(width: int) -> None:
             "inputs=features: the graph has no features of nodes, so all nodes would look alike: choose "
             "inputs=degree, inputs=learned (rows of embedding=64 numbers), or give the data set features"
         )
+
+
+def check_types(model: str | None, types: Schema) -> None:
+    """Raises `UserError` where a model would drop types of nodes or edges.
+
+    Args:
+        model: Name of a model that reads no types. None: types may stay unread.
+        types: Of the graph.
+    """
+    if model is None or not types.several:
+        return
+    nodes, edges = [name for name, _ in types.node_types], types.edge_types
+    parts = [
+        f"{len(names):,} types of {what} ({shown(', '.join(names))})"
+        for what, names in (("nodes", nodes), ("edges", edges))
+        if len(names) > 1
+    ]
+    raise UserError(
+        f"model={model} reads no types, and the graph has {' and '.join(parts)}: choose model=rgcn with "
+        "strategy=vertex_centric, which reads types of edges, or types=ignore, which treats all alike"
+    )
 
 
 def degree_features(graph: Graph) -> Floats:  # [num_nodes, 2]

@@ -18,7 +18,7 @@ from gnnkit.launch.phases import phase
 from gnnkit.launch.processes import run_in_child
 from gnnkit.prepare import cut
 from gnnkit.prepare.cut import Needs, Preparation, Prepared
-from gnnkit.prepare.inputs import IDS, check_width
+from gnnkit.prepare.inputs import IDS, check_types, check_width
 from gnnkit.prepare.placed import placed
 from gnnkit.prepare.rebalanced import keep, load_partition, rebalanced
 from gnnkit.prepare.trained import take_stored
@@ -118,6 +118,7 @@ def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
     is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
     if needs.trains and not is_split:
         raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
+    check_types(needs.untyped_model, manifest.types)
     if settings.inputs == "features" and needs.inputs:
         check_width(manifest.counts["features"])
     if settings.features.place == "disk" and manifest.holds["sparse"]:

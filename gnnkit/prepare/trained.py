@@ -255,6 +255,11 @@ def _unnamed(known: Inputs, own: Inputs, folder: Path) -> list[str]:
 def _differences(known: Inputs, own: Inputs, folder: Path) -> list[str]:
     """Says where the graph was read in another way than the graph that trained."""
     lines = []
+    if known.edge_types is None and own.edge_types is not None and len(own.edge_types) > 1:
+        lines.append(
+            f"edges have {len(own.edge_types):,} types here, and those that trained the model of {folder} had none: all "
+            "are read alike"
+        )
     if abs(known.both_ways - own.both_ways) > _FAR:
         way = "symmetrize it" if known.both_ways > own.both_ways else "read it without reverse edges"
         lines.append(

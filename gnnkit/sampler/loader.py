@@ -99,7 +99,7 @@ class Loader:
         transform: Callable[[LoadedBatch], Any] | None = None,
     ) -> None:
         """Checks the arguments. Raises `UserError` with the name of a wrong one."""
-        known = graph if isinstance(graph, CSC) else Graph.of(graph)
+        known = graph if isinstance(graph, CSC) else untyped(graph)
         self.csc = known if isinstance(known, CSC) else known.csc
         self.seeds = _seeds(seeds, self.csc.num_nodes)
         self.rank = whole("rank", rank, 0)
@@ -255,6 +255,21 @@ class _Checked:
         if type(self._sampler).sample is Sampler.sample:  # has checked every hop
             return batch
         return check_batch(f"{type(self._sampler).__name__}.sample", batch, graph, seeds, self._sampler.num_hops)
+
+
+def untyped(value: Any) -> Graph:
+    """Returns a graph, or reads one of PyG or DGL.
+
+    Raises `UserError` for types in the latter, which batches would drop. A `Graph` with
+    types is taken, as its user holds `edge_types`.
+    """
+    graph = Graph.of(value)
+    if graph is not value and graph.schema.several:
+        raise UserError(
+            f"{type(value).__name__} has types, and batches have none: Graph.from_pyg reads them, and "
+            "graph.edge_types[block.edge_ids] are those of a block"
+        )
+    return graph
 
 
 def _add_work(spans: Spans, made: _core.Loader, begun: float, step: int) -> None:

@@ -13,6 +13,7 @@ from gnnkit.settings.choice import AUTO
 from gnnkit.settings.values import bytes_of
 
 INPUTS = ("features", "degree", "learned")
+TYPES = ("read", "ignore")
 INPUT_ROWS = ("auto", "dense", "sparse")
 SCALES = ("standard", "row", "none")
 TEXTS = ("one_hot", "known", "refuse")

@@ -14,6 +14,7 @@ from gnnkit.ranges import MAX_THREADS, number_of, one_of, real, shown, switch, u
 from gnnkit.settings.choice import Choice, choice_of, exchange_of, several_of
 from gnnkit.settings.inputs import (
     INPUTS,
+    TYPES,
     FeaturesSettings,
     LearnedSettings,
     embedding_of,
@@ -49,6 +50,7 @@ _CHOICES = ("dataset", "strategy", "sync", "model", "task")  # sections with one
 # What reads the value of a key that depends on no other one.
 _ALONE: dict[str, Callable[[Any], Any]] = {
     "inputs": lambda value: one_of("inputs", value, INPUTS),
+    "types": lambda value: one_of("types", value, TYPES),
     "threads": lambda value: count_of("threads", value, MAX_THREADS),
     "seed": lambda value: whole("seed", value, 0, 2**63 - 1),
     "output": lambda value: path_or_none("output", value, UPLOADED),

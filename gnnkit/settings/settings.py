@@ -39,6 +39,7 @@ class Settings:
 
     job: JobFacts
     inputs: str  # one of INPUTS
+    types: str  # one of TYPES, of nodes and edges
     input_rows: str  # one of INPUT_ROWS, where `inputs` is "features"
     features: FeaturesSettings  # read where `inputs` is "features"
     embedding: int | None  # numbers of a learned row. None: rows are not learned

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gnnkit.errors import UserError
+from gnnkit.graph import Schema
 from gnnkit.storage import write_atomically
 
 FILE = "store.json"  # in the folder of the store, written last
@@ -43,6 +44,12 @@ class Manifest:
     holds: Mapping[str, bool]  # graph: a whole one too. rows: of features, in parts. links, ...
     files: Mapping[str, tuple[int, str]]  # size and SHA-256 of each file of the parts
     packed: str  # what rounding features saves and costs, for people. Empty: these are as they were
+
+    @property
+    def types(self) -> Schema:
+        """The types of nodes and of edges, as `Graph.schema`."""
+        nodes, edges = self.schema["node_types"], self.schema["edge_types"]
+        return Schema(tuple((name, count) for name, count in nodes or (("", self.counts["nodes"]),)), tuple(edges or ("",)))
 
     def save(self, root: Path) -> None:
         """Writes the manifest, whole or not at all."""

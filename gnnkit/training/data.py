@@ -10,6 +10,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph, Ids
 from gnnkit.sampler import Loader, Sampler
+from gnnkit.sampler.loader import untyped
 
 
 class GraphDataModule(L.LightningDataModule):
@@ -47,7 +48,7 @@ class GraphDataModule(L.LightningDataModule):
         super().__init__()
         if given := {"seeds", "rank", "world_size", "shuffle"} & options.keys():
             raise UserError(f"GraphDataModule: {min(given)} follows from the split and the trainer, leave it out")
-        self.graph, self.options = Graph.of(graph), options
+        self.graph, self.options = untyped(graph), options
         self._training = (sampler, batch_size)
         self._evaluating = (eval_sampler or sampler, batch_size if eval_batch_size is None else eval_batch_size)
         for pair in (self._training, self._evaluating):

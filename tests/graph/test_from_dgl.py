@@ -87,7 +87,7 @@ def test_one_of_several_splits_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"ntypes": ["a", "b"]}, r"types of nodes \(a, b\) and of edges .*not supported yet: choose with graph"),
+        ({"ntypes": ["a", "b"]}, r"types of nodes \(a, b\) and of edges .*: choose with graph"),
         ({"canonical_etypes": [("a", "r", "a"), ("a", "s", "a")]}, r"of edges \(a-r-a, a-s-a\)"),
         ({"batch_size": 4}, "a batch of 4 graphs: labels of graphs are not supported yet"),
         ({"is_block": True}, "a block of a mini-batch"),

@@ -58,7 +58,7 @@ def test_nodes_of_any_type_become_ids() -> None:
 def test_tensors_are_features_and_unnamed_attributes_are_told() -> None:
     graph = nx.DiGraph()
     graph.add_node(0, h=torch.ones(2), spare=1)
-    with pytest.warns(UserWarning, match="not read, .*: 'spare' of nodes"):
+    with pytest.warns(UserWarning, match=r"not read, .*: nodes\['spare'\]$"):
         assert Graph.from_networkx(graph, features="h").features.tolist() == [[1, 1]]
 
 

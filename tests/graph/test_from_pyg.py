@@ -161,7 +161,7 @@ def test_typed_data_have_nodes_and_no_edges_to_predict() -> None:
         (lambda: data_of(edge_type=torch.arange(1000)), r"edge_types has 1000 entries"),
         (
             lambda: data_of(node_type=torch.arange(30).flip(0)),
-            r"data\.node_type: nodes of one type must stand together",
+            r"data\.node_type: nodes of one type must stand together, .*: remove data\.node_type$",
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_what_is_not_supported_yet_is_named(make: Any, message: str) -> None:
 
 def test_attributes_without_a_meaning_are_named_in_one_warning() -> None:
     extra = {"edge_time": torch.zeros(5), "train_pos_edge": torch.zeros(2, 5), "title": ["a"] * 30}
-    with pytest.warns(UserWarning, match="not read, .*: edge_time, title, train_pos_edge$") as told:
+    with pytest.warns(UserWarning, match="not read, .*: data.edge_time, data.title, data.train_pos_edge$") as told:
         Graph.from_pyg(data_of(**extra))
     assert len(told) == 1
     assert told[0].filename == __file__

@@ -49,6 +49,8 @@ REFUSED = [
     [SAMPLED, "partition=2d"],
     [SAMPLED, "order=rcm"],
     [PRESET, "model=rgcn"],
+    [FULL, "model=rgcn", "types=ignore"],
+    [FULL, "types=ignore", "job=predict", TRAINED],
     [SAMPLED, LINKS, "job=predict", TRAINED],
     [SAMPLED, LINKS, "write=[probabilities]"],
     [FULL, "trainer.accumulate=2"],

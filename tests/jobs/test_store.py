@@ -23,7 +23,7 @@ from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
 N = 60
-FAST = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 2}, **BARE}
+FAST = {"comm": "threads", "threads": 1, "types": "ignore", "trainer": {"max_epochs": 2}, **BARE}
 FULL, SAMPLED = "vertex_centric", "individual_sample"
 
 
@@ -75,7 +75,8 @@ def one_column(tmp_path_factory: pytest.TempPathFactory, data: dict[str, str]) -
 
 def train(folder: Path, dataset: Any, **keys: Any) -> Any:
     dataset = {"name": "store", "root": str(dataset)} if isinstance(dataset, Path) else dataset
-    return gnnkit.train(dataset=dataset, folder=folder, **{**FAST, "strategy": FULL, **keys})
+    types = {"types": "read"} if "rgcn" in str(keys.get("model")) else {}
+    return gnnkit.train(dataset=dataset, folder=folder, **{**FAST, **types, "strategy": FULL, **keys})
 
 
 def bits(result: Any) -> list[Any]:
@@ -280,6 +281,7 @@ def test_a_rank_opens_its_own_part_and_the_launching_process_the_manifest(
     store: Path, data: dict[str, str], tmp_path: Path
 ) -> None:
     keys = [f"strategy={FULL}", "dataset=store", f"dataset.root={store}", "comm=gloo", "threads=1", "report=false"]
+    keys += ["types=ignore"]
     keys += ["trainer.max_epochs=1", "logger=none", f"output={tmp_path}/run"]
     command = [sys.executable, "-c", _TRACED, str(store), data["root"], str(tmp_path / "log"), *keys]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -295,6 +297,7 @@ def test_a_rank_opens_its_own_part_and_the_launching_process_the_manifest(
 
 def test_the_command_takes_partition_and_workers_of_the_store(store: Path, tmp_path: Path) -> None:
     keys = [f"strategy={FULL}", "dataset=store", f"dataset.root={store}", "comm=threads", "trainer.max_epochs=1"]
+    keys += ["types=ignore"]
     assert main([*keys, "partition=auto", "report=false", "logger=none", f"output={tmp_path}/run"]) == 0
     result = json.loads((tmp_path / "run/result.json").read_bytes())
     assert (result["grid"], result["world_size"], result["nodes"]) == ([2, 2, 1], 4, "contiguous")

@@ -1,0 +1,81 @@
+"""Attributes of other libraries' graphs that nothing reads: types, times and the rest."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from tests.graph.test_from_dgl import Stand
+
+ENDS = torch.tensor([[0, 1, 2], [1, 2, 0]])
+MASKS = {f"{name}_mask": torch.arange(3) == place for place, name in enumerate(("train", "val", "test"))}
+
+
+def pyg(name: str, values: torch.Tensor, masks: dict[str, torch.Tensor]) -> Graph:
+    return Graph.of(Data(torch.rand(3, 2), ENDS, y=torch.arange(3), **{name: values}, **masks))
+
+
+def hetero(name: str, values: torch.Tensor, masks: dict[str, torch.Tensor], *, of: Any = "paper") -> Graph:
+    data = HeteroData()
+    data["paper"].update({"x": torch.rand(3, 2), "y": torch.arange(3), **masks})
+    data["author"].num_nodes = 3
+    data["author", "writes", "paper"].edge_index = ENDS
+    data[of][name] = values
+    return Graph.of(data)
+
+
+def hetero_edges(name: str, values: torch.Tensor, masks: dict[str, torch.Tensor]) -> Graph:
+    return hetero(name, values, masks, of=("author", "writes", "paper"))
+
+
+def dgl(name: str, values: torch.Tensor, masks: dict[str, torch.Tensor]) -> Graph:
+    graph = Stand(*ENDS.tolist(), 3)
+    graph.edata[name] = values
+    graph.ndata.update({"feat": torch.eye(3), "label": torch.arange(3), **masks})
+    return Graph.of(graph)
+
+
+def networkx(name: str, values: torch.Tensor, masks: dict[str, torch.Tensor]) -> Graph:
+    graph = nx.DiGraph()
+    graph.add_nodes_from((v, {name: int(values[v]), "y": v, "part": ("train", "val", "test")[v]}) for v in range(3))
+    graph.add_edges_from(ENDS.T.tolist())
+    return Graph.from_networkx(graph, label="y", split="part" if masks else None)
+
+
+@pytest.mark.parametrize("name", ["time", "edge_time", "t", "timestamp", "Timestamps", "node_time", "ts"])
+@pytest.mark.parametrize("door", [pyg, hetero, hetero_edges, dgl, networkx])
+@pytest.mark.filterwarnings("ignore:Graph.from_networkx")
+def test_times_are_refused_where_a_random_split_would_leak(door: Any, name: str) -> None:
+    with pytest.raises(UserError, match=rf"\b{name}\b.* holds times, which are not supported yet, .*: give train, val "):
+        door(name, torch.arange(3), {})
+    with pytest.warns(UserWarning, match=rf"not read, .*\b{name}\b"):
+        assert door(name, torch.arange(3), MASKS).split.tolist()[:3] == [1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore:Graph.from_networkx")
+@pytest.mark.parametrize("door", [pyg, hetero, dgl])
+def test_other_names_are_a_warning(door: Any) -> None:
+    for name in ("timely", "title", "tt"):
+        with pytest.warns(UserWarning, match=rf"not read, .*\b{name}\b"):
+            door(name, torch.arange(3), {})
+
+
+def test_types_that_dgl_keeps_of_one_graph_are_read() -> None:
+    graph = Stand(*ENDS.tolist(), 3)
+    graph.ndata["_TYPE"], graph.edata["_TYPE"] = torch.tensor([0, 0, 1]), torch.tensor([1, 0, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = Graph.of(graph)
+    assert found.node_types == (("0", 2), ("1", 1))
+    np.testing.assert_array_equal(found.edge_types, [1, 1, 0])  # in the order of destinations
+    graph.ndata["_TYPE"] = torch.tensor([1, 0, 1])
+    with pytest.raises(UserError, match=r"^ndata\._TYPE: nodes of one type must stand together"):
+        Graph.of(graph)
