@@ -20,7 +20,7 @@ _WORDS = re.compile(r"\w+")
 Get = Callable[[str], Any]  # name -> value, None where there is none
 
 
-def tell_unread(what: str, names: Iterable[str], *, has_split: bool) -> None:
+def tell_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> None:
     """Warns, in one line, of attributes that are not read.
 
     Raises `UserError` for times without a split: a random split would mix past and
@@ -29,7 +29,8 @@ def tell_unread(what: str, names: Iterable[str], *, has_split: bool) -> None:
     Args:
         what: The reader, for messages.
         names: Names of attributes as users write these, such as `edata['time']`.
-        has_split: Whether the graph has masks, or edges to predict.
+        has_split: Whether the graph has masks, or edges to predict. Default: yes, as
+            data sets that are published with a split.
     """
     unread = sorted(names)
     times = [name for name in unread if _WORDS.findall(name.lower())[-1] in _TIMES]

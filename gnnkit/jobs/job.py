@@ -245,10 +245,10 @@ class OnRanks(Run):
 
 
 def _untyped(order: Order) -> str | None:
-    """Returns the model's name where it would drop types. A trained model stays as it is."""
+    """Returns the name of a model that is to train and would drop types."""
     settings, source = order.settings, order.source
-    drops = settings.types == "read" and not settings.job.reads_checkpoint and not source.reads_relations
-    return source.name if drops else None
+    trains = not (settings.job.reads_checkpoint or settings.job.reads_plan)
+    return source.name if trains and settings.types == "read" and not source.reads_relations else None
 
 
 def _told(order: Order, result: Result) -> Result:

@@ -66,13 +66,13 @@ GRIDS = [
 ]  # 1d to feature-parallel
 
 
-def make_graph(n: int = 37) -> Graph:
+def make_graph(n: int = 37, *, typed: bool = True) -> Graph:
     rng = np.random.default_rng(4)
     src, dst = rng.integers(0, n, (2, 5 * n))
     features, labels = rng.standard_normal((n, WIDTH)), rng.integers(0, CLASSES, n)
     edge_features, types = rng.random((5 * n, EDGE_WIDTH)), rng.integers(0, 3, 5 * n)
     csc = CSC.from_edges(src, dst, n)
-    return Graph(csc, features, labels, np.ones(n, np.int8), edge_features, edge_types=types)
+    return Graph(csc, features, labels, np.ones(n, np.int8), edge_features, edge_types=types if typed else None)
 
 
 Counted = tuple[dict[Any, int], int, int]  # words of each layer and step, messages, bytes
@@ -172,7 +172,7 @@ def test_bytes_planned_in_bfloat16_are_those_sent(name: str, grid: str, workers:
         "comm": "threads",
         "input_rows": rows,
     }
-    graph = make_graph()
+    graph = make_graph(typed=False)
     trainer = {"precision": "bf16-mixed", "max_epochs": 4, "check_val_every_n_epoch": 9}
     planned = gnnkit.train(graph, folder=tmp_path / "plan", overrides=["job=plan"], trainer=trainer, **keys)
     found = gnnkit.train(graph, folder=tmp_path / "run", trainer=trainer, **BARE, **keys)
@@ -203,10 +203,10 @@ def test_the_job_counts_an_epoch_after_the_first(dropout: float, tmp_path: Any) 
 
     def words(epochs: int) -> Any:  # [world_size]
         trainer = {"max_epochs": epochs, "check_val_every_n_epoch": 5}
-        found = gnnkit.train(make_graph(), folder=tmp_path / str(epochs), trainer=trainer, **BARE, **keys)
+        found = gnnkit.train(make_graph(typed=False), folder=tmp_path / str(epochs), trainer=trainer, **BARE, **keys)
         return epochs * sum(np.array(found["per_rank"][f"words_{step}"]) for step in ("gathered", "reduced", "sliced"))
 
-    planned = gnnkit.train(make_graph(), folder=tmp_path / "plan", overrides=["job=plan"], **keys)
+    planned = gnnkit.train(make_graph(typed=False), folder=tmp_path / "plan", overrides=["job=plan"], **keys)
     later = np.array(planned["layouts"]["chosen"]["words"]["per_rank"])
     first, five = words(1), words(5)
     lost = 3 * 4  # the mean of each step's words is cut to a whole number
@@ -295,7 +295,7 @@ def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
     result = gnnkit.train(
-        make_graph(),
+        make_graph(typed=False),
         strategy="vertex_centric",
         partition="2d",
         workers=4,
@@ -319,12 +319,12 @@ def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> 
         return PyG([SAGEConv(in_features, 5), nn.ReLU(), SAGEConv(5, num_classes)])
 
     keys = {"strategy": "vertex_centric", "workers": 2, "model": make, "overrides": ["job=plan"]}
-    result = gnnkit.train(make_graph(), partition="1d", folder=tmp_path / "run", **keys)
+    result = gnnkit.train(make_graph(typed=False), partition="1d", folder=tmp_path / "run", **keys)
     assert "[1,1,2]" not in result["layouts"]
     assert result["layouts"]["chosen"]["words"]["max"] > 0
     with pytest.raises(ValueError, match=r"use partition\.grid=1d, one column and one slice"):
         gnnkit.train(
-            make_graph(), folder=tmp_path / "refused", **{**keys, "partition": {"name": "1d", "grid": [1, 1, 2]}}
+            make_graph(typed=False), folder=tmp_path / "refused", **{**keys, "partition": {"name": "1d", "grid": [1, 1, 2]}}
         )
 
 

@@ -1,0 +1,338 @@
+"""One table, drawn at random, is the same graph or the same refusal in every reader."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings, target
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from gnnkit.crew import Turns
+from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.dataset.importing.graph import import_graph
+from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.pieces import Room
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.graph.types import Ids
+
+# More examples than a run of the suite has: GNNKIT_FUZZ_EXAMPLES=5000 pytest THIS_FILE
+NUM_EXAMPLES = int(os.environ.get("GNNKIT_FUZZ_EXAMPLES", "30"))
+Columns = dict[str, pa.Array]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A table of edges, perhaps with one of nodes. Missing cells are null."""
+
+    edges: Columns  # src, dst, and perhaps weight, type and features
+    nodes: Columns = field(default_factory=dict)  # id, and perhaps label, split and features. Empty: no table
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.nodes["id"])
+
+
+# Kinds of columns: what the cells are drawn from, and the type in Arrow. Each kind but
+# lists is also written as CSV.
+def _texts(*words: str) -> st.SearchStrategy[Any]:
+    return st.sampled_from(words)
+
+
+_DAYS = st.integers(0, 20_000).map(lambda day: datetime.date(1970, 1, 1) + datetime.timedelta(day))
+_FEATURES: dict[str, tuple[st.SearchStrategy[Any], pa.DataType]] = {
+    "whole": (st.integers(-5, 300), pa.int64()),
+    "byte": (st.integers(0, 255), pa.uint8()),
+    "large": (st.integers(-(2**53), 2**53), pa.int64()),
+    "seconds": (st.integers(1_700_000_000, 1_700_000_060), pa.int64()),
+    "double": (st.floats(-1e30, 1e30), pa.float64()),
+    "tiny": (st.floats(-1e-300, 1e-300), pa.float64()),
+    "single": (st.floats(-(2.0**99), 2.0**99, width=32), pa.float32()),
+    "huge": (st.sampled_from([1.0, 1e39, -1e300]), pa.float64()),
+    "not finite": (st.sampled_from([1.0, float("inf"), float("nan")]), pa.float64()),
+    "numbers as text": (_texts("1", "2.5", "-3", "1e3", " 4", "007"), pa.string()),
+    "units": (_texts("$1", "$2.50"), pa.string()),
+    "percent": (_texts("10%", "2.5 %"), pa.string()),
+    "comma": (_texts("1,5", "2,25"), pa.string()),
+    "number or word": (_texts("1", "2", "many"), pa.string()),
+    "number or none": (_texts("1", "2", "?", "unknown", "NA", "None", "null", "nan"), pa.string()),
+    "words": (_texts("red", "blue", "green"), pa.string()),
+    "words with blanks": (_texts("red", "red ", " blue", "Red"), pa.string()),
+    "words or none": (_texts("red", "blue", "NA", "None", "unknown", "?", "nan", ""), pa.string()),
+    "quoted words": (_texts('a "b"', "c,d", "e\nf", "g'h", "ü", "a;b"), pa.string()),
+    "switch": (st.booleans(), pa.bool_()),
+    "switch as text": (_texts("true", "false", "True"), pa.string()),
+    "day": (_DAYS, pa.date32()),
+    "day as text": (_DAYS.map(str), pa.string()),
+    "moment": (_DAYS.map(lambda day: datetime.datetime(day.year, day.month, day.day, 12)), pa.timestamp("us")),
+    "nothing": (st.none(), pa.string()),
+    "no number": (st.none(), pa.float64()),
+}
+_LABELS = {
+    "classes": (st.integers(0, 3), pa.int64()),
+    "classes from 1": (st.integers(1, 3), pa.int64()),
+    "signs": (st.sampled_from([-1, 1]), pa.int64()),
+    "classes or none": (st.sampled_from([-1, 0, 1]), pa.int64()),
+    "names": (_texts("cat", "dog"), pa.string()),
+    "names or none": (_texts("cat", "dog", "NA", "unknown", "?", "None", "dog "), pa.string()),
+    "numbers as names": (_texts("0", "1", "2"), pa.string()),
+    "numbers or names": (_texts("0", "1", "b"), pa.string()),
+    "sets": (_texts("a;b", "b", "c;a"), pa.string()),
+    "values": (st.floats(-100, 100).map(lambda x: x + 0.0), pa.float64()),
+    "whole values": (st.integers(0, 3).map(float), pa.float64()),
+    "far": (st.integers(10**6, 10**12), pa.int64()),
+    "switch": (st.booleans(), pa.bool_()),
+    "nothing": (st.none(), pa.string()),
+}
+_SPLITS = {
+    "names": (_texts("train", "val", "test", "none"), pa.string()),
+    "other names": (_texts("train", "valid", "dev", "Train"), pa.string()),
+    "numbers": (st.integers(0, 3), pa.int64()),
+    "switch": (st.booleans(), pa.bool_()),
+}
+_WEIGHTS = {
+    "positive": (st.floats(0.125, 100), pa.float64()),
+    "any": (st.floats(-10, 10), pa.float64()),
+    "whole": (st.integers(0, 5), pa.int64()),
+    "as text": (_texts("1", "2.5"), pa.string()),
+    "words": (_texts("heavy", "1"), pa.string()),
+    "not finite": (st.sampled_from([1.0, float("inf")]), pa.float64()),
+}
+_TYPES = {
+    "names": (_texts("likes", "knows"), pa.string()),
+    "numbers": (st.integers(0, 2), pa.int64()),
+    "fractions": (st.sampled_from([0.0, 0.5]), pa.float64()),
+}
+_IDS = {
+    "in order": (None, pa.int64()),
+    "whole": (st.integers(-50, 1000), pa.int64()),
+    "large": (st.integers(2**53 - 4, 2**53 + 30), pa.int64()),
+    "small type": (st.integers(0, 100), pa.int16()),
+    "text": (_texts(*"abcdefghijkl", "A", "b ", "ü", "a b"), pa.string()),
+    "digits": (_texts("7", "007", "07", "8", "9", "10", "1.0", "1", "-0", "0"), pa.string()),
+    "fractions": (st.integers(0, 40).map(float), pa.float64()),
+    "mixed": (_texts("1", "2", "x", "3", "4"), pa.string()),
+}
+_NAMES = ("a", "b", "Unnamed: 0", "index", "__index_level_0__", "")
+
+
+def _cells(draw: st.DrawFn, kind: tuple[st.SearchStrategy[Any], pa.DataType], count: int) -> pa.Array:
+    """Draws a column, in one of three with missing cells."""
+    cells, dtype = kind
+    if draw(st.sampled_from([False, False, True])):
+        cells = st.none() | cells
+    return pa.array(draw(st.lists(cells, min_size=count, max_size=count)), dtype)
+
+
+def _column(draw: st.DrawFn, kinds: Mapping[str, Any], count: int) -> pa.Array:
+    return _cells(draw, kinds[draw(st.sampled_from(sorted(kinds)))], count)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Tables:
+    """Draws nodes with ids of one kind, and edges between these."""
+    count, num_edges = draw(st.integers(1, 6)), draw(st.integers(1, 8))
+    cells, dtype = _IDS[draw(st.sampled_from(sorted(_IDS)))]
+    repeats = draw(st.integers(0, 9)) == 0
+    ids = list(range(count)) if cells is None else draw(st.lists(cells, min_size=count, max_size=count, unique=not repeats))
+    ends = st.sampled_from(ids)
+    if draw(st.integers(0, 7)) == 0:
+        ends |= st.none()
+    if draw(st.integers(0, 7)) == 0 and cells is not None:
+        ends |= cells
+    edges = {end: pa.array(draw(st.lists(ends, min_size=num_edges, max_size=num_edges)), dtype) for end in ("src", "dst")}
+    for name, kinds in (("weight", _WEIGHTS), ("type", _TYPES), ("length", _FEATURES)):
+        if draw(st.booleans()):
+            edges[name] = _column(draw, kinds, num_edges)
+    if draw(st.integers(0, 4)) == 0:
+        return Tables(edges)
+    nodes = {"id": pa.array([*ids[:-1], None] if draw(st.integers(0, 15)) == 0 else ids, dtype)}
+    for name, kinds in (("label", _LABELS), ("split", _SPLITS)):
+        if draw(st.booleans()):
+            nodes[name] = _column(draw, kinds, count)
+    for name in draw(st.lists(st.sampled_from(_NAMES), max_size=2, unique=True)):
+        nodes[name] = _column(draw, _FEATURES, count)
+    return Tables(edges, nodes)
+
+
+# Readers. Each returns a graph, or None where the form cannot express the tables.
+def _frames(make: Callable[[pa.Table], Any]) -> Callable[[Tables, Path], Graph]:
+    def read(given: Tables, _: Path) -> Graph:
+        return Graph.from_tables(make(pa.table(given.edges)), make(pa.table(given.nodes)) if given.nodes else None)
+
+    return read
+
+
+def _spelt(value: Any) -> str:
+    """Spells a cell as pandas and pyarrow write it."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _write(given: Tables, folder: Path, form: str) -> EdgeFolder:
+    for name, columns in (("edges", given.edges), ("nodes", given.nodes)):
+        if columns and form == "parquet":
+            pa.parquet.write_table(pa.table(columns), folder / f"{name}.parquet")
+        elif columns:
+            with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+                rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
+                csv.writer(file).writerows([list(columns), *([_spelt(cell) for cell in row] for row in rows)])
+    return EdgeFolder(str(folder), symmetrize=False)
+
+
+def _loaded(form: str) -> Callable[[Tables, Path], Graph]:
+    return lambda given, folder: _write(given, folder, form).load()
+
+
+def _imported(form: str) -> Callable[[Tables, Path], Graph]:
+    def read(given: Tables, folder: Path) -> Graph:
+        pieces, work = _write(given, folder, form).in_pieces(), folder / "work"
+        work.mkdir()
+        room, journal = Room(1 << 26, 1, bucket=7), Journal(work, "asked")
+        found = Graph.load(import_graph(pieces, work, room, journal, Teller(quiet=True), crew=Turns(2)))
+        return found
+
+    return read
+
+
+def _networkx(given: Tables, _: Path) -> Graph | None:
+    """Reads the nodes as a graph of networkx, whose nodes are distinct and not None."""
+    if not given.nodes or "type" in given.edges or given.nodes["id"].null_count:
+        return None
+    nodes, edges = ({name: column.to_pylist() for name, column in each.items()} for each in (given.nodes, given.edges))
+    ends = [end for name in ("src", "dst") for end in edges[name]]
+    if len(set(nodes["id"])) < given.num_nodes or not set(ends) <= set(nodes["id"]):
+        return None
+    if pa.types.is_floating(given.nodes["id"].type):
+        nodes["id"], edges["src"], edges["dst"] = (list(map(int, each)) for each in (nodes["id"], edges["src"], edges["dst"]))
+    graph = nx.MultiDiGraph()
+    for place, node in enumerate(nodes["id"]):
+        graph.add_node(node, **{name: values[place] for name, values in nodes.items() if name != "id"})
+    for place, (u, v) in enumerate(zip(edges["src"], edges["dst"], strict=True)):
+        graph.add_edge(u, v, **{name: values[place] for name, values in edges.items() if name not in ("src", "dst")})
+    named = {name: name for name in ("label", "split") if name in nodes} | ({"weight": "weight"} if "weight" in edges else {})
+    features = [name for name in nodes if name not in ("id", "label", "split")]
+    return Graph.from_networkx(graph, features=features, edge_features=[n for n in edges if n == "length"], **named)
+
+
+def _pyg(given: Tables, folder: Path) -> Graph | None:
+    """Reads the graph of arrow's reader as PyG's `Data`, where tensors hold all of it."""
+    try:
+        graph = READERS["arrow"](given, folder)
+    except UserError:
+        return None
+    assert graph is not None
+    ids = graph.node_ids
+    if graph.missing is not None or graph.node_types is not None or (ids is not None and ids.dtype.kind not in "iu"):
+        return None
+    order = np.argsort(graph.edge_positions)
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    of_edges = {"edge_attr": graph.edge_features, "edge_weight": graph.csc.weight, "edge_type": graph.edge_types}
+    parts = {f"{name}_mask": torch.from_numpy(graph.split == part) for part, name in enumerate(("train", "val", "test"), 1)}
+    data = Data(
+        torch.tensor(np.asarray(graph.features)),
+        torch.from_numpy(np.stack([graph.csc.indices[order], dst[order]]).astype(np.int64)),
+        y=torch.tensor(graph.labels),
+        num_nodes=graph.num_nodes,
+        **{name: torch.tensor(values[order]) for name, values in of_edges.items() if values is not None},
+        **parts,
+        **({} if ids is None else {"n_id": torch.tensor(ids.astype(np.int64))}),
+    )
+    return Graph.from_pyg(data)
+
+
+READERS: dict[str, Callable[[Tables, Path], Graph | None]] = {
+    "arrow": _frames(lambda table: table),
+    "pandas": _frames(lambda table: table.to_pandas()),
+    "pandas of arrow": _frames(lambda table: table.to_pandas(types_mapper=pd.ArrowDtype)),
+    "polars": _frames(pl.from_arrow),
+    "parquet": _loaded("parquet"),
+    "import of parquet": _imported("parquet"),
+    "csv": _loaded("csv"),
+    "import of csv": _imported("csv"),
+    "networkx": _networkx,
+    "pyg": _pyg,
+}
+_NAMELESS = {"pyg": ("class_names", "feature_names", "category_of", "edge_feature_names", "edge_type_names")}
+
+
+def _sorted_edges(graph: Graph) -> list[tuple[Any, ...]]:
+    """Lists the edges with all that belongs to each, in an order of their own."""
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    columns = [graph.csc.indices, dst, graph.csc.weight, graph.edge_types]
+    values = [column.tolist() for column in columns if column is not None]
+    values += [] if graph.edge_features is None else [list(map(tuple, graph.edge_features.tolist()))]
+    return sorted(zip(*values, strict=True))
+
+
+def _found(reader: str, given: Tables) -> dict[str, Any] | None:
+    """Returns what a reader makes of tables, as plain values, or the kind of its refusal."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            graph = READERS[reader](given, Path(folder))
+        except UserError as error:
+            return {"refused": _kind(str(error))}
+        if graph is None:
+            return None
+        names = ("class_names", "feature_names", "category_of", "edge_feature_names", "edge_type_names")
+        return {
+            "nodes": graph.num_nodes,
+            "edges": _sorted_edges(graph),
+            "ids": _plain(graph.node_ids, range(graph.num_nodes)),
+            "features": (str(np.asarray(graph.features).dtype), np.asarray(graph.features).tolist()),
+            "missing": _plain(graph.missing, []),
+            "labels": (graph.labels.dtype.kind, str(graph.labels.tolist())),  # NaN is not equal to NaN
+            "split": graph.split.tolist(),
+            **{name: getattr(graph, name) for name in names if name not in _NAMELESS.get(reader, ())},
+        }
+
+
+def _plain(values: Ids | None, usual: Any) -> list[Any]:
+    return list(usual) if values is None else values.tolist()
+
+
+_PLACE = re.compile(r"column '([^']*)'|row (\d+)|(\bid\b|\bends?\b|split|label|weight|type)")
+
+
+def _kind(message: str) -> tuple[str, ...]:
+    """Returns column and row of a refusal, which are the same in each reader."""
+    columns = re.findall(r"column '([^']*)'", message)[:1]
+    return tuple(columns)
+
+
+def disagreement(given: Tables, readers: Mapping[str, Any] = READERS) -> str:
+    """Describes the first reader that does not agree with arrow's. "" if all agree."""
+    expected = _found("arrow", given)
+    assert expected is not None
+    for reader in readers:
+        found = _found(reader, given)
+        for name in found or ():
+            assert found is not None
+            if found.get(name) != expected.get(name):
+                return f"{reader}: {name} is {found.get(name)}, and {expected.get(name)} of arrow ({expected.get('refused')})"
+    return ""
+
+
+@pytest.mark.slow
+@settings(max_examples=NUM_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(given=tables())
+def test_every_reader_gives_the_same_graph_or_the_same_refusal(given: Tables) -> None:
+    assert not disagreement(given)
