@@ -25,7 +25,8 @@ class Links:
     num_nodes: int
     val: Ids  # [num_val, 2] edges that validate, no edges of the graph
     test: Ids  # [num_test, 2]
-    known: Ids | None  # [num_known] int64 ascending codes of all edges, which are no negatives. None: any pair is
+    training: Ids | None  # [num] int64 ascending codes of the edges that train, not drawn in training. None: all are
+    known: Ids | None  # [num] int64 ascending codes of every edge, not drawn in evaluation. None: all are
     negatives: int  # pairs for each edge that trains
     eval_negatives: int  # pairs for each edge that is evaluated
     supervision_share: float  # of the edges that an epoch predicts, unless all
@@ -39,20 +40,38 @@ class Links:
 
     @classmethod
     def load(cls, folder: Path) -> Links:
-        """Maps what was saved in `folder`, read-only."""
+        """Maps what was saved in `folder`, read-only.
+
+        Raises `UserError` for pairs of an earlier gnnkit, which filtered the negatives
+        of training by held-out edges too.
+        """
         arrays, meta = load_arrays(folder)
+        if "known" in arrays and "training" not in arrays:
+            raise UserError(
+                f"{folder}: an earlier gnnkit wrote the edges to predict, without the filter of training negatives; "
+                "write the store again with job=partition, or start the run again in a new folder"
+            )
         given: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
         return cls(**given, **{name: meta[name] for name in _SCALARS})
 
     def negative_pairs(
-        self, pairs: Ids, ids: Ids, count: int, key: int, among: Ids | None = None, threads: int = 1
+        self,
+        pairs: Ids,
+        ids: Ids,
+        count: int,
+        key: int,
+        among: Ids | None = None,
+        threads: int = 1,
+        *,
+        evaluates: bool = False,
     ) -> Ids:  # [k, count, 2]
         """Draws pairs of nodes for each edge, with another source or destination.
 
         Draws follow from the key and the id of the edge alone. Both ends are replaced
         equally often, by a node that is uniform over all nodes that give a pair. No
-        pair is a loop, or one of the known edges. Raises `UserError` where no such pair
-        is found.
+        pair is a loop. Pairs that evaluate are no edges at all. Pairs that train are
+        no edges that train: training must not learn from its negatives which edges are
+        held out. Raises `UserError` where no such pair is found.
 
         Args:
             pairs: [k, 2] edges.
@@ -61,18 +80,20 @@ class Links:
             key: Key of all draws.
             among: [num_candidates] nodes that are drawn. None: all nodes.
             threads: Threads that draw. Default: 1.
+            evaluates: Whether the pairs evaluate the model.
         """
-        nodes = None if among is None else _int64(among)
-        given = (_int64(pairs), _int64(ids), self.num_nodes, self.known, nodes, count, key % 2**64, threads)
+        nodes, filtered = None if among is None else _int64(among), self.known if evaluates else self.training
+        drawn_from = (_int64(pairs), _int64(ids), self.num_nodes, filtered, nodes, count, key % 2**64, threads)
         try:
-            return _core.negative_pairs(*given).reshape(len(ids), count, 2)
+            return _core.negative_pairs(*drawn_from).reshape(len(ids), count, 2)
         except UserError as error:
-            way_out = "" if self.known is None else ": use task.filtered=false"
-            raise UserError(f"task.negatives: {error}{way_out}") from error
+            config_key = "task.eval_negatives" if evaluates else "task.negatives"
+            cure = "" if filtered is None else "; use task.filtered=false"
+            raise UserError(f"{config_key}={count}: {error}{cure}") from error
 
 
 _SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
-_ARRAYS = ("val", "test", "known")
+_ARRAYS = ("val", "test", "training", "known")
 
 
 def codes(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]

@@ -68,7 +68,8 @@ class LinkPrediction(Task):
             test_share: Share of the edges that test. None: 0.1.
             supervision_share: Share of the edges that an epoch predicts, for strategies
                 that do not predict all. None: 0.3.
-            filtered: Whether pairs that are edges are drawn again.
+            filtered: Whether negative pairs are never edges. In training this means the
+                edges that train, in evaluation all edges.
             seed: Seed of the split of edges and of the pairs that evaluate.
         """
         self.width = whole("task.width", width, 1, MAX_WIDTH)
@@ -125,11 +126,12 @@ class LinkPrediction(Task):
         val, test, held = self._given(graph, pairs) if given else self._drawn(n, pairs)
         if not np.any(~held & (pairs[:, 0] != pairs[:, 1])):
             raise UserError("task=link_prediction: dataset has no edge that trains")
-        known = np.unique(codes(np.concatenate([pairs, val, test]), n)) if self.filtered else None
+        training, known = _filters(pairs, held, np.concatenate([val, test]), n) if self.filtered else (None, None)
         links = Links(
             n,
             val,
             test,
+            training,
             known,
             self.negatives,
             self.eval_negatives,
@@ -217,7 +219,7 @@ class LinkPrediction(Task):
         for start in range(0, len(pairs), size * num_ranks):
             ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
             own = np.asarray(pairs[ids])
-            negative = links.negative_pairs(own, ids, links.eval_negatives, derive(links.seed, split))
+            negative = links.negative_pairs(own, ids, links.eval_negatives, derive(links.seed, split), evaluates=True)
             reach, rows = lookup.find(np.concatenate([own[:, None], negative], 1))
             parts.append(self.score(reach(outputs)[rows]).to(torch.float64))
         return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
@@ -230,6 +232,31 @@ def _are_tied(split: str, measured: Mapping[str, float], negatives: int) -> bool
     """
     mrr, area = (measured.get(f"{split}_{name}", math.nan) for name in ("mrr", "roc_auc"))
     return area == 0.5 and math.isclose(mrr, 1 / (1 + negatives / 2), rel_tol=1e-9)
+
+
+def _filters(pairs: Ids, held: npt.NDArray[np.bool_], held_out: Ids, num_nodes: int) -> tuple[Ids, Ids]:
+    """Returns the codes of the edges that train, and of every edge.
+
+    Where each edge that trains has its reverse edge, the graph is undirected. The
+    reverse of a held-out edge is an edge then, even if the data set names it once.
+
+    Args:
+        pairs: [k, 2] edges of the graph.
+        held: [k] which of these are held out.
+        held_out: [num_held, 2] edges that validate or test.
+        num_nodes: Number of nodes of the graph.
+    """
+    training = np.unique(codes(pairs[~held], num_nodes))
+    is_undirected = np.array_equal(training, np.unique(codes(pairs[~held, ::-1], num_nodes)))
+    held_out = np.concatenate([pairs[held], held_out, *([held_out[:, ::-1]] if is_undirected else [])])
+    known = np.union1d(training, codes(held_out, num_nodes))
+    num_loops = np.count_nonzero(known % max(num_nodes, 1) == known // max(num_nodes, 1))
+    if len(known) - num_loops == num_nodes * (num_nodes - 1):
+        raise UserError(
+            f"task=link_prediction: the graph joins each of its {num_nodes} nodes with every other node, so no pair "
+            "without an edge is left to compare with; use task.filtered=false"
+        )
+    return training, known
 
 
 def with_edges(graph: Graph, kept: Ids) -> Graph:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,10 +15,11 @@ from gnnkit.testing.graphs import check_graph
 
 GRAPH = check_graph(48)
 NONE = np.zeros((0, 2), np.int64)
+TRAIN = [(0, 1), (1, 2), (2, 0), (2, 1)]
 
 
 def make_links(known: Ids | None, num_nodes: int = 48) -> Links:
-    return Links(num_nodes, NONE, NONE, known, 2, 2, 0.3, 0)
+    return Links(num_nodes, NONE, NONE, known, known, 2, 2, 0.3, 0)
 
 
 def test_both_ends_are_replaced_equally_often_and_uniformly_over_pairs_without_an_edge() -> None:
@@ -102,3 +105,25 @@ def test_blocks_without_pairs_are_those_of_the_loop_over_edges(weighted: bool, w
         np.testing.assert_array_equal(found.indices, block.indices[places])
         np.testing.assert_array_equal(np.diff(found.indptr), counts)
         np.testing.assert_allclose(found.weight, weights)
+
+
+def test_negatives_of_training_and_of_evaluation_have_a_filter_each(tmp_path: Path) -> None:
+    """Of three nodes all pairs but two are edges, and (1, 0) is held out."""
+    training, known = (np.sort(codes(np.array(pairs), 3)) for pairs in ([*TRAIN], [*TRAIN, (1, 0)]))
+    Links(3, NONE, np.array([[1, 0]]), training, known, 1, 1, 0.3, 0).save(tmp_path / "links")
+    links, edge = Links.load(tmp_path / "links"), np.array([[1, 2]]).repeat(200, 0)
+
+    def drawn(*, evaluates: bool) -> set[tuple[int, int]]:
+        pairs = links.negative_pairs(edge, np.arange(200), 1, 0, evaluates=evaluates).reshape(-1, 2)
+        return {(source, destination) for source, destination in pairs.tolist()}
+
+    assert drawn(evaluates=False) == {(1, 0), (0, 2)}
+    assert drawn(evaluates=True) == {(0, 2)}
+
+
+def test_edges_to_predict_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
+    links = make_links(np.arange(3))
+    object.__setattr__(links, "training", None)
+    links.save(tmp_path / "links")
+    with pytest.raises(UserError, match=r"links: an earlier gnnkit wrote the edges to predict.*write the store again"):
+        Links.load(tmp_path / "links")

@@ -323,8 +323,9 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
         left = unordered(pairs_of(less.csc), 48)
         assert not np.isin(unordered(np.concatenate([val, test]), 48), left).any()
         assert len(left) == len(pairs) - 2 * 12
-        drawn = links.negative_pairs(np.array([[3, 7]]).repeat(500, 0), np.arange(500), 1, 0)[:, 0]
-        assert not np.isin(codes(missing, 48), codes(drawn, 48)).any()
+        drawn = links.negative_pairs(np.array([[3, 7]]).repeat(500, 0), np.arange(500), 1, 0, evaluates=True)[:, 0]
+        both = np.concatenate([missing, missing[:, ::-1]])  # the graph that trains is undirected
+        assert not np.isin(codes(both, 48), codes(drawn, 48)).any()
         check_saved(links, tmp_path / "links")
     _, links = LinkPrediction().prepare(dataclasses.replace(GIVEN, val_edges=val))
     assert links is not None
@@ -393,11 +394,10 @@ def test_shares_of_held_out_edges_are_as_asked_for() -> None:
 
 def test_negative_pairs_are_no_edges_and_change_either_end() -> None:
     assert LINKS is not None
-    assert LINKS.known is not None
     pairs = pairs_of(GRAPH.csc)
     found = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 5, key=4)
     flat = found.reshape(-1, 2)
-    assert not np.isin(codes(flat, 48), codes(pairs_of(GIVEN.csc), 48)).any()
+    assert not np.isin(codes(flat, 48), codes(pairs, 48)).any()
     assert (flat[:, 0] != flat[:, 1]).all()
     kept = found == pairs[:, None]
     assert kept.any(2).all()
@@ -408,16 +408,46 @@ def test_negative_pairs_are_no_edges_and_change_either_end() -> None:
     assert len(np.unique(flat[:, 1])) > 30
 
 
-def test_a_nearly_complete_graph_is_refused_unless_negatives_may_be_edges() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [{"name": "individual_sample", "batch_size": 4000}, "vertex_centric"])
+def test_a_model_that_memorises_a_random_graph_has_no_skill_on_held_out_edges(strategy: Any, tmp_path: Path) -> None:
+    """Only negatives that avoid held-out edges could show where these are."""
+    pairs = np.argwhere(np.triu(np.random.default_rng(0).random((60, 60)) < 0.9, 1))
+    result = gnnkit.train(
+        Graph.from_edges(*pairs.T, 60, features=np.eye(60, dtype=np.float32)).symmetrize(),
+        strategy=strategy,
+        **({"sampler": {"name": "full", "num_hops": 1}} if isinstance(strategy, dict) else {}),
+        task={"name": "link_prediction", "width": 32, "negatives": 5, "eval_negatives": 20}
+        | {"val_share": 0.1, "test_share": 0.1},
+        model={"name": "sage", "num_layers": 1, "dropout": 0.0},
+        workers=1,
+        comm="threads",
+        trainer={"max_epochs": 60, "lr": 0.02},
+        report=False,
+        logger="none",
+        folder=tmp_path / "run",
+    )
+    assert 0.4 < result["test_roc_auc"] < 0.65
+
+
+def test_a_graph_without_pairs_to_compare_with_is_refused_unless_negatives_may_be_edges() -> None:
     src, dst = np.nonzero(~np.eye(6, dtype=bool))
-    graph = Graph.from_edges(src, dst, 6)
-    _, links = LinkPrediction().prepare(graph)
+    complete, nearly = Graph.from_edges(src, dst, 6), Graph.from_edges(src[1:], dst[1:], 6)
+    with pytest.raises(UserError, match=r"joins each of its 6 nodes with every other node.*task.filtered=false"):
+        LinkPrediction().prepare(complete)
+    _, links = LinkPrediction().prepare(nearly)
     assert links is not None
-    with pytest.raises(UserError, match=r"no pair without an edge was found for the edge \[\d, \d\].*filtered=false"):
-        links.negative_pairs(pairs_of(graph.csc), np.arange(30), 1, key=0)
-    _, links = LinkPrediction(filtered=False).prepare(graph)
+    found = links.negative_pairs(pairs_of(nearly.csc), np.arange(29), 3, key=0, evaluates=True)
+    assert (found == [src[0], dst[0]]).all()  # the one pair without an edge
+    among = (pairs_of(nearly.csc)[:1], np.arange(1), 4, 0, np.array([3, 4]))
+    with pytest.raises(
+        UserError,
+        match=r"task.eval_negatives=4: no pair without an edge was found for the edge \[\d, \d\].*filtered=false",
+    ):
+        links.negative_pairs(*among, evaluates=True)
+    _, links = LinkPrediction(filtered=False).prepare(complete)
     assert links is not None
-    assert links.negative_pairs(pairs_of(graph.csc), np.arange(30), 3, key=0).shape == (30, 3, 2)
+    assert links.negative_pairs(pairs_of(complete.csc), np.arange(30), 3, key=0).shape == (30, 3, 2)
 
 
 def test_figures_are_those_of_all_scores_by_hand() -> None:
@@ -429,7 +459,7 @@ def test_figures_are_those_of_all_scores_by_hand() -> None:
         assert all(figures == found[0] for figures in found)
         assert set(found[0]) == set(TASK.names)
         for index, (split, pairs) in enumerate((("val", LINKS.val), ("test", LINKS.test))):
-            negative = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 7, derive(LINKS.seed, index))
+            negative = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 7, derive(LINKS.seed, index), evaluates=True)
             scores = np.array(
                 [
                     [float(out[u] @ out[v]) for u, v in [pair, *others]]

@@ -2,10 +2,13 @@
 
 The ranks train by the trainer of every run. The witness trains the same model, whose
 layers read the graph through `DenseAdjacency`. `python -m gnnkit.testing.witness` draws
-graphs, models and configurations at random, and compares both sides.
+graphs, models and configurations at random, and compares both sides. It also looks at
+each negative pair that a strategy draws, which must be no edge.
 """
 
 from gnnkit.testing.witness.check import check_plan as check_plan
 from gnnkit.testing.witness.check import check_witness as check_witness
 from gnnkit.testing.witness.dense import DenseAdjacency as DenseAdjacency
+from gnnkit.testing.witness.negatives import NegativeCounts as NegativeCounts
+from gnnkit.testing.witness.negatives import check_negatives as check_negatives
 from gnnkit.testing.witness.plan import Plan as Plan

@@ -9,7 +9,7 @@ from random import Random
 
 import torch
 
-from gnnkit.testing.witness.cases import draw
+from gnnkit.testing.witness.cases import draw, draw_negatives
 from gnnkit.testing.witness.check import check_plan
 
 
@@ -35,6 +35,7 @@ def _agrees(seed: int) -> bool:
         case = draw(Random(seed))
         words = case.words
         check_plan(case.plan)
+        draw_negatives(Random(seed))()
     except Exception as error:  # a failed case does not end the search
         if not isinstance(error, AssertionError):
             traceback.print_exc(limit=-3)

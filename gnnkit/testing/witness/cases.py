@@ -37,6 +37,7 @@ from gnnkit.sync.neighbour import Neighbour
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, RELATIONS
 from gnnkit.testing.witness.models import BEFORE, HIDDEN, READS, WRITES, Cooked, Recipe
+from gnnkit.testing.witness.negatives import NegativeCounts, check_negatives
 from gnnkit.testing.witness.plan import Plan
 
 _GRIDS = [(1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1), (1, 3, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2)]
@@ -139,6 +140,31 @@ def draw(rng: Random) -> Case:
     edges = f"{graph.num_nodes} nodes, {graph.num_edges} edges"
     chosen = ", ".join(f"{key}={value}" for key, value in keys.items() if value)
     return Case(f"{name} of {described} on {partition.grid} with {sync_name}: {edges}, {chosen}", plan)
+
+
+def draw_negatives(rng: Random) -> Callable[[], NegativeCounts]:
+    """Draws a check of the negatives of one strategy."""
+    size, n = rng.randint(20, 80), rng.randint(8, 20)
+    ways: list[tuple[Callable[[], Any], bool]] = [  # and whether each node's in-edges must be with its owner
+        (VertexCentric, False),
+        (PresetWorkload, True),
+        (functools.partial(PresetWorkload, halo="none"), True),
+        (functools.partial(IndividualSample, batch_size=size), True),
+        (functools.partial(IndividualSample, batch_size=size, features="partitioned"), True),
+        (functools.partial(IndividualSample, batch_size=size, topology="partitioned"), True),
+        (functools.partial(JointSample, batch_size=size), True),
+        (functools.partial(JointSample, "push_pull", batch_size=size), True),
+        (functools.partial(JointSample, "push_pull", batch_size=size, topology="partitioned"), True),
+    ]
+    make, along_nodes = rng.choice(ways)
+    share, loops, both = rng.choice([0.2, 0.5, 0.8]), rng.random() < 0.5, rng.random() < 0.5
+    pairs = [(u, v) for u in range(n) for v in range(n) if rng.random() < share and (loops or u != v)]
+    src, dst = np.array([(0, 1), (1, 2), *pairs]).T
+    graph = Graph.from_edges(src, dst, n + 3, features=np.eye(n + 3))  # three nodes without edges
+    grid = Grid(*rng.choice([grid for grid in _GRIDS if not along_nodes or grid[1] == grid[2] == 1]))
+    keys = {"val_share": 0.2, "test_share": 0.2, "negatives": 2, "eval_negatives": 5, "width": 4}
+    graph = graph.symmetrize() if both else graph
+    return functools.partial(check_negatives, make, graph, grid, NeighborSampler([3, 3], threads=1), **keys)
 
 
 def _graph(rng: Random) -> Graph:
