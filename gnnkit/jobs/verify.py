@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +26,30 @@ from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.store.parts import WHOLE
 from gnnkit.strategy import Batch, ExecutionStrategy, JoinedLayers, Worker
 from gnnkit.training.ddp import SyncMeter
-from gnnkit.training.module import TrainingModule
+from gnnkit.training.finite import Guard
+from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer
 from gnnkit.watch.channel import LEADER
 
-EPOCHS, STEPS = 3, 4  # steps of an epoch at most
-TOLERANCE = 1e-10
-LEARNING_RATE = 0.1
+EPOCHS, STEPS = 3, 4  # STEPS: of an epoch, at most
+TOLERANCE = 1e-10  # of the largest value, or of 1 where values are smaller
+AMPLIFIED = 1e-6  # of the largest value: sensitivity above which a tensor cannot be compared
+_ROUNDINGS = 100.0  # differences in units of the reference's own sensitivity that rounding explains
+_LAST_BITS = 2.0**-50  # relative change of a parameter that shows how sensitive training is
 _FOREVER = 1e6  # seconds, as the reference has no peers that could be lost
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Steps:
+    """What some steps computed."""
+
+    values: dict[str, Tensor]  # losses, gradients, parameters, logits
+    skipped: int  # steps whose loss or gradient was not finite, which were left out
+    brings_optimizer: bool  # whether the model makes its optimiser itself
+
+    @property
+    def are_finite(self) -> bool:
+        return self.skipped == 0 and all(bool(value.isfinite().all()) for value in self.values.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +84,8 @@ def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
 
     Where the strategy promises the result of one process, the reference is one rank
     with the whole graph. Otherwise the reference is all ranks as threads of this
-    process. Both use the trainer of `job=train`, DDP included, up to the final average.
-    The optimiser is SGD, because changes of parameters then show the gradients.
+    process. Both use the trainer of `job=train`, DDP included, up to the final average,
+    with the optimiser, the learning rate and the schedule of the run.
 
     Collective. Returns the figures on the leader.
 
@@ -97,19 +114,26 @@ def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any
         mailbox: Letters between workers and servers.
     """
     worker = job.worker(comm, dtype=torch.float64)
-    found = _steps(job, job.strategy(), worker, mailbox)
+    computed = _steps(job, job.strategy(), worker, mailbox)
     if comm.rank != LEADER:
         return {}
     reference = _Reference.of(job, worker)
 
-    def expected(comm: Communicator, mailbox: Mailbox) -> dict[str, Tensor]:
-        own = job.worker(comm, WHOLE if reference.num_ranks == 1 else None, torch.float64)
-        return _steps(job, copy.deepcopy(reference.strategy), own, mailbox)
+    def alone(*, nudged: bool) -> _Steps:
+        def steps(comm: Communicator, mailbox: Mailbox) -> _Steps:
+            own = job.worker(comm, WHOLE if reference.num_ranks == 1 else None, torch.float64)
+            return _steps(job, copy.deepcopy(reference.strategy), own, mailbox, nudged=nudged)
 
-    ranks = functools.partial(with_servers, job, work=expected)
-    alone = Threads.run(ranks, reference.num_ranks + job.settings.servers, timeout=_FOREVER)[0]
-    assert alone is not None
-    return _compared(found, alone) | {"reference": reference.name, "note": _note(job, worker)}
+        ranks = functools.partial(with_servers, job, work=steps)
+        results = Threads.run(ranks, reference.num_ranks + job.settings.servers, timeout=_FOREVER)
+        assert results[0] is not None
+        return results[0]
+
+    figures = _judged(computed, alone(nudged=False), functools.partial(alone, nudged=True))
+    notes = [_divergence(job, computed)] if figures["diverges"] else job.inexact(worker)
+    if figures["not_compared"]:
+        notes = [*notes, _amplification(job, computed, figures["not_compared"])]
+    return figures | {"reference": reference.name, "note": "\n".join(notes) or None}
 
 
 def verify_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
@@ -122,62 +146,75 @@ def verify_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
         worker = job.worker(comm, shard, torch.float64)
         return {"values": _all_rows(iterate(job.source.make_program(), worker, lambda *_: None).values, worker)}
 
-    found = values(comm, None)
+    computed = values(comm, None)
     if comm.rank != LEADER:
         return {}
     expected = Threads.run(functools.partial(values, shard=WHOLE), 1, timeout=_FOREVER)[0]
-    return _compared(found, expected) | {"reference": "one rank with the whole graph"}
+    differences = _differences(computed, expected)
+    verified = all(differences[name] <= TOLERANCE * _scale(value) for name, value in expected.items())
+    return _figures(differences, verified=verified) | {"reference": "one rank with the whole graph"}
 
 
-def _steps(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailbox) -> dict[str, Tensor]:
+def _steps(
+    job: RankJob, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailbox, *, nudged: bool = False
+) -> _Steps:
     """Takes some steps. Returns losses, gradients, parameters and the last logits.
 
-    Collective. Only the leader's logits are of all nodes.
+    Steps whose loss or gradient is not finite are left out, because training that
+    diverges shall not end the comparison. Collective. Only the leader's gradients are
+    of all rows, and only the leader's logits of all nodes.
 
     Args:
         job: The job.
         strategy: Hands out the batches.
         worker: This rank.
         mailbox: Letters between workers and servers.
+        nudged: Whether training begins from parameters with other last bits.
     """
-    module = make_module(job, strategy, worker, kind=_Plain)
-    recorder, sync = _Recorder(), job.sync()
+    module = make_module(job, strategy, worker)
+    if nudged:
+        _nudge(module)
+    recorder, sync, guard = _Recorder(), job.sync(), Guard("skip", quiet=True)
     options: dict[str, Any] = {
         "max_epochs": EPOCHS,
-        "limit_train_batches": STEPS,
+        "limit_train_batches": STEPS * module.accumulate,
         "limit_val_batches": 0,
+        "check_val_every_n_epoch": EPOCHS + 1,  # no schedule waits for an evaluation
         "logger": False,
     }
-    make_trainer(module, sync, SyncMeter(), mailbox=mailbox, callbacks=[recorder], **options).fit(module)
+    trainer = make_trainer(module, sync, SyncMeter(), guard=guard, mailbox=mailbox, callbacks=[recorder], **options)
+    trainer.fit(module)
     module.join()
     sync.close()
     strategy.close()
-    learned = {}
-    if module.embedding is not None:
-        learned["embedding"] = _all_rows(module.embedding.rows.owned.detach(), worker)
-    return learned | {
+    gradients = torch.stack(recorder.gradients)
+    values = {
         "loss": worker.comm.all_reduce(torch.stack(recorder.losses)),
-        "gradients": torch.stack(recorder.gradients),
-        "parameters": _values(module),
+        "gradients": gradients if sync.steps_here else worker.comm.all_reduce(gradients),
+        "parameters": to_vector(module.parameters()),
         "logits": _all_rows(module.evaluation.logits(module.model), worker),
     }
+    if module.embedding is not None:
+        values["embedding"] = _all_rows(module.embedding.rows.owned.detach(), worker)
+    brings_optimizer = own_method(module.model, "configure_optimizers") is not None
+    return _Steps(values, guard.skipped_steps, brings_optimizer)
 
 
-class _Plain(TrainingModule):
-    """A module that steps all parameters by SGD, whatever the model's own optimiser.
-
-    Other optimisers divide by gradients that are nearly zero.
-    """
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
+@torch.no_grad()
+def _nudge(module: nn.Module) -> None:
+    """Changes the last bits of each parameter. Zeros stay, as ReLU bends there."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        signs = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).sign()
+        parameter.mul_(1 + _LAST_BITS * signs.to(parameter.device))
 
 
 class _Recorder(Callback):
-    """The recorder of every step's loss and gradient.
+    """The recorder of every batch's loss and gradient.
 
-    A loss is this rank's part. A gradient is the change of the parameters, divided by
-    the learning rate.
+    A loss is this rank's part. A gradient is what the optimiser of this rank has
+    stepped with: on the leader the sum of all ranks, unless servers add up. Batches
+    that accumulate have none.
     """
 
     def __init__(self) -> None:
@@ -186,15 +223,12 @@ class _Recorder(Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
         progress(f"step {len(self.losses)}")
-        self._before = _values(module)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         self.losses.append(module.local_loss)
-        self.gradients.append((self._before - _values(module)) / LEARNING_RATE)
-
-
-def _values(module: nn.Module) -> Tensor:
-    return to_vector(module.parameters())
+        if batch.update != "accumulate":
+            parameters = list(module.parameters())
+            self.gradients.append(to_vector([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]))
 
 
 def _all_rows(rows: Tensor, worker: Worker) -> Tensor:  # [num_nodes, ...] on the leader
@@ -202,14 +236,88 @@ def _all_rows(rows: Tensor, worker: Worker) -> Tensor:  # [num_nodes, ...] on th
     return rows if joined is None else joined
 
 
-def _compared(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Any]:
-    differences, verified = {}, True
-    for name, reference in expected.items():
-        differences[name] = float((found[name].cpu() - reference).abs().max())
-        verified &= differences[name] <= TOLERANCE * max(1.0, float(reference.abs().max()))
-    return {"job": "verify", "verified": verified, "largest_difference": differences, "tolerance": TOLERANCE}
+def _judged(computed: _Steps, expected: _Steps, nudged: Callable[[], _Steps]) -> dict[str, Any]:
+    """Compares the ranks with the reference.
+
+    Where they differ by more than the tolerance, the reference is compared with itself,
+    begun from other last bits. What this changes is no fault of the ranks: training
+    that diverges magnifies every rounding, and an optimiser such as Adam magnifies
+    gradients that are nearly zero. The latter moves parameters alone, such as a bias
+    before a normalisation, and the losses and gradients of all steps stay equal.
+
+    Args:
+        computed: The steps of the ranks.
+        expected: The steps of the reference.
+        nudged: Takes the steps of the reference once more.
+    """
+    differences = _differences(computed.values, expected.values)
+    scales = {name: _scale(value) for name, value in expected.values.items()}
+    if not expected.are_finite:
+        return _figures(differences, diverges=True)
+    if all(difference <= TOLERANCE * scales[name] for name, difference in differences.items()):
+        return _figures(differences, verified=True)
+    again = nudged()
+    sensitivity = _differences(again.values, expected.values)
+    explained = all(
+        difference <= max(TOLERANCE * scales[name], _ROUNDINGS * sensitivity[name])
+        for name, difference in differences.items()
+    )
+    amplified = [name for name, value in sensitivity.items() if not value <= AMPLIFIED * scales[name]]
+    if not again.are_finite or (explained and {"loss", "gradients"} & set(amplified)):
+        return _figures(differences, sensitivity, diverges=True)
+    return _figures(differences, sensitivity, verified=explained, amplified=amplified if explained else ())
 
 
-def _note(job: RankJob, worker: Worker) -> str | None:
-    """Says why the model is not exact, where the reason is known."""
-    return "\n".join(job.inexact(worker)) or None
+def _figures(
+    differences: dict[str, float],
+    sensitivity: dict[str, float] | None = None,
+    *,
+    verified: bool = False,
+    diverges: bool = False,
+    amplified: Sequence[str] = (),
+) -> dict[str, Any]:
+    return {
+        "job": "verify",
+        "verified": None if diverges else verified,
+        "diverges": diverges,
+        "largest_difference": differences,
+        "tolerance": TOLERANCE,
+        "sensitivity": sensitivity,
+        "not_compared": list(amplified),
+    }
+
+
+def _differences(values: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    """Returns the largest difference of each tensor, NaN where one is not finite."""
+    return {
+        name: float((values[name].to(reference.device) - reference).abs().max()) if reference.numel() else 0.0
+        for name, reference in expected.items()
+    }
+
+
+def _scale(reference: Tensor) -> float:
+    return max(1.0, float(reference.abs().max())) if reference.numel() else 1.0
+
+
+def _divergence(job: RankJob, steps: _Steps) -> str:
+    """Says that training diverges, and which keys change that."""
+    cure = "use a smaller trainer.lr, or set trainer.clip_norm"
+    if steps.brings_optimizer:
+        cure = "use a smaller rate in configure_optimizers"
+    return f"{_rule(job, steps)}: training diverges on the reference too, so there is nothing exact to compare with; {cure}"
+
+
+def _amplification(job: RankJob, steps: _Steps, names: Sequence[str]) -> str:
+    """Says that the optimiser amplifies rounding, and in which tensors."""
+    return (
+        f"{_rule(job, steps)}: losses and gradients are equal in each step, but the optimiser amplifies rounding in the "
+        f"reference's {' and '.join(names)} too, which are not compared"
+    )
+
+
+def _rule(job: RankJob, steps: _Steps) -> str:
+    """Names the keys or the model that say how parameters change."""
+    settings = job.settings.trainer
+    if steps.brings_optimizer:
+        return f"model={job.settings.model.name}"
+    return f"trainer.optimizer={settings.optimizer}, trainer.lr={settings.lr:g}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
+from gnnkit.launch.exits import MENDABLE
 from gnnkit.result.folder import EPOCHS
 from gnnkit.storage import write_atomically
 
@@ -78,7 +79,12 @@ class Result(Mapping[str, Any]):
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 where a check or a run of the job has failed."""
+        """0, 1 where a check or a run of the job has failed, or 2 without a verdict.
+
+        Training that diverges cannot be verified. Other keys can mend this.
+        """
+        if self.get("diverges"):
+            return MENDABLE
         return 0 if self.get("verified", True) and not self.get("failed") else 1
 
     def with_figure(self, name: str, value: Any) -> Result:

@@ -75,7 +75,12 @@ class Guard(Callback):
     """
 
     def __init__(
-        self, on_nan: OnNan = "stop", checkpoints: Checkpoints | None = None, resumed: str | None = None
+        self,
+        on_nan: OnNan = "stop",
+        checkpoints: Checkpoints | None = None,
+        resumed: str | None = None,
+        *,
+        quiet: bool = False,
     ) -> None:
         """Keeps the rule.
 
@@ -83,8 +88,9 @@ class Guard(Callback):
             on_nan: stop, skip or rollback. Default: stop.
             checkpoints: Of this run. Default: the run saves none.
             resumed: The checkpoint that the run goes on from. Default: none.
+            quiet: Whether skipped steps are counted and not printed.
         """
-        self.on_nan, self.checkpoints, self.resumed = on_nan, checkpoints, resumed
+        self.on_nan, self.checkpoints, self.resumed, self.quiet = on_nan, checkpoints, resumed, quiet
         self.skipped_steps = self.rollbacks = 0
         self._pending: _Place | None = None  # of a step without synchronisation
         self._buffers: list[Tensor] = []
@@ -161,7 +167,7 @@ class Guard(Callback):
         self.skipped_steps += 1
         for buffer, before in zip(module.buffers(), self._buffers, strict=True):
             buffer.copy_(before)
-        if self.skipped_steps <= MAX_TOLD:
+        if self.skipped_steps <= MAX_TOLD and not self.quiet:
             step = trainer.global_step + 1
             _tell(module, f"trainer.on_nan=skip: step {step} is left out, not finite on {_names(ranks)}")
         return False

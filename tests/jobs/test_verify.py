@@ -6,11 +6,16 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import lightning as L
+import numpy as np
 import pytest
+import torch
 from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.engine import Adjacency
+from gnnkit.graph import Graph
+from gnnkit.model.gcn import GCN
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.training.ddp import SyncMeter
 from tests.jobs.test_plan import make_graph
@@ -83,3 +88,117 @@ def test_asynchronous_modes_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(AllReduce, "lockstep", False)
     with pytest.raises(ValueError, match="job=verify needs ranks that step together, the result of sync=all_reduce"):
         verify(tmp_path)
+
+
+def make_hub(num_nodes: int = 40, *, numbers: bool = False) -> Graph:
+    """Makes a star, whose hub joins all nodes, with classes or numbers to predict."""
+    rng, leaves = np.random.default_rng(0), np.arange(1, num_nodes)
+    return Graph.from_edges(
+        leaves,
+        np.zeros(num_nodes - 1, np.int64),
+        num_nodes,
+        features=30 * rng.normal(size=(num_nodes, 4)),
+        labels=1e4 * rng.normal(size=num_nodes) if numbers else rng.integers(0, 3, num_nodes),
+        split=1 + np.arange(num_nodes) % 3,
+    ).symmetrize()
+
+
+def verify_hub(folder: Path, **keys: Any) -> Any:
+    task = keys.pop("task", "node_classification")
+    chosen = {"workers": 2, "comm": "threads", "strategy": "vertex_centric", "job": "verify", **BARE, **keys}
+    return gnnkit.train(make_hub(numbers=task == "regression"), task=task, folder=folder / "run", **chosen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["node_classification", "regression"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
+@pytest.mark.parametrize("trainer", [{"weight_decay": 0.1}, {"optimizer": "sgd", "lr": 0.1}])
+def test_hubs_and_numbers_are_verified_or_diverge_with_every_model(
+    trainer: dict[str, Any], model: str, task: str, tmp_path: Path
+) -> None:
+    result = verify_hub(tmp_path, task=task, model=model, trainer=trainer)
+    if result["diverges"]:
+        assert result["verified"] is None
+        assert result.exit_code == 2
+        assert "trainer.optimizer=sgd, trainer.lr=0.1: training diverges" in result["note"]
+    else:
+        assert result["verified"], dict(result)
+        assert result.exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["vertex_centric", {"name": "individual_sample", "batch_size": 10}])
+@pytest.mark.parametrize("sync", ["all_reduce", "leader", "parameter_server"])
+def test_steps_are_those_of_the_run(sync: str, strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[torch.optim.Optimizer] = []
+    make = torch.optim.AdamW.__init__
+
+    def remember(optimizer: torch.optim.AdamW, *arguments: Any, **keys: Any) -> None:
+        make(optimizer, *arguments, **keys)
+        made.append(optimizer)
+
+    monkeypatch.setattr(torch.optim.AdamW, "__init__", remember)
+    trainer = {"optimizer": "adamw", "lr": 0.03, "weight_decay": 0.2, "schedule": "linear", "warmup_epochs": 1}
+    result = verify_hub(tmp_path, strategy=strategy, sync=sync, trainer=trainer)
+    assert result["verified"], dict(result)
+    assert {group["weight_decay"] for optimizer in made for group in optimizer.param_groups} == {0.2, 0.0}
+    assert {group["initial_lr"] for group in made[0].param_groups} == {0.03}
+
+
+class OwnRate(L.LightningModule):
+    """A model with an optimiser of its own, whose rate is far too large."""
+
+    num_layers = 2
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.body = GCN(in_features, num_classes, hidden=4)
+
+    def forward(self, x: Tensor, adjacencies: list[Adjacency]) -> Tensor:
+        out: Tensor = self.body(x, adjacencies)
+        return out
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comm", ["threads", "gloo"])
+def test_training_that_diverges_is_no_difference(comm: str, tmp_path: Path) -> None:
+    result = verify_hub(tmp_path, comm=comm, task="regression", model="gin", trainer={"optimizer": "sgd", "lr": 1e60})
+    assert result["diverges"]
+    assert result["verified"] is None
+    assert result.exit_code == 2
+    assert "smaller trainer.lr, or set trainer.clip_norm" in result["note"]
+    own = verify_hub(tmp_path / "own", comm=comm, task="regression", model=OwnRate)
+    assert own["note"].endswith("use a smaller rate in configure_optimizers")
+
+
+@pytest.mark.slow
+def test_an_error_of_the_ranks_is_found_whatever_the_optimiser_amplifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adam divides by gradients of a bias before a normalisation, which are rounding."""
+    model, trainer = {"name": "gcn", "norm": "batch"}, {"optimizer": "adam", "weight_decay": 0.1}
+    result = verify_hub(tmp_path, model=model, trainer=trainer)
+    assert result["verified"], dict(result)
+    step = AllReduce.step
+
+    def wrong(sync: AllReduce, module: nn.Module, optimizer: Any, share: float) -> None:
+        if sync.comm.world_size > 1:
+            for parameter in module.parameters():
+                parameter.grad = None if parameter.grad is None else parameter.grad * (1 + 1e-7)
+        step(sync, module, optimizer, share)
+
+    monkeypatch.setattr(AllReduce, "step", wrong)
+    result = verify_hub(tmp_path / "wrong", model=model, trainer=trainer)
+    assert result["verified"] is False
+    assert result.exit_code == 1
+
+
+@pytest.mark.slow
+def test_batches_that_accumulate_are_verified(tmp_path: Path) -> None:
+    strategy = {"name": "individual_sample", "batch_size": 1}
+    sampler = {"name": "neighbor", "fanouts": [3, 3]}
+    result = verify_hub(tmp_path, strategy=strategy, sampler=sampler, trainer={"accumulate": 6})
+    assert result["verified"], dict(result)
