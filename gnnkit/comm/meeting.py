@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
     from gnnkit.comm.threads import QueueMailbox
 
+Call = tuple[object, ...]  # name of a collective, and what must be equal on all ranks
+ALIKE = "all ranks must make the same calls in one order, also those of self.log(sync_dist=True) and of metrics"
+
+
+class MismatchedCollectives(RuntimeError):
+    """The error of ranks that meet in different collectives."""
+
 
 @dataclass(eq=False)
 class Run:
@@ -57,6 +64,7 @@ class Group:
     ranks: tuple[int, ...]  # rank in the run of each rank here
     near: tuple[int, ...]  # ranks here that are threads of this process, ascending
     posts: list[Any] = field(init=False)  # by rank here. None: of other processes
+    calls: list[Call | None] = field(init=False)  # by rank here. None: of other processes
     found: Tensor = field(init=False)  # what one thread has found for all
     arrived: set[int] = field(default_factory=set)  # ranks of the run
     rounds: int = 0  # waits that have ended
@@ -64,7 +72,7 @@ class Group:
     groups: dict[tuple[int, tuple[int, ...]], Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.posts = [None] * len(self.ranks)
+        self.posts, self.calls = [None] * len(self.ranks), [None] * len(self.ranks)
         self.far: dict[int, list[int]] = {}  # other process -> its ranks here
         self.process = 0 if self.run.letters is None else self.run.letters.process
         for rank in sorted({*range(len(self.ranks))} - {*self.near}):
@@ -108,6 +116,16 @@ class Group:
             if self.rounds == number:
                 raise self._error(rank)
 
+    def check_calls(self, rank: int) -> None:
+        """Raises `MismatchedCollectives` unless all ranks of this process call the same.
+
+        Args:
+            rank: The rank of the run that asks.
+        """
+        if any(self.calls[each] != self.calls[self.near[0]] for each in self.near):
+            calls = ", ".join(f"rank {self.ranks[each]} in {_spelt(self.calls[each] or ())}" for each in self.near)
+            raise MismatchedCollectives(f"rank {rank}: ranks are in different collectives ({calls}): {ALIKE}")
+
     def _lost(self) -> int | None:
         """Returns a rank that is gone."""
         if self.run.failed is not None:
@@ -128,3 +146,8 @@ class Group:
 def named(ranks: Iterable[int] | Sequence[int]) -> str:
     """Names ranks in a message."""
     return ", ".join(f"rank {rank}" for rank in ranks)
+
+
+def _spelt(call: Call) -> str:
+    name, *rest = call
+    return f"{name}{rest}" if rest else f"{name}"

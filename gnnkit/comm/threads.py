@@ -21,7 +21,7 @@ from gnnkit.comm import frames
 from gnnkit.comm.base import Communicator
 from gnnkit.comm.letters import Letters
 from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost
-from gnnkit.comm.meeting import Group, Run, named
+from gnnkit.comm.meeting import ALIKE, Call, Group, MismatchedCollectives, Run, named
 from gnnkit.ranges import even_ranges
 
 T = TypeVar("T")
@@ -111,31 +111,37 @@ class Threads(Communicator):
     def mailbox(self) -> Mailbox:
         if self._group.far:
             return super().mailbox()
-        inboxes = self._meet(Inbox(self.rank, self.world_size), list)
+        inboxes = self._meet(("mailbox",), Inbox(self.rank, self.world_size), list)
         mailbox = QueueMailbox(self.rank, inboxes, self.timeout)
         self._group.run.mailboxes.append((self._group.ranks[self.rank], mailbox))
         return mailbox
 
-    def _meet(self, post: Any, read: Callable[[list[Any]], T]) -> T:
+    def _meet(self, call: Call, post: Any, read: Callable[[list[Any]], T]) -> T:
         """Shows `post` to the ranks of this process and reads their posts, by rank.
 
         No rank goes on, and changes a post, before all have read.
+
+        Args:
+            call: What must be equal on all ranks.
+            post: What this rank shows.
+            read: Returns the result from the posts.
         """
         me = self._group.ranks[self.rank]
-        self._group.posts[self.rank] = post
+        self._group.calls[self.rank], self._group.posts[self.rank] = call, post
         self._group.wait(me)
+        self._group.check_calls(me)
         value = read(self._group.posts)
         self._group.wait(me)
         return value
 
-    def _learn(self, post: Tensor, find: Callable[[list[Any]], Tensor]) -> Tensor:
+    def _learn(self, call: Call, post: Tensor, find: Callable[[list[Any]], Tensor]) -> Tensor:
         """Returns what `find` makes of the posts, in one rank of each process."""
 
         def read(posts: list[Any]) -> None:
             if self.rank == self._group.near[0]:
                 self._group.found = find(posts)
 
-        self._meet(post, read)
+        self._meet(call, post, read)
         return self._group.found
 
     def split(self, ranks: Sequence[int]) -> Threads:
@@ -154,13 +160,14 @@ class Threads(Communicator):
                 posts[src][self.rank] if posts[src] is not None else self._receive(src) if count else rows[:0]
                 for src, count in enumerate(recv_counts)
             ]
-            assert [len(part) for part in received] == list(recv_counts), "counts of sender and receiver differ"
+            if [len(part) for part in received] != list(recv_counts):
+                raise MismatchedCollectives(f"rank {self.rank}: the counts of sender and receiver differ: {ALIKE}")
             return torch.cat(received)
 
-        return self._meet(parts, read)
+        return self._meet(("all_to_all",), parts, read)
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        return x.copy_(self._learn(x.detach(), self._sum))
+        return x.copy_(self._learn(("all_reduce", *x.shape), x.detach(), self._sum))
 
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
         if self.rank == src:
@@ -171,7 +178,7 @@ class Threads(Communicator):
             here: Tensor | None = posts[src]
             return self._receive(src) if here is None else here.clone()
 
-        return x.copy_(self._learn(x.detach(), find))
+        return x.copy_(self._learn(("broadcast", src, *x.shape), x.detach(), find))
 
     def _sum(self, posts: list[Any]) -> Tensor:
         """Adds up the posts of the ranks of all processes, in the order of ranks."""

@@ -201,12 +201,13 @@ class Guard(Callback):
         rows[comm.rank] = torch.tensor(own.row())
         places = [_Place(*row) for row in comm.all_reduce(rows).tolist()]
         found = [(rank, place) for rank, place in enumerate(places) if place.place]
-        if self.on_nan != "rollback" or self.rollbacks == MAX_ROLLBACKS or self.last is None:
+        last: str = comm.share(str(self.last or ""))  # hosts that see different folders decide alike
+        if self.on_nan != "rollback" or self.rollbacks == MAX_ROLLBACKS or not last:
             raise UserError(self._message(module, found or list(enumerate(places))))
         self.rollbacks += 1
-        _roll_back(resume.load(str(self.last), comm.rank), trainer, module)
+        _roll_back(resume.load(last, comm.rank), trainer, module)
         ranks = _names([rank for rank, _ in found])
-        _tell(module, f"trainer.on_nan=rollback: not finite on {ranks}, back to {self.last} at half the learning rate")
+        _tell(module, f"trainer.on_nan=rollback: not finite on {ranks}, back to {last} at half the learning rate")
 
     @property
     def last(self) -> Path | None:
@@ -269,8 +270,6 @@ def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
     Returns the number of calls of modules up to there, and the place. Both are 0 where
     all numbers are finite.
     """
-    if not bool(batch.x.isfinite().all()):
-        return 0, _INPUT
     calls: list[int] = []  # place of each call whose output is not finite, else 0
 
     def watch(place: int) -> Any:
@@ -285,6 +284,8 @@ def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
     finally:
         for hook in hooks:
             hook.remove()
+    if not bool(batch.x.isfinite().all()):  # after the pass, because other ranks wait for this rank's rows
+        return 0, _INPUT
     return next(((order, place) for order, place in enumerate(calls, 1) if place), (0, 0))
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from gnnkit.comm import Communicator, DeadlineExceeded, PeerLost
+from gnnkit.comm.meeting import MismatchedCollectives
 from gnnkit.comm.threads import FEW, Threads
 from gnnkit.launcher import RankError, Ranks
 from gnnkit.launcher.processes import Processes
@@ -230,3 +231,30 @@ def test_a_thread_that_is_stuck_is_told_beside_the_failure_of_another(release: t
     with pytest.raises(ZeroDivisionError) as shown:
         Threads.run(work, 3, timeout=0.2)
     assert shown.value.__notes__[-1] == "rank 2 is stuck, still running 0.2 s later"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda comm: comm.all_reduce(torch.ones(2)), lambda comm: comm.all_reduce(torch.ones(3))),
+        (lambda comm: comm.all_reduce(torch.ones(2)), lambda comm: comm.broadcast(torch.ones(2), src=0)),
+        (lambda comm: comm.all_reduce(torch.ones(2)), lambda comm: comm.all_to_all(torch.ones(2), [1, 1], [1, 1])),
+        (lambda comm: comm.broadcast(torch.ones(1), src=0), lambda comm: comm.broadcast(torch.ones(1), src=1)),
+        (lambda comm: comm.mailbox(), lambda comm: comm.all_reduce(torch.ones(2))),
+    ],
+    ids=["sizes", "broadcast", "all_to_all", "sources", "mailbox"],
+)
+def test_threads_in_different_collectives_are_named(first: Any, second: Any) -> None:
+    def work(comm: Communicator) -> None:
+        (second if comm.rank else first)(comm)
+
+    with pytest.raises(MismatchedCollectives, match=r"ranks are in different collectives \(rank 0 in .*, rank 1 in "):
+        Threads.run(work, 2, timeout=5)
+
+
+def test_threads_that_expect_other_counts_are_told() -> None:
+    def work(comm: Communicator) -> None:
+        comm.all_to_all(torch.ones(2), [1, 1], [1, 1 + comm.rank])
+
+    with pytest.raises(MismatchedCollectives, match="the counts of sender and receiver differ: all ranks must make"):
+        Threads.run(work, 2, timeout=5)

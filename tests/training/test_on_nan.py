@@ -23,6 +23,7 @@ from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.kernels.dropout import derive
+from gnnkit.store.parts import Parts
 from gnnkit.training import checkpoint, finite
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.updates import Updates
@@ -93,7 +94,7 @@ class Scheduled(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, lambda epoch: 0.9**epoch)}
 
 
-def run(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
+def run(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
     given = {
         "strategy": "vertex_centric",
         "workers": 2,
@@ -107,7 +108,7 @@ def run(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, *
     return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, **given)
 
 
-def stopped(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
+def stopped(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
     """Returns the message with which a run ends."""
     with pytest.raises(UserError) as error:
         run(folder, model, trainer, **keys)
@@ -181,6 +182,53 @@ def test_ranks_that_exchange_rows_decide_on_each_accumulated_batch(tmp_path: Pat
         assert "on rank 1: first in the output of bad" in stopped(tmp_path / "run", Net(steps), trainer, **keys)
     else:
         assert run(tmp_path / "run", Net(steps), trainer, **keys)["skipped_steps"] > 0
+
+
+FETCHED = {"name": "individual_sample", "batch_size": 8, "topology": "partitioned"}
+JOINT = {"name": "joint_sample", "batch_size": 8}
+DRAWS = {"sampler": {"name": "neighbor", "fanouts": [3, 3]}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"workers": 3},
+        {"partition": {"name": "2d", "grid": [2, 2, 1]}, "workers": 4},
+        {"exchange": "pipelined"},
+        {"exchange": "adaptive"},
+        {"sync": "leader"},
+        {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
+        {"strategy": JOINT, **DRAWS},
+        {"strategy": FETCHED, **DRAWS},
+        {"comm": {"name": "gloo", "timeout": 20}},
+    ],
+    ids=str,
+)
+def test_input_rows_of_one_rank_that_are_not_finite_end_or_skip_the_step_of_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], on_nan: str
+) -> None:
+    """The ranks exchange rows in the second look too, whatever a rank has read."""
+    whole = Parts.shard
+
+    def damaged(parts: Parts, name: int | str) -> Any:
+        shard = whole(parts, name)
+        if str(name) != "1":
+            return shard
+        features = np.array(shard.features)
+        features[-1] = math.nan
+        return replace(shard, features=features)
+
+    monkeypatch.setattr(Parts, "shard", damaged)
+    given: dict[str, Any] = {"comm": {"name": "threads", "timeout": 10}, "partition": "contiguous"} | keys
+    trainer = {"max_epochs": 2, "on_nan": on_nan, "checkpoint": False}
+    if on_nan == "skip":
+        assert run(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **given)["skipped_steps"] > 0
+    else:
+        message = stopped(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **given)
+        assert "the input rows are not finite" in message
 
 
 @pytest.mark.slow
