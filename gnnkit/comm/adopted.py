@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from typing import Any
 
 _store: Any = None  # of the group that is set aside
 _TABLES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
-_runs = itertools.count()  # equal on all ranks, which make the same calls
 
 
 @contextmanager
@@ -42,12 +40,8 @@ def set_aside() -> Iterator[None]:
 
 
 def store() -> Any:
-    """Returns the program's store under names of one meeting. None: there is none."""
-    if _store is None:
-        return None
-    from torch import distributed as dist
-
-    return dist.PrefixStore(f"gnnkit-{next(_runs)}", _store)  # type: ignore[attr-defined]
+    """Returns the store of the program's process group. None: there is none."""
+    return _store
 
 
 def _fill(world: Any, tables: Mapping[str, dict[Any, Any]]) -> None:

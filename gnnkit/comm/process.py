@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -37,16 +38,25 @@ class ProcessGroup(Communicator):
     @classmethod
     def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> ProcessGroup:
         _leave_groups_of_parent()
+        try:
+            return cls._connect(rank, world_size, device, timeout)
+        except BaseException:
+            _forget_groups()
+            raise
+
+    @classmethod
+    def _connect(cls, rank: int, world_size: int, device: torch.device, timeout: float) -> ProcessGroup:
         deadline = timedelta(seconds=timeout)
-        with absence_told(world_size, timeout):
-            store = meeting(rank, world_size, timeout)
-            dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
-        # DDP and Lightning use the default group.
-        group = dist.new_group(timeout=deadline)
-        assert isinstance(group, dist.ProcessGroup)
-        assert dist.group.WORLD is not None
-        for each in (group, *([dist.group.WORLD] if device.type == "cpu" else [])):  # on GPUs a use costs memory
-            prove(each, device)
+        with contextlib.ExitStack() as stack:
+            with absence_told(world_size, timeout):
+                store = stack.enter_context(meeting(rank, world_size, timeout))
+                dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
+            # DDP and Lightning use the default group.
+            group = dist.new_group(timeout=deadline)
+            assert isinstance(group, dist.ProcessGroup)
+            assert dist.group.WORLD is not None
+            for each in (group, *([dist.group.WORLD] if device.type == "cpu" else [])):  # on GPUs a use costs memory
+                prove(each, device)
         return cls(group, device, timeout)
 
     def split(self, ranks: Sequence[int]) -> ProcessGroup:
@@ -110,6 +120,13 @@ def _leave_groups_of_parent() -> None:
         _of_parent.append(dist.distributed_c10d._world)
         dist.distributed_c10d._world = dist.distributed_c10d._World()
         torch._C._distributed_c10d._unregister_all_process_groups()
+
+
+def _forget_groups() -> None:
+    """Lets a later run number its groups from 0, as ranks do that did not get as far."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.distributed_c10d._world.group_count = 0
 
 
 class Gloo(ProcessGroup):

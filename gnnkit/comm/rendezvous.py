@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import json
 import os
 import re
 import secrets
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -27,17 +29,26 @@ from gnnkit.comm import adopted
 from gnnkit.comm.mailbox import PeerLost
 from gnnkit.errors import UserError
 
+CALL = "GNNKIT_CALL"  # environment variable, the number of this run among those that this process was asked for
 FILE = "GNNKIT_STORE"  # environment variable, the file in which ranks of one machine meet
 TOKEN = "GNNKIT_TOKEN"  # environment variable, the secret of the run
 _CLOSED = re.compile("closed|reset|broken pipe", re.IGNORECASE)  # what torch says of a store that is gone
+_POSTED = "gnnkit/run"  # key of the run that rank 0 has posted. null: there is none
+_POLL = 0.02  # seconds between two looks at the key
 _SIZE = 32  # bytes of a challenge, and of the answer
 _LOOPBACK = "127.0.0.1"
 
 
-def meeting(rank: int, world_size: int, timeout: float) -> Any:
-    """Returns the store in which ranks find each other. None: torchrun's own.
+@contextlib.contextmanager
+def meeting(rank: int, world_size: int, timeout: float) -> Iterator[Any]:
+    """Yields the store in which the ranks of one run find each other.
 
-    The store of a group that the program has made is taken.
+    A process may take part in any number of runs, one after the other. So rank 0 posts
+    the number and a new name of each run where the other ranks look, and removes the
+    post once all have met or failed to. A rank joins the run of its own number: after
+    a run that some ranks have refused, the next run has all ranks again. The ranks
+    look in the store of the program's process group, else in torchrun's, else at
+    MASTER_PORT, which is free again afterwards.
 
     Raises `UserError` on rank 0 where the port of the meeting point is taken.
 
@@ -50,23 +61,103 @@ def meeting(rank: int, world_size: int, timeout: float) -> Any:
     if file := os.environ.get(FILE):
         store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]
         store.set_timeout(deadline)
+        yield store
+        return
+    lasting = _lasting_store(rank, world_size, deadline)
+    if rank:
+        yield _join(rank, world_size, timeout, lasting)
+        return
+    board = _serve(int(os.environ["MASTER_PORT"]), world_size, deadline)[0] if lasting is None else lasting
+    try:
+        name, place = secrets.token_hex(8), None
+        if lasting is None:
+            store, place = _serve(0, world_size, deadline)
+        else:
+            store = dist.PrefixStore(f"gnnkit-{name}", lasting)  # type: ignore[attr-defined]
+        board.set(_POSTED, json.dumps({"call": _call(), "name": name, "place": place}))
+        try:
+            yield store
+        finally:
+            with contextlib.suppress(dist.DistError):
+                board.set(_POSTED, "null")
+    finally:
+        del board  # closes the port, also where a traceback keeps this frame
+
+
+def _lasting_store(rank: int, world_size: int, deadline: timedelta) -> Any:
+    """Returns the store of the program's process group or of torchrun, else None."""
+    if (store := adopted.store()) is not None:
+        store.set_timeout(deadline)
         return store
-    if (found := adopted.store()) is not None:
-        found.set_timeout(deadline)
-        return found
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    listener = _listen(address, port, world_size) if rank == 0 else None
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        address,
-        port if listener is None else listener.getsockname()[1],
-        world_size,
-        rank == 0,
-        deadline,
-        wait_for_workers=False,
-        master_listen_fd=None if listener is None else listener.detach(),
+    from torch.distributed.rendezvous import rendezvous
+
+    return next(rendezvous("env://", rank, world_size, timeout=deadline))[0]
+
+
+def _serve(port: int, world_size: int, deadline: timedelta) -> tuple[Any, tuple[str, int]]:
+    """Opens a store on rank 0, and returns it with the host and port for other ranks.
+
+    Args:
+        port: The port. 0: any free one.
+        world_size: Number of ranks.
+        deadline: Of each wait.
+    """
+    address = os.environ["MASTER_ADDR"]
+    listener = _listen(address, port, world_size)
+    if listener is None:  # an earlier process group of this process still holds the port
+        shared = dist.TCPStore(address, port, world_size, True, deadline, wait_for_workers=False, multi_tenant=True)  # type: ignore[attr-defined]
+        return shared, (address, port)
+    host, port = listener.getsockname()[:2]
+    reached = socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else address
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        address, port, world_size, True, deadline, wait_for_workers=False, master_listen_fd=listener.detach()
     )
+    return store, (reached, port)
+
+
+def _call() -> int:
+    return int(os.environ.get(CALL, "0"))
+
+
+def _join(rank: int, world_size: int, timeout: float, lasting: Any) -> Any:
+    """Waits until rank 0 has posted the run of this rank's number.
+
+    The port may still belong to the run before. Then the store ends or stays empty, and
+    the rank looks again. While rank 0 is in an earlier run, the deadline is put off.
+
+    Args:
+        rank: This rank.
+        world_size: Number of ranks.
+        timeout: Deadline in seconds.
+        lasting: A store that lasts longer than a run. None: the ranks meet at a port.
+    """
+    end, board, posted = time.monotonic() + timeout, lasting, None
+    while posted is None or posted["call"] != _call():
+        left = timedelta(seconds=max(end - time.monotonic(), _POLL))
+        try:
+            if board is None:
+                board = _reach(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size, left)
+            board.wait([_POSTED], left)
+            posted = json.loads(board.get(_POSTED))
+        except dist.DistError:
+            if lasting is not None or time.monotonic() >= end:
+                raise
+            board = None
+        if posted is not None and posted["call"] < _call():
+            end = time.monotonic() + timeout
+        if time.monotonic() >= end or (posted is not None and posted["call"] > _call()):
+            raise dist.DistStoreError("rank 0 is not in this run")
+        time.sleep(_POLL)
+    if posted["place"] is None:
+        return dist.PrefixStore(f"gnnkit-{posted['name']}", board)  # type: ignore[attr-defined]
+    return _reach(*posted["place"], world_size, timedelta(seconds=timeout))
+
+
+def _reach(host: str, port: int, world_size: int, deadline: timedelta) -> Any:
+    """Connects to a store of rank 0."""
+    return dist.TCPStore(host, port, world_size, False, deadline, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -131,10 +222,12 @@ def _swap(rows: Sequence[bytes], group: dist.ProcessGroup, device: torch.device)
     return [bytes(row) for row in received.tolist()]
 
 
-def _listen(address: str, port: int, world_size: int) -> socket.socket:
-    """Opens the meeting point at its own address, if this host has the address.
+def _listen(address: str, port: int, world_size: int) -> socket.socket | None:
+    """Opens a port at its own address, if this host has the address.
 
     A store that binds by itself listens on all interfaces, at any address given.
+    Returns None where this process holds the port already. Raises `UserError` where
+    another one does.
     """
     host = _LOOPBACK if os.environ.get("GNNKIT_LOCAL") else address
     try:
@@ -143,4 +236,15 @@ def _listen(address: str, port: int, world_size: int) -> socket.socket:
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:  # a service's, which leads here
             return socket.create_server(("", port), backlog=max(world_size, 128))
+        if error.errno == errno.EADDRINUSE and _is_own(host, port):
+            return None
         raise UserError(f"MASTER_PORT={port}: {os.strerror(error.errno or 0)}; set another port") from error
+
+
+def _is_own(host: str, port: int) -> bool:
+    """Says whether a store of this process listens at a port."""
+    try:
+        dist.TCPStore(host, port, 1, True, timedelta(seconds=1), wait_for_workers=False, multi_tenant=True)  # type: ignore[attr-defined]
+    except dist.DistError:
+        return False
+    return True

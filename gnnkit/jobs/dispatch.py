@@ -19,6 +19,7 @@ from gnnkit.jobs.lock import locked
 from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import report
+from gnnkit.launch.environment import count_call
 from gnnkit.launch.phases import begin, say
 from gnnkit.result.result import Result
 from gnnkit.settings import AUTO
@@ -240,6 +241,8 @@ def start(order: Order) -> Result:
     job = _BY_NAME[order.settings.job.name]
     if not (order.is_leader or job.on_ranks):
         return Result(order.settings.job.name, {})
+    if job.on_ranks and order.settings.started is not None:
+        count_call()
     return job.start(order)
 
 

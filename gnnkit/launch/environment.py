@@ -17,6 +17,7 @@ _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LO
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")  # MPICH, Intel MPI
 
 
+_num_calls = 0  # of `count_call`
 _BY_HAND = "set RANK and WORLD_SIZE, both for each rank"
 _TASKS = {  # variables of schedulers with a number of tasks -> what makes these ranks
     "WORLD_SIZE": _BY_HAND,
@@ -72,6 +73,7 @@ class StartedRank:
             "MASTER_PORT": str(self.master_port or 0),
             "GNNKIT_STORE": self.store or "",
             "GNNKIT_TOKEN": token,
+            "GNNKIT_CALL": str(_num_calls),
             **(local_only() if self.on_loopback else {}),
         }
 
@@ -95,6 +97,16 @@ def started_rank(environment: Mapping[str, str] | None = None) -> StartedRank | 
     if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
         return _of_slurm(environment)
     return None
+
+
+def count_call() -> None:
+    """Counts a job that all ranks are asked to do, for `StartedRank.variables`.
+
+    Each process counts the jobs that it is asked for, whether or not they succeed. So
+    all ranks have the same number in the same job, after a job that only some refused.
+    """
+    global _num_calls  # noqa: PLW0603 - one per process
+    _num_calls += 1
 
 
 def has_own_gpus(environment: Mapping[str, str] | None = None) -> bool:

@@ -202,15 +202,18 @@ def test_the_meeting_point_of_one_host_is_on_loopback_alone(monkeypatch: pytest.
     (first,) = by_hand(1)
     for name, value in {**first, "GNNKIT_LOCAL": "1", "GNNKIT_STORE": ""}.items():
         monkeypatch.setenv(name, value)
-    store = meeting(0, 1, 5.0)
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    port = f"{int(first['MASTER_PORT']):04X}"
-    assert [line[1].split(":")[0] for line in lines if line[1].endswith(port) and line[3] == LISTENS] == ["0100007F"]
+    with meeting(0, 1, 5.0) as store:
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        for number in (int(first["MASTER_PORT"]), store.port):
+            port = f":{number:04X}"
+            assert [line[1] for line in lines if line[1].endswith(port) and line[3] == LISTENS] == [f"0100007F{port}"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
-        with pytest.raises(UserError, match=r"^MASTER_PORT=\d+: Address already in use; set another port"):
-            meeting(0, 1, 5.0)
-    del store
+        with (
+            pytest.raises(UserError, match=r"^MASTER_PORT=\d+: Address already in use; set another port"),
+            meeting(0, 1, 5.0),
+        ):
+            pass
 
 
 def test_a_token_that_is_short_is_refused() -> None:
