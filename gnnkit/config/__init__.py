@@ -15,7 +15,6 @@ from gnnkit.config.compose import compose as compose
 from gnnkit.config.compose import dotted as dotted
 from gnnkit.config.compose import leaves as leaves
 from gnnkit.config.compose import of_option as of_option
-from gnnkit.config.earlier import HIDDEN as HIDDEN
 from gnnkit.config.earlier import RECORD as RECORD
 from gnnkit.config.earlier import of_file as of_file
 from gnnkit.config.earlier import of_run as of_run

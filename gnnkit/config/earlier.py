@@ -14,9 +14,9 @@ from gnnkit.config.jobs import JOBS, JobFacts
 from gnnkit.errors import UserError
 from gnnkit.plugins import arguments_of, load, names, options
 from gnnkit.ranges import local_path, shown
+from gnnkit.redaction import HIDDEN
 
 RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as Hydra keeps them
-HIDDEN = "***"  # in the place of a secret
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
 _FIXED = (*_OF_MODEL, "inputs", "features", "embedding", "learned")  # keys that do
 _PLACES = tuple(

@@ -14,8 +14,8 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.folder import WRITTEN
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.jobs.lock import locked
-from gnnkit.jobs.redacted import without_credentials
 from gnnkit.launch.phases import phase, say
+from gnnkit.redaction import redact, without_credentials
 from gnnkit.result.folder import INPUTS, PREPARED, WORK
 from gnnkit.storage import write_atomically
 from gnnkit.store.manifest import FILE as STORE
@@ -205,5 +205,5 @@ def _told(url: str, kept: str = "") -> Iterator[None]:
     except ImportError as error:
         raise UserError(f"upload={url}: {error}") from error
     except Exception as error:
-        why = without_credentials(" ".join(str(error).split())) or type(error).__name__
+        why = redact(" ".join(str(error).split())) or type(error).__name__
         raise UserError(f"upload={url}: {why}{kept}") from error

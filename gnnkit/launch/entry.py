@@ -20,6 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.progress import Board, report_on
 from gnnkit.launch.signals import HANDLED, exit_by_signal
+from gnnkit.redaction import redact
 
 _PR_SET_PDEATHSIG = 1
 _OF_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # the message names the file, and no line of code tells more
@@ -101,8 +102,8 @@ def _describe(error: BaseException) -> dict[str, Any]:
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # a thread's rank
     of_disk = isinstance(error, OSError) and error.errno in _OF_DISK
     return {
-        "error": f"{type(error).__name__}: {error}{notes}",
-        "message": str(error),
+        "error": redact(f"{type(error).__name__}: {error}{notes}"),
+        "message": redact(str(error)),
         "mendable": isinstance(error, UserError),
-        **({} if of_disk else {"traceback": "".join(traceback.format_exception(own))}),
+        **({} if of_disk else {"traceback": redact("".join(traceback.format_exception(own)))}),
     }

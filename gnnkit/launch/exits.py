@@ -10,6 +10,7 @@ from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.ranges import one_line
+from gnnkit.redaction import redact
 
 FAILED, MENDABLE = 1, 2  # exit codes
 
@@ -34,6 +35,6 @@ def _print_failure(error: Exception) -> None:
     """Prints a failed rank's own report, or the traceback of any other error."""
     launcher: Any = sys.modules.get("gnnkit.launch.group")
     if launcher is not None and isinstance(error, launcher.RankError):
-        print(f"gnnkit: error: {error}", file=sys.stderr)
+        print(f"gnnkit: error: {redact(str(error))}", file=sys.stderr)
     else:
-        traceback.print_exception(error)
+        sys.stderr.write(redact("".join(traceback.format_exception(error))))

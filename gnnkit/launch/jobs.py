@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gnnkit.launch.entry import die_with_parent
+from gnnkit.redaction import redact
 
 POLL = 0.1  # seconds between two looks
 ENDING = 15.0  # seconds from SIGTERM to SIGKILL
@@ -87,7 +88,7 @@ def _become(work: Callable[[int], int], number: int, log: Path, errors: int) -> 
         _redirect(log, errors)
         code = work(number)
     except BaseException:
-        traceback.print_exc()
+        sys.stderr.write(redact(traceback.format_exc()))
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

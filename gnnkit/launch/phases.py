@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from gnnkit.launch.progress import progress
+from gnnkit.redaction import redact
 
 _begun, _silent = time.monotonic(), False
 
@@ -29,6 +30,6 @@ def phase(text: str) -> None:
 def say(text: str) -> None:
     """Prints to standard output. A reader that has left does not end the job."""
     try:
-        print(text, flush=True)
+        print(redact(text), flush=True)
     except (OSError, ValueError):  # a closed pipe, a full disk, a closed file
         return

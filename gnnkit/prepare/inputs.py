@@ -13,6 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Graph, PackedFeatures, Schema, SparseFeatures
 from gnnkit.prepare.packed import packed
 from gnnkit.ranges import one_line, shown
+from gnnkit.redaction import redact
 from gnnkit.settings import Settings
 from gnnkit.storage import save_array
 from gnnkit.store.manifest import NODE_IDS
@@ -40,7 +41,7 @@ def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
         warnings.simplefilter("always", UserWarning)
         loaded: Graph = settings.dataset.create().load()
     for warning in told:
-        print(f"gnnkit: warning: dataset={settings.dataset.name}: {one_line(warning.message)}", file=sys.stderr)
+        print(f"gnnkit: warning: dataset={settings.dataset.name}: {redact(one_line(warning.message))}", file=sys.stderr)
     return loaded
 
 
