@@ -10,9 +10,9 @@ from typing import Any
 
 from gnnkit import config, plugins
 from gnnkit.errors import UserError
+from gnnkit.jobs import configuration
 from gnnkit.jobs.foresee import Foreseen, foresee, predicts
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import to_yaml
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.plan.choose import MARGIN, TIE, candidates, least, overrides, promising, too_slow
@@ -84,7 +84,7 @@ def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settin
         decided = _with_workers(replace(order, settings=decided), meanwhile)
     elif decided.is_open:
         decided = _decide(replace(order, settings=decided), meanwhile).settings
-    (order.run_folder / "config.yaml").write_text(to_yaml(decided.composed), encoding="utf-8")
+    configuration.write(order.run_folder, decided.composed)
     return decided
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from gnnkit.config import RECORD, key_of
 from gnnkit.errors import Interrupted, UserError
+from gnnkit.jobs import configuration
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
+from gnnkit.jobs.redacted import override
 from gnnkit.launch.phases import say
 from gnnkit.ranges import local_path
 from gnnkit.result.folder import INPUTS, LABELS, WORDS, WORK
@@ -25,7 +26,7 @@ from gnnkit.settings.outputs import UPLOADED
 from gnnkit.store.manifest import FILE as STORE
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
-_CONFIG, _CHECKPOINT, _STEPS = "config.yaml", "checkpoints/last.json", "workers.jsonl"
+_CONFIG, _CHECKPOINT, _STEPS = configuration.FILE, "checkpoints/last.json", "workers.jsonl"
 _CHECKPOINTS = "checkpoints/last*.json"  # the newest, and those before
 _KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # go on in the resumed run
 # All that a run writes. A test compares the list with a run that writes everything.
@@ -163,12 +164,8 @@ def _how_to_go_on(folder: Path, order: Order) -> str:
 
 
 def _write_configuration(made: Path, order: Order) -> None:
-    settings = order.settings
-    (made / _CONFIG).write_text(to_yaml(settings.composed), encoding="utf-8")
-    record = made / RECORD
-    record.mkdir(exist_ok=True)
-    (record / "config.yaml").write_text(plain_yaml(settings.composed), encoding="utf-8")
-    (record / "overrides.yaml").write_text(plain_yaml([override(text) for text in order.overrides]), encoding="utf-8")
+    configuration.write(made, order.settings.composed)
+    configuration.record(made, order.settings.composed, [override(text) for text in order.overrides])
 
 
 def new_folder(base: Path) -> Path:

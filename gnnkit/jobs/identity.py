@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 
 import torch
-import yaml
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gnnkit.comm import Communicator
 from gnnkit.config import leaves
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import to_yaml
+from gnnkit.jobs.redacted import shown
 from gnnkit.prepare.kept import fingerprint
 from gnnkit.result.result import versions
 from gnnkit.settings import AUTO
@@ -35,7 +34,7 @@ def identity(order: Order) -> dict[str, str]:
     Leaves out keys that look like secrets, as in `config.yaml`.
     """
     settings, graph, model = order.settings, order.graph, order.model
-    keys = {key: json.dumps(value) for key, value in leaves(yaml.safe_load(to_yaml(settings.composed)))}
+    keys = {key: json.dumps(value) for key, value in leaves(shown(settings.composed))}
     chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
     chosen += [settings.order, settings.comm, settings.sync, settings.model, settings.task]
     chosen += [*settings.logger, *settings.callback]

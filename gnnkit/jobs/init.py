@@ -21,6 +21,7 @@ from gnnkit.dataset.base import ONE_WAY, both_ways, told_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.jobs import trials
+from gnnkit.jobs.configuration import absolute
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
@@ -186,7 +187,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
     yield Choice("dataset", chosen.name, size)
     for key, value in chosen.arguments.items():
         if key not in usual or usual[key] != value:
-            yield Choice(f"dataset.{key}", _absolute(key, value))
+            yield Choice(f"dataset.{key}", absolute(key, value))
     share = both_ways(graph.csc)
     if "symmetrize" in usual and chosen.arguments.get("symmetrize") is None and share < ONE_WAY:
         why = f"{told_share(share, graph.num_edges)}: messages then flow both ways"
@@ -284,18 +285,6 @@ def _trainer(graph: Graph) -> Iterator[Choice]:
         yield Choice("trainer.monitor", trials.MONITOR, "keep the best model")
         yield Choice("trainer.patience", trials.PATIENCE, "evaluations without a better one end the training")
         yield Choice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
-
-
-def _absolute(key: str, value: Any) -> Any:
-    """Makes a path that exists absolute, so that the files work in any folder.
-
-    A plain name of another key than `root` stays: it may be that of a column.
-    """
-    try:
-        found = isinstance(value, str) and (key == "root" or "/" in value) and Path(value).exists()
-    except (OSError, ValueError):
-        found = False
-    return str(Path(value).absolute()) if found else value
 
 
 def _as_yaml(choices: list[Choice], found: Trials | None, command: str) -> str:
