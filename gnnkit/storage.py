@@ -9,7 +9,6 @@ import mmap
 import os
 import secrets
 import shutil
-import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.documents import check_regular, read_object
 from gnnkit.errors import UserError
 
 Array = npt.NDArray[Any]
@@ -66,21 +66,12 @@ def npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
 
     For files that are read piece by piece. Raises `UserError` naming the file.
     """
+    check_regular(path)
     try:
         with _reading, path.open("rb") as file:
             return *check_npy(file, path.stat().st_size, str(path)), file.tell()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-
-
-def check_regular(path: Path) -> None:
-    """Raises `UserError` for a folder, and for an endless pipe or device."""
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
-    if not stat.S_ISREG(mode):
-        raise UserError(f"{path} is no regular file")
 
 
 def read_npy(path: Path) -> Array:
@@ -238,15 +229,7 @@ def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
     Raises `UserError` naming the file at fault.
     """
-    check_regular(folder / META)
-    try:
-        meta = json.loads((folder / META).read_bytes())
-    except OSError as error:
-        raise UserError(f"{folder / META}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{folder / META} is not JSON: {error}") from error
-    if not isinstance(meta, dict):
-        raise UserError(f"{folder / META} holds no JSON object")
+    meta = read_object(folder / META)
     return {path.stem: read_npy(path) for path in sorted(folder.glob("*.npy"))}, meta
 
 

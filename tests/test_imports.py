@@ -46,6 +46,7 @@ LAYERS = [
     "redaction",
     "errors",
     "ranges",
+    "documents",
     "_core",
     "checks",
     "plugins",

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gnnkit.documents import MAX_YAML, parse_yaml_documents, read_bytes
 from gnnkit.errors import UserError
 
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z_]\w*)(?:,[^${}]*)?\}")
@@ -72,26 +73,40 @@ def check_environment(node: Any) -> None:
                 raise UserError(f"${{oc.env:{name}}}: the value of {name} holds ${{, which is refused")
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> dict[str, Any]:
     """Refuses a user's folder whose YAML cannot be read or asks for code.
 
-    Called before Hydra opens the folder.
+    Called before Hydra opens the folder. Returns the lists of defaults, by the file's
+    path in the folder without `.yaml`.
     """
-    import yaml
-
     if not folder.is_dir():
         raise UserError(f"--config-dir {folder} is not a folder")
-    for path in sorted(folder.rglob("*.yaml")):
-        if ".hydra" in path.relative_to(folder).parts:
-            continue  # of a run, and no option
-        try:
-            text = path.read_text(encoding="utf-8")
-            for document in yaml.safe_load_all(text):
-                refuse_code_in(document, str(path))
-        except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-            raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    defaults: dict[str, Any] = {}
+    for path in _files(folder):
+        content = read_bytes(path, MAX_YAML)
+        for document in parse_yaml_documents(content, str(path)):
+            refuse_code_in(document, str(path))
+            if isinstance(document, dict) and "defaults" in document:
+                defaults[path.relative_to(folder).with_suffix("").as_posix()] = document["defaults"]
+        text = content.decode(errors="replace")
         for package in re.findall(r"^\s*#\s*@package\s+(\S+)", text, re.MULTILINE):
             refuse_hydra(package, str(path))
+    return defaults
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yields the YAML files that Hydra may open, also below links to folders.
+
+    Leaves out Hydra's record of a run, which is no option.
+    """
+    seen: set[str] = set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if name != ".hydra")
+        if (place := os.path.realpath(root)) in seen:
+            folders.clear()  # a link to a folder around it
+            continue
+        seen.add(place)
+        yield from (Path(root, name) for name in sorted([*names, *folders]) if name.endswith((".yaml", ".yml")))
 
 
 def _texts(node: Any) -> Iterator[str]:

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnnkit.config.budget import check_includes, check_references
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
 from gnnkit.config.sweeps import space_of
+from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts
 from gnnkit.ranges import shown, unknown, unknown_key
@@ -134,8 +136,7 @@ class _Composer:
             _check_choice(text)
         if [key_of(text) for text in overrides].count("strategy") > 1:
             raise UserError("strategy appears more than once: choose one")
-        for folder in config_dirs:
-            check_folder(folder)
+        check_includes({name: entries for folder in config_dirs for name, entries in check_folder(folder).items()})
         self.folders = [*conf_folders(), *(folder.resolve() for folder in config_dirs)]
         self.overrides, self.name = [_spell(text) for text in _renamed(overrides, self.folders)], name
         if name != MAIN:  # Hydra looks for the main configuration in the first folder alone
@@ -152,6 +153,7 @@ class _Composer:
             raw = OmegaConf.to_container(composed)
             refuse_code_in(raw, "the configuration")
             check_environment(raw)
+            check_references(raw)
             if missing := sorted(OmegaConf.missing_keys(composed)):
                 raise _missing(missing[0])
             return typing.cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
@@ -269,10 +271,8 @@ def of_option(kind: str, name: str) -> dict[str, Any]:
 
 def _values(kind: str, name: str, folders: Sequence[Path]) -> dict[str, Any]:
     """Reads the YAML file of `kind=name`. Returns no keys where there is none."""
-    import yaml
-
     path = next((path for folder in folders if (path := folder / kind / f"{name}.yaml").is_file()), None)
-    values = {} if path is None else yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = {} if path is None else read_yaml(path)
     return values if isinstance(values, dict) else {}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from gnnkit.config.code import key_of
 from gnnkit.config.compose import MAIN, as_overrides
 from gnnkit.config.jobs import JOBS, JobFacts
+from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.plugins import arguments_of, load, names, options
 from gnnkit.ranges import local_path, shown
@@ -33,12 +34,7 @@ def of_run(folder: Path) -> dict[str, Any]:
 
     Raises `UserError` for any other folder.
     """
-    import yaml
-
-    try:
-        found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"checkpoint={folder}: config.yaml cannot be read: {' '.join(str(error).split())}") from error
+    found = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
     if not isinstance(found, dict) or not all(isinstance(found.get(key), dict) for key in _OF_MODEL):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
     return found
@@ -241,12 +237,10 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    import yaml
-
     from gnnkit.config.code import check_folder
 
     check_folder(path.parent)
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} is no mapping of keys to values")
     return values

@@ -15,6 +15,7 @@ from typing import Any
 
 from gnnkit.config.code import refuse_code
 from gnnkit.config.compose import leaves
+from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.plugins import CONF, conf_folders
 from gnnkit.ranges import shown, unknown
@@ -118,9 +119,7 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
 
 
 def _flat(path: Path) -> dict[str, Any]:
-    import yaml
-
-    return dict(leaves(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    return dict(leaves(read_yaml(path)))
 
 
 def _dotted_key(text: str, known: Mapping[str, Any]) -> str:

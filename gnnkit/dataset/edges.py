@@ -16,6 +16,7 @@ import pyarrow.parquet
 from gnnkit.checks import one_line, whole
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
 from gnnkit.dataset.pieces import GraphPieces
+from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
 from gnnkit.graph.features import without_gaps
@@ -23,7 +24,7 @@ from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table, as_ids, narrowed, readings_of, require, warn_of_readings
 from gnnkit.graph.values import is_text
 from gnnkit.ranges import local_path, shown
-from gnnkit.storage import Array, check_regular, read_npy
+from gnnkit.storage import Array, read_npy
 
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at

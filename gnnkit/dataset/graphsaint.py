@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,15 @@ import numpy.typing as npt
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row
 from gnnkit.dataset.importing.arrays import GraphSaintPieces
 from gnnkit.dataset.pieces import GraphPieces
+from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.zipped import Arrays
 from gnnkit.ranges import local_path, shown
-from gnnkit.storage import Array, check_regular, read_npy
+from gnnkit.storage import Array, read_npy
 
+_MAX_LABELS = 1 << 32  # bytes of class_map.json, which spells a list of classes for each node
 _ROLES = {"tr": Split.TRAIN, "va": Split.VAL, "te": Split.TEST}
 
 
@@ -96,11 +97,4 @@ class GraphSaint(Dataset):
         return split
 
     def _json(self, name: str) -> dict[str, Any]:
-        check_regular(self.root / name)
-        try:
-            found = json.loads((self.root / name).read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{name} cannot be read: {error}") from error
-        if not isinstance(found, dict):
-            raise UserError(f"{name} is no mapping")
-        return found
+        return read_object(self.root / name, name, _MAX_LABELS)

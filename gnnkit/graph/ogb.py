@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from gnnkit.checks import Array, one_line
+from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import tell_unread
 from gnnkit.graph.graph import Graph
@@ -21,7 +22,6 @@ from gnnkit.graph.split import Split
 from gnnkit.graph.types import Ids
 from gnnkit.graph.zipped import Arrays
 from gnnkit.ranges import unknown
-from gnnkit.storage import check_regular
 
 # Whether `ogb` adds each edge turned around, from the table that it keeps.
 _INVERSE = {"ogbn_arxiv": False, "ogbn_papers100M": False, "ogbn_products": True, "ogbn_proteins": True}

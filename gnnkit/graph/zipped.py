@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
-from gnnkit.storage import Array, check_npy, check_regular
+from gnnkit.storage import Array, check_npy
 
 # Errors of zipfile for files that are not, or no longer, zip archives.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 
 from gnnkit import keys
 from gnnkit.dataset.base import ONE_WAY, both_ways, told_share
+from gnnkit.documents import parse_yaml, read_yaml
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.jobs import trials
@@ -200,7 +200,10 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
 
 def _usual(settings: Settings) -> dict[str, Any]:
     """Returns the keys of the data set, with their defaults."""
-    return {key.name: yaml.safe_load(key.default) for key in keys.read("dataset", settings.dataset.name).keys}
+    return {
+        key.name: parse_yaml(key.default, f"dataset.{key.name}")
+        for key in keys.read("dataset", settings.dataset.name).keys
+    }
 
 
 def _task(settings: Settings, graph: Graph) -> Iterator[Choice]:
@@ -309,7 +312,7 @@ def _as_yaml(choices: list[Choice], found: Trials | None, command: str) -> str:
 
 def _with_default() -> set[str]:
     """Lists the sections that the main configuration chooses, which others override."""
-    main = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
+    main = read_yaml(CONF / "config.yaml")
     return {section for each in main["defaults"] if isinstance(each, dict) for section in each}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from gnnkit.documents import parse_json
 from gnnkit.jobs.order import Order
 from gnnkit.result.folder import EPOCHS
 from gnnkit.settings import Settings, in_notebook
@@ -96,7 +96,7 @@ class Bar:
         self._place += len(lines) + 1 if lines else 0
         for line in lines.splitlines():
             with contextlib.suppress(ValueError, KeyError):  # cut anew by a restart meanwhile
-                self._take(json.loads(line))
+                self._take(parse_json(line, str(self._path)))
         return bool(lines)
 
     def _take(self, line: dict[str, Any]) -> None:

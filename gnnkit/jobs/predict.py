@@ -16,6 +16,7 @@ from gnnkit.jobs import figures, lost, outputs, rows, weights
 from gnnkit.jobs.models import Widths
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.remote import LearnedRows
+from gnnkit.storage import read_npy
 from gnnkit.strategy import Worker
 from gnnkit.training.step import own_method
 from gnnkit.watch.channel import LEADER
@@ -70,8 +71,8 @@ def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
     if width is None:
         return None
     try:
-        table = np.load(folder / rows.EMBEDDING, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        table = read_npy(folder / rows.EMBEDDING)
+    except UserError as error:
         raise UserError(f"checkpoint={folder}: {rows.EMBEDDING} cannot be read: {error}") from error
     if table.shape != (worker.shard.num_nodes, width) or table.dtype.kind != "f":
         raise UserError(

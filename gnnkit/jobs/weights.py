@@ -16,6 +16,7 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
 
 from gnnkit.config import of_run
+from gnnkit.documents import parse_json, read_json, read_object
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths
 from gnnkit.model.plain import as_trained, in_unit, takes_edges
@@ -70,7 +71,7 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
         raise UserError(f"checkpoint={folder}: there is no {FILE}, choose the folder of a run that has trained")
     try:
         with safe_open(path, framework="pt") as opened:
-            found = json.loads((opened.metadata() or {})[_METADATA])
+            found = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
             widths = Widths(**{name: whole(name, found[name], 0, MAX_COUNT) for name in _WIDTHS})
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             is_whole = found[_DIGEST] == _digest(tensors, widths)
@@ -186,9 +187,9 @@ def read_facts(folder: Path) -> LabelFacts:
     """Reads what `save_facts` wrote. Raises `UserError` for another such file."""
     path = folder / LABELS
     try:
-        found = json.loads(path.read_bytes()) if path.exists() else {}
+        found = read_object(path, f"checkpoint={folder}: {LABELS}") if path.exists() else {}
         return LabelFacts(**{name: _finite(path, values) for name, values in found.items()})
-    except (OSError, ValueError, TypeError) as error:
+    except TypeError as error:
         raise UserError(f"checkpoint={folder}: {LABELS} cannot be read: {error}") from error
 
 
@@ -199,10 +200,7 @@ def _finite(path: Path, values: object) -> tuple[float, ...] | None:
 def class_names(folder: Path) -> list[str] | None:
     """Reads the names of the classes of a run, if there are any."""
     path = folder / CLASSES
-    try:
-        names = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    except (OSError, ValueError) as error:
-        raise UserError(f"checkpoint={folder}: {CLASSES} cannot be read: {error}") from error
+    names = read_json(path, f"checkpoint={folder}: {CLASSES}") if path.exists() else None
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise UserError(f"checkpoint={folder}: {CLASSES} is no list of names")
     return names

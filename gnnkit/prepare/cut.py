@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.documents import parse_json
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.launch.phases import phase
@@ -221,7 +222,7 @@ def _kept_shards(asked: Preparation, kept: Kept, partition: Partition) -> Prepar
             spelt = {name: getattr(found, name).replace(facts["decided"], why) for name in ("why", "summary")}
             found = replace(found, **spelt)
             if text is not None:
-                coordination = json.loads(text)
+                coordination = parse_json(text, COORDINATION)
                 coordination["decision"] |= {"why": why, "layouts": settings.decided["layouts"]}
                 text = json.dumps(coordination)
         if text is not None:

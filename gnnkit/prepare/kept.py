@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gnnkit.documents import read_object
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -231,7 +232,7 @@ def _files(folder: Path) -> dict[str, list[int]]:
 
 def _facts(entry: Path) -> Any:
     """Returns the facts of an entry. Raises `ValueError` for a damaged entry."""
-    meta = json.loads((entry / _META).read_bytes())
+    meta = read_object(entry / _META)
     body = {"files": meta["files"], "facts": meta["facts"]}
     if meta["sha256"] != _digest(body) or meta["files"] != _files(entry):
         raise ValueError("the entry is damaged")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gnnkit.crew import Crew
+from gnnkit.documents import read_json
 from gnnkit.errors import UserError
 from gnnkit.launch.progress import progress
 from gnnkit.storage import write_atomically
@@ -176,7 +177,7 @@ class Met(Crew):
 def _read(path: Path, *, whole: bool = False) -> Any:
     """Reads a file of JSON. None: there is none yet. `whole` puts it in a list."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = read_json(path)
+    except UserError:
         return None
     return [found] if whole else found

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -51,7 +52,7 @@ def keep(folder: Path, settings: Settings, partition: Partition, *, changed: boo
 def note(folder: Path, done: Sequence[Mapping[str, Any]]) -> None:
     """Adds to `coordination.json` how work was dealt out anew."""
     path = folder / COORDINATION
-    coordination = json.loads(path.read_bytes()) if path.exists() else {}
+    coordination = read_object(path) if path.exists() else {}
     write_atomically(path, json.dumps({**coordination, "rebalanced": list(done)}).encode())
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.documents import read_object
 from gnnkit.graph import Floats, Graph
 from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.watchdog import Patience, Watchdog
@@ -116,7 +117,7 @@ def _write(folder: Path, name: str, graph: Graph, partition: Partition) -> Quali
     quality = measure(graph, partition)
     report, path = quality.to_dict(), folder / COORDINATION
     if path.exists():
-        known = json.loads(path.read_bytes()) | {key: report[key] for key in ("regions", "peers")}
+        known = read_object(path) | {key: report[key] for key in ("regions", "peers")}
         write_atomically(path, json.dumps(known).encode())
     return quality
 

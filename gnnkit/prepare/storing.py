@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.partition.base import Partition
@@ -145,7 +145,7 @@ def manifest(
         quality=quality.to_dict(),
         coordination=cut.coordination(quality, decision),
         picture=picture.describe(graph, quality.partition),
-        inputs=json.loads((folder / INPUTS).read_bytes()),
+        inputs=read_object(folder / INPUTS),
         holds={
             "graph": (folder / PARTS / GRAPH).exists(),
             "rows": rows,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.dataset.base import both_ways
+from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, SparseFeatures
 from gnnkit.prepare.categories import aligned, aligned_edges, check
@@ -64,8 +65,10 @@ class Inputs:
         """
         path = folder / INPUTS
         try:
-            found = cls._of(json.loads(path.read_bytes())) if path.exists() else None
-        except (OSError, ValueError, TypeError) as error:
+            found = cls._of(read_object(path)) if path.exists() else None
+        except (ValueError, TypeError) as error:
+            if isinstance(error, UserError):
+                raise
             raise UserError(f"{path} cannot be read: {error}") from error
         if found is not None and not all(map(_are_names, found.all_names)):
             raise UserError(f"{path} holds no names of columns")

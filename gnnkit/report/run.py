@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.documents import MAX_JSON, check_regular, parse_json, parse_yaml, read_bytes, read_json, read_object
 from gnnkit.errors import UserError
-from gnnkit.ranges import shown
 from gnnkit.result.folder import CLASSES, COORDINATION, EPOCHS, PICTURE, WORDS
-from gnnkit.storage import Array, check_regular, read_npy
+from gnnkit.storage import Array, read_npy
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
 MAX_WORDS = 1 << 16  # numbers of a matrix of words
-MAX_BYTES = 1 << 26  # of a file. A longer `epochs.jsonl` is read in part
+MAX_BYTES = MAX_JSON  # of a longer `epochs.jsonl`, which is read in part
 KINDS = ("wait", "compute", "exchange", "sync")
 
 
@@ -54,11 +53,9 @@ def settings(run: Run) -> Any:
 
 @functools.lru_cache(maxsize=1)  # a page asks several times
 def _parsed(config: str) -> Any:
-    import yaml
-
     try:
-        return yaml.safe_load(config)
-    except (yaml.YAMLError, RecursionError, ValueError):
+        return parse_yaml(config, CONFIG)
+    except UserError:
         return None
 
 
@@ -172,8 +169,8 @@ def _array(path: Path, notes: list[str], most: float = math.inf) -> Array:
 def _class_names(folder: Path) -> tuple[str, ...]:
     path = folder / CLASSES
     try:
-        found = json.loads(_bytes(path)) if path.exists() else []
-    except (UserError, ValueError, RecursionError):
+        found = read_json(path) if path.exists() else []
+    except UserError:
         return ()
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
@@ -183,28 +180,12 @@ def _mapping(folder: Path, name: str) -> Mapping[str, Any] | None:
     path = folder / name
     if not path.exists():
         return None
-    try:
-        found = json.loads(_bytes(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"runs={folder}: {name} is not JSON: {shown(error)}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"runs={folder}: {name} holds no JSON object")
-    return found
-
-
-def _bytes(path: Path) -> bytes:
-    check_regular(path)
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"{path} has {path.stat().st_size:,} bytes, at most {MAX_BYTES:,} are read")
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
+    return read_object(path, f"runs={folder}: {name}")
 
 
 def _config(folder: Path, notes: list[str]) -> str:
     try:
-        return _bytes(folder / CONFIG).decode(errors="replace")
+        return read_bytes(folder / CONFIG).decode(errors="replace")
     except UserError as error:
         notes.append(str(error))
         return ""
@@ -235,7 +216,7 @@ def _lines(folder: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
 def _line(text: bytes) -> Mapping[str, Any] | None:
     """Reads a JSON object with the number of an epoch, None for anything else."""
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
+        line = parse_json(text, EPOCHS)
+    except UserError:
         return None
     return line if isinstance(line, dict) and number(line.get("epoch")) is not None else None

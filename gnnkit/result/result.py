@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gnnkit.documents import parse_json, read_bytes
 from gnnkit.errors import UserError
 from gnnkit.launch.exits import MENDABLE
 from gnnkit.result.folder import EPOCHS
@@ -59,7 +60,7 @@ class Result(Mapping[str, Any]):
         if not path.is_file():
             raise UserError(f"job={self.job} trained nothing in epochs: {path} is not there")
         rows: dict[int, dict[str, Any]] = {}
-        for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        for line in (parse_json(text, str(path)) for text in read_bytes(path).splitlines()):
             figures = {"train_loss": line["train_loss"]} if "train_loss" in line else line.get("figures", {})
             rows.setdefault(line["epoch"] + 1, {}).update(figures)
         return Curves.from_dict(rows, orient="index").sort_index().rename_axis("epoch")

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from gnnkit.documents import check_regular, parse_json, read_bytes
 from gnnkit.errors import UserError
 from gnnkit.graph import Schema
 from gnnkit.storage import write_atomically
@@ -183,20 +184,21 @@ def _files(folder: Path) -> list[Path]:
 
 def digest_of(path: Path) -> str:
     """Returns the SHA-256 of a file."""
+    check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(root: Path) -> Any:
-    try:
-        return json.loads((root / FILE).read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
+    if not (root / FILE).exists():
         raise UserError(
-            f"dataset.root={root} holds no whole store, as there is no {FILE}: job=partition or job=import with output={root} writes one"
-        ) from error
-    except OSError as error:
-        raise UserError(f"dataset.root={root}: {FILE}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+            f"dataset.root={root} holds no whole store, as there is no {FILE}: job=partition or job=import with "
+            f"output={root} writes one"
+        )
+    content = read_bytes(root / FILE, name=f"dataset.root={root}: {FILE}")
+    try:
+        return parse_json(content, FILE)
+    except UserError as error:
         raise _damaged(root, FILE, "it is not JSON") from error
 
 

@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from gnnkit.documents import check_regular, parse_json, read_bytes
 from gnnkit.errors import UserError
 from gnnkit.storage import put_in_place, synced, write_atomically
 
@@ -169,7 +170,7 @@ def _unfinished(path: Path, writer: Path) -> Path:
 def _named_tensors(path: Path) -> str | None:
     """Returns the name of the file of the tensors. None for a damaged JSON."""
     with contextlib.suppress(OSError, *_DAMAGE):
-        name: str = _body(path.read_text(encoding="utf-8"))["tensors"]
+        name: str = _body(_text(path))["tensors"]
         return name
     return None
 
@@ -208,7 +209,7 @@ def whole_numbers(path: Path) -> dict[str, int]:
     Returns nothing where the JSON is damaged, or there is none.
     """
     with contextlib.suppress(OSError, *_DAMAGE):
-        return _whole_numbers(path.read_text(encoding="utf-8"))
+        return _whole_numbers(_text(path))
     return {}
 
 
@@ -273,12 +274,16 @@ def load_whole(path: Path, leave: Callable[[str], bool] = _none) -> tuple[Any, P
     raise UserError(problems[0])
 
 
+def _text(path: Path) -> str:
+    return read_bytes(path).decode()
+
+
 def _body(text: str) -> dict[str, Any]:
     """Returns the content of the JSON. Raises `UserError` for another hash."""
-    outer = json.loads(text)
+    outer = parse_json(text, "the JSON")
     if outer["sha256"] != _digest(outer["body"]):
         raise UserError("sha256 does not match")
-    body: dict[str, Any] = json.loads(outer["body"])
+    body: dict[str, Any] = parse_json(outer["body"], "the JSON")
     return body
 
 
@@ -288,8 +293,9 @@ def _checked(path: Path) -> tuple[dict[str, Any], Path]:
     Raises `UserError` with the path where a file is damaged or missing.
     """
     with _told(path):
-        body = _body(path.read_text(encoding="utf-8"))
+        body = _body(_text(path))
         data = path.parent / Path(body["tensors"]).name
+        check_regular(data)
         with data.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != body["tensors_sha256"]:
                 raise UserError(f"sha256 of {data.name} does not match")

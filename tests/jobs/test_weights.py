@@ -113,7 +113,7 @@ def test_names_of_classes_are_a_list_of_text(tmp_path: Path) -> None:
     for text, told in (
         ('{"cat": 1}', "is no list of names"),
         ("[1, 2]", "is no list of names"),
-        ("[", "cannot be read"),
+        ("[", "is not JSON"),
     ):
         (tmp_path / weights.CLASSES).write_text(text)
         with pytest.raises(UserError, match=rf"checkpoint={tmp_path}: {weights.CLASSES} {told}"):

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.checks import whole
-from gnnkit.dataset.importing.sources import CsvSource, OrcSource, ParquetSource, Source, read_yaml
+from gnnkit.dataset.importing.sources import CsvSource, OrcSource, ParquetSource, Source, read_keys
 from gnnkit.dataset.importing.tables import Cells, labels_of, split_of, survey, texts_of
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit.errors import UserError
@@ -109,7 +109,7 @@ class GraphArPieces(GraphPieces):
             raise UserError(f"holds several graphs: dataset.graph=NAME chooses one of {', '.join(graphs)}")
         if graphs:
             path = graphs[chosen or next(iter(graphs))]
-            facts = read_yaml(path)
+            facts = read_keys(path)
             prefix = facts.get("prefix") or "."
             below = not (Path(prefix).is_absolute() or "://" in str(prefix))
             files = [[self.root / str(name) for name in facts.get(each) or []] for each in ("vertices", "edges")]
@@ -436,7 +436,7 @@ class GraphArPieces(GraphPieces):
 
 def _facts(path: Path, *names: str) -> dict[str, Any]:
     """Reads a file that describes vertices or edges, with all of some keys."""
-    found = read_yaml(path)
+    found = read_keys(path)
     version = str(found.get("version") or _VERSION)
     if version.partition(" ")[0] != _VERSION:
         raise UserError(f"{path.name} is of version {version}, and {_VERSION} is read")

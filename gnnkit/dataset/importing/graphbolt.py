@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnnkit.checks import Array, array, check_range, int64s
-from gnnkit.dataset.importing.sources import ArraySource, CsvSource, Source, read_yaml
+from gnnkit.dataset.importing.sources import ArraySource, CsvSource, Source, read_keys
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
@@ -39,7 +39,7 @@ class GraphBoltPieces(GraphPieces):
 
     @cached_property
     def _facts(self) -> Mapping[str, Any]:
-        found = read_yaml(self.root / FILE)
+        found = read_keys(self.root / FILE)
         if "graph_topology" in found:
             raise UserError(f"{FILE} names preprocessed files, which hold pickled objects: give the folder above")
         graph = found.get("graph")

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gnnkit.documents import read_json
+from gnnkit.errors import UserError
 from gnnkit.storage import write_atomically
 
 _FILE = "progress.json"
@@ -60,8 +62,8 @@ class Journal:
 
     def _read(self) -> Mapping[str, Any] | None:
         try:
-            found = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
+            found = read_json(self._path)
+        except UserError:
             return None
         return found if isinstance(found, dict) and isinstance(found.get("facts"), dict) else None
 

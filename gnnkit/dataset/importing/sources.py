@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.orc
 import pyarrow.parquet
-import yaml
 
 from gnnkit.checks import Array, one_line
 from gnnkit.dataset.edges import LEFT_OUT, check_header, check_shape, check_width
 from gnnkit.dataset.pieces import WHOLE, Share
+from gnnkit.documents import check_regular, read_yaml
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.missing import MISSING
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
-from gnnkit.storage import check_regular, npy_header
+from gnnkit.storage import npy_header
 
 _READ_AHEAD = 1 << 20  # bytes of a column of Parquet
 _LEAST_BLOCK = 1 << 16  # bytes of a CSV
@@ -489,13 +489,9 @@ def _line_from(file: BinaryIO, at: int, size: int) -> int:
     return file.tell()
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Reads a file of keys. Raises `UserError` that names it."""
-    check_regular(path)
-    try:
-        found = yaml.safe_load(path.read_bytes())
-    except (yaml.YAMLError, OSError, RecursionError) as error:
-        raise UserError(f"{path.name} cannot be read: {one_line(error)}") from error
+def read_keys(path: Path) -> dict[str, Any]:
+    """Reads a YAML file of keys. Raises `UserError` that names it."""
+    found = read_yaml(path, path.name)
     if not isinstance(found, dict):
         raise UserError(f"{path.name} holds no keys")
     return found

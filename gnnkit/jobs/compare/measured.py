@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from gnnkit.documents import parse_json, read_object
 from gnnkit.result.folder import EPOCHS
 from gnnkit.task import Task
 
@@ -33,7 +33,7 @@ class Measured:
 
 def read(folder: Path, task: Task) -> Measured:
     """Reads a run folder with a result. A resumed run has its earlier parts counted."""
-    result = json.loads((folder / "result.json").read_bytes())
+    result = read_object(folder / "result.json")
     parts = [*sorted(folder.glob("earlier-*"), key=_number), folder]
     states = [state for part in parts for state in _lines(part / STEPS)]
     reached = training_seconds(states)
@@ -99,4 +99,4 @@ def _number(folder: Path) -> int:
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if path.is_file():
         with path.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
+            yield from (parse_json(line, str(path)) for line in lines)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnnkit.config import RECORD, key_of
+from gnnkit.documents import read_object, read_yaml
+from gnnkit.errors import UserError
 from gnnkit.jobs.redacted import override
 from gnnkit.settings import Settings
 
@@ -37,11 +38,9 @@ class SweepJob:
 
     def is_done(self) -> bool:
         """Tells whether the run folder holds the result of these overrides."""
-        import yaml
-
         try:
-            kept = yaml.safe_load((self.folder / RECORD / "overrides.yaml").read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError):
+            kept = read_yaml(self.folder / RECORD / "overrides.yaml")
+        except UserError:
             return False
         same = isinstance(kept, list) and _by_key(kept) == _by_key([override(text) for text in self.overrides])
         return same and (self.folder / "result.json").is_file()
@@ -71,8 +70,8 @@ def _by_key(overrides: Sequence[str]) -> dict[str, str]:
 
 def _figures(folder: Path) -> dict[str, Any]:
     try:
-        result = json.loads((folder / "result.json").read_bytes())
-    except (OSError, ValueError):
+        result = read_object(folder / "result.json")
+    except UserError:
         return {}
     return {name: value for name, value in result.items() if isinstance(value, int | float)}
 

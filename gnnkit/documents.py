@@ -1,0 +1,151 @@
+"""Reads JSON and YAML files that somebody else may have made, within bounds.
+
+No other module of the package parses a file in these formats. What is wrong with a file
+is a `UserError` that names it: no regular file (reading a pipe would never end), too
+large, not well-formed, or nested too deeply.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.ranges import shown
+
+MAX_JSON = 1 << 26  # bytes of a JSON file
+MAX_YAML = 1 << 20  # bytes of a YAML file, which takes some seconds to parse
+MAX_VALUES = 100_000  # values of a YAML document, each alias counted as what it stands for
+_MAX_SCALAR = 1000  # characters of a number or a date
+
+
+def check_regular(path: Path, name: str = "") -> None:
+    """Raises `UserError` for a folder, and for an endless pipe or device.
+
+    Args:
+        path: The file.
+        name: The file's name in messages. Default: the path.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name or path}: {_why(error)}") from error
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{name or path} is no regular file")
+
+
+def read_bytes(path: Path, limit: int = MAX_JSON, name: str = "") -> bytes:
+    """Reads a regular file of at most `limit` bytes.
+
+    Args:
+        path: The file.
+        limit: Largest number of bytes. Default: 64 MiB.
+        name: The file's name in messages. Default: the path.
+    """
+    check_regular(path, name)
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise UserError(f"{name or path}: {_why(error)}") from error
+    if len(content) > limit:
+        raise UserError(f"{name or path} has {path.stat().st_size:,} bytes, at most {limit:,} are read")
+    return content
+
+
+def read_json(path: Path, name: str = "", limit: int = MAX_JSON) -> Any:
+    """Reads a JSON file. Arguments are those of `read_bytes`."""
+    return parse_json(read_bytes(path, limit, name), name or str(path))
+
+
+def read_object(path: Path, name: str = "", limit: int = MAX_JSON) -> dict[str, Any]:
+    """Reads a JSON object from a file. Arguments are those of `read_bytes`."""
+    content = read_json(path, name, limit)
+    if not isinstance(content, dict):
+        raise UserError(f"{name or path} holds no JSON object")
+    return content
+
+
+def parse_json(text: str | bytes, name: str) -> Any:
+    """Parses JSON. `name` says in messages where the text is from."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise UserError(f"{name} cannot be read: it is nested too deeply") from error
+    except ValueError as error:
+        raise UserError(f"{name} is not JSON: {shown(error)}") from error
+
+
+def read_yaml(path: Path, name: str = "") -> Any:
+    """Reads a YAML file with one document. `name` is as in `read_json`."""
+    return parse_yaml(read_bytes(path, MAX_YAML, name), name or str(path))
+
+
+def parse_yaml(text: str | bytes, name: str) -> Any:
+    """Parses YAML with one document, or none. `name` is as in `parse_json`."""
+    contents = parse_yaml_documents(text, name)
+    if len(contents) > 1:
+        raise UserError(f"{name} cannot be read: it holds {len(contents)} YAML documents, expected one")
+    return contents[0] if contents else None
+
+
+def parse_yaml_documents(text: str | bytes, name: str) -> list[Any]:
+    """Parses YAML. An alias to a large value counts as that value, before it is built.
+
+    A few hundred bytes with nested aliases stand for more values than any machine
+    holds, and whoever walks over them never comes back.
+    """
+    import yaml
+
+    if len(text) > MAX_YAML:
+        raise UserError(f"{name} has {len(text):,} bytes of YAML, at most {MAX_YAML:,} are read")
+    try:
+        loader = yaml.SafeLoader(text)
+        return list(_documents(loader, name))
+    except RecursionError as error:
+        raise UserError(f"{name} cannot be read: it is nested too deeply") from error
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _documents(loader: Any, name: str) -> Iterator[Any]:
+    while loader.check_node():
+        node = loader.get_node()
+        _count(node, {}, name)
+        yield loader.construct_document(node)
+
+
+def _count(node: Any, counts: dict[int, int | None], name: str) -> int:
+    """Returns the values that a node of YAML stands for, itself included.
+
+    Args:
+        node: The node. Aliases of one value are one node.
+        counts: Values by the node's id. None: the node that is being counted.
+        name: Where the node is from, for messages.
+    """
+    known = counts.get(id(node), 0)
+    if known is None:
+        raise UserError(f"{name} cannot be read: a value of it holds itself")
+    if known:
+        return known
+    counts[id(node)] = None
+    number = 1
+    if isinstance(node.value, str):
+        if len(node.value) > _MAX_SCALAR and not node.tag.endswith(":str"):
+            raise UserError(f"{name} cannot be read: {shown(node.value)} is too long for a number")
+    else:
+        parts = (part for item in node.value for part in (item if isinstance(item, tuple) else (item,)))
+        number += sum(_count(part, counts, name) for part in parts)
+    if number > MAX_VALUES:
+        raise UserError(f"{name} cannot be read: its aliases stand for more than {MAX_VALUES:,} values")
+    counts[id(node)] = number
+    return number
+
+
+def _why(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
