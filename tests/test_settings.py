@@ -45,6 +45,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.targets": ["labels"],
     "cache": ["", 3],
     "on_exists": ["keep", ""],
+    "permissions": ["public", "", None, 700],
     "features.dtype": ["float16", "fp8", "", None, 8],
     "features.place": ["ram", "", None],
     "features.cache": ["lots", "", "1XB", "-1GB", 2**61, None],

@@ -18,6 +18,7 @@ from gnnkit.jobs.job import Job, OnRanks, Run
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
+from gnnkit.jobs.permissions import applied
 from gnnkit.jobs.report import report
 from gnnkit.launch.environment import count_call
 from gnnkit.launch.phases import begin, say
@@ -243,7 +244,8 @@ def start(order: Order) -> Result:
         return Result(order.settings.job.name, {})
     if job.on_ranks and order.settings.started is not None:
         count_call()
-    return job.start(order)
+    with applied(order.settings.permissions):
+        return job.start(order)
 
 
 def check(order: Order) -> Order:

@@ -12,6 +12,7 @@ WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 FORMATS = ("npy", "parquet", "csv")  # of the files that `write` names
 UPLOADED = ", and upload=URL for a copy of it"  # said where output is a URL
 ON_EXISTS = ("refuse", "resume", "replace")
+PERMISSIONS = ("private", "shared")
 
 
 def written_of(value: object) -> tuple[str, ...]:

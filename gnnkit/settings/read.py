@@ -37,7 +37,7 @@ from gnnkit.settings.jobs import (
 )
 from gnnkit.settings.launchers import started_of
 from gnnkit.settings.layout import partition_of
-from gnnkit.settings.outputs import FORMATS, ON_EXISTS, UPLOADED, port_of, report_of, upload_of, written_of
+from gnnkit.settings.outputs import FORMATS, ON_EXISTS, PERMISSIONS, UPLOADED, port_of, report_of, upload_of, written_of
 from gnnkit.settings.ranks import count_of, num_ranks, replace_auto
 from gnnkit.settings.settings import Settings
 from gnnkit.settings.trainer import TrainerSettings
@@ -55,6 +55,7 @@ _ALONE: dict[str, Callable[[Any], Any]] = {
     "seed": lambda value: whole("seed", value, 0, 2**63 - 1),
     "output": lambda value: path_or_none("output", value, UPLOADED),
     "on_exists": lambda value: one_of("on_exists", value, ON_EXISTS),
+    "permissions": lambda value: one_of("permissions", value, PERMISSIONS),
     "cache": cache_of,
     "write": written_of,
     "write_format": lambda value: one_of("write_format", value, FORMATS),

@@ -50,6 +50,7 @@ class Settings:
     threads: int  # of each rank
     output: str | None  # the run folder
     on_exists: str  # of ON_EXISTS: where the run folder holds a run
+    permissions: str  # of PERMISSIONS: who may read the run folder
     upload: str | None  # URL of a folder that gets a copy of the run folder
     cache: Path | None  # where partitions and shards are kept. None: nowhere
     memory: int | None  # bytes that job=import may take. None: a share of what is free

@@ -14,6 +14,7 @@ from gnnkit.jobs import dispatch
 from gnnkit.jobs.folder import check_free, new_folder
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
+from gnnkit.jobs.permissions import applied
 from gnnkit.jobs.redacted import plain_yaml
 from gnnkit.jobs.sweep import table
 from gnnkit.jobs.sweep.job import Outcome, SweepJob
@@ -43,7 +44,9 @@ def run(command: Command) -> int:
 
     Raises `UserError` before the first job starts, where any job is wrong.
     """
-    return _Sweep(command).run()
+    sweep = _Sweep(command)
+    with applied(sweep.settings.permissions):
+        return sweep.run()
 
 
 class _Sweep:
@@ -60,7 +63,8 @@ class _Sweep:
         self.checked = {overrides: self._settled(overrides) for overrides in self.plan.first()}
         for settings in self.checked.values():
             dispatch.check(Order(settings))
-        self.folder = self._folder()
+        with applied(self.settings.permissions):
+            self.folder = self._folder()
         self.page = Page(self.folder, self.task, self.plan.goal(self.task)) if self.settings.draws_report else None
         self.runner = Runner(
             self.folder,
