@@ -1,26 +1,23 @@
-"""The command line: composes a configuration, runs the job, returns an exit code."""
+"""The program: answers signals first, and imports the command line then."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from gnnkit import config
-from gnnkit.errors import UserError
-from gnnkit.launch.exits import exit_code
-from gnnkit.launch.signals import sigterm_as_exit
+from gnnkit.launch.signals import deferred, ending_process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
-    with sigterm_as_exit():
-        return exit_code(lambda: _run(_parsed(argv)))
+    with deferred():
+        from gnnkit import command
+
+        return command.run(sys.argv[1:] if argv is None else argv)
 
 
 def program() -> NoReturn:
@@ -28,15 +25,16 @@ def program() -> NoReturn:
 
     Leaves at once, because ending torch and Lightning in order takes a second.
     """
-    from gnnkit.launch.lean import leave_out_unused
+    with ending_process():
+        from gnnkit.launch.lean import leave_out_unused
 
-    _open_closed_streams()
-    leave_out_unused()
-    code = main()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+        _open_closed_streams()
+        leave_out_unused()
+        code = main()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
 
 
 def _open_closed_streams() -> None:
@@ -47,154 +45,6 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we live
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see python -m gnnkit --help")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="gnnkit", add_help=False, allow_abbrev=False)
-    parser.add_argument("-h", "--help", nargs="?", const="", metavar="SECTION")
-    parser.add_argument("--version", action="store_true")
-    parser.add_argument("--cfg", choices=("job", "hydra", "all"))
-    parser.add_argument("--info", choices=("all", "plugins", "searchpath", "defaults"))
-    parser.add_argument("-cd", "--config-dir", type=Path, action="append", default=[])
-    parser.add_argument("-cn", "--config-name", default=config.MAIN)
-    parser.add_argument("-m", "--multirun", action="store_true")
-    parser.add_argument("-sc", "--shell-completion")
-    parser.add_argument("overrides", nargs="*")
-    return parser
-
-
-_WITHOUT_VALUE = {"--cfg": "job", "--info": "all"}  # options that may stand alone
-
-
-def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Reads the command line. `--cfg` and `--info` take no override for their value."""
-    parser = _parser()
-    words = list(sys.argv[1:] if argv is None else argv)
-    for number, word in enumerate(words):
-        if (default := _WITHOUT_VALUE.get(word)) is not None:
-            alone = number + 1 == len(words) or words[number + 1].startswith("-") or "=" in words[number + 1]
-            words[number : number + 1] = [f"{word}={default}"] if alone else [word]
-    return parser.parse_intermixed_args(words)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    if arguments.shell_completion is not None:
-        from gnnkit.usage import completion
-
-        print(completion.answer(arguments.shell_completion), end="")
-        return 0
-    if arguments.help is not None:
-        from gnnkit import usage
-
-        print(usage.section(arguments.help) if arguments.help else usage.general(), end="")
-        return 0
-    if arguments.version:
-        from importlib.metadata import version
-
-        print(f"gnnkit {version('gnnkit')}")
-        return 0
-    return _run_jobs(arguments)
-
-
-def _run_jobs(arguments: argparse.Namespace) -> int:
-    """Shows the configuration, or runs one job or a sweep."""
-    from gnnkit import jobs
-    from gnnkit.launch.allocator import ask_for_large_pages
-
-    ask_for_large_pages()
-    overrides, hydra = config.split(arguments.overrides)
-    if arguments.info:
-        return _show_info(arguments, overrides)
-    if arguments.multirun and not arguments.cfg:
-        return _sweep(arguments, overrides, hydra)
-    if arguments.multirun:
-        raise UserError("--cfg shows the configuration of one job: leave -m out")
-    composed = _composed(arguments, [*overrides, *_run_dir(overrides, hydra)])
-    if arguments.cfg:
-        shown = {**(composed if arguments.cfg != "hydra" else {})}
-        if arguments.cfg != "job":
-            shown["hydra"] = hydra.nested()
-        print(jobs.to_yaml(shown), end="")
-        return 0
-    hydra.refuse(("sweep.", "sweeper.", "launcher."), "is of a sweep: add -m, or leave it out")
-    return _run_job(arguments, composed, overrides, hydra)
-
-
-def _run_job(
-    arguments: argparse.Namespace, composed: dict[str, Any], overrides: Sequence[str], hydra: config.HydraSettings
-) -> int:
-    from gnnkit import jobs, settings
-
-    _set_verbosity(hydra["verbose"])
-
-    def settle(others: Sequence[str]) -> settings.Settings:
-        return settings.settle(_composed(arguments, others))
-
-    order = jobs.Order(settings.settle(composed), overrides=overrides, options=_options(arguments), settle=settle)
-    return jobs.start(order).exit_code
-
-
-def _options(arguments: argparse.Namespace) -> list[str]:
-    """Spells the options that say where configuration is found."""
-    name = [f"--config-name={arguments.config_name}"] if arguments.config_name != config.MAIN else []
-    return [*(f"--config-dir={folder.absolute()}" for folder in arguments.config_dir), *name]
-
-
-def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: config.HydraSettings) -> int:
-    from gnnkit.jobs import sweep
-
-    hydra.refuse(("run.",), "is of one run: name the folder of a sweep with hydra.sweep.dir")
-    _set_verbosity(hydra["verbose"])
-    compose = functools.partial(_composed, arguments)
-    return sweep.run(sweep.Command(overrides, _options(arguments), hydra, compose))
-
-
-def _composed(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
-    """Composes the configuration of one job."""
-    of_file, name = config.of_file(arguments.config_name, arguments.config_dir, overrides)
-    if of_file and any(config.key_of(text) == "checkpoint" for text in overrides):
-        raise UserError("checkpoint and --config-name both name the configuration of a run: give one of them")
-    chosen = [*of_file, *overrides] if of_file else config.with_run(overrides)
-    return config.compose(config.with_data(chosen, overrides), config_dirs=arguments.config_dir, config_name=name)
-
-
-def _run_dir(overrides: Sequence[str], hydra: config.HydraSettings) -> list[str]:
-    """Spells `hydra.run.dir` as `output`."""
-    if hydra["run.dir"] is None:
-        return []
-    if any(config.key_of(text) == "output" for text in overrides):
-        raise UserError("output and hydra.run.dir both name the run folder: give one of them")
-    return [f"output={hydra.given['run.dir'].partition('=')[2]}"]
-
-
-def _set_verbosity(verbose: object) -> None:
-    """Shows log lines of all loggers, or of those that are named."""
-    import logging
-
-    if verbose is False:
-        return
-    names = [None] if verbose is True else [verbose] if isinstance(verbose, str) else verbose
-    if not isinstance(names, list) or not all(name is None or isinstance(name, str) for name in names):
-        raise UserError(f"hydra.verbose={verbose} must be true, false, a name of a logger, or a list of names")
-    logging.basicConfig(format="[%(asctime)s][%(name)s][%(levelname)s] %(message)s")
-    for name in names:
-        logging.getLogger(name).setLevel(logging.DEBUG)
-
-
-def _show_info(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    from gnnkit.usage import info
-
-    def choices() -> dict[str, str]:
-        of_file, name = config.of_file(arguments.config_name, arguments.config_dir, overrides)
-        return config.choices([*of_file, *overrides], config_dirs=arguments.config_dir, config_name=name)
-
-    print(info.text(arguments.info, arguments.config_dir, choices), end="")
-    return 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,13 +18,15 @@ import yaml
 
 import gnnkit
 from gnnkit import keys, plugins
-from gnnkit.__main__ import _parser, main
+from gnnkit.__main__ import main
+from gnnkit.command import _parser
 from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch, to_yaml
 from gnnkit.jobs.folder import new_folder
 from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch.processes import launch
+from gnnkit.launch.progress import progress
 from gnnkit.result.result import Result
 from gnnkit.testing import example_graphs
 
@@ -254,7 +255,7 @@ def test_a_verification_that_fails_ends_with_one(runs: Runs) -> None:
 def test_signals_become_exit_codes(runs: Runs, number: signal.Signals) -> None:
     def interrupted() -> dict[str, Any]:
         os.kill(os.getpid(), number)
-        time.sleep(5)
+        progress("the next step")
         raise AssertionError
 
     runs.action = interrupted

@@ -89,6 +89,7 @@ LAYERS = [
     "testing",
     "usage",
     "__init__",
+    "command",
     "__main__",
 ]
 FROM_COMM_ON = {
@@ -112,7 +113,7 @@ FROM_COMM_ON = {
     "training",
     "jobs",
 }
-COMMAND = {"__init__", "__main__", "usage"}
+COMMAND = {"__init__", "__main__", "command", "usage"}
 # Who may import what, wherever it stands in the list.
 ALLOWED = {
     "torch": {*FROM_COMM_ON, "testing"},

@@ -19,6 +19,7 @@ from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import override
 from gnnkit.launch.phases import say
+from gnnkit.launch.signals import if_forced
 from gnnkit.ranges import local_path
 from gnnkit.result.folder import INPUTS, LABELS, WORDS, WORK
 from gnnkit.settings import Settings, in_ipython
@@ -137,14 +138,19 @@ def opened(order: Order) -> Iterator[Path]:
     with bare(order) as made:
         _write_configuration(made, order)
         try:
-            yield made
+            with if_forced(lambda: _report_interrupt(made, order)):
+                yield made
         except (KeyboardInterrupt, SystemExit) as error:
-            told = _how_to_go_on(made, order) if order.settings.job.trains else f"job={order.settings.job}"
             if isinstance(error, KeyboardInterrupt) and in_ipython():
-                raise Interrupted(told) from None
-            if order.settings.job.trains:
-                print(f"gnnkit: interrupted: {told}", file=sys.stderr, flush=True)
+                trains = order.settings.job.trains
+                raise Interrupted(_how_to_go_on(made, order) if trains else f"job={order.settings.job}") from None
+            _report_interrupt(made, order)
             raise
+
+
+def _report_interrupt(folder: Path, order: Order) -> None:
+    if order.settings.job.trains:
+        print(f"gnnkit: interrupted: {_how_to_go_on(folder, order)}", file=sys.stderr, flush=True)
 
 
 def _how_to_go_on(folder: Path, order: Order) -> str:

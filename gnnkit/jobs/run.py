@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 import sys
@@ -14,6 +15,7 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import RankJob, RankWork
 from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Launcher, Ranks
 from gnnkit.prepare.cut import Needs, Preparation
@@ -38,7 +40,9 @@ def run_ranks(
         meanwhile: Called a few times a second. Default: does nothing.
     """
     settings, folder = order.settings, order.run_folder
-    try:
+    clear = functools.partial(shutil.rmtree, folder / PREPARED, ignore_errors=True)
+    with if_forced(clear), contextlib.ExitStack() as stack:
+        stack.callback(clear)
         patience = Patience.of(settings.timeout)
         in_child = functools.partial(run_in_child, patience=patience, beside=find_work, meanwhile=meanwhile)
         prepared = prepare(Preparation(settings, needs, folder, order.graph), in_child)
@@ -56,8 +60,6 @@ def run_ranks(
 
         job = RankJob(settings, folder, prepared, order.model)
         return Result(settings.job.name, _restarting(start, job) if settings.restarts else start(job))
-    finally:
-        shutil.rmtree(folder / PREPARED, ignore_errors=True)
 
 
 def _on_one_stream(work: Callable[[Communicator], T], comm: Communicator) -> T:

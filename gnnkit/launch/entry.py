@@ -19,8 +19,10 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.progress import Board, report_on
-from gnnkit.launch.signals import HANDLED, exit_by_signal
+from gnnkit.launch.signals import HANDLED, ending_process
 from gnnkit.redaction import redact
+
+GRACE = 1.0  # seconds from SIGTERM to the end of a process that does not come to its next sign of progress
 
 _PR_SET_PDEATHSIG = 1
 _OF_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # the message names the file, and no line of code tells more
@@ -48,8 +50,20 @@ def enter(
     """
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the parent decides
-    signal.signal(signal.SIGTERM, exit_by_signal)  # so that half-done work is cleared away
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with ending_process(GRACE):  # loggers and files are closed in order
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+        _work(writer, stacks, board, environment, function, arguments)
+
+
+def _work(
+    writer: connection.Connection,
+    stacks: connection.Connection,
+    board: Board,
+    environment: Mapping[str, str],
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+) -> None:
     os.environ.update(environment)
     _print_whole_lines()
     report_on(board)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnnkit.errors import UserError
+from gnnkit.launch import signals
 from gnnkit.ranges import one_line
 from gnnkit.redaction import redact
 
@@ -16,25 +17,39 @@ FAILED, MENDABLE = 1, 2  # exit codes
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Calls `work`, prints errors, and returns the exit code."""
+    """Calls `work`, prints errors, and returns the exit code.
+
+    After a signal the exit code is that of the signal, whatever `work` returns or
+    raises then.
+    """
+    code, error = _outcome(work)
+    if by_signal := signals.exit_code():
+        return by_signal
+    if error is not None:
+        _print(error)
+    return code
+
+
+def _outcome(work: Callable[[], int]) -> tuple[int, Exception | None]:
+    """Returns the exit code of `work`, and the error to print."""
     try:
-        return work()
+        return work(), None
     except UserError as error:
-        print(f"gnnkit: error: {one_line(error)}", file=sys.stderr)
-        return MENDABLE
+        return MENDABLE, error
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except SystemExit as error:  # SIGTERM
-        return error.code if isinstance(error.code, int) else FAILED
+        return 128 + signal.SIGINT, None
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else FAILED, None
     except Exception as error:
-        _print_failure(error)
-        return FAILED
+        return FAILED, error
 
 
-def _print_failure(error: Exception) -> None:
-    """Prints a failed rank's own report, or the traceback of any other error."""
+def _print(error: Exception) -> None:
+    """Prints one line, a failed rank's own report, or the traceback of other errors."""
     launcher: Any = sys.modules.get("gnnkit.launch.group")
-    if launcher is not None and isinstance(error, launcher.RankError):
+    if isinstance(error, UserError):
+        print(f"gnnkit: error: {redact(one_line(error))}", file=sys.stderr)
+    elif launcher is not None and isinstance(error, launcher.RankError):
         print(f"gnnkit: error: {redact(str(error))}", file=sys.stderr)
     else:
         sys.stderr.write(redact("".join(traceback.format_exception(error))))

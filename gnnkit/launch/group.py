@@ -18,7 +18,7 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.launch.allocator import share_one_arena
 from gnnkit.launch.child import Child
-from gnnkit.launch.signals import HANDLED, no_interruption, one_interruption, sigterm_as_exit
+from gnnkit.launch.signals import HANDLED, check, deferred, if_forced
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
 from gnnkit.ranges import one_line
 
@@ -99,10 +99,11 @@ class Group:
         Leaves out processes that the others have gone on without. Ends all processes
         always.
         """
-        with one_interruption(), self._ending(), sigterm_as_exit():
+        with deferred(), if_forced(self._kill), self._ending():
             share_one_arena()
             self._starter.start()
-            self._started.wait()
+            while not self._started.wait(POLL):
+                check()
             if self._error is not None:
                 raise self._error
             self._beside()
@@ -119,8 +120,7 @@ class Group:
         try:
             yield
         finally:
-            with no_interruption():
-                self._end()
+            self._end()
 
     def _start_and_stay(self) -> None:
         """Starts the processes from a thread that stays until all have ended.
@@ -153,15 +153,17 @@ class Group:
     def _watch(self) -> None:
         """Returns when all have ended well, or linger after their results.
 
-        Raises when a process has failed or none goes on.
+        Raises when a process has failed, none goes on, or a signal has come.
         """
         linger = math.inf
         while any(child.running for child in self._children) and time.monotonic() < linger:
             self._look(POLL)
+            check()
             self._meanwhile()
             self._spare()
             if any(child.failed and not child.lost for child in self._children):
                 self._hear_others()
+                check()  # a signal to all processes is the cause
                 raise self._failure()
             if stuck := self._watchdog.look([child for child in self._children if child.working]):
                 raise self._stuck(stuck)
@@ -267,6 +269,13 @@ class Group:
             if all(child.ended_within(deadline) for child in self._children):
                 break
         self._ended.set()
+
+    def _kill(self) -> None:
+        """Ends every process at once, where this one ends too."""
+        self._cancelled = True
+        for child in self._children:
+            with contextlib.suppress(OSError):
+                child.signal(signal.SIGKILL)
 
 
 def waits_in(stacks: str) -> str | None:

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from gnnkit.launch.entry import die_with_parent
+from gnnkit.launch.signals import check, deferred, ending_process, if_forced
 from gnnkit.redaction import redact
 
 POLL = 0.1  # seconds between two looks
-ENDING = 15.0  # seconds from SIGTERM to SIGKILL
+ENDING = 10.0  # seconds from SIGTERM to SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,16 @@ def run_jobs(work: Callable[[int], int], logs: Sequence[Path], at_once: int) -> 
         at_once: Jobs at a time. One job alone also shows its errors here.
     """
     waiting, running = deque(enumerate(logs)), list[_Running]()
+    with deferred(), if_forced(lambda: _kill(running)):
+        yield from _run(work, waiting, running, at_once)
+
+
+def _run(
+    work: Callable[[int], int], waiting: deque[tuple[int, Path]], running: list[_Running], at_once: int
+) -> Generator[tuple[int, int]]:
     try:
         while waiting or running:
+            check()
             while waiting and len(running) < at_once:
                 running.append(_start(work, *waiting.popleft()))
             _pass_on(running, POLL, aloud=at_once == 1)
@@ -85,8 +94,10 @@ def _become(work: Callable[[int], int], number: int, log: Path, errors: int) -> 
         os.setsid()
         die_with_parent()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _redirect(log, errors)
-        code = work(number)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with ending_process():
+            _redirect(log, errors)
+            code = work(number)
     except BaseException:
         sys.stderr.write(redact(traceback.format_exc()))
     finally:
@@ -159,3 +170,10 @@ def _end(running: Sequence[_Running]) -> None:
                 os.killpg(each.pid, signal.SIGKILL)
             time.sleep(POLL)
         os.close(each.errors)
+
+
+def _kill(running: Sequence[_Running]) -> None:
+    """Ends jobs at once, where this process ends too. Their ranks end with them."""
+    for each in running:
+        with contextlib.suppress(OSError):
+            os.killpg(each.pid, signal.SIGKILL)

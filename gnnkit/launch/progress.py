@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 
+from gnnkit.launch.signals import check
+
 _PHASE_BYTES = 120
 
 
@@ -38,14 +40,16 @@ _own_board: Board | None = None
 
 
 def progress(phase: str) -> None:
-    """Tells the launcher that this process makes progress.
+    """Reports to the launcher that this process makes progress.
 
-    Costs a microsecond. Does nothing in a process that gnnkit has not started.
+    Costs a microsecond. Reports nothing in a process that gnnkit has not started. Ends
+    the work if a signal asks for that.
 
     Args:
         phase: The work that begins now, such as `step 12`. A report on a hang shows
             the phase.
     """
+    check()
     if _own_board is not None:
         thread = threading.current_thread()
         place = "" if thread is threading.main_thread() else f"{thread.name}: "

@@ -1,69 +1,191 @@
-"""Signals in the launching process, while ranks live."""
+"""Signals that end the work. A handler notes a signal, and `check` raises the exception.
+
+A handler that raises would do so in whatever code it interrupts. Python drops an
+exception that is raised in `__del__` or in a callback of native code, and one that is
+raised during an import may be reported as a failure of the imported module. So no
+handler raises: the work calls `check` wherever it can end in order.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
+GRACE = 2.0  # seconds from a signal to the next `check`, after which the process ends without one
+LIMIT = 15.0  # seconds from the exception of `check` to the end of the process
+CLEANUP = 1.0  # seconds for the callbacks of `if_forced`
+
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+
+
+class _Deferral:
+    """The signals that have come since handlers were replaced."""
+
+    def __init__(self) -> None:
+        handlers = {number: signal.getsignal(number) for number in HANDLED}
+        # Ignored signals stay ignored. None is a handler of native code, which Python cannot restore.
+        self.handlers: dict[int, Any] = {n: each for n, each in handlers.items() if each not in (None, signal.SIG_IGN)}
+        self.pid = os.getpid()
+        self.numbers: list[int] = []  # of signals, in the order in which they came
+        self.owns_process = False  # every thread may end the work
+        self.answered = threading.Event()  # the exception has been raised
+        self.left = threading.Event()  # the handlers are restored
+
+
+_current: _Deferral | None = None
+_forced: list[Callable[[], object]] = []  # callbacks of `if_forced`, the outermost first
 
 
 @contextlib.contextmanager
-def sigterm_as_exit() -> Iterator[None]:
-    """Turns SIGTERM into `SystemExit(143)` where nobody else handles the signal.
+def deferred() -> Iterator[None]:
+    """Replaces the handlers of SIGINT and SIGTERM, so that signals wait for `check`.
 
-    So the ranks are ended before this process.
+    Signals that no `check` has answered are sent again once the handlers are restored.
+    Does nothing within another `deferred`, and outside of the main thread.
     """
-    ours = _in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if ours:
-        signal.signal(signal.SIGTERM, exit_by_signal)
+    global _current  # noqa: PLW0603 - handlers are global too
+    if _current is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _current = deferral = _Deferral()
     try:
+        for number in deferral.handlers:
+            signal.signal(number, _note)
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def one_interruption() -> Iterator[None]:
-    """Lets the first Ctrl-C through, and no other one, where Python handles Ctrl-C.
-
-    A second one could come before the ranks of the first are ended.
-    """
-    ours = _in_main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if ours:
-        signal.signal(signal.SIGINT, _interrupt)
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def no_interruption() -> Iterator[None]:
-    """Ignores a second Ctrl-C. Ranks would stay alive otherwise."""
-    numbers = HANDLED if _in_main_thread() else ()
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in before:
+        for number, handler in deferral.handlers.items():
             signal.signal(number, handler)
+        _current = None
+        waiting = [] if deferral.answered.is_set() else deferral.numbers
+        deferral.answered.set()
+        deferral.left.set()
+        for number in waiting:
+            signal.raise_signal(number)
 
 
-def exit_by_signal(number: int, frame: object) -> None:
-    """Ends this process as a handler of signal `number`, after all `finally` blocks."""
-    sys.exit(128 + number)
+@contextlib.contextmanager
+def ending_process(grace: float = GRACE) -> Iterator[None]:
+    """Like `deferred`, in a process of gnnkit's own: a signal always ends the process.
+
+    A thread ends the process if no `check` follows, for example because the main thread
+    waits in native code.
+
+    Args:
+        grace: Seconds from the signal to the next `check`. Default: `GRACE`.
+    """
+    with deferred():
+        deferral = _current
+        assert deferral is not None
+        deferral.owns_process = True
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(target=_end_process, args=(deferral, reader, grace), name="signals", daemon=True).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            os.close(writer)
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+def check() -> None:
+    """Raises `KeyboardInterrupt` or `SystemExit` if a signal asks the work to end.
+
+    Raises once, so that code which ends the work can go on. A handler of the caller is
+    called instead, and may return. Costs nothing as long as no signal has come.
+    """
+    deferral = _current
+    if deferral is None or not deferral.numbers or deferral.answered.is_set():
+        return
+    if not deferral.owns_process and threading.current_thread() is not threading.main_thread():
+        return
+    number = deferral.numbers[0]
+    handler = deferral.handlers[number]
+    if handler not in _DEFAULTS:
+        deferral.numbers.remove(number)
+        handler(number, None)
+        return
+    deferral.answered.set()
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def exit_code() -> int:
+    """Returns the exit code of a command that a signal has ended, or 0 without a signal.
+
+    Answers the signal. Whatever else the work has raised is a consequence.
+    """
+    deferral = _current
+    if deferral is None or not deferral.numbers:
+        return 0
+    deferral.answered.set()
+    return 128 + deferral.numbers[0]
+
+
+@contextlib.contextmanager
+def if_forced(callback: Callable[[], object]) -> Iterator[None]:
+    """Calls `callback` where a signal ends the process in the middle of the body.
+
+    `finally` blocks do not run then. The callback is called in another thread.
+    """
+    _forced.append(callback)
+    try:
+        yield
+    finally:
+        if callback in _forced:
+            _forced.remove(callback)
+
+
+def _note(number: int, frame: object) -> None:
+    if _current is None:
+        return
+    if _current.pid == os.getpid():
+        _current.numbers.append(number)
+    else:  # a forked process that `_restore_in_child` has not reached yet
+        _restore_in_child()
+        signal.raise_signal(number)
+
+
+def _end_process(deferral: _Deferral, reader: int, grace: float) -> None:
+    """Waits for a signal, and ends the process unless the work ends in time.
+
+    The system writes the signal's number into the pipe, whatever the main thread does.
+    """
+    with open(reader, "rb", buffering=0) as pipe:
+        while (text := pipe.read(1)) and text[0] not in deferral.handlers:
+            pass
+    if not text:
+        return
+    if deferral.answered.wait(grace) and deferral.left.wait(LIMIT):
+        return
+    cleaning = threading.Thread(target=_clean_up, daemon=True)
+    cleaning.start()
+    cleaning.join(CLEANUP)
+    os._exit(128 + text[0])
+
+
+def _clean_up() -> None:
+    while _forced:
+        with contextlib.suppress(Exception):
+            _forced.pop()()
+
+
+def _restore_in_child() -> None:
+    """Gives a forked process the handlers of before. Pools end their workers by SIGTERM."""
+    global _current  # noqa: PLW0603 - as above
+    _forced.clear()
+    if _current is None:
+        return
+    if _current.owns_process:
+        signal.set_wakeup_fd(-1)  # a signal of the child is none of the parent
+    for number, handler in _current.handlers.items():
+        signal.signal(number, handler)
+    _current = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore_in_child)

@@ -225,7 +225,8 @@ def test_work_beside_a_child_that_fails_ends_the_child(ends: str, tmp_path: Path
             time.sleep(0.01)
         if ends == "SIGTERM":
             signal.raise_signal(signal.SIGTERM)
-        raise ImportError("no such module")
+        else:
+            raise ImportError("no such module")
 
     def work() -> None:
         write_atomically(tmp_path / "pid", str(os.getpid()).encode())

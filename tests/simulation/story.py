@@ -485,7 +485,6 @@ class Story:
             (child, "os", SimpleNamespace(kill=kill, getpid=lambda: 1)),
             (group, "connection", SimpleNamespace(wait=wait)),
             (group, "is_stopped", self._is_stopped),
-            (group, "no_interruption", contextlib.nullcontext),
             (watchdog, "is_stopped", self._is_stopped),
             (watchdog, "cpu_seconds", lambda pid: 0.0),
             (watchdog, "could_run", lambda pid: False),

@@ -17,7 +17,7 @@ from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank
-from gnnkit.launch.signals import one_interruption, sigterm_as_exit
+from gnnkit.launch.signals import check, deferred
 from gnnkit.launcher import JOBS, RANKS, Failure, Jobs, Launcher, RankError, Ranks
 from gnnkit.ranges import MAX_COUNT, real, whole
 
@@ -59,7 +59,7 @@ class Ray(Launcher):
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         gpus = self.gpus if self.gpus is not None else int(ranks.comm.device_type == "cuda")
-        with one_interruption(), sigterm_as_exit(), self._connected(), self._placed(ranks.processes, gpus) as nodes:
+        with deferred(), self._connected(), self._placed(ranks.processes, gpus) as nodes:
             return ranks.by_rank(_Run(nodes, ranks).results(meanwhile))
 
     def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:
@@ -72,6 +72,7 @@ class Ray(Launcher):
             running = {job.remote(list(each), os.getcwd()): number for number, each in enumerate(jobs.commands)}
             try:
                 while running:
+                    check()
                     for done in ray.wait(list(running), timeout=POLL)[0]:
                         number = running.pop(done)
                         yield number, _keep(jobs, number, done)
@@ -109,6 +110,7 @@ class Ray(Launcher):
             bundles = [{"CPU": self.cpus * count, **({"GPU": gpus * count} if gpus else {})} for count in counts]
             group = placement_group(bundles, strategy="STRICT_SPREAD" if len(bundles) > 1 else "STRICT_PACK")
             try:
+                check()
                 if counts and group.wait(min(LOOK, max(deadline - time.monotonic(), 0.1))):
                     yield [
                         _Node(group, place, bundle, count)
@@ -205,6 +207,7 @@ class _Run:
             pending = self._start()
             while pending:
                 self._look(pending)
+                check()
                 meanwhile()
                 if (why := self._lost()) or self._failed():
                     at = time.monotonic()
