@@ -127,13 +127,13 @@ def few_bytes(random: Random) -> Any:
     return np.zeros(number(random) * number(random), np.uint8)
 
 
-def graph(random: Random) -> tuple[Any, Any]:
+def graph(random: Random, num_sources: int = 8) -> tuple[Any, Any]:
     """Mostly a graph of eight nodes, or two arrays that fit by chance only."""
     if random.random() < 0.3:
         return indptr(random), ids(random)
     ends = np.sort(np.array([random.randrange(NUM_EDGES) for _ in range(7)] + [NUM_EDGES]))
     width = random.choice([np.int32, np.int64])
-    return np.concatenate([[0], ends]), np.array([random.randrange(8) for _ in range(ends[-1])], width)
+    return np.concatenate([[0], ends]), np.array([random.randrange(num_sources) for _ in range(ends[-1])], width)
 
 
 def reading(random: Random) -> Any:
@@ -474,7 +474,10 @@ def call(random: Random, function: Callable[..., Any], arguments: Mapping[str, M
     try:
         given = {name: odd(random, make, one_in) for name, make in arguments.items()}
         if {"indptr", "indices"} <= given.keys() and random.random() < 0.7:
-            given["indptr"], given["indices"] = graph(random)
+            num_sources = random.choice([8, 8, 8, 12, 5, 1])  # other than the eight nodes in a bipartite graph
+            given["indptr"], given["indices"] = graph(random, num_sources)
+            if "num_sources" in given and num_sources != 8:
+                given["num_sources"] = num_sources
         return function(**given)
     except BaseException as error:
         check_named(error, arguments)

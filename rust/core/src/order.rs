@@ -56,8 +56,9 @@ const BLOCKS: usize = 16;
 
 /// Counts the edges whose source is not among the rows that a cache of `slots` rows
 /// keeps, edge by edge, and adds this up over caches of several sizes. A source has one
-/// slot, and the last one of a slot is kept. `order` has each node once. `None`: 0, 1,
-/// ... Of more than 16 million edges, 16 stretches of a million are counted.
+/// slot, and the last one of a slot is kept. `order` has each node once, and each node
+/// is a source. `None`: 0, 1, ... Of more than 16 million edges, 16 stretches of a
+/// million are counted.
 pub fn missed_rows<I: Id>(csc: Csc<'_, I>, slots: &[usize], order: Option<&[i64]>) -> Result<usize, Error> {
     missed(csc, slots, order, STRETCH)
 }
@@ -79,6 +80,7 @@ fn missed<I: Id>(csc: Csc<'_, I>, slots: &[usize], order: Option<&[i64]>, stretc
     if let Some(order) = order {
         check_length("order", order.len(), num_nodes)?;
         check_ids("order", order, num_nodes, "nodes")?;
+        check_ids("order", order, num_sources, "sources")?; // `place` has an entry for each source
         for (at, node) in order.iter().enumerate() {
             place[node.index()] = at as u32;
         }
@@ -177,5 +179,8 @@ mod tests {
         assert!(missed_rows(csc, &[4], None).unwrap() > 10);
         assert!(missed_rows(csc, &[4], Some(&order[1..])).is_err());
         assert!(missed_rows(csc, &[4], Some(&[10; 10])).is_err());
+        let wide = Csc::new(&[0, 1, 2, 2], &[0, 1], 2).unwrap();
+        assert!(missed_rows(wide, &[4], None).is_ok());
+        assert!(missed_rows(wide, &[4], Some(&[0, 1, 2])).is_err()); // node 2 is no source
     }
 }
