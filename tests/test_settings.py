@@ -189,6 +189,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.patience": COUNT,
     "trainer.min_delta": [-1, NAN, INF],
     "launcher.num_nodes": [0, -1, 1.5],
+    "dataset.duplicates": ["drop", "", None, 1],
     "launcher.cpus": [0, -1, NAN, INF],
     "launcher.gpus": [-1, 0.5],
     "launcher.wait": [0, -1, NAN, INF],

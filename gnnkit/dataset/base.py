@@ -16,6 +16,7 @@ from gnnkit.checks import Array, one_line
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
+from gnnkit.graph.duplicates import JOIN, without_duplicates
 from gnnkit.graph.features import without_gaps
 from gnnkit.graph.fields import count_nodes
 from gnnkit.graph.table import as_ids
@@ -144,7 +145,7 @@ def read_whole(pieces: GraphPieces) -> Graph:
             node_types=fields.node_types,
             missing=missing,
         )
-        graph = with_split(graph, pieces.shares, pieces.seed)
+        graph = with_split(without_duplicates(graph, pieces.duplicates, JOIN), pieces.shares, pieces.seed)
     return finished(graph, pieces.symmetrize, pieces.row_normalize)
 
 

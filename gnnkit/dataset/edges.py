@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +15,33 @@ import pyarrow.parquet
 
 from gnnkit.checks import one_line, whole
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
+from gnnkit.dataset.encoding import check_encoding, check_utf8, open_bytes
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
+from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, cure_of_nodes, without_duplicates
 from gnnkit.graph.features import without_gaps
+from gnnkit.graph.ids import narrowed
+from gnnkit.graph.index_columns import common_index, warn_of_index
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table, as_ids, narrowed, readings_of, require, warn_of_readings
+from gnnkit.graph.table import Table, as_ids, joined_ids, readings_of, require, warn_of_readings
 from gnnkit.graph.values import is_text
-from gnnkit.ranges import local_path, shown
+from gnnkit.ranges import local_path, one_of, shown
 from gnnkit.storage import Array, read_npy
 
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at
-TABLES = ("csv", "parquet", "npy")  # of a table of edges
+TABLES = ("csv", "csv.gz", "parquet", "npy")  # of a table of edges
+NODES = ("csv", "csv.gz", "parquet")  # of the table of nodes
 ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files, with a row for each node
 LEFT_OUT = ": dataset.ignore=[{}] leaves the column out"  # the cure for a column
 _NAMED = 8  # tables that a message names
 ONE = ""  # name of a table of all relations
 _PART = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # names of parts that Spark, Dask and DuckDB give
 _DONE = "_SUCCESS"  # file that Spark leaves in a folder of parts
+_UNREAD = re.compile(r".*\.(csv\.\w+|tsv|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # tables in other forms
+RENAME = "rename the column to read it"  # the cure for an index that is left out
 _Types = dict[str, pa.DataType]
 
 
@@ -77,8 +84,15 @@ class EdgeFolder(Dataset):
     `label` columns of other names, and `ignore` names columns of either table that are
     left out.
 
-    CSV files start with a line of names. Errors count rows from 0, after this line.
-    Tables have at most 16,384 columns.
+    Ids are whole numbers of 64 bits, floating-point numbers that are whole and below
+    2^53, or text. Blanks around text do not count. Text and numbers match where the
+    text is spelt as the number is, so `007` is not 7. Empty ids are refused, and so are
+    words for a missing value. Columns that hold the index of a data frame are no
+    features.
+
+    CSV files are UTF-8 and start with a line of names. They may be compressed, as in
+    `edges.csv.gz`. Errors count rows from 0, after the line of names. Tables have at
+    most 16,384 columns.
     """
 
     def __init__(
@@ -98,6 +112,7 @@ class EdgeFolder(Dataset):
         label: str = "label",
         ignore: Sequence[str] = (),
         missing: Sequence[str] | None = None,
+        duplicates: str = KEEP,
     ) -> None:
         """Keeps the options.
 
@@ -127,6 +142,12 @@ class EdgeFolder(Dataset):
                 and surrounding blanks, in place of `#N/A`, `-`, `<NA>`, `?`, `missing`,
                 `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. An empty cell is
                 always missing.
+            duplicates: what becomes of edges with the same ends and the same type.
+                `keep` keeps each of them, as parallel edges. `refuse` refuses them.
+                `first` keeps the first row, of edges and of nodes with the same id.
+                `sum` and `mean` join the weights and the features of such edges, where
+                an edge without a weight counts 1 in a sum. Nodes with the same id are
+                refused but for `first`.
         """
         self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
@@ -142,6 +163,7 @@ class EdgeFolder(Dataset):
         self.ends, self.id, self.label = (src, dst), id, label
         self.ignore = name_list("dataset.ignore", ignore)
         self.missing = read_missing("dataset.missing", missing)
+        self.duplicates = one_of("dataset.duplicates", duplicates, DUPLICATES)
 
     def in_pieces(self) -> GraphPieces:
         from gnnkit.dataset.importing.tables import TablePieces  # reads `EdgeFolder`
@@ -156,32 +178,32 @@ class EdgeFolder(Dataset):
     def _read(self) -> Graph:
         if not self.root.is_dir():
             raise UserError("is not a folder")
-        path = self.table("nodes", ("csv", "parquet"))
-        nodes = _table(path, {self.id: pa.string()}, self.missing, self.id) if path else None
+        path = self.table("nodes", NODES)
+        nodes = _table(path, [self.id], self.missing, narrow=True) if path else None
         if nodes is None and self.sort_ids:
             raise UserError("holds no nodes.csv or nodes.parquet, whose ids dataset.sort_ids=true would sort")
         if path and self.num_nodes is not None:
             raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={self.num_nodes} must go")
         if nodes is not None:
             self.asked("id", nodes.names, nodes.name)
-        ids = None if nodes is None else nodes.ids(self.id)
+            nodes = nodes.first_rows(self.id) if self.duplicates == FIRST else nodes
+        ids = None if nodes is None else nodes.ids(self.id, cure_of_nodes("dataset.duplicates", self.duplicates))
         # Ids that are text must not be read as numbers. Numbers are checked below.
-        text = ids is not None and is_text(ids.type)
-        edges = self._edges(dict.fromkeys(self.ends, pa.string()) if text else {})
+        edges = self._edges(narrow=ids is None or not is_text(ids.type))
         for table in edges.values():
             for end in ("src", "dst"):
                 self.asked(end, table.names, table.name)
         if nodes is None and all(table.is_text(end) for table in edges.values() for end in self.ends):
             ids = self._ids_of(edges)
         nodes, edges = self._without_ignored(nodes, edges)
-        graph = self._graph(edges, nodes, ids)
+        graph = without_duplicates(self._graph(edges, nodes, ids), self.duplicates, JOIN)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
 
     def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
         labels, class_names = self._labels(nodes)
         features, names, category_of, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
-        further = first.others((*self.ends, "weight", "type"))
+        further = first.others(self.known_of_edges)
         readings = readings_of(first.name, tables, further, LEFT_OUT)
         rows = [table.knowing(readings).rows(further) for table in tables]
         for table in (nodes, first):
@@ -219,8 +241,7 @@ class EdgeFolder(Dataset):
         arrays = [f"{name}.npy" for name in ARRAYS if _exists(self.root / f"{name}.npy")]
         if given := [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]:
             raise UserError(f"ids of edges are text, and {given[0]} needs a table of nodes beside, with these ids")
-        ids = [table.distinct(self.ends) for table in edges.values()]
-        return pc.unique(pa.concat_arrays(ids)).sort()
+        return joined_ids(list(edges.values()), self.ends)
 
     def asked(self, key: str, names: Sequence[str], table: str) -> None:
         """Raises `UserError` where the column of a key is missing.
@@ -248,13 +269,31 @@ class EdgeFolder(Dataset):
         """Leaves columns out of all tables. Raises `UserError` where none has one."""
         tables = [*([] if nodes is None else [nodes]), *edges.values()]
         self.check_ignored({table.name: table.names for table in tables})
-        left = {relation: table.without(self.ignore) for relation, table in edges.items()}
-        return None if nodes is None else nodes.without(self.ignore), left
+        links = {relation: table.without(self.ignore) for relation, table in edges.items()}
+        index = common_index([table.index_columns(self.known_of_edges) for table in links.values()])
+        warn_of_index(next(iter(links.values())).name, index, RENAME)
+        links = {relation: table.without(index) for relation, table in links.items()}
+        if nodes is None:
+            return None, links
+        nodes = nodes.without(self.ignore)
+        index = nodes.index_columns(self.known_of_nodes)
+        warn_of_index(nodes.name, index, RENAME)
+        return nodes.without(index), links
+
+    @property
+    def known_of_edges(self) -> tuple[str, ...]:
+        """The columns of edges that are no features."""
+        return (*self.ends, "weight", "type")
+
+    @property
+    def known_of_nodes(self) -> tuple[str, ...]:
+        """The columns of nodes that are no features."""
+        return (self.id, self.label, "split")
 
     def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None, list[str] | None, Array | None]:
         """Returns rows of features, names of columns and of texts, and empty cells."""
         array = self.array("features")
-        columns = nodes.others((self.id, self.label, "split")) if nodes else []
+        columns = nodes.others(self.known_of_nodes) if nodes else []
         if nodes is None or not columns:
             rows, missing = (None, None) if array is None else without_gaps(array)
             return rows, None, None, missing
@@ -287,8 +326,11 @@ class EdgeFolder(Dataset):
         path = self.root / f"{name}.npy"
         return read_npy(path) if _exists(path) else None
 
-    def _edges(self, types: _Types) -> dict[str, Table]:
-        return {relation: _table(path, types, self.missing) for relation, path in self.tables_of_edges().items()}
+    def _edges(self, *, narrow: bool) -> dict[str, Table]:
+        return {
+            relation: _table(path, self.ends, self.missing, narrow=narrow)
+            for relation, path in self.tables_of_edges().items()
+        }
 
     def tables_of_edges(self) -> dict[str, Path]:
         """Finds the tables of edges by relation, or one table under the name `ONE`."""
@@ -297,8 +339,10 @@ class EdgeFolder(Dataset):
             raise self._without_edges()
         if parts_of(path) or not path.is_dir():
             return {ONE: path}
-        tables = sorted(each for each in path.iterdir() if each.suffix[1:] in TABLES)
-        relations = sorted({each.stem for each in tables})
+        tables = sorted(each for each in path.iterdir() if form_of(each) in TABLES)
+        if unread := sorted(each.name for each in path.iterdir() if _is_unread(each, TABLES)):
+            raise UserError(f"holds {path.name}/{unread[0]}, which is not read, expected .{', .'.join(TABLES)}")
+        relations = sorted({each.name.removesuffix(f".{form_of(each)}") for each in tables})
         if not relations:
             raise UserError(f"holds a folder {path.name} without .csv, .parquet or .npy files, one for each relation")
         if parts := [each.name for each in tables if _PART.fullmatch(each.name)]:
@@ -323,13 +367,24 @@ class EdgeFolder(Dataset):
             path, folder = _find_table(self.root, key, suffixes), self.root / key
             if path not in (None, folder) and folder.is_dir() and key == "edges":
                 raise UserError(f"holds both {path.name} and a folder edges")
-            return folder if path is None and folder.is_dir() and key == "edges" else path
+            if path is None and folder.is_dir() and key == "edges":
+                return folder
+            if path is None and (unread := self._unread(key, suffixes)):
+                read = ", ".join(f"{key}.{suffix}" for suffix in suffixes)
+                raise UserError(f"holds {unread}, which is not read: write it as one of {read}")
+            return path
         path = self.root / given
         if not _exists(path):
             raise UserError(f"holds no {given} that dataset.{key} names, only {self._held()}")
-        if not path.is_dir() and path.suffix[1:] not in suffixes:
+        if not path.is_dir() and form_of(path) not in suffixes:
             raise UserError(f"dataset.{key}={given} must end in .{', .'.join(suffixes)}")
         return path
+
+    def _unread(self, key: str, forms: Sequence[str]) -> str | None:
+        """Returns the name of a table of nodes or of edges in another form."""
+        named = [each for each in self.root.glob(f"{key}.*") if _is_unread(each, forms)]
+        folder = [self.root / key] if (self.root / key).is_dir() else []
+        return min((each.name for each in (*named, *folder)), default=None)
 
     def _without_edges(self) -> UserError:
         """Makes the error for a folder without a table of edges."""
@@ -340,7 +395,7 @@ class EdgeFolder(Dataset):
 
     def _held(self) -> str:
         """Names the tables of the folder."""
-        names = sorted(each.name for each in self.root.iterdir() if each.is_dir() or each.suffix[1:] in TABLES)
+        names = sorted(each.name for each in self.root.iterdir() if each.is_dir() or form_of(each) in TABLES)
         return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "") if names else "no table"
 
 
@@ -367,25 +422,41 @@ def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _table(path: Path, types: _Types, missing: Sequence[str], ids: str | None = None) -> Table:
+def form_of(path: Path) -> str:
+    """Returns the ending of a table's name, such as `csv` and `csv.gz`."""
+    return "csv.gz" if path.name.endswith(".csv.gz") else path.suffix[1:]
+
+
+def _is_unread(path: Path, forms: Sequence[str]) -> bool:
+    """Returns whether a file is a table in another form than those that are read."""
+    return form_of(path) not in forms and _UNREAD.fullmatch(path.name) is not None
+
+
+def _table(path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow: bool) -> Table:
     """Reads a file, or a folder of parts.
 
     Args:
         path: The file.
-        types: Types of some columns of a CSV.
+        ids: Columns of ids, which a CSV spells as text.
         missing: Words for missing values.
-        ids: Column of ids, read as numbers where all are. None: there is none.
+        narrow: Whether ids are numbers where all of a column are spelt as numbers.
     """
     try:
         if parts_of(path):
-            parts = [_read_parquet(part, types) for part in parts_of(path)]
+            parts = [_read_parquet(part) for part in parts_of(path)]
             return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), 0, LEFT_OUT, missing)
         check_regular(path)
-        table = _READERS[path.suffix](path, types)
-        if path.suffix == ".csv" and ids is not None and table.column_names.count(ids) == 1:
-            table = table.set_column(table.column_names.index(ids), ids, narrowed(table.column(ids)))
+        form = form_of(path)
+        if form not in ("csv", "csv.gz"):
+            return Table(
+                path.name, _read_parquet(path) if form == "parquet" else _read_array(path), 0, LEFT_OUT, missing
+            )
+        table = _read_csv(path, dict.fromkeys(ids, pa.string()))
+        for name in ids if narrow else ():
+            if table.column_names.count(name) == 1:
+                table = table.set_column(table.column_names.index(name), name, narrowed(table.column(name)))
         return Table(path.name, table, 0, LEFT_OUT, missing)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, EOFError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 
 
@@ -434,9 +505,14 @@ def check_width(name: str, num_columns: int) -> None:
 
 
 def check_header(path: Path) -> None:
-    """Refuses a CSV with too many columns."""
-    with path.open("rb") as file:
-        check_width(path.name, file.readline(_MAX_HEADER).count(b",") + 1)
+    """Refuses a CSV with too many columns, and with names that are not UTF-8."""
+    with open_bytes(path) as file:
+        names = file.readline(_MAX_HEADER)
+    check_width(path.name, names.count(b",") + 1)
+    try:
+        names.decode()
+    except UnicodeDecodeError:
+        check_utf8(path, path.name)
 
 
 def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -452,26 +528,27 @@ def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool
 
 
 def _read_csv(path: Path, types: _Types) -> pa.Table:
+    check_encoding(path, path.name)
     check_header(path)
-    return pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
+    try:
+        table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
+    except pa.ArrowException:
+        check_utf8(path, path.name)
+        raise
+    if any(map(pa.types.is_binary, table.schema.types)):  # which pyarrow makes of text that is not UTF-8
+        check_utf8(path, path.name)
+    return table
 
 
-def _read_parquet(path: Path, _: _Types) -> pa.Table:
+def _read_parquet(path: Path) -> pa.Table:
     check_width(path.name, pyarrow.parquet.read_metadata(path).num_columns)
     return pyarrow.parquet.read_table(path)
 
 
-def _read_array(path: Path, _: _Types) -> pa.Table:
+def _read_array(path: Path) -> pa.Table:
     array = read_npy(path)
     two_rows = check_shape(path.name, array.shape, array.dtype)
     if array.dtype.names:
         return pa.table({name: np.ascontiguousarray(array[name]) for name in array.dtype.names})
     array = array if two_rows else array.T
     return pa.table({"src": np.ascontiguousarray(array[0]), "dst": np.ascontiguousarray(array[1])})
-
-
-_READERS: dict[str, Callable[[Path, _Types], Any]] = {
-    ".csv": _read_csv,
-    ".parquet": _read_parquet,
-    ".npy": _read_array,
-}

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
+from gnnkit.graph.duplicates import KEEP
 from gnnkit.graph.schema import NodeTypes
 from gnnkit.partition.pieces import least_memory
 from gnnkit.storage import read_npy
@@ -152,6 +153,7 @@ class GraphPieces(ABC):
     row_normalize: bool = False  # divide each row of features by its sum
     shares: Sequence[float] | None = None  # of labelled nodes that train, validate and test, where none do so far
     seed: int = 0  # of this draw
+    duplicates: str = KEEP  # what becomes of edges with the same ends and type, one of `DUPLICATES`
     # Whether edges come in ascending order of destinations, and keep this order if none
     # are added. Otherwise the edges of a destination are sorted by source, and equal
     # ones by their place.

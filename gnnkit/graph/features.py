@@ -232,7 +232,9 @@ def rows_of(features: object) -> Features:
         return features
     if not hasattr(features, "tocsr"):
         return checks.array("features", features)
-    matrix: Any = features.tocsr()
+    if len(features.shape) != 2:  # type: ignore[attr-defined]
+        raise UserError(f"features has shape {list(features.shape)}, expected two dimensions")  # type: ignore[attr-defined]
+    matrix: Any = features.tocsr(copy=True)
     matrix.sum_duplicates()
     return SparseFeatures(CSC(matrix.indptr, matrix.indices, matrix.data, num_sources=matrix.shape[1]))
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from gnnkit import checks
 from gnnkit.checks import Array
@@ -122,6 +124,21 @@ def pairs_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np
         place = f"{name}[{bad[0] // 2}, {bad[0] % 2}]"
         raise UserError(f"{place} = {ends[bad[0]]} is out of range for {num_nodes} nodes")
     return np.ascontiguousarray(ends.reshape(-1, 2))
+
+
+def distinct_ids(values: object) -> Array:
+    """Reads the user's ids of nodes, of which no two are equal.
+
+    NumPy drops NUL characters at the end of text, so `a` and `a\\0` are equal.
+    """
+    ids = checks.array("node_ids", values)
+    if ids.ndim == 1 and ids.dtype.kind in "iuU":
+        cells = pa.array(ids)
+        first = pc.index_in(cells, value_set=cells).to_numpy()
+        if len(again := np.flatnonzero(first != np.arange(len(ids)))):
+            row = int(again[0])
+            raise UserError(f"node_ids[{row}] = {ids[row].item()!r} occurs a second time, after node_ids[{first[row]}]")
+    return ids
 
 
 def node_ids_of(values: object | None, num_nodes: int) -> Array | None:

@@ -27,6 +27,7 @@ from gnnkit.graph.features import (
 )
 from gnnkit.graph.fields import (
     count_nodes,
+    distinct_ids,
     edge_positions_of,
     edge_types_of,
     names_of,
@@ -254,7 +255,8 @@ class Graph:
             dst: [num_edges] destination of each edge.
             num_nodes: number of nodes. Default: rows of features, or one more than the
                 largest id. This id must be below max(1,000,000, 16 num_edges).
-            features: [num_nodes, width] numbers. Default: width 0.
+            features: [num_nodes, width] numbers, or a sparse matrix of SciPy. Default:
+                width 0.
             labels: [num_nodes] class of each node, -1 for none. -1 and 1 alone are
                 refused. Or sets of classes [num_nodes, classes] of 0 and 1. Or floating-point numbers [num_nodes]
                 or [num_nodes, numbers], NaN for none. Default: no labels.
@@ -263,7 +265,7 @@ class Graph:
             edge_features: [num_edges, edge_width] numbers, or None.
             coordinates: [num_nodes, 2 or 3] numbers, or None.
             class_names: [num_classes] names, or None.
-            node_ids: [num_nodes] your ids of the nodes, or None.
+            node_ids: [num_nodes] your ids of the nodes, which are distinct, or None.
             feature_names: [width] names of columns, or None.
             category_of: [width] the column of text that a feature is a value of, or "".
                 Default: none is.
@@ -291,7 +293,7 @@ class Graph:
             coordinates=None if coordinates is None else checks.array("coordinates", coordinates),
             class_names=None if class_names is None else tuple(class_names),
             edge_positions=positions.astype(np.int32) if len(src) < 2**31 else positions,
-            node_ids=None if node_ids is None else checks.array("node_ids", node_ids),
+            node_ids=None if node_ids is None else distinct_ids(node_ids),
             feature_names=None if feature_names is None else tuple(feature_names),
             category_of=None if category_of is None else tuple(category_of),
             edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
@@ -425,12 +427,18 @@ class Graph:
         features: Any = None,
         edge_features: Sequence[str] | None = None,
         missing: Sequence[str] | None = None,
+        duplicates: str = "keep",
     ) -> Graph:
         """Reads data frames of pandas or polars, or tables of pyarrow.
 
         Nodes are numbered in the order of their table, and `node_ids` keep the ids.
         Without this table, ids that are numbers are 0, 1, ..., and text names the
         nodes, in the order of code points.
+
+        Ids are whole numbers of 64 bits, floating-point numbers that are whole and
+        below 2^53, text or UUIDs. Blanks around text do not count. Text and numbers
+        match where the text is spelt as the number is, so `007` is not 7. Columns that
+        hold the index of a data frame are no features, unless they are named.
 
         Text that spells numbers, such as "1,5", "$1" and "10%", is read as numbers, and
         dates are read as seconds since 1970 (durations as seconds), with a warning that
@@ -457,11 +465,19 @@ class Graph:
                 and surrounding blanks. Default: `#N/A`, `-`, `<NA>`, `?`, `missing`,
                 `n/a`, `NA`, `nan`, `nil`, `none`, `null`, `unknown`. An empty cell is
                 always missing.
+            duplicates: what becomes of edges with the same ends and the same type.
+                `keep` keeps each of them, as parallel edges. `refuse` raises
+                `UserError`. `first` keeps the first row, of edges and of nodes with the
+                same id. `sum` and `mean` join the weights and the features of such
+                edges, where an edge without a weight counts 1 in a sum. Nodes with the
+                same id are refused but for `first`.
         """
         from gnnkit.graph.tables import from_tables
 
         columns = (id, label, split)
-        return from_tables(edges, nodes, (src, dst), weight, edge_type, columns, features, edge_features, missing)
+        return from_tables(
+            edges, nodes, (src, dst), weight, edge_type, columns, features, edge_features, missing, duplicates
+        )
 
     from_pandas = from_tables
     from_polars = from_tables

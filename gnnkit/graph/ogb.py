@@ -18,8 +18,10 @@ from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import tell_unread
 from gnnkit.graph.graph import Graph
+from gnnkit.graph.ids import counts_on, narrowed
 from gnnkit.graph.split import Split
 from gnnkit.graph.types import Ids
+from gnnkit.graph.values import is_text
 from gnnkit.graph.zipped import Arrays
 from gnnkit.ranges import unknown
 
@@ -205,16 +207,13 @@ def _mapped(folder: Path, pattern: str, count: int) -> Array | None:  # [count]
     paths = sorted(folder.glob(f"{pattern}.csv.gz"))
     if len(paths) != 1:
         return None
-    table = _read(paths[0], pyarrow.csv.ReadOptions())
+    table = _read(paths[0], pyarrow.csv.ReadOptions(), spelt=True)
     if table.num_columns != 2 or table.num_rows < count:
         return None
-    numbers, values = (column.combine_chunks() for column in table.columns)
-    if not pa.types.is_integer(numbers.type) or not np.array_equal(numbers.to_numpy()[:count], np.arange(count)):
+    numbers, values = (narrowed(column).combine_chunks()[:count] for column in table.columns)
+    if not counts_on(numbers, 0):
         return None
-    whole = pa.types.is_integer(values.type) and not values.null_count
-    return np.asarray(
-        values.to_numpy()[:count] if whole else np.array(values.cast(pa.string()).to_pylist()[:count], np.str_)
-    )
+    return np.array(values.to_pylist(), np.str_) if is_text(values.type) else np.asarray(values.to_numpy())
 
 
 def read_numbers(path: Path) -> Array:  # [rows, columns]
@@ -230,10 +229,20 @@ def read_numbers(path: Path) -> Array:  # [rows, columns]
     return rows
 
 
-def _read(path: Path, options: Any) -> pa.Table:
+def _read(path: Path, options: Any, *, spelt: bool = False) -> pa.Table:
+    """Reads a CSV.
+
+    Args:
+        path: the file.
+        options: of pyarrow.
+        spelt: whether all columns are text, as the file spells the cells.
+    """
     check_regular(path)
     try:
-        return pyarrow.csv.read_csv(str(path), read_options=options)
+        reader = pyarrow.csv.open_csv(str(path), read_options=options) if spelt else None
+        kinds = dict.fromkeys([] if reader is None else reader.schema.names, pa.string())
+        convert = pyarrow.csv.ConvertOptions(column_types=kinds)
+        return pyarrow.csv.read_csv(str(path), read_options=options, convert_options=convert)
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return pa.table({})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -15,21 +16,30 @@ from gnnkit.checks import FLOAT32_MAX, Array, one_line
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.features import without_gaps
-from gnnkit.graph.ids import IdTable
+from gnnkit.graph.ids import MAX_EXACT, IdTable, counts_on, find_ids, first_row, whole_numbers
+from gnnkit.graph.index_columns import index_columns
 from gnnkit.graph.missing import MISSING, missing_cells
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Floats, Ids, Labels
 from gnnkit.graph.values import Reading, Survey, is_listed, is_number, is_text, typed_numbers
 
 _MAX_TEXT = 2048  # characters of an id. An array of ids gives each the room of the longest
-_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # text that says the same as a number
+_WHOLE = r"^(0|-?[1-9][0-9]*)$"  # text that is spelt as a whole number
+_INT64 = 2**63 - 1
+_LAZY = ("collect", "compute", "toPandas")  # what makes a table of a frame of polars, Dask and Spark
 
 
 class Table:
     """The columns of a table. Errors name table, column and row."""
 
     def __init__(
-        self, name: str, table: pa.Table, first: int = 0, cure: str = "", missing: Sequence[str] = MISSING
+        self,
+        name: str,
+        table: pa.Table,
+        first: int = 0,
+        cure: str = "",
+        missing: Sequence[str] = MISSING,
+        rows: Ids | None = None,
     ) -> None:
         """Keeps the table. Raises `UserError` for two columns of one name.
 
@@ -39,9 +49,10 @@ class Table:
             first: the number of the first row in the file, for messages. Default: 0.
             cure: says how a column is left out, with `{}` for the name, or nothing.
             missing: words for "missing", in lower case.
+            rows: [rows] number of each row in the file, where rows were left out.
         """
         self.name = name
-        self._first, self._cure, self.missing = first, cure, tuple(missing)
+        self._first, self._cure, self.missing, self._rows = first, cure, tuple(missing), rows
         self._table = table
         self.readings: dict[str, Reading] = {}  # of columns that were read so far
         self.names: list[str] = table.column_names
@@ -58,63 +69,163 @@ class Table:
     def without(self, names: Collection[str]) -> Table:
         """Returns the table without some columns."""
         left = [name for name in self.names if name not in names]
-        return Table(self.name, self._table.select(left), self._first, self._cure, self.missing)
+        return self._like(self._table.select(left), self._first)
 
     def part(self, first: int, last: int) -> Table:
         """Returns the rows `first` to `last` - 1."""
         rows = self._table.slice(first, last - first)
-        return Table(self.name, rows, self._first + first, self._cure, self.missing).knowing(self.readings)
+        if self._rows is None:
+            return self._like(rows, self._first + first).knowing(self.readings)
+        return self._like(rows, self._first, self._rows[first:last]).knowing(self.readings)
+
+    def first_rows(self, name: str) -> Table:
+        """Leaves out each row whose id stands in an earlier row."""
+        ids = self.id_column(name)
+        kept = np.flatnonzero(find_ids(ids, ids) == np.arange(len(ids)))
+        return self if len(kept) == len(ids) else self._like(self._table.take(kept), self._first, kept)
+
+    def _like(self, table: pa.Table, first: int, rows: Ids | None = None) -> Table:
+        """Returns another table that is read as this one is."""
+        rows = self._rows if rows is None else rows
+        return Table(self.name, table, first, self._cure, self.missing, rows)
 
     def is_text(self, name: str) -> bool:
         """Says whether the column holds text."""
         return is_text(self.plain(name).type)
 
-    def ids(self, name: str) -> pa.Array:  # [rows] int64 or string, distinct
-        """Reads ids of nodes: whole numbers, text, or UUIDs as text."""
+    def ids(self, name: str, cure: str = "") -> pa.Array:  # [rows] int64 or large_string, distinct
+        """Reads ids of nodes, as `id_column` does, which must be distinct.
+
+        Args:
+            name: of the column.
+            cure: says what to do about an id that occurs twice, or nothing.
+        """
         if not self._table.num_rows:
             raise UserError(f"{self.name} has no rows")
-        column = self.plain(name)
-        if pa.types.is_integer(column.type):
-            ids = self._cast(name, pa.int64())
-        elif is_text(column.type):
-            ids = column.cast(pa.large_string())
-        else:
-            raise UserError(f"{self._place(name)} holds {column.type}, expected whole numbers, text or UUIDs")
-        self._refuse_nulls(name, ids)
+        ids = self.id_column(name)
         if is_text(ids.type):
             length = numbers_of(pc.utf8_length(ids))
-            self._refuse(name, length == 0, None, "is empty")
             self._refuse(name, length > _MAX_TEXT, length, f"characters are too many for an id, at most {_MAX_TEXT}")
-        first = numbers_of(pc.index_in(ids, value_set=ids))
-        self._refuse(name, first != np.arange(len(ids)), ids, "occurs a second time")
+        first = find_ids(ids, ids)
+        if len(again := np.flatnonzero(first != np.arange(len(ids)))):
+            row, before = int(again[0]), int(first[again[0]])
+            value, other = (self.plain(name)[each].as_py() for each in (row, before))
+            spelt = "" if value == other else f", where it is spelt {other!r}"
+            raise UserError(
+                f"{self._place(name)}, row {self._number(row)}: {value!r} occurs a second time, after row "
+                f"{self._number(before)}{spelt}{cure}"
+            )
         return ids
 
-    def positions(self, name: str, ids: pa.Array | IdTable | None) -> Ids:  # [rows]
+    def id_column(self, name: str) -> pa.Array:  # [rows] int64 or large_string
+        """Reads ids: whole numbers, text without surrounding blanks, or UUIDs as text.
+
+        Floating-point numbers are ids where they are whole and exact. Raises
+        `UserError` with the row of an empty id, of text with a NUL character, and of a
+        number that int64 cannot hold.
+        """
+        column = self.plain(name)
+        return self._text_ids(name, column) if is_text(column.type) else self._number_ids(name, column)
+
+    def positions(self, name: str, ids: pa.Array | IdTable | None, *, fraction: bool = False) -> Ids:  # [rows]
         """Finds the position in `ids` of each entry of a column.
 
-        Without `ids`, entries are positions.
+        Without `ids`, entries are positions. Numbers and text match where the text is
+        spelt as the number is.
+
+        Args:
+            name: of the column.
+            ids: [num_nodes] int64 or large_string, or None.
+            fraction: whether a column of text spells whole numbers as `7.0`.
         """
-        column = self._cast(name, pa.int64() if ids is None else ids.type)
-        self._refuse_nulls(name, column)
+        numbers = ids is None or not is_text(ids.type)
+        if numbers:
+            column = self._whole_ids(name, fraction)
+        elif self.is_text(name):
+            column = self.plain(name).cast(pa.large_string())
+            self._refuse_nulls(name, column)
+        else:
+            column = self.id_column(name).cast(pa.large_string())
         if ids is None:
             return numbers_of(column)
-        if isinstance(ids, IdTable):
-            numbers = ids.find(column)
-            self._refuse(name, numbers < 0, column, "is no id of a node")
-            return numbers
-        found = pc.index_in(column, value_set=ids)
-        self._refuse(name, nulls_of(found), column, "is no id of a node")
-        return numbers_of(found)
+        found = find_ids(ids, column)
+        if not numbers and found.min(initial=0) < 0:  # blanks are stripped where there may be some
+            column = self._text_ids(name, column)
+            found = find_ids(ids, column)
+        spelt = not numbers and not self.is_text(name)
+        self._refuse(name, found < 0, column, "is no id of a node" + (", as these are text" if spelt else ""))
+        return found
 
     def holds_numbers(self, names: Sequence[str]) -> bool:
         """Says whether most values in columns of text are whole numbers."""
         values = self.distinct(names)
         return 2 * (pc.sum(pc.match_substring_regex(values, _WHOLE)).as_py() or 0) >= len(values)
 
-    def distinct(self, names: Sequence[str]) -> pa.Array:  # [num_nodes] string
-        """Collects the ids in columns of text, in the order of code points."""
-        found = [pc.unique(self.plain(name).cast(pa.large_string()).drop_null()) for name in names]
-        return pc.unique(pa.concat_arrays(found)).sort()
+    def distinct(self, names: Sequence[str]) -> pa.Array:  # [values] large_string
+        """Collects the ids in columns of text, as they are spelt.
+
+        Raises `UserError` with the row of an empty id, and of a NUL character.
+        """
+        found = []
+        for name in names:
+            column = self.plain(name).cast(pa.large_string())
+            values = pc.unique(column)
+            if self._bad_text(values).any():
+                self._text_ids(name, column)  # raises, with the row
+            found.append(values)
+        return pc.unique(pa.concat_arrays(found))
+
+    def _whole_ids(self, name: str, fraction: bool) -> pa.Array:  # [rows] int64
+        """Reads a column of whole numbers, which may be text."""
+        column = self.plain(name)
+        if not is_text(column.type):
+            return self._number_ids(name, column)
+        self._refuse_nulls(name, column)
+        numbers = whole_numbers(column, fraction=fraction)
+        if numbers is not None:
+            return numbers
+        self._text_ids(name, column)  # raises for an empty cell
+        row = first_row(column, lambda cells: whole_numbers(cells, fraction=fraction) is not None)
+        text = column[row].as_py()
+        raise UserError(f"{self._place(name)}, row {self._number(row)}: {text!r} {_why_no_number(text)}")
+
+    def _number_ids(self, name: str, column: pa.Array) -> pa.Array:  # [rows] int64
+        """Reads a column of numbers, which are whole and exact."""
+        kind = column.type
+        if pa.types.is_null(kind) or not len(column):
+            column = column.cast(pa.int64())
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+            raise UserError(f"{self._place(name)} holds {kind}, expected whole numbers, text or UUIDs")
+        self._refuse_nulls(name, column)
+        if pa.types.is_floating(kind):
+            numbers = numbers_of(column).astype(np.float64, copy=False)
+            self._refuse(name, np.isnan(numbers), None, "is empty")
+            self._refuse(name, np.rint(numbers) != numbers, numbers, "is no whole number")
+            inexact = np.abs(numbers) > MAX_EXACT
+            self._refuse(name, inexact, numbers, "is beyond 2^53, where a float is no exact id: use int64 or text")
+            return pa.array(numbers.astype(np.int64))
+        if pa.types.is_unsigned_integer(kind):
+            numbers = numbers_of(column)
+            self._refuse(name, numbers > _INT64, numbers, "is too large for an id of 64 bits: give such ids as text")
+        return self._cast(name, pa.int64())
+
+    def _text_ids(self, name: str, column: pa.Array) -> pa.Array:  # [rows] large_string
+        """Strips blanks from ids that are text."""
+        column = column.cast(pa.large_string())
+        self._refuse_nulls(name, column)
+        if self._bad_text(column).any():
+            empty = missing_cells(column, ("",))
+            self._refuse(name, empty, None, "is empty")
+            why = "is empty: the word stands for a missing value, and the key missing lists such words"
+            self._refuse(name, missing_cells(column, self.missing), column, why)
+            nul = pc.match_substring(column, "\0").to_numpy(zero_copy_only=False)
+            self._refuse(name, nul, column, "holds a NUL character, which ids cannot")
+        return pc.utf8_trim_whitespace(column)
+
+    def _bad_text(self, text: pa.Array) -> npt.NDArray[np.bool_]:  # [rows]
+        """Marks text that is no id: empty cells, and text with a NUL character."""
+        nul = nulls_of(text) | pc.match_substring(text, "\0").fill_null(True).to_numpy(zero_copy_only=False)
+        return nul | missing_cells(text, ("", *self.missing))
 
     def labels(self, name: str, reading: Reading | None = None) -> tuple[Labels | None, list[str] | None]:
         """Reads class numbers [rows], -1 for none, and names of other classes.
@@ -146,7 +257,11 @@ class Table:
         if reading.kind == "categories":
             return reading.places(text, self.missing), list(reading.categories)
         numbers = reading.numbers(text, self.missing)
-        return self._classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64())) if reading.whole else (numbers, None)
+        return (
+            self._classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64()))
+            if reading.whole
+            else (numbers, None)
+        )
 
     def _classes(self, name: str, labels: pa.Array) -> tuple[Labels, None]:
         labels = labels.fill_null(-1)
@@ -198,9 +313,14 @@ class Table:
         self._refuse(name, np.isinf(numbers), numbers, "is not finite")
         return numbers
 
-    def others(self, known: Collection[str]) -> list[str]:
+    def others(self, known: Collection[str | None]) -> list[str]:
         """Lists all columns but the known ones."""
         return [name for name in self.names if name not in known]
+
+    def index_columns(self, known: Collection[str | None]) -> list[str]:
+        """Lists the columns but the known ones that hold the index of a data frame."""
+        names = self.others(known)
+        return index_columns(self._table.schema, names, lambda name: counts_on(self.plain(name), 0))
 
     def rows(self, names: Sequence[str]) -> Floats | None:  # [rows, columns]
         """Reads columns like `cells`, of which no cell may be empty."""
@@ -269,7 +389,10 @@ class Table:
             return [f"{name}={value}" for value in reading.categories]
         if not is_listed(column.type):
             return [name]
-        return [f"{name}[{number}]" for number in range(len(pc.drop_null(column)[0]) if column.null_count < len(column) else 0)]
+        return [
+            f"{name}[{number}]"
+            for number in range(len(pc.drop_null(column)[0]) if column.null_count < len(column) else 0)
+        ]
 
     def _values(self, name: str, dtype: np.dtype[Any]) -> Floats:  # [rows, 1 or more], NaN where a cell is empty
         column, reading = self.plain(name), self.reading(name)
@@ -285,7 +408,12 @@ class Table:
         width = int(length[0]) if len(length) else 0
         lengths = np.full(len(column), width)
         lengths[known] = length
-        self._refuse(name, lengths != width, lengths, f"numbers, expected {width} as in row {self._first + np.argmax(known)}")
+        self._refuse(
+            name,
+            lengths != width,
+            lengths,
+            f"numbers, expected {width} as in row {self._number(int(np.argmax(known)))}",
+        )
         wide: Floats = np.full((len(column), width), np.nan, dtype)
         inner = reading.numbers(pc.list_flatten(column), self.missing)
         wide[known] = self._checked(name, inner, width).reshape(-1, width) if width else 0
@@ -293,10 +421,13 @@ class Table:
 
     def _checked(self, name: str, numbers: Floats, width: int = 1) -> Floats:
         """Refuses infinite numbers, `width` of a row, and those beyond float32."""
-        for bad, why in ((np.isinf(numbers), "is not finite"), (np.abs(numbers) > FLOAT32_MAX, "is too large for float32")):
+        for bad, why in (
+            (np.isinf(numbers), "is not finite"),
+            (np.abs(numbers) > FLOAT32_MAX, "is too large for float32"),
+        ):
             if bad.any():
                 at = int(np.argmax(bad))
-                raise UserError(f"{self._place(name)}, row {self._first + at // width}: {numbers[at].item()!r} {why}")
+                raise UserError(f"{self._place(name)}, row {self._number(at // width)}: {numbers[at].item()!r} {why}")
         return numbers
 
     def _refuse_gaps(self, name: str, bad: npt.NDArray[np.bool_]) -> None:
@@ -328,10 +459,15 @@ class Table:
         try:
             return column.cast(kind)
         except pa.ArrowException as error:
-            row = _first_misfit(column, kind)
+            row = first_row(column, lambda cells: _can_cast(cells, kind))
+            what = "whole number of 64 bits" if pa.types.is_integer(kind) else str(kind)
             raise UserError(
-                f"{self._place(name)}, row {self._first + row}: {column[row].as_py()!r} is no {kind}"
+                f"{self._place(name)}, row {self._number(row)}: {str(column[row].as_py())!r} is no {what}"
             ) from error
+
+    def _number(self, row: int) -> int:
+        """Returns the number of a row in the file."""
+        return self._first + int(row if self._rows is None else self._rows[row])
 
     def _refuse_nulls(self, name: str, column: pa.Array) -> None:
         self._refuse(name, nulls_of(column), None, "is empty")
@@ -348,7 +484,7 @@ class Table:
         rows = np.flatnonzero(bad)
         if len(rows):
             value = "" if column is None else f"{_plain(column[int(rows[0])])!r} "
-            raise UserError(f"{self._place(name)}, row {self._first + rows[0]}: {value}{why}")
+            raise UserError(f"{self._place(name)}, row {self._number(int(rows[0]))}: {value}{why}")
 
     def _place(self, name: str) -> str:
         return f"{self.name}, column {name!r}"
@@ -376,6 +512,8 @@ def table_of(name: str, frame: Any, cure: str = "", missing: Sequence[str] = MIS
     """
     if isinstance(frame, pa.Table):
         return Table(name, frame, cure=cure, missing=missing)
+    if method := next((each for each in _LAZY if hasattr(type(frame), each)), None):
+        raise UserError(f"{name} is a {type(frame).__name__}, which holds no rows yet: give {name}.{method}()")
     if not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
         raise UserError(f"{name} is a {type(frame).__name__}, expected a table of pandas, polars or pyarrow")
     columns = list(frame.columns)
@@ -406,7 +544,7 @@ def _array(place: str, series: Any, missing: Sequence[str]) -> pa.ChunkedArray:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         made = values_as_arrow(place, list(series), missing)
     inner = made.type.value_type if pa.types.is_dictionary(made.type) else made.type
-    if getattr(inner, "extension_name", "") == "pandas.interval":  # of pd.cut
+    if str(getattr(inner, "extension_name", "")).startswith("pandas."):  # intervals, as of pd.cut, and periods
         values = series.astype(object).where(series.notna(), None)
         made = pa.array([None if value is None else str(value) for value in values], pa.string())
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
@@ -446,6 +584,10 @@ def as_text(place: str, values: Sequence[Any], error: BaseException | None = Non
     if len(kinds) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise UserError(f"{place} mixes {names}: give all values one type") from error
+    if kinds == {int}:
+        raise UserError(
+            f"{place} holds whole numbers beyond 64 bits: give ids as text, and features as floating-point numbers"
+        ) from error
     if any(not _has_text(kind) for kind in kinds):
         raise UserError(f"{place} cannot be read: {one_line(error or 'no text stands for the values')}") from error
     return pa.array([None if value is None else str(value) for value in values], pa.string())
@@ -454,7 +596,7 @@ def as_text(place: str, values: Sequence[Any], error: BaseException | None = Non
 def _has_text(kind: type) -> bool:
     """Says whether values of a type have a text of their own, as UUIDs do."""
     own = "__repr__" in {name for base in kind.__mro__[:-1] for name in vars(base)}
-    return own and not issubclass(kind, list | dict | set | int)
+    return own and not issubclass(kind, list | dict | set | Number)
 
 
 def readings_of(place: str, pieces: Iterable[Table], names: Sequence[str], cure: str = "") -> dict[str, Reading]:
@@ -502,10 +644,37 @@ def as_ids(ids: pa.Array) -> Array | None:  # [num_nodes]
     return None if np.array_equal(numbers, np.arange(len(numbers))) else numbers
 
 
-def narrowed(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Reads text as whole numbers, where each number is spelt as the text is."""
-    whole = pc.match_substring_regex(text, _WHOLE)
-    return text.cast(pa.int64()) if pc.all(whole, skip_nulls=False).as_py() else text
+def joined_ids(tables: Sequence[Table], names: Sequence[str]) -> pa.Array:  # [num_nodes] large_string
+    """Collects the ids in columns of text, in the order of code points.
+
+    Surrounding blanks do not count. Raises `UserError` for ids that differ in these
+    alone.
+    """
+    spelt = pc.unique(pa.concat_arrays([table.distinct(names) for table in tables]))
+    ids = pc.utf8_trim_whitespace(spelt)
+    distinct = pc.unique(ids).sort()
+    if len(distinct) < len(ids):
+        first = find_ids(ids, ids)
+        row = int(np.flatnonzero(first != np.arange(len(ids)))[0])
+        one, other = spelt[int(first[row])].as_py(), spelt[row].as_py()
+        raise UserError(
+            f"{tables[0].name}, columns {names[0]!r} and {names[1]!r}: {one!r} and {other!r} differ in blanks alone: "
+            "spell the id one way"
+        )
+    return distinct
+
+
+def _why_no_number(text: str) -> str:
+    """Returns why text is not the id of a node where ids are numbers."""
+    try:
+        number = float(text) if "." in text else int(text)
+    except ValueError:
+        return "is no whole number"
+    if number != int(number):
+        return "is no whole number"
+    if abs(number) > _INT64:
+        return "is too large for an id of 64 bits: give a table of nodes whose ids are text"
+    return f"is not spelt as the id {int(number)} is: spell an id one way, or give all ids as text"
 
 
 def _is_uuid(kind: pa.DataType) -> bool:
@@ -517,14 +686,9 @@ def _plain(value: Any) -> object:
     return value.as_py() if isinstance(value, pa.Scalar) else value.item()
 
 
-def _first_misfit(column: pa.Array, kind: pa.DataType) -> int:
-    """Finds the first row that cannot be cast, by bisection. There must be one."""
-    low, high = 0, len(column)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            column.slice(low, middle - low).cast(kind)
-            low = middle
-        except pa.ArrowException:
-            high = middle
-    return low
+def _can_cast(column: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        column.cast(kind)
+    except pa.ArrowException:
+        return False
+    return True

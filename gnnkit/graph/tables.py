@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from gnnkit.checks import Array, array
+from gnnkit.checks import Array
 from gnnkit.errors import UserError
+from gnnkit.graph.duplicates import DUPLICATES, FIRST, cure_of_nodes, without_duplicates
+from gnnkit.graph.features import rows_of
 from gnnkit.graph.graph import Graph
+from gnnkit.graph.index_columns import warn_of_index
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table, as_ids, table_of, warn_of_readings
+from gnnkit.graph.table import Table, as_ids, joined_ids, table_of, warn_of_readings
+from gnnkit.ranges import one_of
 
 
 def from_tables(
@@ -24,6 +28,7 @@ def from_tables(
     features: str | Sequence[str] | Array | None,
     edge_features: Sequence[str] | None,
     missing: Sequence[str] | None,
+    duplicates: str,
 ) -> Graph:
     """Reads data frames, as `Graph.from_tables` says.
 
@@ -37,15 +42,21 @@ def from_tables(
         features: columns of numbers, rows, or None for all other columns.
         edge_features: columns of edges, or None for all other columns.
         missing: words for missing values, or None for `missing.MISSING`.
+        duplicates: one of `DUPLICATES`.
     """
+    one_of("duplicates", duplicates, DUPLICATES)
     words, way = read_missing("missing", missing), "=[NAME, ...] names the columns to read, without {}"
     links = table_of("edges", edges, f": edge_features{way}", words)
     named = None if nodes is None else table_of("nodes", nodes, f": features{way}", words)
     if weight is None:
         weight = "weight" if "weight" in links.names else None
     if edge_features is None:
-        edge_features = [name for name in links.others((*ends, edge_type)) if name != weight]
-    ids = node_ids(links, named, ends, columns[0])
+        edge_features = _all_features(
+            links, {*ends, edge_type, weight}, "edge_features=[NAME, ...] names it to read it"
+        )
+    if named and duplicates == FIRST:
+        named = named.first_rows(columns[0])
+    ids = node_ids(links, named, ends, columns[0], cure_of_nodes("duplicates", duplicates))
     labels, class_names = named.labels(columns[1]) if named else (None, None)
     given, names, category_of, cells = _features(named, columns, features)
     types, type_names = links.types(edge_type)
@@ -53,7 +64,7 @@ def from_tables(
     for table in (named, links):
         if table is not None:
             warn_of_readings(table.name, table.readings)
-    return Graph.from_edges(
+    graph = Graph.from_edges(
         links.positions(ends[0], ids),
         links.positions(ends[1], ids),
         None if ids is None else len(ids),
@@ -72,16 +83,31 @@ def from_tables(
         node_ids=None if ids is None else as_ids(ids),
         missing=cells,
     )
+    return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 
 
-def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str) -> pa.Array | None:
+def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str, cure: str) -> pa.Array | None:
     """Returns the ids of nodes, or None where ids are 0, 1, ...
 
     Without a table of nodes, text names the nodes, in the order of code points.
+
+    Args:
+        edges: table of edges.
+        nodes: table of nodes, or None.
+        ends: columns of source and destination.
+        name: column of ids.
+        cure: says what to do about an id that occurs twice.
     """
     if nodes is not None:
-        return nodes.ids(name)
-    return edges.distinct(ends) if all(map(edges.is_text, ends)) else None
+        return nodes.ids(name, cure)
+    return joined_ids([edges], ends) if all(map(edges.is_text, ends)) else None
+
+
+def _all_features(table: Table, known: Collection[str | None], cure: str) -> list[str]:
+    """Returns all columns but the known ones, and warns of an index."""
+    index = table.index_columns(known)
+    warn_of_index(table.name, index, cure)
+    return table.others({*known, *index})
 
 
 def _features(
@@ -89,11 +115,11 @@ def _features(
 ) -> tuple[Array | None, list[str] | None, list[str] | None, Array | None]:
     """Returns rows of features, names of columns and of texts, and empty cells."""
     if features is None:
-        names: Any = [] if nodes is None else nodes.others(columns)
+        names: Any = [] if nodes is None else _all_features(nodes, columns, "features=[NAME, ...] names it to read it")
     else:
         names = [features] if isinstance(features, str) else features
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        return array("features", features), None, None, None
+        return rows_of(features), None, None, None
     if nodes is None and names:
         raise UserError(f"features={names} are columns of a table of nodes: give nodes too")
     if nodes is None:

@@ -77,7 +77,7 @@ def test_tables_may_have_other_names(tmp_path: Path) -> None:
         None: "no folder edges: dataset.edges=NAME names yours, dataset.nodes=NAME that of nodes, of calls.csv, people.csv",
         "call.csv": "holds no call.csv that dataset.edges names, only calls.csv, people.csv",
         "../calls.csv": "dataset.edges=../calls.csv must be the name of a file or folder in dataset.root",
-        "people.txt": "dataset.edges=people.txt must end in .csv, .parquet, .npy",
+        "people.txt": "dataset.edges=people.txt must end in .csv, .csv.gz, .parquet, .npy",
     }
     (tmp_path / "people.txt").write_text(NODES)
     for edges, expected in refused.items():
@@ -104,7 +104,7 @@ def test_text_names_the_nodes_of_edges_alone(tmp_path: Path) -> None:
     np.testing.assert_array_equal(graph.csc.indices, [2, 0])
     joined = "".join(f"{i},{i + 1}\n" for i in range(5))
     folder(tmp_path / "two", nodes_csv=None, edges_csv=f"src,dst\n{joined}src,dst\n{joined}")
-    with pytest.raises(UserError, match=r"edges.csv, column 'src', row 5: 'src' is no int64"):
+    with pytest.raises(UserError, match=r"edges.csv, column 'src', row 5: 'src' is no whole number"):
         load(tmp_path / "two")
     np.save(tmp_path / "labels.npy", np.zeros(3, np.int64))
     with pytest.raises(UserError, match=r"ids of edges are text, and labels.npy needs a table of nodes beside"):
@@ -248,7 +248,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"edges_csv": None}, "holds no edges.csv, edges.parquet or edges.npy"),
         ({"edges_npy": np.zeros((2, 1), int)}, "holds both edges.csv and edges.npy"),
         ({"nodes_csv": None, "edges_csv": "src,dst\n0,1\n-1,0\n"}, r"src\[1\] = -1 is out of range"),
-        ({"nodes_csv": None, "edges_csv": "src,dst\na,1\n"}, r"edges.csv, column 'src', row 0: 'a' is no int64"),
+        ({"nodes_csv": None, "edges_csv": "src,dst\na,1\n"}, r"edges.csv, column 'src', row 0: 'a' is no whole number"),
         ({"nodes_csv": ""}, "nodes.csv: Empty CSV file"),
         ({"nodes_csv": "id,label\n"}, "nodes.csv has no rows"),
         ({"edges_csv": ""}, "edges.csv: Empty CSV file"),
@@ -259,9 +259,9 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"edges_csv": "src,dst,dst\n10,20,20\n"}, "edges.csv has two columns 'dst'"),
         ({"edges_csv": "src,dst\n10,20,30\n"}, "edges.csv: CSV parse error: Expected 2 columns, got 3"),
         ({"edges_csv": "src,dst\n10,20\n10,99\n"}, r"edges.csv, column 'dst', row 1: 99 is no id of a node"),
-        ({"edges_csv": "src,dst\n10,20\nten,10\n"}, r"edges.csv, column 'src', row 1: 'ten' is no int64"),
+        ({"edges_csv": "src,dst\n10,20\nten,10\n"}, r"edges.csv, column 'src', row 1: 'ten' is no whole number"),
         ({"edges_csv": "src,dst\n10,20\n,10\n"}, r"edges.csv, column 'src', row 1: is empty"),
-        ({"edges_csv": "src,dst\n10,20.5\n"}, r"edges.csv, column 'dst', row 0: 20.5 is no int64"),
+        ({"edges_csv": "src,dst\n10,20.5\n"}, r"edges.csv, column 'dst', row 0: '20.5' is no whole number"),
         ({"edges_csv": "src,dst,weight\n10,20,1\n10,20,nan\n"}, r"edges.csv, column 'weight', row 1: (nan|is empty)"),
         ({"edges_csv": "src,dst,weight\n10,20,heavy\n"}, "edges.csv, column 'weight' holds string, expected numbers"),
         ({"edges_csv": "src,dst,w,x\n10,20,1,inf\n"}, r"edges.csv, column 'x', row 0: inf is not finite"),
@@ -312,11 +312,11 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ),
         (
             {"edges_csv": None, "edges_npy": np.array([[10], [20.5]])},
-            r"edges.npy, column 'dst', row 0: 20.5 is no int64",
+            r"edges.npy, column 'dst', row 0: 20.5 is no whole number",
         ),
         (
             {"edges_csv": None, "edges_npy": np.array([["a"], ["b"]])},
-            r"edges.npy, column 'src', row 0: 'a' is no int64",
+            r"edges.npy, column 'src', row 0: 'a' is no whole number",
         ),
         ({"edges_csv": None, "edges_npy": np.zeros((2, 2), complex)}, "edges.npy: Unsupported numpy type"),
     ],
@@ -331,7 +331,7 @@ def test_errors_name_folder_file_column_and_row(tmp_path: Path, files: dict[str,
 
 def test_the_row_of_a_bad_id_is_found_in_a_long_column(tmp_path: Path) -> None:
     rows = "\n".join("10,20" if row != 77_777 else "10,x20" for row in range(100_000))
-    with pytest.raises(ValueError, match=r"column 'dst', row 77777: 'x20' is no int64"):
+    with pytest.raises(ValueError, match=r"column 'dst', row 77777: 'x20' is no whole number"):
         load(folder(tmp_path, edges_csv=f"src,dst\n{rows}\n"))
 
 
@@ -508,7 +508,7 @@ def test_types_of_edges_are_files_of_a_folder(tmp_path: Path) -> None:
         ),
         ({"a.csv": "src,dst,type\n0,1,2\n"}, r"edges/a\.csv has a column 'type', which the name of the file says"),
         ({"a.csv": "src,dst\n0,1\n", "a.npy": ""}, r"holds both a\.csv and a\.npy"),
-        ({"a.csv": "src,dst\n0,x\n"}, r"a\.csv, column 'dst', row 0: 'x' is no int64"),
+        ({"a.csv": "src,dst\n0,x\n"}, r"a\.csv, column 'dst', row 0: 'x' is no whole number"),
     ],
 )
 def test_folders_of_relations_name_the_file_at_fault(tmp_path: Path, files: dict[str, str], message: str) -> None:
@@ -524,7 +524,7 @@ def test_folders_of_relations_name_the_file_at_fault(tmp_path: Path, files: dict
     [
         ("0,1,a\n1,2,\n", r"edges\.csv, column 'type', row 1: is empty"),
         ("0,1,1\n1,2,\n", r"edges\.csv, column 'type', row 1: is empty"),
-        ("0,1,0.5\n", r"edges\.csv, column 'type', row 0: 0\.5 is no int64"),
+        ("0,1,0.5\n", r"edges\.csv, column 'type', row 0: 0\.5 is no whole number"),
         ("0,1,-1\n", r"edge_types\[0\] = -1 is out of range"),
     ],
 )

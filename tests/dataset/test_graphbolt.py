@@ -29,6 +29,14 @@ def test_edges_features_and_sets_are_read(form: str, tmp_path: Path) -> None:
     assert GraphBolt(str(tmp_path / "data"), ignore=["feat", "age", "length"]).load().features.shape == (40, 0)
 
 
+def test_numbers_of_nodes_in_a_csv_are_spelt_one_way(tmp_path: Path) -> None:
+    graphbolt_folder(tmp_path / "data", np.random.default_rng(0), "csv")
+    path = tmp_path / "data/edges.csv"
+    path.write_text("007" + path.read_text()[path.read_text().index(",") :])
+    with pytest.raises(UserError, match="edges.csv, column 'src', row 0: '007' is not spelt as the id 7 is"):
+        GraphBolt(str(tmp_path / "data")).load()
+
+
 def change(facts: dict[str, Any], folder: Path, kind: str) -> None:
     """Changes a metadata.yaml into one that is refused."""
     (task,) = facts["tasks"]

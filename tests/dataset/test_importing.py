@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import gzip
 import multiprocessing
 import os
 import random
@@ -192,7 +193,15 @@ def random_folder(folder: Path, seed: int) -> dict[str, Any]:
         ids = np.array([f"id {i}" for i in ids]) if kind == "text" else ids
         columns |= {"src": ids[src], "dst": ids[dst]}
         options |= random_nodes(folder, ids, seed, draw)
+    more = random.Random(seed + 10**6)
+    options["duplicates"] = more.choice(["keep", "keep", "first", "sum", "mean"])
+    if not plain and more.random() < 0.4:
+        columns[more.choice(["Unnamed: 0", "__index_level_0__", "index"])] = np.arange(m)
     write_edges(folder, form, columns)
+    if form == "csv" and more.random() < 0.5:
+        path = folder / "edges.csv"
+        (folder / "edges.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
     return options
 
 

@@ -67,6 +67,15 @@ def test_nodes_without_label_and_names_of_nodes_and_classes(tmp_path: Path) -> N
     assert graph.class_names == ("arxiv cs a", "arxiv cs b", "arxiv cs c")
 
 
+def test_ids_of_a_mapping_are_kept_as_they_are_spelt(tmp_path: Path) -> None:
+    folder = ogb(tmp_path / "ogbn_arxiv")
+    table(folder / "mapping/nodeidx2paperid.csv.gz", [[0, "007"], [1, "7"], [2, "9007199254740993.0"]], "node idx,id")
+    assert Graph.from_ogb(folder).node_ids.tolist() == ["007", "7", "9007199254740993.0"]
+    table(folder / "mapping/nodeidx2paperid.csv.gz", [[0, "7"], [1, "8"], [2, "7"]], "node idx,id")
+    with pytest.raises(UserError, match=r"node_ids\[2\] = 7 occurs a second time, after node_ids\[0\]"):
+        Graph.from_ogb(folder)
+
+
 def test_the_keys_choose_split_and_edges(tmp_path: Path) -> None:
     folder = ogb(tmp_path / "mine")
     for part in ("train", "valid", "test"):

@@ -186,6 +186,10 @@ def test_attributes_without_a_meaning_are_named_in_one_warning() -> None:
 
 def test_ids_of_a_subgraph_are_kept() -> None:
     np.testing.assert_array_equal(Graph.from_pyg(data_of(n_id=torch.arange(30) * 7)).node_ids, np.arange(30) * 7)
+    with pytest.raises(UserError, match=r"node_ids\[3\] = 0 occurs a second time, after node_ids\[0\]"):
+        Graph.from_pyg(data_of(n_id=torch.arange(30) % 3))
+    with pytest.raises(UserError, match="node_ids are float32"):
+        Graph.from_pyg(data_of(n_id=torch.arange(30) + 0.5))
 
 
 def pairs(edges: Any) -> set[tuple[int, int]]:

@@ -34,6 +34,7 @@ from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.importing.read import ReadEdges
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Room, Stretch, check_ends
 from gnnkit.errors import UserError
+from gnnkit.graph.duplicates import JOIN, KEEP, join
 from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
 from gnnkit.rows import Behind, File, Rows, append_all
 from gnnkit.storage import save_array
@@ -530,18 +531,20 @@ def sort(
     journal: Journal,
     teller: Teller,
     crew: Crew,
+    duplicates: str = KEEP,
 ) -> None:
     """Sorts the buckets, and writes the arrays of a saved graph in `folder`.
 
-    Where reverse edges are left out, nobody knows the place of a bucket before those
-    before are sorted. One member sorts all then.
+    Where edges are left out, nobody knows the place of a bucket before those before are
+    sorted. One member sorts all then.
     """
-    alone = "reverse" in columns.kinds
+    alone = "reverse" in columns.kinds or duplicates != KEEP
     shares = buckets.shares(1 if alone else crew.size)
 
     def work(member: int) -> int:
         own = journal.of(f"sorted {member} of {crew.size}")
-        return _sort(found, buckets, shares[member], columns, folder, room, own, teller.of(member, len(shares)))
+        told = teller.of(member, len(shares))
+        return _sort(found, buckets, shares[member], columns, folder, room, own, told, duplicates)
 
     num_edges = crew.lead(lambda: work(0)) if alone else crew.share(work)[-1]
 
@@ -561,10 +564,11 @@ def _sort(
     room: Room,
     journal: Journal,
     teller: Teller,
+    duplicates: str,
 ) -> int:
     """Sorts some buckets behind each other. Returns the edges up to their end.
 
-    Reverse edges that are not missing are left out, and are no edges.
+    Duplicates and reverse edges that are not missing are left out, and are no edges.
     """
     done, num_edges = journal["sorted"] or (share.start, buckets.start[share.start])
     arrays = _outputs(found, buckets, columns, folder, done, num_edges, alone=len(share) == len(buckets))
@@ -576,7 +580,7 @@ def _sort(
     with Behind() as behind:
         for bucket, rows in enumerate(_ahead(records), done):
             width = buckets.first[bucket + 1] - buckets.first[bucket]
-            indptr, written = _sorted(rows, width, buckets.num_nodes, room.threads)
+            indptr, written = _sorted(rows, width, buckets.num_nodes, room.threads, duplicates)
             behind.do(append_all, arrays, {"indptr": num_edges + indptr[1:], **written})
             num_edges += len(written["indices"])
             teller.tell(buckets.start[bucket + 1] - from_, buckets.start[-1], "edges")
@@ -594,20 +598,39 @@ def _commit(arrays: Mapping[str, Rows], journal: Journal, done: int, num_edges: 
     journal.write(sorted=(done, num_edges))
 
 
-def _sorted(rows: dict[str, Array], width: int, num_nodes: int, threads: int) -> tuple[Array, dict[str, Array]]:
+def _sorted(
+    rows: dict[str, Array], width: int, num_nodes: int, threads: int, duplicates: str
+) -> tuple[Array, dict[str, Array]]:
     """Sorts the records of a bucket of `width` nodes.
 
     Returns indptr, and the other arrays by name.
     """
     src, dst = rows.pop("src"), rows.pop("dst")
-    if rows.keys() == {"positions"}:  # which then need not be fetched by their order
+    if rows.keys() == {"positions"} and duplicates == KEEP:  # which then need not be fetched by their order
         indptr, sources, positions = _core.csc_with_tags(src, dst, rows["positions"], width, num_nodes, threads)
         return indptr, {"indices": sources, "positions": positions}
     indptr, sources, order = _core.csc_with_tags(src, dst, np.arange(len(src)), width, num_nodes, threads)
+    if duplicates != KEEP:
+        rows = {name: values[order] for name, values in rows.items()}
+        indptr, sources, rows = _joined(indptr, sources, rows, duplicates)
+        order = np.arange(len(sources))
     reverse = rows.pop("reverse", None)
     if reverse is not None:
         indptr, sources, order = _without_doubles(indptr, sources, order, reverse)
     return indptr, {"indices": sources, **{name: values[order] for name, values in rows.items()}}
+
+
+def _joined(
+    indptr: Array, sources: Array, rows: dict[str, Array], duplicates: str
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Joins edges of a bucket that occur several times, and reverse edges likewise."""
+    ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    keys = {name: rows[name] for name in ("types", "reverse") if name in rows}
+    values = {name: rows[name] for name in ("weight", "features") if name in rows}
+    kept, joined = join(sources, ends, keys, values, rows["positions"], duplicates, JOIN)
+    before = np.cumsum(np.bincount(ends[kept], minlength=len(indptr) - 1))
+    others = {name: each[kept] for name, each in rows.items() if name not in values}
+    return np.concatenate([np.zeros(1, np.int64), before]), sources[kept], others | joined
 
 
 def _outputs(

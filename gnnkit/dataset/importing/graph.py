@@ -106,4 +106,4 @@ def _sort(
     with Columns(records, kinds) as columns:
         of_edges.scatter(graph, found, buckets, columns, room, journal, teller, crew)
     with Columns(records, kinds) as columns:  # opened anew, to read what other hosts have written
-        of_edges.sort(found, buckets, columns, target, room, journal, teller, crew)
+        of_edges.sort(found, buckets, columns, target, room, journal, teller, crew, graph.duplicates)

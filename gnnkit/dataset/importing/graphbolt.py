@@ -100,7 +100,7 @@ class GraphBoltPieces(GraphPieces):
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         first, features = 0, [_two_axes(read_npy(path)) for _, path in self._rows("edge")]
-        for table in self._edges.pieces(rows, ("src", "dst"), {"src": pa.int64(), "dst": pa.int64()}):
+        for table in self._edges.pieces(rows, ("src", "dst"), {"src": pa.string(), "dst": pa.string()}):
             src, dst = (table.positions(name, None) for name in ("src", "dst"))
             last = first + len(src)
             own = _side_by_side(features, first, last) if features else None

@@ -18,7 +18,7 @@ from gnnkit.dataset.pieces import FILLED_BY, GraphPieces, Room, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from gnnkit.graph.features import normalized, without_gaps
-from gnnkit.graph.fields import names_of, node_ids_of
+from gnnkit.graph.fields import distinct_ids, names_of, node_ids_of
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.schema import node_types_of
 from gnnkit.graph.table import as_ids
@@ -82,7 +82,7 @@ def _write_ids(ids: Any, count: int, target: Path) -> None:
     if ids is None:
         return
     if not isinstance(ids, pa.Array):
-        save_array(target, node_ids_of(ids, count))  # type: ignore[arg-type]
+        save_array(target, node_ids_of(distinct_ids(ids), count))  # type: ignore[arg-type]
         return
     if not is_text(ids.type):
         save_array(target, as_ids(ids))  # type: ignore[arg-type]

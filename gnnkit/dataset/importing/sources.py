@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +19,20 @@ import pyarrow.parquet
 
 from gnnkit.checks import Array, one_line
 from gnnkit.dataset.edges import LEFT_OUT, check_header, check_shape, check_width
+from gnnkit.dataset.encoding import check_encoding, check_utf8
 from gnnkit.dataset.pieces import WHOLE, Share
 from gnnkit.documents import check_regular, read_yaml
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.ids import counts_on, narrowed
+from gnnkit.graph.index_columns import index_columns
 from gnnkit.graph.missing import MISSING
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
 from gnnkit.storage import npy_header
 
 _READ_AHEAD = 1 << 20  # bytes of a column of Parquet
+_INDEX_ROWS = 1 << 16  # rows of a column that are looked at together
 _LEAST_BLOCK = 1 << 16  # bytes of a CSV
 _CSV_ROW = 16  # bytes of a short row of a CSV
 _CSV_LINE = re.compile(r"Row #(\d+): ")  # in a message about a damaged row
@@ -63,6 +67,25 @@ class Source(ABC):
     def empty(self) -> Table:
         """Returns the table without rows."""
         return Table(self.title, pa.schema(list(self.types().items())).empty_table(), 0, LEFT_OUT, self.missing)
+
+    def index_columns(self, known: Collection[str]) -> list[str]:
+        """Lists the columns but the known ones that hold the index of a data frame."""
+        return index_columns(self.schema, [name for name in self.kept if name not in known], self._counts_rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What the first file says of its columns, nothing for a CSV."""
+        return pa.schema([])
+
+    def _counts_rows(self, name: str) -> bool:
+        """Returns whether a column is 0, 1, ..., up to the first other number."""
+        row = 0
+        for piece in self.pieces(_INDEX_ROWS, [name], {name: pa.string()}):
+            column = pa.chunked_array([piece.plain(name)])
+            if not counts_on((narrowed(column) if is_text(column.type) else column).combine_chunks(), row):
+                return False
+            row += len(column)
+        return True
 
     @abstractmethod
     def types(self) -> dict[str, pa.DataType]:
@@ -135,7 +158,9 @@ class ArraySource(Source):
             for first in own[::rows]:
                 count = min(rows, own.stop - first)
                 found = self._read(file, first, count)
-                yield Table(self._names[path], pa.table({name: found[name] for name in names}), first, LEFT_OUT, self.missing)
+                yield Table(
+                    self._names[path], pa.table({name: found[name] for name in names}), first, LEFT_OUT, self.missing
+                )
 
     def _read(self, file: Any, first: int, count: int) -> dict[str, Array]:
         if self._dtype.names:
@@ -209,9 +234,12 @@ class PartSource(Source):
     def names(self) -> list[str]:
         return list(self._schemas[self.files[0]].names)
 
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schemas[self.files[0]]
+
     def types(self) -> dict[str, pa.DataType]:
-        schema = self._schemas[self.files[0]]
-        return dict(zip(schema.names, schema.types, strict=True))
+        return dict(zip(self.schema.names, self.schema.types, strict=True))
 
     def _check_parts(self) -> None:
         """Raises `UserError` for parts with other columns, or other kinds of these."""
@@ -332,9 +360,16 @@ class CsvSource(Source):
 
     def _schema(self, path: Path) -> pa.Schema:
         check_regular(path)
-        if self._named:
-            check_header(path)
-        return self._stream(Window(path), _LEAST_BLOCK, {}).schema
+        try:
+            check_encoding(path, self._names[path])
+            if self._named:
+                check_header(path)
+        except (OSError, EOFError) as error:
+            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
+        schema = self._stream(Window(path), _LEAST_BLOCK, {}).schema
+        if any(map(pa.types.is_binary, schema.types)):  # which pyarrow makes of text that is not UTF-8
+            check_utf8(path, self._names[path])
+        return schema
 
     @property
     def names(self) -> list[str]:
@@ -406,6 +441,7 @@ class CsvSource(Source):
 
         Several threads do not know lines, and one thread is slower.
         """
+        check_utf8(path, self._names[path])
         try:
             for _ in self._opened(Window(path), block, types, threads=False):
                 pass
@@ -436,6 +472,8 @@ class Window:
     @classmethod
     def of(cls, path: Path, bytes_: range, size: int) -> Window:
         """Returns the lines that begin within some bytes of a file of `size` bytes."""
+        if path.suffix == ".gz":  # is read from its begin only, so who has the first byte has all
+            return cls(path) if 0 in bytes_ or not size else cls(path, 0, 0)
         if (bytes_.start, bytes_.stop) == (0, size):
             return cls(path)
         with path.open("rb") as file:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.checks import Array
-from gnnkit.dataset.edges import ARRAYS, LEFT_OUT, ONE, EdgeFolder, check_relations, parts_of
+from gnnkit.dataset.edges import ARRAYS, LEFT_OUT, NODES, ONE, RENAME, EdgeFolder, check_relations, form_of, parts_of
 from gnnkit.dataset.importing.sources import ArraySource, CsvSource, ParquetSource, Source
 from gnnkit.dataset.pieces import (
     WHOLE,
@@ -29,15 +29,18 @@ from gnnkit.dataset.pieces import (
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.duplicates import SUM
 from gnnkit.graph.fields import edge_types_of
-from gnnkit.graph.ids import IdTable
-from gnnkit.graph.table import Table, narrowed, read_labels_as, readings_of, warn_of_readings
+from gnnkit.graph.ids import IdTable, counts_on, narrowed
+from gnnkit.graph.index_columns import common_index, warn_of_index
+from gnnkit.graph.table import Table, read_labels_as, readings_of, warn_of_readings
 from gnnkit.graph.values import Reading, is_text, needs_survey
 from gnnkit.storage import read_npy
 
 _ID_BYTES = 64  # of an id that is a number, while ids are read and found
 _INT32 = 2**31
 _PIECE = 1 << 16  # rows of a column that are read at once
+_ONE_ROW = ": remove the row, or cut with job=partition dataset.duplicates=first"  # the cure for an id of two rows
 
 
 class Cells:
@@ -120,6 +123,7 @@ class TablePieces(GraphPieces):
         self._folder = folder
         self.symmetrize, self.row_normalize = folder.symmetrize, folder.row_normalize
         self.shares, self.seed = folder.split, folder.seed
+        self.duplicates = folder.duplicates
         self._ids: IdTable | None = None  # finds the nodes. None: ids are the numbers of nodes
         self._node_ids: pa.Array | None = None  # of the user, where these are not 0, 1, ...
         self._count: int | None = None
@@ -184,7 +188,7 @@ class TablePieces(GraphPieces):
         in_order = True  # whether ids so far are 0, 1, ..., of which the number is enough
         for piece in source.pieces(_PIECE, [name], {name: pa.string()} if isinstance(source, CsvSource) else None):
             column = piece.plain(name)
-            if in_order and not _goes_on(column, rows):
+            if in_order and not counts_on(column, rows):
                 in_order = False
                 parts = [pa.array(np.arange(rows), column.type)] if rows else []
                 size = 2 * (sum(part.nbytes for part in parts) + _ID_BYTES * rows)
@@ -200,7 +204,7 @@ class TablePieces(GraphPieces):
         column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
         if isinstance(source, CsvSource):
             column = narrowed(column)
-        return Table(source.title, pa.table({name: column})).ids(name)
+        return Table(source.title, pa.table({name: column}), missing=source.missing).ids(name, _ONE_ROW)
 
     def _rows_of_features(self) -> int | None:
         path = self.root / "features.npy"
@@ -223,8 +227,10 @@ class TablePieces(GraphPieces):
         tables = source.pieces(rows, None, self._types_of(source, others), stretch.share)
         head = next(tables, None) or (None if stretch.share.number else source.empty())
         for table in itertools.chain([] if head is None else [head], tables):
-            src, dst = self._ends(table)
+            src, dst = self._ends(source, table)
             features, weight = table.knowing(self._edge_readings).rows(others), self._weight(table)
+            if weight is None and self.duplicates == SUM:
+                weight = np.ones(len(src), np.float32)
             self._edge_names = self._edge_names or table.column_names(others)
             if name == ONE:
                 types, _ = table.types("type", self._relations) if "type" in source.kept else (None, None)
@@ -235,17 +241,20 @@ class TablePieces(GraphPieces):
 
     def _types_of(self, source: Source, others: Sequence[str]) -> dict[str, pa.DataType]:
         """Returns the types of the columns of edges, of which a CSV says nothing."""
-        ids = pa.int64() if self._ids is None else self._ids.type
-        types = {**dict.fromkeys(self._folder.ends, ids), "weight": pa.float64()}
+        types = {**dict.fromkeys(self._folder.ends, pa.string()), "weight": pa.float64()}
         if read := [*others, *({"weight"} & {*self._edge_readings})]:
             types |= {name: source.types()[name] for name in read}
         if "type" in source.kept:
             types["type"] = pa.int64() if self._relations is None else pa.string()
         return types
 
-    def _ends(self, table: Table) -> tuple[Ids, Ids]:
+    def _ends(self, source: Source, table: Table) -> tuple[Ids, Ids]:
         """Reads the sources and the destinations of edges."""
-        src, dst = (table.positions(name, self._ids) for name in self._folder.ends)
+        kinds = dict(zip(source.names, source.first_types, strict=True)) if isinstance(source, CsvSource) else {}
+        src, dst = (
+            table.positions(name, self._ids, fraction=pa.types.is_floating(kinds.get(name, pa.null())))
+            for name in self._folder.ends
+        )
         if self._ids is None:
             high = _INT32 * _INT32 if self._count is None else self._count
             for name, ids in zip(self._folder.ends, (src, dst), strict=True):
@@ -255,7 +264,7 @@ class TablePieces(GraphPieces):
     @cached_property
     def _edge_columns(self) -> list[str]:
         """The columns of edge features."""
-        return [name for name in self._first.kept if name not in (*self._folder.ends, "weight", "type")]
+        return [name for name in self._first.kept if name not in self._folder.known_of_edges]
 
     @cached_property
     def _edge_readings(self) -> dict[str, Reading]:
@@ -321,7 +330,7 @@ class TablePieces(GraphPieces):
     def _cells(self) -> Cells | None:
         """The columns of features of the table of nodes."""
         folder, source = self._folder, self._nodes
-        columns = [] if source is None else [n for n in source.kept if n not in (folder.id, folder.label, "split")]
+        columns = [] if source is None else [name for name in source.kept if name not in folder.known_of_nodes]
         if source is None or not columns:
             return None
         if (self.root / "features.npy").exists():
@@ -385,7 +394,7 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
         raise UserError("is not a folder")
     if folder.sort_ids:
         raise UserError("dataset.sort_ids=true: job=import numbers nodes in the order of their table: sort the table")
-    path = folder.table("nodes", ("csv", "parquet"))
+    path = folder.table("nodes", NODES)
     nodes = None if path is None else _opened(path, root, {folder.id: pa.string()})
     if path and folder.num_nodes is not None:
         raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={folder.num_nodes} must go")
@@ -405,7 +414,18 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
     folder.check_ignored({source.title: source.names for source in sources})
     if ONE not in edges:
         check_relations({source.title: source.kept for source in edges.values()})
+    _leave_out_index(list(edges.values()), folder.known_of_edges)
+    if nodes is not None:
+        _leave_out_index([nodes], folder.known_of_nodes)
     return edges, nodes
+
+
+def _leave_out_index(sources: Sequence[Source], known: Sequence[str]) -> None:
+    """Leaves out the columns that hold the index of a data frame, with a warning."""
+    index = common_index([source.index_columns(known) for source in sources])
+    warn_of_index(sources[0].title, index, RENAME)
+    for source in sources:
+        source.ignored = (*source.ignored, *index)
 
 
 def _are_text(source: Source, names: Sequence[str]) -> bool:
@@ -418,13 +438,6 @@ def _opened(path: Path, root: Path, given: dict[str, pa.DataType]) -> Source:
         return ParquetSource(parts, root)
     if path.is_dir():
         raise UserError(f"{path.name} is a folder without parts such as part-0.parquet")
-    if path.suffix == ".npy":
+    if form_of(path) == "npy":
         return ArraySource(path, root)
-    return ParquetSource([path], root) if path.suffix == ".parquet" else CsvSource([path], root, given)
-
-
-def _goes_on(column: pa.Array, first: int) -> bool:
-    """Says whether ids are `first`, `first` + 1, ..."""
-    if not pa.types.is_integer(column.type) or column.null_count:
-        return False
-    return np.array_equal(numbers_of(column), np.arange(first, first + len(column)))
+    return ParquetSource([path], root) if form_of(path) == "parquet" else CsvSource([path], root, given)

@@ -1,0 +1,111 @@
+"""Edges that occur several times: what a graph keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gnnkit.checks import Array
+from gnnkit.errors import UserError
+from gnnkit.graph.csc import CSC
+from gnnkit.graph.types import Ids, take
+
+if TYPE_CHECKING:
+    from gnnkit.graph.graph import Graph
+
+JOIN = "dataset.duplicates=first, sum or mean keeps one of them"  # the cure for edges that are refused
+KEEP, REFUSE, FIRST, SUM, MEAN = DUPLICATES = ("keep", "refuse", "first", "sum", "mean")
+
+
+def cure_of_nodes(key: str, how: str) -> str:
+    """Says what to do about two nodes of one id.
+
+    Args:
+        key: of the user.
+        how: its value.
+    """
+    return f": {key}=first keeps the first row" + (f", and {key}={how} joins edges alone" if how in (SUM, MEAN) else "")
+
+
+def without_duplicates(graph: Graph, how: str, cure: str) -> Graph:
+    """Joins edges of one source, destination and type.
+
+    Args:
+        graph: a graph with all edges.
+        how: one of `DUPLICATES`. `sum` counts 1 for edges without weights.
+        cure: says how to read such edges, for the error of `refuse`.
+    """
+    if how == KEEP:
+        return graph
+    if how == SUM and graph.csc.weight is None:
+        graph = replace(graph, csc=replace(graph.csc, weight=np.ones(graph.num_edges, np.float32)))
+    csc, ends = graph.csc, np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    keys = {"types": graph.edge_types} if graph.edge_types is not None else {}
+    positions = np.arange(graph.num_edges) if graph.edge_positions is None else graph.edge_positions
+    given = {"weight": csc.weight, "features": graph.edge_features}
+    values = {name: rows for name, rows in given.items() if rows is not None}
+    kept, joined = join(csc.indices, ends, keys, values, positions, how, cure)
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends[kept], minlength=graph.num_nodes))])
+    return replace(
+        graph,
+        csc=CSC(indptr, csc.indices[kept], joined.get("weight"), csc.num_sources),
+        edge_features=joined.get("features"),
+        edge_positions=take(graph.edge_positions, kept),
+        edge_types=take(graph.edge_types, kept),
+    )
+
+
+def join(
+    src: Ids,
+    dst: Ids,
+    keys: Mapping[str, Array],
+    values: Mapping[str, Array],
+    positions: Ids,
+    how: str,
+    cure: str,
+) -> tuple[Ids, dict[str, Array]]:
+    """Finds the edges that are kept, and their values.
+
+    Args:
+        src: [num_edges] sources.
+        dst: [num_edges] destinations. Edges are in the order of destination, source and
+            position.
+        keys: [num_edges] what else tells edges apart, such as types.
+        values: [num_edges, ...] numbers of edges, which `sum` and `mean` join.
+        positions: [num_edges] place of each edge in the data, for messages.
+        how: `refuse`, `first`, `sum` or `mean`.
+        cure: says how to read such edges, for the error of `refuse`.
+
+    Returns:
+        The first edge of each [num_kept], in order, and the values [num_kept, ...].
+    """
+    order = np.lexsort((*keys.values(), src, dst)) if keys else np.arange(len(src))
+    starts = np.zeros(len(order), bool)
+    starts[:1] = True
+    for key in (dst, src, *keys.values()):
+        starts[1:] |= key[order][1:] != key[order][:-1]
+    begins = np.flatnonzero(starts)
+    if how == REFUSE and len(begins) < len(order):
+        again = np.flatnonzero(~starts)[0]
+        one, other = positions[order[again - 1]], positions[order[again]]
+        raise UserError(f"edges: rows {one} and {other} are the same edge: {cure}")
+    firsts = order[begins]
+    place = np.argsort(firsts)  # types part edges whose rows alternate
+    kept = firsts[place]
+    if how not in (SUM, MEAN) or len(begins) == len(order):
+        return kept, {name: rows[kept] for name, rows in values.items()}
+    counts = np.diff(begins, append=len(order))[place]
+    return kept, {
+        name: _joined(rows[order], begins, place, counts if how == MEAN else None) for name, rows in values.items()
+    }
+
+
+def _joined(rows: Array, begins: Ids, place: Ids, counts: Ids | None) -> Array:
+    """Adds up rows from each begin on, in float64, and divides by the counts."""
+    sums = np.add.reduceat(rows, begins, axis=0, dtype=np.float64)[place]
+    if counts is not None:
+        sums /= counts.reshape(-1, *[1] * (sums.ndim - 1))
+    return sums.astype(rows.dtype)
