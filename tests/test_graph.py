@@ -452,7 +452,9 @@ def test_from_pyg_names_the_attribute_that_it_does_not_read(data: Data, message:
 
 
 def test_numbers_in_bfloat16_and_truth_values_as_labels_are_read() -> None:
-    graph = Graph.from_pyg(masked(x=torch.tensor([[0.5], [1.0], [3.0]]).bfloat16(), y=torch.tensor([True, False, True])))
+    graph = Graph.from_pyg(
+        masked(x=torch.tensor([[0.5], [1.0], [3.0]]).bfloat16(), y=torch.tensor([True, False, True]))
+    )
     assert graph.features.dtype == np.float32
     assert graph.features.ravel().tolist() == [0.5, 1, 3]
     assert graph.labels.tolist() == [1, 0, 1]

@@ -52,10 +52,10 @@ class EdgeFolder(Dataset):
 
     `edges.csv`, `edges.parquet` or `edges.npy` has columns `src`, `dst` and optionally
     `weight` and `type`, the name or the number of the edge's relation. Further columns
-    are edge features, read as those of nodes but without missing cells. An .npy is [2, num_edges] or [num_edges, 2]
-    (of two edges the former), or has these named fields. Instead, a folder `edges` may
-    hold one such file for each relation, under the name of the relation and all with
-    the same columns.
+    are edge features, read as those of nodes but without missing cells. An .npy is
+    [2, num_edges] or [num_edges, 2] (of two edges the former), or has these named
+    fields. Instead, a folder `edges` may hold one such file for each relation, under
+    the name of the relation and all with the same columns.
 
     `edges.parquet` and `nodes.parquet` may be folders of parts, as Spark, Dask and
     DuckDB write these. So may `edges`, where it has a file `_SUCCESS`, or all its files
@@ -70,9 +70,9 @@ class EdgeFolder(Dataset):
     numbers, text that spells numbers ("1,5", "$1", "10%"), dates (as seconds since
     1970) and durations, or text with few values, of which each becomes a column. Words
     such as `unknown`, which the argument `missing` lists, stand for empty cells.
-    `features.fill` says what takes their place, and that of NaN, in `features.npy` too. Nodes
-    are numbered in the order of this table, or by `sort_ids` in ascending order of the
-    ids. Without the table there are no labels, and ids are 0, 1, ..., or text, which
+    `features.fill` says what takes their place, and that of NaN, in `features.npy` too.
+    Nodes are numbered in the order of this table, or by `sort_ids` in ascending order
+    of the ids. Without the table there are no labels, and ids are 0, 1, ..., or text, which
     then numbers the nodes in the order of code points.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
@@ -140,8 +140,8 @@ class EdgeFolder(Dataset):
             ignore: columns of nodes or of edges that are no features.
             missing: words that stand for a missing value in text, compared without case
                 and surrounding blanks, in place of `#N/A`, `-`, `<NA>`, `?`, `missing`,
-                `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. An empty cell is
-                always missing.
+                `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. An empty cell
+                is always missing.
             duplicates: what becomes of edges with the same ends and the same type.
                 `keep` keeps each of them, as parallel edges. `refuse` refuses them.
                 `first` keeps the first row, of edges and of nodes with the same id.

@@ -258,8 +258,9 @@ class Graph:
             features: [num_nodes, width] numbers, or a sparse matrix of SciPy. Default:
                 width 0.
             labels: [num_nodes] class of each node, -1 for none. -1 and 1 alone are
-                refused. Or sets of classes [num_nodes, classes] of 0 and 1. Or floating-point numbers [num_nodes]
-                or [num_nodes, numbers], NaN for none. Default: no labels.
+                refused. Or sets of classes [num_nodes, classes] of 0 and 1. Or
+                floating-point numbers [num_nodes] or [num_nodes, numbers], NaN for
+                none. Default: no labels.
             split: [num_nodes] names or codes for `Split.of`. Default: no node in use.
             weight: [num_edges] finite numbers, or None.
             edge_features: [num_edges, edge_width] numbers, or None.

@@ -18,8 +18,9 @@ def read_labels(values: object, num_nodes: int, num_classes: int | None = None) 
     """Reads labels of nodes, in one of three forms.
 
     Integers in one dimension are classes, -1 for none, and booleans are the classes 0
-    and 1. Booleans, or integers 0 and 1, in two dimensions are sets of classes. Floating-point numbers in one or two
-    dimensions are numbers to predict, NaN for none.
+    and 1. Booleans, or integers 0 and 1, in two dimensions are sets of classes.
+    Floating-point numbers in one or two dimensions are numbers to predict, NaN for
+    none.
 
     Args:
         values: [num_nodes] or [num_nodes, ...] labels.
@@ -46,7 +47,8 @@ def check_signs(labels: Array, class_names: object | None = None) -> None:
 
     Args:
         labels: [num_nodes, ...] labels as the data has them.
-        class_names: names that number the classes, so that -1 means none. Default: none.
+        class_names: names that number the classes, so that -1 means none. Default:
+            there are none.
     """
     if class_names is not None or labels.ndim != 1 or labels.dtype.kind != "i" or not len(labels):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,11 +34,14 @@ def read_missing(key: str, value: object) -> tuple[str, ...]:
     """
     if value is None:
         return MISSING
-    words = value if isinstance(value, list | tuple) else [0]
-    words = ["null" if word is None else "nan" if word != word else word for word in words]
-    if not all(isinstance(word, str) for word in words):
+    words = value if isinstance(value, list | tuple) else [value]
+    spelt = [
+        "null" if word is None else "nan" if isinstance(word, float) and math.isnan(word) else word for word in words
+    ]
+    plain = [word.strip().lower() for word in spelt if isinstance(word, str)]
+    if not isinstance(value, list | tuple) or len(plain) < len(words):
         raise UserError(f"{key}={shown(value)} must be a list of words, such as [none,unknown]")
-    return tuple(sorted({"", *(word.strip().lower() for word in words)}))
+    return tuple(sorted({"", *plain}))
 
 
 def missing_cells(column: pa.Array, words: Sequence[str] = MISSING) -> npt.NDArray[np.bool_]:  # [rows]

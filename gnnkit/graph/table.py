@@ -304,7 +304,7 @@ class Table:
         column = self.plain(name)
         if is_number(column.type):
             plain = pa.types.is_floating(column.type) and not column.null_count
-            numbers = numbers_of(column) if plain else typed_numbers(column)
+            numbers: Array = numbers_of(column) if plain else typed_numbers(column)
         elif is_text(column.type) and self.reading(name).kind == "numbers":
             numbers = self.reading(name).numbers(column, self.missing)
         else:

@@ -198,13 +198,15 @@ class Survey:
         """
         kinds, has_text = self._kinds - {"text"}, "text" in self._kinds
         if len(kinds) > 1:
-            raise UserError(f"{self.place} holds numbers in some files and dates in others: use one of both{self._cure}")
+            raise UserError(
+                f"{self.place} holds numbers in some files and dates in others: use one of both{self._cure}"
+            )
         if not self._kinds and self._is_text and self._most is not None:
             raise UserError(f"{self.place} is text, and empty in all rows{self._cure}")
         if not self._kinds:
             return Reading("numbers", whole=True)
         if not has_text:
-            return Reading(*kinds, narrow=not self._typed.loses, sample=self._date)
+            return Reading(kinds.pop(), narrow=not self._typed.loses, sample=self._date)
         sample = min(self._texts)
         if self._no_date is None and "numbers" not in kinds:
             return Reading("seconds", narrow=not (self._dates | self._typed).loses, sample=sample)
@@ -213,7 +215,9 @@ class Survey:
         style = self._style() if self._no_number is None else None
         if style is not None:
             spread = self._spelt[style.comma] | self._typed
-            return Reading("numbers", style, narrow=not spread.loses, whole=self._whole and style.unit != "%", sample=sample)
+            return Reading(
+                "numbers", style, narrow=not spread.loses, whole=self._whole and style.unit != "%", sample=sample
+            )
         if self._most is not None:
             self._check_outsiders("number", self._no_number)
             self._check_outsiders("date", self._no_date)
@@ -233,7 +237,9 @@ class Survey:
         fits = [comma for comma in (False, True) if self._fits[comma]]
         why = ""
         if not fits:
-            why = "spells numbers with a decimal point in some cells, and with a decimal comma in others: use one of both"
+            why = (
+                "spells numbers with a decimal point in some cells, and with a decimal comma in others: use one of both"
+            )
         elif mixed is not None:
             pair = f"{self._with_unit[mixed]!r} and {self._without_unit[mixed]!r}"
             why = f"mixes units, such as {pair}: use one unit"

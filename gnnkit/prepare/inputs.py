@@ -29,8 +29,8 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
 
     Warnings of the data set are one line each.
     """
-    names = dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_category_of"))
-    return replace(with_names(settings, graph), **names)
+    whole = with_names(settings, graph)
+    return replace(whole, feature_names=None, category_of=None, edge_feature_names=None, edge_category_of=None)
 
 
 def with_names(settings: Settings, graph: Graph | None = None) -> Graph:

@@ -89,7 +89,9 @@ class NodeClassification(ClassTask):
         present = [name for name, count in zip(names, counts, strict=True) if count]
         absent = [name for name, count in zip(names, counts, strict=True) if not count]
         if len(present) == 1:
-            return [f"labels: all {sum(counts):,.0f} training nodes have the class {present[0]!r}, so nothing is learned"]
+            return [
+                f"labels: all {sum(counts):,.0f} training nodes have the class {present[0]!r}, so nothing is learned"
+            ]
         if not present or not absent:
             return []
         return [

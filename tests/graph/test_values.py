@@ -308,7 +308,11 @@ def test_dates_times_durations_and_decimals_are_numbers(
     ],
 )  # fmt: skip
 def test_columns_of_the_libraries_own_types_are_read(column: Any, names: tuple[str, ...], rows: Any) -> None:
-    nodes = pa.table({"id": range(4), "a": column}) if isinstance(column, pa.Array) else pd.DataFrame({"id": range(4), "a": column})
+    nodes = (
+        pa.table({"id": range(4), "a": column})
+        if isinstance(column, pa.Array)
+        else pd.DataFrame({"id": range(4), "a": column})
+    )
     graph = Graph.from_tables(pd.DataFrame({"src": [0], "dst": [1]}), nodes)
     assert graph.feature_names == names
     assert graph.features.tolist() == rows
@@ -321,7 +325,9 @@ def test_columns_of_the_libraries_own_types_are_read(column: Any, names: tuple[s
 )
 def test_other_types_are_refused_with_the_cure(column: pa.Array) -> None:
     nodes = pa.table({"id": [0, 1], "a": column})
-    with pytest.raises(UserError, match=r"column 'a' holds .*, expected numbers, text or dates: features=\[NAME, ...\]"):
+    with pytest.raises(
+        UserError, match=r"column 'a' holds .*, expected numbers, text or dates: features=\[NAME, ...\]"
+    ):
         Graph.from_tables(pd.DataFrame({"src": [0], "dst": [1]}), nodes)
 
 
@@ -333,7 +339,9 @@ def test_blanks_around_the_name_of_a_relation_do_not_count(reader: str, tmp_path
 
 def test_a_warning_names_what_is_read_as_something_else() -> None:
     nodes = pd.DataFrame({"id": [0, 1], "cost": ["$1", "$2"], "joined": ["2026-01-01", "2026-01-02"], "age": [1, 2]})
-    with pytest.warns(UserWarning, match=r"^nodes: reads 'cost' \(\$1\) as numbers, 'joined' \(2026-01-01\) as seconds") as told:
+    with pytest.warns(
+        UserWarning, match=r"^nodes: reads 'cost' \(\$1\) as numbers, 'joined' \(2026-01-01\) as seconds"
+    ) as told:
         Graph.from_tables(pd.DataFrame({"src": [0], "dst": [1]}), nodes)
     assert len(told) == 1
 

@@ -288,7 +288,9 @@ class GraphArPieces(GraphPieces):
         if weight is None and weighted:
             weight = np.ones(head.num_rows, np.float32)
         columns = [(name, table) for name in _further(relation) for table in others if name in table.names]
-        read = [rows for name, table in columns if (rows := table.knowing(self._edge_readings).rows([name])) is not None]
+        read = [
+            rows for name, table in columns if (rows := table.knowing(self._edge_readings).rows([name])) is not None
+        ]
         self._edge_names = [each for name, table in columns for each in table.column_names([name]) or []]
         features = np.concatenate(read, 1) if read else None
         types = np.full(head.num_rows, number)
