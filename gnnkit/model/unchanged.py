@@ -24,6 +24,7 @@ from gnnkit.model.pyg_steps import SharedMeans, Values, own_steps, share, values
 _EDGES = ("edge_index", "adj_t")  # parameters by which a module is known, and those of one alone
 _DATA = ("data", "batch")
 _OF_EDGES = ("edge_weight", "edge_attr")  # given where the graph has these
+_OF_TYPES = "model=rgcn reads types of edges, and so does a model of (x, adjacencies) with reads_relations = True"
 _REFUSED = {"allow_single_element": "takes no statistics on a worker with a single row"}
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -89,6 +90,12 @@ class EdgeIndexModel(nn.Module):
         object.__setattr__(self, "module", module)  # no part of this one, which has its parts already
         self._asked = _Asked.of(module)
         for part in module.modules():
+            if _of_pyg(part) and getattr(part, "flow", None) == "target_to_source":
+                raise _error(
+                    module,
+                    f"{type(part).__name__}(flow='target_to_source') reads edges against their direction: leave flow out, and "
+                    "turn the edges around with data.edge_index.flip(0)",
+                )
             for name, why in _REFUSED.items():
                 if _of_pyg(part) and getattr(part, name, False) is True:
                     raise _error(module, f"{type(part).__name__}({name}=True) {why}: use {name}=False")
@@ -201,10 +208,11 @@ class _Asked:
         needed = [name for name in others if asked[name].default is inspect.Parameter.empty]
         for name in needed:
             if name not in _OF_EDGES:
+                usual = f"give {name} a default, or keep it in the module"
                 raise _error(
                     module,
-                    f"forward asks for {name}, and a graph gives x, edge_index, edge_weight and edge_attr: give {name} a "
-                    "default, or keep it in the module",
+                    f"forward asks for {name}, and a graph gives x, edge_index, edge_weight and edge_attr: "
+                    f"{_OF_TYPES if name == 'edge_type' else usual}",
                 )
         return cls(None, rows, edges, tuple(name for name in others if name in _OF_EDGES), tuple(needed))
 

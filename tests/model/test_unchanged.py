@@ -452,6 +452,11 @@ class Asks(nn.Module):
         return x
 
 
+class AsksTypes(nn.Module):
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        return x
+
+
 class Alone(nn.Module):
     def forward(self, edge_index: Tensor) -> Tensor:
         return edge_index
@@ -466,6 +471,14 @@ class Alone(nn.Module):
             lambda: Net(pyg.GCNConv(2, 2), pyg.BatchNorm(2, allow_single_element=True)),
             r"BatchNorm\(allow_single_element=True\).*use allow_single_element=False",
         ),
+        *(
+            (
+                lambda layer=layer: Net(pyg.GCNConv(2, 2), layer(2, 2, flow="target_to_source")),
+                rf"model=Net: {layer.__name__}\(flow='target_to_source'\) reads edges against .*edge_index\.flip\(0\)",
+            )
+            for layer in (pyg.GCNConv, pyg.SAGEConv, pyg.GATConv)
+        ),
+        (AsksTypes, "model=AsksTypes: forward asks for edge_type, .*: model=rgcn reads types of edges"),
     ],
 )
 def test_what_no_worker_can_compute_is_refused_before(make: Callable[[], nn.Module], expected: str) -> None:
