@@ -101,6 +101,17 @@ class Pairs:
     def num_rows(self) -> int:
         return self._out.num_dst
 
+    def sums_first(self, num_bases: int, width: int) -> bool:
+        """Returns whether a sum for each basis costs less than a product for each pair.
+
+        Compares the multiplications for one input column.
+
+        Args:
+            num_bases: Number of bases.
+            width: Columns of a product.
+        """
+        return num_bases * (len(self) + self.num_rows * width) < len(self) * width
+
     @cached_property
     def relation(self) -> Tensor:  # [num_pairs] int64
         """The relation of each pair."""

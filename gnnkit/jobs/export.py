@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import logging
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
+from gnnkit.jobs.models import Widths
 from gnnkit.launch.processes import run_in_child
 from gnnkit.model.exported import Plain, PlainLayers
 from gnnkit.model.parameters import dtype_of
@@ -26,6 +28,7 @@ from gnnkit.storage import write_atomically
 
 _NODES, _EDGES = 7, 12  # of the graph that torch looks at
 ONNX = ".onnx"  # ending of a file
+_OF_DATA = ("edge_attr", "edge_type")  # arguments of files whose model reads them
 _TOLERANCE = 1e-4  # of the largest number
 
 
@@ -42,8 +45,10 @@ def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_wei
         folder: The run folder.
         path: The file, not yet there.
         model: The model, where that run got one from Python.
-        edge_weight: Whether the file also takes `edge_weight` [num_edges]. Where edges
-            had features, it takes `edge_attr` [num_edges, edge_width]. Default: no.
+        edge_weight: Whether the file also takes `edge_weight` [num_edges]. The file of
+            a model that reads edge features takes `edge_attr` [num_edges, edge_width],
+            and that of a model that reads edge types `edge_type` [num_edges] int64.
+            Default: no.
     """
     if path.suffix not in _WRITERS:
         raise UserError(f"export: {path.name} must end with .pt2 (torch) or .onnx (ONNX Runtime)")
@@ -60,22 +65,40 @@ def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool
     write = _WRITERS[path.suffix]
     widths = weights.read(folder)[1]
     plain = _plain(weights.trained(folder, model), folder)
-    options = {"edge_weight": 0} if edge_weight else {}
-    options |= {"edge_attr": widths.edge_width} if widths.edge_width else {}
-    name, given = type(plain.model).__name__, _inputs(widths.in_features, options, dtype_of(plain))
+    name = type(plain.model).__name__
+    given = _inputs(plain, widths, edge_weight=edge_weight)
     with _quiet():
         try:
-            found = torch.export.export(plain, (), given, dynamic_shapes=_shapes(given))
+            found, given = _exported(plain, given)
             content, call = write(found, given)
+            other = _inputs(plain, widths, edge_weight=edge_weight, num_nodes=2 * _NODES, num_edges=3 * _EDGES)
+            other = {key: other[key] for key in given}
+            result = call(other)
         except UserError:
             raise
         except Exception as error:
             raise UserError(
-                f"export: model={name}: torch cannot look into this model: {one_line(error)}: gnnkit.load(run) can be called"
+                f"export: model={name}: torch cannot export this model: {one_line(_cause(error))}: use gnnkit.load(run) or "
+                "gnnkit.predict(run)"
             ) from error
-    other = _inputs(widths.in_features, options, dtype_of(plain), num_nodes=2 * _NODES, num_edges=3 * _EDGES)
-    _compare(name, call(other), plain(**other))
+    _compare(name, result, plain(**other))
     write_atomically(path, content)
+
+
+def _exported(plain: Plain, given: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+    """Returns the exported program, and its arguments.
+
+    Features and types of edges that the model does not read are no arguments.
+    """
+    found = torch.export.export(plain, (), given, dynamic_shapes=_shapes(given))
+    read = {str(node.target) for node in found.graph.nodes if node.op == "placeholder" and node.users}
+    kept = {name: value for name, value in given.items() if name not in _OF_DATA or name in read}
+    return (found, given) if len(kept) == len(given) else _exported(plain, kept)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Returns the error behind the exporter's own, which asks for a report to PyTorch."""
+    return error if error.__cause__ is None else _cause(error.__cause__)
 
 
 def _plain(model: nn.Module, folder: Path) -> Plain:
@@ -113,23 +136,35 @@ def _unit_rows(x: Tensor) -> Tensor:
 
 
 def _inputs(
-    in_features: int, options: dict[str, int], dtype: torch.dtype, *, num_nodes: int = _NODES, num_edges: int = _EDGES
+    plain: Plain, widths: Widths, *, edge_weight: bool, num_nodes: int = _NODES, num_edges: int = _EDGES
 ) -> dict[str, Tensor]:
-    """Draws a graph, as arguments of the model by name.
+    """Draws a graph, as the arguments of the model by name.
 
     Args:
-        in_features: Columns of rows.
-        options: Columns of further values of edges by name. 0: one number.
-        dtype: Type of all but ids.
-        num_nodes: Nodes.
-        num_edges: Edges.
+        plain: The model.
+        widths: Sizes of the data that trained.
+        edge_weight: Whether edges have weights.
+        num_nodes: Number of nodes.
+        num_edges: Number of edges.
     """
     draw = torch.Generator().manual_seed(0)
-    x = torch.rand(num_nodes, in_features, generator=draw, dtype=dtype)
-    edges = torch.randint(num_nodes, (2, num_edges), generator=draw)
-    shapes = {name: (num_edges, *([width] if width else [])) for name, width in options.items()}
-    of_edges = {name: torch.rand(shape, generator=draw, dtype=dtype) for name, shape in shapes.items()}
-    return {"x": x, "edge_index": edges, **of_edges}
+    number = functools.partial(torch.rand, generator=draw, dtype=dtype_of(plain))
+    found = {
+        "x": number(num_nodes, widths.in_features),
+        "edge_index": torch.randint(num_nodes, (2, num_edges), generator=draw),
+    }
+    if edge_weight and not plain.takes("edge_weight"):
+        raise UserError(
+            f"export: edge_weight=True, but forward of model={type(plain.model).__name__} has no parameter edge_weight: "
+            "add the parameter, or leave edge_weight out"
+        )
+    if edge_weight:
+        found["edge_weight"] = number(num_edges)
+    if widths.edge_width:
+        found["edge_attr"] = number(num_edges, widths.edge_width)
+    if widths.num_relations > 1:
+        found["edge_type"] = torch.randint(widths.num_relations, (num_edges,), generator=draw)
+    return {name: value for name, value in found.items() if plain.takes(name)}
 
 
 def _shapes(given: dict[str, Tensor]) -> dict[str, dict[int, Any]]:

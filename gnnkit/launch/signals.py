@@ -1,4 +1,4 @@
-"""Signals that end the work. A handler notes a signal, and `check` raises the exception.
+"""Signals that end the work: a handler notes a signal, and `check` raises for it.
 
 A handler that raises would do so in whatever code it interrupts. Python drops an
 exception that is raised in `__del__` or in a callback of native code, and one that is
@@ -28,7 +28,7 @@ class _Deferral:
 
     def __init__(self) -> None:
         handlers = {number: signal.getsignal(number) for number in HANDLED}
-        # Ignored signals stay ignored. None is a handler of native code, which Python cannot restore.
+        # Ignored signals stay ignored. None is a handler of native code, which stays too.
         self.handlers: dict[int, Any] = {n: each for n, each in handlers.items() if each not in (None, signal.SIG_IGN)}
         self.pid = os.getpid()
         self.numbers: list[int] = []  # of signals, in the order in which they came
@@ -115,7 +115,7 @@ def check() -> None:
 
 
 def exit_code() -> int:
-    """Returns the exit code of a command that a signal has ended, or 0 without a signal.
+    """Returns the exit code of a command that a signal has ended, or 0.
 
     Answers the signal. Whatever else the work has raised is a consequence.
     """
@@ -175,7 +175,7 @@ def _clean_up() -> None:
 
 
 def _restore_in_child() -> None:
-    """Gives a forked process the handlers of before. Pools end their workers by SIGTERM."""
+    """Restores the handlers in a forked process: pools end their workers by SIGTERM."""
     global _current  # noqa: PLW0603 - as above
     _forced.clear()
     if _current is None:

@@ -5,13 +5,16 @@ No shape depends on a value, so torch can look into all of it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency, RankGraph, Reduce
+from gnnkit.engine import Adjacency, Combine, Pairs, RankGraph, Reduce
 from gnnkit.engine.engine import Message
+from gnnkit.engine.trial import relations_of
 from gnnkit.errors import UserError
 
 
@@ -32,14 +35,30 @@ class Plain(nn.Module):
         super().__init__()
         self.model, self.scaled, self.in_unit = model.eval(), scaled, in_unit
 
-    def forward(self, x: Tensor, edge_index: Tensor, **of_edges: Tensor) -> Tensor:
+    def takes(self, name: str) -> bool:
+        """Returns whether the model has a parameter of this name, such as `edge_attr`."""
+        asked = inspect.signature(self.model.forward).parameters
+        return name in ("x", "edge_index") or name in asked
+
+    def forward(  # torch.export writes wrong code for arguments of **kwargs
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+        edge_type: Tensor | None = None,
+    ) -> Tensor:
         """Computes logits [num_nodes, num_classes].
 
         Args:
             x: [num_nodes, in_features].
             edge_index: [2, num_edges] int64 source, destination.
-            **of_edges: `edge_weight` [num_edges], `edge_attr` [num_edges, edge_width].
+            edge_weight: [num_edges]. Default: the model gets none.
+            edge_attr: [num_edges, edge_width]. Default: the model gets none.
+            edge_type: [num_edges] int64. Default: the model gets none.
         """
+        given = {"edge_weight": edge_weight, "edge_attr": edge_attr, "edge_type": edge_type}
+        of_edges = {name: value for name, value in given.items() if value is not None}
         return self.in_unit(self.model(self.scaled(x), edge_index, **of_edges))
 
 
@@ -49,10 +68,20 @@ class PlainLayers(Plain):
     Computes what the model computes in evaluation, with torch alone.
     """
 
-    def forward(self, x: Tensor, edge_index: Tensor, **of_edges: Tensor) -> Tensor:
+    def takes(self, name: str) -> bool:
+        return True
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+        edge_type: Tensor | None = None,
+    ) -> Tensor:
         loops = bool(getattr(self.model, "self_loops", False))
-        weight, features = of_edges.get("edge_weight"), of_edges.get("edge_attr")
-        adjacency = TensorAdjacency(x, edge_index, weight, features, loops=loops)
+        relations = None if edge_type is None else (edge_type, relations_of(self.model))
+        adjacency = TensorAdjacency(x, edge_index, edge_weight, edge_attr, relations, loops=loops)
         num_layers: int = self.model.num_layers  # type: ignore[assignment]
         return self.in_unit(self.model.forward(self.scaled(x), [adjacency] * num_layers))
 
@@ -66,7 +95,14 @@ class TensorAdjacency(Adjacency):
     key = 0  # no noise in evaluation
 
     def __init__(
-        self, x: Tensor, edge_index: Tensor, weight: Tensor | None, features: Tensor | None, *, loops: bool
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        weight: Tensor | None,
+        features: Tensor | None,
+        relations: tuple[Tensor, int] | None = None,
+        *,
+        loops: bool,
     ) -> None:
         """Reads the edges.
 
@@ -75,6 +111,8 @@ class TensorAdjacency(Adjacency):
             edge_index: [2, num_edges] int64 source, destination.
             weight: [num_edges]. None: 1 each.
             features: [num_edges, edge_width]. None: there are none.
+            relations: [num_edges] int64 relation of each edge, and their number.
+                Default: all edges are of one relation.
             loops: Whether nodes without a loop get one, of weight 1.
         """
         self.num_dst = self.num_src = x.shape[0]
@@ -91,7 +129,7 @@ class TensorAdjacency(Adjacency):
                 self.edge_features = torch.cat([features, self._sum(features) / degree])
             self._src, self._dst = (torch.cat([ends, self.src_nodes]) for ends in (self._src, self._dst))
             weights, self._counts = torch.cat([weights, lacks]), torch.cat([self._counts, lacks])
-        self._weights, self._loops = weights, loops
+        self._weights, self._loops, self._relations = weights, loops, relations
         self.num_edges = self._src.shape[0]
         self.edge_ids = torch.arange(self.num_edges, device=x.device)
         self.in_degree = self._sum(weights[:, None])[:, 0]
@@ -121,8 +159,20 @@ class TensorAdjacency(Adjacency):
         powers = torch.where(self._counts[:, None] > 0, (scores - largest[self._dst]).exp(), 0)
         return powers / self._sum(powers)[self._dst].clamp(min=torch.finfo(powers.dtype).tiny)
 
-    def aggregate_relations(self, x: Tensor, *_: object, **__: object) -> Tensor:
-        raise UserError("a model of relations (rgcn) cannot be exported: use gnnkit.predict")
+    def aggregate_relations(
+        self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
+    ) -> Tensor:
+        types, count = (torch.zeros_like(self._src), 1) if self._relations is None else self._relations
+        src, dst, weights = self._src, self._dst, self._weights
+        if inverse:
+            src, dst, weights = torch.cat([src, dst]), torch.cat([dst, src]), torch.cat([weights, weights])
+            types, count = torch.cat([types, types + count]), 2 * count
+        pairs = RelationRows(count, self.num_dst)
+        place = types * self.num_dst + dst
+        rows = x.reshape(-1, x.shape[1] // count)[src * count + types] if blocks else x[src]
+        degree = pairs.added(weights[:, None], place)
+        means = pairs.added(rows * weights[:, None], place) / torch.where(degree == 0, 1, degree)
+        return combine(means, cast("Pairs", pairs), slice(0, x.shape[1]))
 
     @property
     def rank_graph(self) -> RankGraph:
@@ -155,6 +205,36 @@ class TensorAdjacency(Adjacency):
 
     def _as_rows(self, values: Tensor, rows: Tensor) -> Tensor:
         return values.view(-1, *[1] * (rows.dim() - 1))
+
+
+class RelationRows:
+    """A row for each relation and node, relation by relation, as `Pairs` of a graph.
+
+    Nodes that no edge of a relation enters have a row too, which is 0. So no shape
+    depends on a value.
+    """
+
+    def __init__(self, num_relations: int, num_rows: int) -> None:
+        self.num_relations, self.num_rows = num_relations, num_rows
+
+    def added(self, rows: Tensor, place: Tensor) -> Tensor:
+        """Adds up rows [num_edges, k] by their places."""
+        return rows.new_zeros(self.num_relations * self.num_rows, rows.shape[1]).index_add(0, place, rows)
+
+    def sums_first(self, num_bases: int, width: int) -> bool:
+        return True
+
+    def sum(self, z: Tensor) -> Tensor:
+        return self._by_relation(z).sum(0)
+
+    def weighted_sum(self, z: Tensor, weight: Tensor) -> Tensor:
+        return (self._by_relation(z) * weight[:, None, None]).sum(0)
+
+    def sum_products(self, z: Tensor, weights: Tensor) -> Tensor:
+        return torch.bmm(self._by_relation(z), weights.to(z.dtype)).sum(0)
+
+    def _by_relation(self, z: Tensor) -> Tensor:  # [num_relations, num_rows, k]
+        return z.view(self.num_relations, self.num_rows, z.shape[1])
 
 
 def _zeros(num_rows: int, like: Tensor) -> Tensor:

@@ -72,15 +72,16 @@ class _Converter:
     def __call__(
         self, model: nn.Module, given: tuple[Any, ...], keys: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        first = given[0] if given else keys.get("x")
         second = given[1] if len(given) > 1 else keys.get("edge_index")
-        if not given or not (isinstance(given[0], Graph) or isinstance(second, Tensor | Graph)):
+        if not (isinstance(first, Graph) or isinstance(second, Tensor | Graph)):
             return given, keys
         if getattr(torch.compiler, "is_exporting", bool)():  # not in torch 2.6
             raise UserError(
                 "torch.export cannot follow a call on edges: gnnkit.export(run, 'model.pt2') writes the file"
             )
-        named = {name: value for name, value in keys.items() if name != "edge_index"}
-        x = given[0] if self._reads is None or not isinstance(given[0], Graph) else self._reads(given[0])
+        named = {name: value for name, value in keys.items() if name not in ("x", "edge_index")}
+        x = first if self._reads is None or not isinstance(first, Graph) else self._reads(first)
         return on_plain(model, x, second, **named), {}
 
 

@@ -54,7 +54,7 @@ class RelationWeights(nn.Module):
         weight = self._dense()[:, columns]
         if self.coefficients is None:
             return pairs.sum_products(means, weight)
-        if self._sums_first(pairs, weight.shape[2]):
+        if pairs.sums_first(len(self.weight), weight.shape[2]):
             sums = [pairs.weighted_sum(means, each) for each in self.coefficients.t()]
             return torch.cat(sums, 1) @ weight.flatten(0, 1)
         of_relations = torch.tensordot(self.coefficients, weight, 1)
@@ -66,13 +66,6 @@ class RelationWeights(nn.Module):
         count, blocks, rows, columns = self.weight.shape
         placed = self.weight[:, :, :, None] * self.weight.new_ones(blocks).diag()[:, None, :, None]
         return placed.reshape(count, blocks * rows, blocks * columns)
-
-    def _sums_first(self, pairs: Pairs, width: int) -> bool:
-        """Says whether a sum for each basis costs less than a product for each pair.
-
-        Compares the multiplications for one input column.
-        """
-        return len(self.weight) * (len(pairs) + pairs.num_rows * width) < len(pairs) * width
 
 
 class RGCNConv(nn.Module):

@@ -114,6 +114,9 @@ class PlainPairs:
     def __len__(self) -> int:
         return len(self.names)
 
+    def sums_first(self, num_bases: int, width: int) -> bool:
+        return False
+
     def sum(self, z: Tensor) -> Tensor:
         own = [[i for i, (_, node) in enumerate(self.names) if node == v] for v in range(self.num_rows)]
         return torch.stack([z[places].sum(0) for places in own])

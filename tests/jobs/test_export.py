@@ -6,7 +6,7 @@ import itertools
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,23 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 import gnnkit
+from gnnkit import plugins
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import export, weights
-from gnnkit.jobs.models import Widths
+from gnnkit.jobs.models import ModelSource, Widths
 from gnnkit.launch.processes import run_in_child
 from gnnkit.model.exported import PlainLayers
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.program import is_iterated
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.prepare.scale import Scale
 from gnnkit.prepare.trained import Inputs
+from gnnkit.settings import Choice
 from tests.runs import BARE, within_process
 
 NODES, WIDTH, CLASSES = 40, 5, 3
@@ -68,65 +71,101 @@ class Peeking(Net):
         return super().forward(x, edge_index) if float(x.sum()) > 0 else x
 
 
-def draw(num_nodes: int = NODES, edge_width: int = 0) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+TYPES, EDGE_WIDTH = 3, 2
+OF_EDGES = ("edge_weight", "edge_attr", "edge_type")
+
+
+def draw(num_nodes: int = NODES, reads: Collection[str] = ()) -> dict[str, Tensor]:
+    """Draws a graph with repeated edges, loops, and a node without in-edges."""
     rng = np.random.default_rng(num_nodes)
-    x, edges = rng.normal(size=(num_nodes, WIDTH)), rng.integers(0, num_nodes, (2, 4 * num_nodes))
-    values = torch.from_numpy(rng.normal(size=(4 * num_nodes, edge_width)))
-    return torch.from_numpy(x), torch.from_numpy(edges), {"edge_attr": values} if edge_width else {}
+    edges = rng.integers(0, num_nodes, (2, 4 * num_nodes))
+    edges = np.concatenate([edges, edges[:, :5], [[0, 1, 1], [0, 1, 1]]], 1)
+    edges = edges[:, edges[1] != 2]
+    count = edges.shape[1]
+    found = {
+        "x": rng.normal(size=(num_nodes, WIDTH)),
+        "edge_index": edges,
+        "edge_weight": rng.random(count),
+        "edge_attr": rng.normal(size=(count, EDGE_WIDTH)),
+        "edge_type": rng.integers(0, TYPES, count),
+    }
+    return {name: torch.from_numpy(value) for name, value in found.items() if name in ("x", "edge_index", *reads)}
 
 
-def saved(folder: Path, model: nn.Module, edge_width: int = 0) -> Path:
+def single(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.float() if value.is_floating_point() else value for name, value in given.items()}
+
+
+def saved(folder: Path, model: nn.Module, widths: Widths = Widths(WIDTH, CLASSES, 0)) -> Path:
     """Writes a folder as a run leaves it, without training."""
     folder.mkdir(parents=True)
-    weights.save(model, Widths(WIDTH, CLASSES, edge_width), folder)
+    weights.save(model, widths, folder)
     return folder
 
 
+COLUMNS = {"rgcn of blocks": 8, "rgcn one-hot": 16 * (2 * TYPES + 1), "rgcn one-hot of bases": 16 * 3}
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "gcn": lambda: GCN(WIDTH, CLASSES, norm="batch"),
     "sage": lambda: GraphSAGE(WIDTH, CLASSES),
     "sage max": lambda: GraphSAGE(WIDTH, CLASSES, aggregator="max"),
     "gat": lambda: GAT(WIDTH, CLASSES),
     "gin": lambda: GIN(WIDTH, CLASSES, norm="layer"),
-    "PyG": Net,
+    "gine": lambda: GINE(WIDTH, CLASSES, EDGE_WIDTH),
+    "gat on edge features": lambda: GAT(WIDTH, CLASSES, edge_width=EDGE_WIDTH),
+    "rgcn": lambda: RGCN(WIDTH, CLASSES, TYPES),
+    "rgcn of bases": lambda: RGCN(WIDTH, CLASSES, TYPES, bases=2, project=True, self_loop=False),
+    "rgcn of blocks": lambda: RGCN(COLUMNS["rgcn of blocks"], CLASSES + 1, TYPES, blocks=4, inverse=False),
+    "rgcn one-hot": lambda: RGCN(COLUMNS["rgcn one-hot"], CLASSES, TYPES, one_hot=True),
+    "rgcn one-hot of bases": lambda: RGCN(COLUMNS["rgcn one-hot of bases"], CLASSES, TYPES, one_hot=True, bases=2),
 }
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "PyG"])
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_plain_operations_compute_what_the_engine_computes(name: str, weighted: bool) -> None:
     torch.manual_seed(0)
     model = MODELS[name]().double().eval()
-    x, edges, _ = draw()
-    edges = torch.cat([edges, edges[:, :5], torch.tensor([[0, 1, 1], [0, 1, 1]])], 1)  # repeated edges, loops
-    of_edges = {"edge_weight": torch.rand(edges.shape[1]).double()} if weighted else {}
-    found = PlainLayers(model, lambda x: x)(
-        x, edges[:, edges[1] != 7], **{k: v[edges[1] != 7] for k, v in of_edges.items()}
-    )
-    expected = model(x, edges[:, edges[1] != 7], **{k: v[edges[1] != 7] for k, v in of_edges.items()})
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    given = draw(reads=OF_EDGES if weighted else OF_EDGES[1:])
+    given["x"] = torch.randn(NODES, COLUMNS.get(name, WIDTH), dtype=torch.float64)
+    torch.testing.assert_close(PlainLayers(model, lambda x: x)(**given), model(**given), rtol=1e-10, atol=1e-10)
 
 
-def test_features_of_edges_are_read_and_added_loops_get_their_mean() -> None:
-    torch.manual_seed(0)
-    x, edges, of_edges = draw(edge_width=2)
-    for made in (GINE(WIDTH, CLASSES, 2), GAT(WIDTH, CLASSES, edge_width=2)):
-        model = made.double().eval()
-        found = PlainLayers(model, lambda x: x)(x, edges, **of_edges)
-        torch.testing.assert_close(found, model(x, edges, **of_edges), rtol=1e-10, atol=1e-10)
+TRAINED = [path.stem for path in sorted((plugins.CONF / "model").glob("*.yaml"))]
+TRAINED = [name for name in TRAINED if not is_iterated(plugins.load("model", name))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "suffix"), [("gcn", "pt2"), ("gat", "onnx"), ("PyG", "pt2"), ("PyG", "onnx")])
-def test_a_file_computes_on_graphs_of_any_size(tmp_path: Path, name: str, suffix: str) -> None:
-    torch.manual_seed(0)
-    model = MODELS[name]()
-    run = saved(tmp_path / "run", model)
-    path = gnnkit.export(run, tmp_path / f"model.{suffix}", model=Net() if name == "PyG" else model)
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_model_is_written_where_edges_have_features_types_and_weights(
+    tmp_path: Path, name: str, suffix: str
+) -> None:
+    widths = Widths(WIDTH, CLASSES, EDGE_WIDTH, TYPES)
+    source = ModelSource(Choice("model", name, {}))
+    run = saved(tmp_path / "run", source.make_model(widths, 0), widths)
+    path = gnnkit.export(run, tmp_path / f"m.{suffix}", model=source.make_model(widths, 1), edge_weight=True)
+    model = gnnkit.load(run, source.make_model(widths, 1))
+    reads = ["edge_weight", *(["edge_attr"] if name in ("gat", "gine") else []), *(["edge_type"] * (name == "rgcn"))]
     for num_nodes in (3, 100):
-        x, edges, _ = draw(num_nodes)
-        found = called(path, x=x.float(), edge_index=edges)
-        torch.testing.assert_close(found, model.eval()(x.float(), edges), rtol=1e-4, atol=1e-5)
+        found = called(path, **single(draw(num_nodes, reads)))
+        torch.testing.assert_close(found, model(**single(draw(num_nodes, OF_EDGES))), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+@pytest.mark.parametrize(("model", "edge_width"), [(GCN(WIDTH, CLASSES), 0), (Net(), EDGE_WIDTH)], ids=["gcn", "PyG"])
+def test_a_file_takes_what_its_model_reads(tmp_path: Path, model: nn.Module, edge_width: int, suffix: str) -> None:
+    run = saved(tmp_path / "run", model, Widths(WIDTH, CLASSES, edge_width))
+    path = gnnkit.export(run, tmp_path / f"model.{suffix}", model=model)
+    for num_nodes in (3, 100):
+        given = single(draw(num_nodes))
+        torch.testing.assert_close(called(path, **given), model.eval()(**given), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_a_class_does_not_take_are_refused(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run", Net())
+    with pytest.raises(UserError, match="forward of model=Net has no parameter edge_weight: add the parameter"):
+        gnnkit.export(run, tmp_path / "model.pt2", model=Net(), edge_weight=True)
 
 
 def called(path: Path, **given: Tensor) -> Tensor:
@@ -217,11 +256,10 @@ def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (RGCN(WIDTH, CLASSES, 2), r"rgcn\) cannot be exported: use gnnkit.predict"),
-        (Peeking(), "model=Peeking: torch cannot look into this model: "),
+        (Peeking(), "model=Peeking: torch cannot export this model: "),
         (Counting(), "model=Counting computes other numbers on a graph of another size"),
     ],
-    ids=["rgcn", "by values", "by constants"],
+    ids=["by values", "by constants"],
 )
 def test_models_that_no_file_can_hold_are_refused(tmp_path: Path, model: nn.Module, message: str) -> None:
     run = saved(tmp_path / "run", model)
@@ -258,7 +296,7 @@ def test_a_model_of_a_user_gets_sums_degrees_and_loops() -> None:
 
     torch.manual_seed(0)
     model = Wide().double().eval()
-    x, edges, _ = draw()
-    found = PlainLayers(model, lambda x: x)(x, edges)
+    given = draw()
+    found = PlainLayers(model, lambda x: x)(**given)
     takes_edges(model)
-    torch.testing.assert_close(found, model(x, edges), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, model(**given), rtol=1e-10, atol=1e-10)

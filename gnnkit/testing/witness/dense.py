@@ -91,6 +91,9 @@ class DensePairs:
     def __len__(self) -> int:
         return sum(self.sizes)
 
+    def sums_first(self, num_bases: int, width: int) -> bool:
+        return num_bases < len(self.sizes)
+
     def sum(self, z: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
         return (torch.cat(self.rows) == torch.arange(self.num_rows)[:, None]).double() @ z
 
