@@ -39,7 +39,8 @@ class Epoch:
 
     In whole steps all ranks have equal numbers of seeds, or of groups of seeds. One
     last step divides the rest evenly. The higher ranks then have one less, or an empty
-    batch.
+    batch. With `repeat`, a rank whose batch would be empty has a seed of another rank
+    instead.
     """
 
     order: npt.NDArray[np.int64]  # [num_seeds] positions of the seeds, by step, then by rank
@@ -90,6 +91,7 @@ class Schedule:
     drop_last: bool = False  # leave out the seeds that do not fill a step
     groups: Ids | None = None  # [num_seeds] seeds of one group stay together
     shares: tuple[float, ...] | None = None  # [world_size] of the seeds of a step, sum 1. None: equal
+    repeat: bool = False  # no batch is empty: the last step repeats seeds where ranks lack one
 
     def __post_init__(self) -> None:
         for name, most in _SIZES.items():
@@ -121,6 +123,7 @@ class Schedule:
             window=self.window,
             drop_last=self.drop_last,
             shares=self.shares,
+            repeat=self.repeat,
         )
 
     def identity(self, costs: Floats | None) -> dict[str, Any]:
@@ -131,7 +134,7 @@ class Schedule:
         digest = hashlib.blake2b(self.seeds.tobytes(), digest_size=8)
         if costs is not None:
             digest.update(costs.tobytes())
-        names = ("batch_size", "world_size", "batching", "window", "shuffle", "drop_last")
+        names = ("batch_size", "world_size", "batching", "window", "shuffle", "drop_last", "repeat")
         return {name: getattr(self, name) for name in names} | {"seeds": digest.hexdigest()}
 
 
@@ -146,6 +149,7 @@ def plan_epoch(
     window: int = 8,
     drop_last: bool = False,
     shares: Sequence[float] | None = None,
+    repeat: bool = False,
 ) -> Epoch:
     """Cuts seeds into batches.
 
@@ -173,6 +177,8 @@ def plan_epoch(
         drop_last: leave out the seeds that do not fill a step.
         shares: [world_size] of the seeds of each step, with a sum of 1. Default: equal.
             The seeds of a step stay the same.
+        repeat: whether a rank without a seed in the last step repeats a seed of that
+            step. Only without shares.
     """
     for name, size in (("batch_size", batch_size), ("world_size", world_size), ("window", window)):
         whole(name, size, 1, _SIZES[name])
@@ -182,7 +188,12 @@ def plan_epoch(
         order = order[: len(order) // (batch_size * world_size) * batch_size * world_size]
     if units.costs is not None:
         order = order[_core.even_order(units.costs[order], world_size, batch_size, window, key or 0)]
-    return units.epoch(order, bounds_of(len(order), batch_size, world_size, shares))
+    bounds = bounds_of(len(order), batch_size, world_size, shares)
+    if repeat and shares is None and len(order) - (first := int(bounds[-1:, 0].sum())) < world_size and len(order):
+        # The seeds take turns, so the mean over the ranks is nearly that over the seeds.
+        order = np.concatenate([order[:first], np.resize(order[first:], world_size)])
+        bounds[-1] = first + np.arange(world_size + 1)
+    return units.epoch(order, bounds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -70,6 +70,9 @@ class Loader:
         prefetch: batches made ahead. Default: two a thread.
         shuffle: draw the order of the seeds anew in each epoch.
         drop_last: leave out the seeds that do not fill a step.
+        repeat: let a rank without a seed in the last step repeat a seed of another
+            rank, as the mean loss of an empty batch is NaN. False: its batch is empty,
+            and all ranks together have each seed once, as in prediction.
         pin_memory: features in page-locked memory, if there is a GPU.
         transform: called on each batch by the iterator, such as `LoadedBatch.to_pyg`.
     """
@@ -95,6 +98,7 @@ class Loader:
         prefetch: int | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
+        repeat: bool = True,
         pin_memory: bool = False,
         transform: Callable[[LoadedBatch], Any] | None = None,
     ) -> None:
@@ -114,7 +118,9 @@ class Loader:
         groups = sampler.groups(self.csc, self.seeds)
         if groups is not None:
             groups = int64s(f"{type(sampler).__name__}.groups", groups, len(self.seeds))
-        self.schedule = Schedule(self.seeds, batch_size, world_size, batching, window, shuffle, drop_last, groups)
+        self.schedule = Schedule(
+            self.seeds, batch_size, world_size, batching, window, shuffle, drop_last, groups, repeat=repeat
+        )
         if self.rank >= self.schedule.world_size:
             raise UserError(f"rank={rank} is out of range for world_size={world_size}")
         self._allocate = frameworks.page_locked if pin_memory else _pageable

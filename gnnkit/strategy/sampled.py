@@ -96,6 +96,7 @@ class SampledBatches:
                 seed=worker.seed,
                 threads=worker.threads,
                 prefetch=prefetch,
+                repeat=False,
             )
         )
 

@@ -19,8 +19,10 @@ class GraphDataModule(L.LightningDataModule):
     Training reads the nodes of the training split in a new order in each epoch.
     Validation and test read theirs in ascending order, prediction all nodes. With
     several devices each rank gets its part of every epoch: Lightning's own sharding is
-    not needed. The last batches of a rank may be empty, so that all ranks take as many
-    steps.
+    not needed. All ranks take as many steps. A rank that has no seed left for the last
+    step of training, validation or test repeats a seed of another rank, as Lightning's
+    own sharding does, so no loss is a mean over nothing. Prediction repeats no seed: its
+    last batch may be empty.
 
     Batches are `LoadedBatch`, which Lightning moves to the device as the dictionary of
     `LoadedBatch.to`, or what `transform` makes of them.
@@ -46,7 +48,7 @@ class GraphDataModule(L.LightningDataModule):
     ) -> None:
         """Checks the arguments, by making a loader of each kind."""
         super().__init__()
-        if given := {"seeds", "rank", "world_size", "shuffle"} & options.keys():
+        if given := {"seeds", "rank", "world_size", "shuffle", "repeat"} & options.keys():
             raise UserError(f"GraphDataModule: {min(given)} follows from the split and the trainer, leave it out")
         self.graph, self.options = untyped(graph), options
         self._training = (sampler, batch_size)
@@ -64,13 +66,15 @@ class GraphDataModule(L.LightningDataModule):
         return self._loader(self._seeds("test"), *self._evaluating, shuffle=False)
 
     def predict_dataloader(self) -> Loader:
-        return self._loader(np.arange(self.graph.num_nodes), *self._evaluating, shuffle=False)
+        return self._loader(np.arange(self.graph.num_nodes), *self._evaluating, shuffle=False, repeat=False)
 
     def _seeds(self, split: str) -> Ids:
         """Returns the ids of the nodes of a split."""
         return np.flatnonzero(self.graph.split == SPLITS[split])
 
-    def _loader(self, seeds: Ids, sampler: Sampler, batch_size: int, *, shuffle: bool) -> Loader:
+    def _loader(
+        self, seeds: Ids, sampler: Sampler, batch_size: int, *, shuffle: bool, repeat: bool = True
+    ) -> Loader:
         rank, world_size = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         return Loader(
             self.graph,
@@ -80,5 +84,6 @@ class GraphDataModule(L.LightningDataModule):
             rank=rank,
             world_size=world_size,
             shuffle=shuffle,
+            repeat=repeat,
             **self.options,
         )

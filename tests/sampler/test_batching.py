@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import numpy as np
@@ -182,3 +183,19 @@ def test_the_identity_of_batches_names_seeds_and_costs() -> None:
     found = [of([1, 2], None), of([1, 3], None), of([1, 2], [1.0, 2.0]), of([1, 2], [1.0, 3.0])]
     assert len({str(each) for each in found}) == 4
     assert of([1, 2], [1.0, 2.0]) == found[2]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_repeated_seeds_leave_no_batch_empty_and_change_no_other_step(grouped: bool) -> None:
+    for num_units, size, world_size in itertools.product((0, 1, 2, 3, 5, 8, 9), (1, 2, 3), (1, 2, 3, 4)):
+        seeds = np.arange(2 * num_units if grouped else num_units) * 3
+        keys = {"world_size": world_size, "key": 5, "groups": seeds // 6 if grouped else None}
+        plain, full = (plan_epoch(seeds, size, **keys, repeat=repeat) for repeat in (False, True))
+        assert full.num_steps == plain.num_steps
+        ranks = range(world_size)
+        for step in range(plain.num_steps):
+            before, after = ([each.batch(step, rank) for rank in ranks] for each in (plain, full))
+            assert all(map(len, after)), (num_units, size, world_size)
+            assert {*np.concatenate(after).tolist()} == {*np.concatenate(before).tolist()}
+            if all(map(len, before)):
+                assert all(map(np.array_equal, before, after))

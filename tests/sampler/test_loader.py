@@ -184,7 +184,8 @@ def test_epochs_differ_and_repeat() -> None:
 @pytest.mark.parametrize("batching", ["plain", "balanced"])
 @pytest.mark.parametrize("seeds", [np.arange(7, 250), GRAPH.labels == 2, np.array([5, 3]), np.array([], int)])
 def test_ranks_make_equal_steps_over_every_seed_once(batching: str, seeds: np.ndarray) -> None:
-    ranks = [list(loader(seeds=seeds, batching=batching, rank=rank, world_size=3)) for rank in range(3)]
+    made = [loader(seeds=seeds, batching=batching, rank=rank, world_size=3, repeat=False) for rank in range(3)]
+    ranks = [list(each) for each in made]
     assert len({len(batches) for batches in ranks}) == 1
     held = [batch.seeds for batches in ranks for batch in batches]
     ids = np.flatnonzero(seeds) if seeds.dtype == bool else np.sort(seeds)

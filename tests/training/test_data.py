@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import lightning as L
 import numpy as np
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Split
+from gnnkit.graph import SPLITS, Split
 from gnnkit.sampler import FullSampler, Loader, NeighborSampler
 from gnnkit.training.data import GraphDataModule
 from tests.jobs.test_train import small_graph
@@ -158,3 +160,56 @@ def test_what_the_trainer_decides_is_refused() -> None:
         GraphDataModule(small_graph(), [4])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="batch_size=0"):
         data(eval_batch_size=0)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 5, 6, 9])
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_every_loss_of_every_rank_is_a_mean_over_some_node(num_nodes: int, batch_size: int) -> None:
+    """Whatever the sizes, so that no rank's NaN reaches the others through DDP."""
+    split = np.repeat(np.array([Split.TRAIN, Split.VAL, Split.TEST], np.int8), num_nodes)
+    whole = np.zeros(small_graph().num_nodes, np.int8)
+    whole[: len(split)] = split
+    graph = replace(small_graph(), split=whole)
+    for world_size in (2, 3, 4):
+        batches: dict[str, list[list[list[int]]]] = {}  # seeds by rank, batch
+        for rank in range(world_size):
+            module = GraphDataModule(graph, NeighborSampler(fanouts=[2]), batch_size, threads=1)
+            module.trainer = cast(L.Trainer, SimpleNamespace(global_rank=rank, world_size=world_size))
+            for name in ("train", "val", "test", "predict"):
+                loader = getattr(module, f"{name}_dataloader")()
+                batches.setdefault(name, []).append([batch.seeds.tolist() for batch in loader])
+        for name, of_ranks in batches.items():
+            assert len({len(own) for own in of_ranks}) == 1, "all ranks take as many steps"
+            seeds = [seed for own in of_ranks for batch in own for seed in batch]
+            if name == "predict":
+                assert sorted(seeds) == list(range(graph.num_nodes))
+            else:
+                assert all(batch for own in of_ranks for batch in own)
+                assert {*seeds} == {*np.flatnonzero(graph.split == SPLITS[name]).tolist()}
+
+
+EMPTY = """
+import sys
+from pathlib import Path
+from tests.training.test_data import *
+
+class Logs(Classifier):
+    def on_train_end(self):
+        metrics = self.trainer.callback_metrics
+        (Path(sys.argv[1]) / f"loss-{self.global_rank}").write_text(str(float(metrics["val_loss"])))
+
+split = np.zeros(small_graph().num_nodes, np.int8)
+split[:5], split[5:10] = Split.TRAIN, Split.VAL
+module = GraphDataModule(replace(small_graph(), split=split), NeighborSampler(fanouts=[4]), 2)
+options = {"devices": 2, "strategy": "ddp_fork", "num_sanity_val_steps": 0, "enable_checkpointing": False}
+trainer(Path(sys.argv[1]), **options).fit(Logs(), datamodule=module)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_whose_last_batch_would_be_empty_train_to_a_finite_loss(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", EMPTY, str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(np.isfinite(float((tmp_path / f"loss-{rank}").read_text())) for rank in range(2))
