@@ -27,7 +27,7 @@ from gnnkit.prepare.importing import crew_of, members_of, room_of
 from gnnkit.prepare.inputs import IDS, check_width, degree_features
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.packed import Columns, Packer
-from gnnkit.prepare.scale import Scale, choose
+from gnnkit.prepare.scale import Scale, choose, told_of_edges
 from gnnkit.prepare.storing import manifest, of_ranges
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.folder import INPUTS, PARTITION
@@ -132,6 +132,7 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
             scale, why = choose(raw, settings.features.scale)
             lines += [*([why] if why else []), *scale.clipped(raw)]
             forget_pages(np.asarray(raw.features))
+        lines += told_of_edges(raw)
         replace(known, scale=scale, fill=fill, text=settings.features.text).save(folder)
     task: Task = settings.task.create()
     read, _ = task.prepare(_without_edges(raw))

@@ -21,7 +21,7 @@ _FAR = 2.0  # times its standard deviation that the mean of a column is from 0
 _TABLE = 64  # columns at most. Wider rows count words or the like, whose zeros mean something
 _LIMIT = 10.0  # deviations from the mean where values are clipped, unless training rows go further
 _STRAY = 30.0  # distance from the mean of training rows, beyond which a value outside their range does harm
-_LOOKED_AT = 10_000  # rows, to tell tables from counts of words
+_LOOKED_AT = 10_000  # rows, to tell tables from counts of words, and of edge features
 _NUMBERS = 1 << 20  # numbers that are looked at together
 Numbers = npt.NDArray[np.float64]
 
@@ -164,7 +164,7 @@ def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
         return Scale(kind), "" if kind == "none" else "features: each row is divided by its sum (features.scale=row)"
     dense = np.asarray(features)  # sparse rows are refused when the scale is applied
     scale, why = Scale.standard(dense, rows, graph.category_of), f"features.scale={kind}"
-    if kind == "auto" and not (why := _unevenness(graph, scale)):
+    if kind == "auto" and not (why := _unevenness(dense, scale, graph.category_of)):
         return Scale("none"), ""
     return scale, f"features: standardised by {len(rows):,} nodes that train ({why})"
 
@@ -195,15 +195,25 @@ def uneven(graph: Graph, rows: npt.NDArray[np.int64]) -> str:
     features = graph.features
     if isinstance(features, SparseFeatures) or not len(rows) or not features.shape[1]:
         return ""
-    return _unevenness(graph, Scale.standard(np.asarray(features), rows, graph.category_of))
+    dense = np.asarray(features)
+    return _unevenness(dense, Scale.standard(dense, rows, graph.category_of), graph.category_of)
 
 
-def _unevenness(graph: Graph, scale: Scale) -> str:
+def told_of_edges(graph: Graph) -> list[str]:
+    """Returns a line on edge features that do not suit training, which nothing scales."""
+    if graph.edge_features is None or not graph.edge_features.size:
+        return []
+    some = graph.edge_features[:: max(graph.num_edges // _LOOKED_AT, 1)]
+    why = _unevenness(some, Scale.standard(some, np.arange(len(some))), None)
+    return [f"edge features: {why}. Models read them as they are, so scale them in the data"] if why else []
+
+
+def _unevenness(features: Floats, scale: Scale, category_of: Sequence[str] | None) -> str:
     """Does what `uneven` does, by the moments of the rows that train."""
     mean, deviation, limit = (np.array(values) for values in (scale.mean, scale.deviation, scale.limit))
     table = len(mean) <= _TABLE
     distance = np.abs(mean)
-    varied = (limit > 0) & _are_numbers(graph.category_of, len(mean))
+    varied = (limit > 0) & _are_numbers(category_of, len(mean))
     some = deviation[varied]
     if len(some) and (some.max() > _LARGE or (table and some.max() > _UNEVEN * some.min())):
         return f"columns have standard deviations of {some.min():.3g} to {some.max():.3g}"
@@ -213,7 +223,7 @@ def _unevenness(graph: Graph, scale: Scale) -> str:
     constant = distance[limit == 0].max(initial=0)
     if constant > _LARGE:
         return f"a column is {constant:.3g} in all of these rows"
-    stray = np.count_nonzero(scale._outside(np.asarray(graph.features), _STRAY))
+    stray = np.count_nonzero(scale._outside(features, _STRAY))
     return f"{stray:,} columns have values far outside the range of these rows" if stray else ""
 
 

@@ -18,7 +18,7 @@ from gnnkit.graph import Features, Graph, SparseFeatures
 from gnnkit.prepare.categories import aligned, aligned_edges, check
 from gnnkit.prepare.fill import Fill, told
 from gnnkit.prepare.rebalanced import resumed_folder
-from gnnkit.prepare.scale import Scale, choose
+from gnnkit.prepare.scale import Scale, choose, told_of_edges
 from gnnkit.ranges import shown
 from gnnkit.result.folder import INPUTS
 from gnnkit.settings import Settings
@@ -147,6 +147,8 @@ def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, lis
         whole = fill.apply(graph)
         scale, why = choose(whole, settings.features.scale)
         lines += [why] if why else []
+    if relied_on is None:
+        lines += told_of_edges(graph)
     if settings.job.keeps_inputs:
         replace(Inputs.of(graph, settings.inputs), scale=scale, fill=fill, text=text).save(kept_in)
     return scale.apply(whole), [*told(graph, fill), *lines, *scale.clipped(whole)]

@@ -14,7 +14,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
-from gnnkit.prepare.scale import Scale, choose, is_table, uneven
+from gnnkit.prepare.scale import Scale, choose, is_table, told_of_edges, uneven
 from gnnkit.prepare.trained import Inputs
 from tests.runs import BARE, within_process
 
@@ -146,6 +146,15 @@ def test_no_column_reaches_the_model_far_from_0(
 def test_columns_that_do_no_harm_change_nothing(column: np.ndarray) -> None:
     graph = replace(table(), features=np.column_stack([table(1.0).features, column]))
     assert choose(graph, "auto") == (Scale("none"), "")
+
+
+def test_edge_features_that_do_not_suit_training_are_told() -> None:
+    graph = table()
+    seconds = 1.7e9 + np.arange(graph.num_edges)
+    for column, told in ((seconds, True), (np.full(graph.num_edges, 2024.0), True), (seconds % 2, False)):
+        lines = told_of_edges(replace(graph, edge_features=column[:, None]))
+        assert [line.startswith("edge features: ") for line in lines] == [True] * told
+    assert told_of_edges(graph) == []
 
 
 def test_values_that_are_clipped_are_counted_once() -> None:
