@@ -115,7 +115,6 @@ class Survey:
         """
         self.place, self._cure, self._words, self._most = f"{place}, column {name!r}", cure.format(name), words, most
         self._cure_of_many = cure
-        self._is_text = False  # whether a piece is text, of missing cells alone too
         self._kinds: set[str] = set()  # of the pieces: text, seconds or numbers
         self._texts: set[str] = set()  # distinct, up to a few more than are allowed
         self._no_number: str | None = None  # the first text that is no number
@@ -155,7 +154,6 @@ class Survey:
             raise UserError(f"{self.place} holds {kind}, expected numbers, text or dates{self._cure}")
 
     def _add_text(self, column: pa.Array) -> None:
-        self._is_text = True
         text = pc.unique(pc.utf8_trim_whitespace(column.cast(pa.string())))
         text = text.filter(pa.array(~missing_cells(text, self._words)))
         if not len(text):
@@ -201,8 +199,6 @@ class Survey:
             raise UserError(
                 f"{self.place} holds numbers in some files and dates in others: use one of both{self._cure}"
             )
-        if not self._kinds and self._is_text and self._most is not None:
-            raise UserError(f"{self.place} is text, and empty in all rows{self._cure}")
         if not self._kinds:
             return Reading("numbers", whole=True)
         if not has_text:

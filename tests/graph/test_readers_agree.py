@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings, target
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
@@ -32,7 +32,6 @@ from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.types import Ids
 
 # More examples than a run of the suite has: GNNKIT_FUZZ_EXAMPLES=5000 pytest THIS_FILE
 NUM_EXAMPLES = int(os.environ.get("GNNKIT_FUZZ_EXAMPLES", "30"))
@@ -147,7 +146,8 @@ _IDS = {
     "fractions": (st.integers(0, 40).map(float), pa.float64()),
     "mixed": (_texts(*"123456789", "x"), pa.string()),
 }
-_NAMES = ("a", "b", "Unnamed: 0", "index", "__index_level_0__", "")
+_INDEX = ("Unnamed: 0", "__index_level_0__", "")  # names that pandas gives an index
+_NAMES = ("a", "b", "index", *_INDEX)
 
 
 def _cells(draw: st.DrawFn, kind: tuple[st.SearchStrategy[Any], pa.DataType], count: int) -> pa.Array:
@@ -189,12 +189,39 @@ def tables(draw: st.DrawFn) -> Tables:
     return Tables(edges, nodes)
 
 
+# What a form cannot express is not compared.
+def _have_whole_numbers_gaps(given: Tables) -> bool:
+    """Whether numbers of classes or relations have gaps, which pandas makes fractions."""
+    columns = (given.nodes.get("label"), given.nodes.get("split"), given.edges.get("type"))
+    return any(column is not None and column.null_count and not pa.types.is_string(column.type) for column in columns)
+
+
+def _have_text_ids(given: Tables) -> bool:
+    return pa.types.is_string(given.edges["src"].type)
+
+
+def _have_numbers_as_text_ids(given: Tables) -> bool:
+    """Whether ids are text that looks like numbers, which a CSV does not tell apart."""
+    columns = [given.edges["src"], given.edges["dst"], *([given.nodes["id"]] if given.nodes else [])]
+    known = [cell for column in columns for cell in column.to_pylist() if cell is not None]
+    return _have_text_ids(given) and all(re.fullmatch(r"-?\d+(\.0)?", cell) for cell in known)
+
+
 # Readers. Each returns a graph, or None where the form cannot express the tables.
 def _frames(make: Callable[[pa.Table], Any]) -> Callable[[Tables, Path], Graph]:
     def read(given: Tables, _: Path) -> Graph:
         return Graph.from_tables(make(pa.table(given.edges)), make(pa.table(given.nodes)) if given.nodes else None)
 
     return read
+
+
+def _pandas(given: Tables, folder: Path) -> Graph | None:
+    read = _frames(lambda table: table.to_pandas())
+    return None if _have_whole_numbers_gaps(given) else read(given, folder)
+
+
+def _polars(given: Tables, folder: Path) -> Graph | None:
+    return None if "" in given.nodes else _frames(pl.from_arrow)(given, folder)  # polars names such a column
 
 
 def _spelt(value: Any) -> str:
@@ -213,17 +240,24 @@ def _write(given: Tables, folder: Path, form: str) -> EdgeFolder:
     return EdgeFolder(str(folder), symmetrize=False)
 
 
-def _loaded(form: str) -> Callable[[Tables, Path], Graph]:
-    return lambda given, folder: _write(given, folder, form).load()
+def _loaded(form: str) -> Callable[[Tables, Path], Graph | None]:
+    def read(given: Tables, folder: Path) -> Graph | None:
+        if form == "csv" and _have_numbers_as_text_ids(given):
+            return None
+        return _write(given, folder, form).load()
+
+    return read
 
 
-def _imported(form: str) -> Callable[[Tables, Path], Graph]:
-    def read(given: Tables, folder: Path) -> Graph:
+def _imported(form: str) -> Callable[[Tables, Path], Graph | None]:
+    def read(given: Tables, folder: Path) -> Graph | None:
+        needs_nodes = not given.nodes and _have_text_ids(given)  # an import numbers text by a table of nodes
+        if needs_nodes or (form == "csv" and _have_numbers_as_text_ids(given)):
+            return None
         pieces, work = _write(given, folder, form).in_pieces(), folder / "work"
         work.mkdir()
         room, journal = Room(1 << 26, 1, bucket=7), Journal(work, "asked")
-        found = Graph.load(import_graph(pieces, work, room, journal, Teller(quiet=True), crew=Turns(2)))
-        return found
+        return Graph.load(import_graph(pieces, work, room, journal, Teller(quiet=True), crew=Turns(2)))
 
     return read
 
@@ -244,7 +278,7 @@ def _networkx(given: Tables, _: Path) -> Graph | None:
     for place, (u, v) in enumerate(zip(edges["src"], edges["dst"], strict=True)):
         graph.add_edge(u, v, **{name: values[place] for name, values in edges.items() if name not in ("src", "dst")})
     named = {name: name for name in ("label", "split") if name in nodes} | ({"weight": "weight"} if "weight" in edges else {})
-    features = [name for name in nodes if name not in ("id", "label", "split")]
+    features = [name for name in nodes if name not in ("id", "label", "split", *_INDEX)]
     return Graph.from_networkx(graph, features=features, edge_features=[n for n in edges if n == "length"], **named)
 
 
@@ -256,7 +290,8 @@ def _pyg(given: Tables, folder: Path) -> Graph | None:
         return None
     assert graph is not None
     ids = graph.node_ids
-    if graph.missing is not None or graph.node_types is not None or (ids is not None and ids.dtype.kind not in "iu"):
+    one_type = graph.edge_types is not None and len(set(graph.edge_types.tolist())) == 1  # which PyG's Data drops
+    if one_type or graph.missing is not None or (ids is not None and ids.dtype.kind not in "iu"):
         return None
     order = np.argsort(graph.edge_positions)
     dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
@@ -276,9 +311,9 @@ def _pyg(given: Tables, folder: Path) -> Graph | None:
 
 READERS: dict[str, Callable[[Tables, Path], Graph | None]] = {
     "arrow": _frames(lambda table: table),
-    "pandas": _frames(lambda table: table.to_pandas()),
+    "pandas": _pandas,
     "pandas of arrow": _frames(lambda table: table.to_pandas(types_mapper=pd.ArrowDtype)),
-    "polars": _frames(pl.from_arrow),
+    "polars": _polars,
     "parquet": _loaded("parquet"),
     "import of parquet": _imported("parquet"),
     "csv": _loaded("csv"),

@@ -245,7 +245,7 @@ class TablePieces(GraphPieces):
         if read := [*others, *({"weight"} & {*self._edge_readings})]:
             types |= {name: source.types()[name] for name in read}
         if "type" in source.kept:
-            types["type"] = pa.int64() if self._relations is None else pa.string()
+            types["type"] = _plain_type(source, "type") if self._relations is None else pa.string()
         return types
 
     def _ends(self, source: Source, table: Table) -> tuple[Ids, Ids]:
