@@ -54,7 +54,7 @@ LAYERS = [
     "rows",
     "crew",
     "spans",
-    "measured",
+    "approximate",
     "graph",
     "partition",
     "order",

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnnkit.approximate import approximate
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.schedule import ForwardPass, Schedule
 from gnnkit.exchange.wire import Transfer
-from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, real, whole
 
 
@@ -34,7 +34,9 @@ class Adaptive(RowExchange):
         self.max_age = whole("exchange.max_age", max_age, 1, MAX_COUNT)
 
     def costs(self) -> str:
-        return lost("exchange=adaptive", "blocks that hardly changed do not travel", "adaptive")
+        if self.variation == 0:
+            return ""
+        return approximate("exchange=adaptive", "rows that hardly changed are not exchanged")
 
     def schedule(self) -> Schedule:
         return AdaptiveRows(self.variation, self.max_age)

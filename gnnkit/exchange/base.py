@@ -43,9 +43,9 @@ class RowExchange:
     every_epoch: bool = False  # whether rows follow from an exchange in every epoch
 
     def costs(self) -> str:
-        """Says in a line what this has lost in measurements, which the run tells.
+        """Returns the line of an exchange that is approximate, from `approximate`.
 
-        "" where nothing is to be said.
+        The run begins with this line. Default: "", for an exchange that is exact.
         """
         return ""
 

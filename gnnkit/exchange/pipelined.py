@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnnkit.approximate import approximate
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.schedule import ForwardPass, Schedule
 from gnnkit.exchange.wire import Transfer
-from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, share, whole
 
 
@@ -36,8 +36,7 @@ class Pipelined(RowExchange):
     def costs(self) -> str:
         if self.staleness == 0:
             return ""
-        rows = ("pipelined, smoothed", "pipelined") if self.smoothing else ("pipelined",)
-        return lost("exchange=pipelined", "rows are late", *rows)
+        return approximate("exchange=pipelined", f"rows of other workers are stale by {self.staleness} epochs")
 
     def schedule(self) -> Schedule:
         return PipelinedRows(self.staleness, self.smoothing)

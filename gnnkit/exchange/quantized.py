@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gnnkit.approximate import approximate
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.codecs import Codec
 from gnnkit.kernels.dropout import uniform
-from gnnkit.measured import lost
 from gnnkit.ranges import one_of
 
 _META = 8  # bytes of a row's minimum and scale
@@ -22,7 +22,9 @@ class Quantized(RowExchange):
         self.bits: int = one_of("exchange.bits", bits, (32, 16, 8, 4, 2))
 
     def costs(self) -> str:
-        return lost("exchange=quantized", f"numbers have {self.bits} bits", f"quantized, {self.bits} bits")
+        if self.bits == 32:
+            return ""
+        return approximate("exchange=quantized", f"exchanged numbers have {self.bits} bits")
 
     def codec(self) -> Codec | None:
         return codec(self.bits)

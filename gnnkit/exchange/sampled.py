@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gnnkit.approximate import approximate
 from gnnkit.errors import UserError
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.schedule import ForwardPass, Operation, Schedule
 from gnnkit.exchange.wire import Transfer
 from gnnkit.kernels.dropout import derive, subset
-from gnnkit.measured import lost
 from gnnkit.ranges import real
 
 _WHY: dict[Operation, str] = {
@@ -38,8 +38,7 @@ class Sampled(RowExchange):
     def costs(self) -> str:
         if self.keep == 1:
             return ""
-        rows = ("sampled, keep 0.01", "sampled, keep 0.1") if self.keep < 0.1 else ("sampled, keep 0.1",)
-        return lost("exchange=sampled", "some rows are left out", *rows)
+        return approximate("exchange=sampled", f"only a share of {self.keep:g} of the boundary rows is exchanged")
 
     def schedule(self) -> Schedule:
         return SampledRows(self.keep)

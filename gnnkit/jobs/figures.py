@@ -209,22 +209,23 @@ def left_out(guard: Guard, worker: Worker) -> dict[str, int]:
 def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[str, Any]:
     """Says whether several ranks train the same as one, and lists why not.
 
-    Prints the reasons that lie in the model, and what the strategy says that it costs.
+    Prints the reasons that lie in the model, and what is approximate in the scheme.
 
     Args:
         job: The job.
         module: The module of this rank.
         sync: The gradient synchronisation.
     """
-    worker, reasons = module.worker, []
+    worker, reasons, approximate = module.worker, [], []
     if worker.comm.world_size > 1:
         if module.strategy.on_one_rank(worker.comm.world_size, worker.sampler) is None:
             reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
-        for costs in filter(None, (module.strategy.costs(), sync.costs())):
-            print(costs, file=sys.stderr, flush=True)
+        approximate = [*module.strategy.costs().splitlines(), *sync.costs().splitlines()]
+        for line in approximate:
+            print(line, file=sys.stderr, flush=True)
         if not sync.exact:
             reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")
         for reason in job.inexact(worker):
             reasons.append(f"model {reason}")
             print(f"not exact on {worker.comm.world_size} workers: model {reason}", file=sys.stderr, flush=True)
-    return {"exact": not reasons, "inexact": reasons}
+    return {"exact": not reasons, "inexact": reasons, "approximate": approximate}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class Scores:
 
     figures: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)  # by split, from `Task.details`
+    chance: dict[str, float] = field(default_factory=dict)  # from `Task.chance`, of a model that has just trained
 
 
 def write(
@@ -63,7 +64,10 @@ def write(
         keep("logits", logits, worker)
         if "probabilities" in wanted:
             keep("probabilities", task.probabilities(logits), worker)
-        return _measured(task, logits, worker) if measures else Scores()
+        if not measures:
+            return Scores()
+        scores = _measured(task, logits, worker)
+        return scores if job.settings.checkpoint is not None else replace(scores, chance=task.chance(logits, worker))
 
     found = make(model).read(model, read)
     if "embeddings" in wanted:

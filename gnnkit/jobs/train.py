@@ -17,7 +17,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.graph import SPLITS
-from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
+from gnnkit.jobs import callbacks, figures, lost, outputs, rows, verdict, weights
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.record import Record
@@ -122,6 +122,8 @@ def _train(
     scores = _write(job, module)
     job, changes = relieved(job, fitted.relief)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, scores)
+    if comm.rank == LEADER:
+        exactness |= verdict.figures(fitted.trainer, fitted.observer, module.task, scores, exactness["approximate"])
     left_out, on_lost = figures.left_out(guard, module.worker), lost.figures(comm)
     restarts = {"restarts": 0, "restarted": []}  # the launching process knows better
     found |= drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer)

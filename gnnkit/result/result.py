@@ -19,7 +19,7 @@ from gnnkit.result.folder import EPOCHS
 from gnnkit.storage import write_atomically
 
 _NOT_SHOWN = (
-    "per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced", "restarted",
+    "per_rank", "why", "stopped", "approximate", "saved_epoch", "best_evaluation", "learned_nothing", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced", "restarted",
     "per_class", "confusion", "command",
     "main_figure",
 )  # fmt: skip

@@ -278,10 +278,10 @@ class ExecutionStrategy(ABC):
         return "more frequent means of the workers' models"
 
     def costs(self) -> str:
-        """Says in a line what such steps lost in measurements, and a key that helps.
+        """Returns the lines of what is approximate in a step, from `approximate`.
 
-        The run begins with this line, where several workers train. "" where nothing is
-        to be said.
+        The run begins with these lines, where several workers train. Default: "", for
+        steps that are exact.
         """
         return ""
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from gnnkit.approximate import approximate
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
-from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.remote.fetched import OwnedRows
 from gnnkit.remote.frontier import check_sampler
@@ -117,7 +117,8 @@ class IndividualSample(ExecutionStrategy):
         )
 
     def costs(self) -> str:
-        return lost("strategy=individual_sample", "a batch reads some of the edges", "individual_sample")
+        why = "a step reads a batch of training nodes and the edges that are sampled"
+        return approximate("strategy=individual_sample", why)
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from gnnkit.approximate import approximate
 from gnnkit.engine import Tally
-from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.remote.frontier import COOPERATIVE, PARTITIONED, check_sampler
 from gnnkit.sampler import Sampler
@@ -92,7 +92,9 @@ class JointSample(ExecutionStrategy):
             self.supports += (GatheredRows(), RowsOnDisk(), JoinedLayers(by_owners=True))
 
     def costs(self) -> str:
-        return lost("strategy=joint_sample", "a batch reads some of the edges", "joint_sample")
+        return approximate(
+            "strategy=joint_sample", "a step reads a batch of training nodes and the edges that are sampled"
+        )
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):

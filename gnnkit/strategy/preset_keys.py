@@ -110,24 +110,32 @@ class PresetKeys:
         return self.correction == "coverage"
 
     @property
-    def measured(self) -> tuple[str, str, str]:
-        """The key that chooses this way, what steps lack, a row of `measured`."""
-        without = self.halo == "none"
-        alone = self.average == "parameters"
-        cut, drift = "edges between shares are missing", "workers step alone between two means"
-        ways = (
-            (self.covers, "preset, coverage", "correction=coverage", "a step sees two workers' nodes"),
-            (self.correction == "llcg", "preset, llcg", "correction=llcg", drift),
-            (self.halo == "cluster", "preset, clusters", "halo=cluster", "a step lacks the edges to other clusters"),
-            (alone and not self.control_variates, "preset, psgd-pa", "control_variates=false", drift),
-            (alone and without, "preset, averaged, no halo", "average=parameters", f"{cut}, {drift}"),
-            (alone, "preset, averaged", "average=parameters", drift),
-            (without, "preset, no halo", "halo=none", cut),
-            ((self.exchange_every or 1) > 1, "preset, rows every 10 epochs", "exchange_every", "rows are late"),
-            (True, "preset", "name=preset_workload", cut),
+    def is_exact(self) -> bool:
+        """Whether steps are those of one worker, if the exchange is exact."""
+        return self.exchange_every == 1 and self.average == "gradients" and self.period == 1
+
+    @property
+    def approximation(self) -> tuple[str, str]:
+        """The key that makes steps differ from exact training, and the reason."""
+        without, alone = self.halo == "none", self.average == "parameters"
+        cut, drift = "edges between shares are missing", "workers step alone between two averages"
+        choices = (
+            (self.covers, "correction=coverage", "a step reads the nodes of two workers"),
+            (self.correction == "llcg", "correction=llcg", drift),
+            (self.halo == "cluster", "halo=cluster", "a step lacks the edges to other clusters"),
+            (alone and not self.control_variates, "control_variates=false", drift),
+            (alone and without, "average=parameters", f"{cut} and {drift}"),
+            (alone, "average=parameters", drift),
+            (without, "halo=none", cut),
+            (
+                (self.exchange_every or 1) > 1,
+                f"exchange_every={self.exchange_every}",
+                "rows of other workers are stale",
+            ),
+            (True, f"halo={self.halo}", cut),
         )
-        row, key, why = next(each for holds, *each in ways if holds)
-        return f"strategy.{key}", why, row
+        key, why = next(choice for holds, *choice in choices if holds)
+        return f"strategy.{key}", why
 
     @property
     def num_steps(self) -> int:

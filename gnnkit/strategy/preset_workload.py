@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from gnnkit.approximate import approximate
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
 from gnnkit.exchange import Exact, RowExchange
 from gnnkit.graph import Ids
 from gnnkit.kernels.dropout import derive
-from gnnkit.measured import lost
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
     Ability,
@@ -162,7 +162,8 @@ class PresetWorkload(ExecutionStrategy):
         return f"strategy.{'average=gradients' if self.keys.control_variates else 'control_variates=true'}"
 
     def costs(self) -> str:
-        return "\n".join(filter(None, (lost(*self.keys.measured), self.exchange.costs())))
+        own = [] if self.keys.is_exact else [approximate(*self.keys.approximation)]
+        return "\n".join(filter(None, (*own, self.exchange.costs())))
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         sees_all = world_size == 2 if self.keys.covers else self.keys.exchange_every == 1 and self.exchange.exact

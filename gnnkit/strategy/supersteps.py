@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import torch
 
+from gnnkit.approximate import approximate
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
-from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, real, whole
 from gnnkit.strategy.base import Measured, Update
 
@@ -89,13 +89,12 @@ class Supersteps:
         return self.rule is not None or self.length > 1
 
     def costs(self) -> str:
-        """Says what supersteps of that length have lost."""
+        """Returns the line of supersteps that are longer than an epoch."""
         if not self.drifts:
             return ""
-        length = "auto" if self.rule is not None else next((k for k in (2, 4, 8) if self.length <= k), 16)
         asked = "auto" if self.rule is not None else self.length
-        why = "workers step alone, with rows of the last exchange"
-        return lost(f"strategy.local_iterations={asked}", why, f"local_iterations, {length}")
+        why = "workers step alone, with stale rows of the last exchange"
+        return approximate(f"strategy.local_iterations={asked}", why)
 
     def begin(self, remote_edges: float, *, tells: bool) -> None:
         """Keeps supersteps of auto at one epoch where many rows would be late.

@@ -71,10 +71,10 @@ class GradientSync(ABC):
         """
 
     def costs(self) -> str:
-        """Says in a line what such steps have lost in measurements.
+        """Returns the line of a step that is approximate, from `approximate`.
 
-        The run begins with this line, where several workers train. "" where nothing is
-        to be said.
+        The run begins with this line, where several workers train. Default: "", for
+        steps that are exact.
         """
         return ""
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gnnkit.approximate import approximate
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
-from gnnkit.measured import lost
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sync.base import GradientSync, gradients, trained
 
@@ -71,7 +71,10 @@ class Neighbour(GradientSync):
         self.metropolis = metropolis(links, comm.rank)
 
     def costs(self) -> str:
-        return lost(f"sync.exchange={self.exchange}", "workers step apart", f"neighbour, {self.exchange}")
+        why = "a worker steps with the mean gradient of its neighbours"
+        if self.exchange == "parameters":
+            why = "workers step alone and average their parameters with those of their neighbours"
+        return approximate(f"sync.exchange={self.exchange}", why)
 
     def close(self) -> None:
         if self.own_mailbox is not None:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from gnnkit.approximate import approximate
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.comm.mailbox import Letter, PeerLost
 from gnnkit.errors import UserError
-from gnnkit.measured import lost
 from gnnkit.sync.base import GradientSync, OnLost, gradients, trainable, trained
 from gnnkit.sync.optimised import Groups, State, pack_state, unpack_state
 from gnnkit.sync.server import REPLY, REQUEST, Server
@@ -293,10 +293,15 @@ class ServedSync(GradientSync):
         return self._served
 
     def costs(self) -> str:
-        if self.rules.together:
-            return ""
-        why = "a step is of one worker's gradient, which may be late"
-        return lost(f"sync.mode={self.rules.mode}", why, f"server, {self.rules.mode}")
+        if not self.rules.together:
+            return approximate(
+                f"sync.mode={self.rules.mode}", "a step applies one worker's gradient, which may be stale"
+            )
+        if not self.exact:
+            return approximate(
+                "sync.average", "a step applies another combination of the workers' gradients than their sum"
+            )
+        return ""
 
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
         if self._served is not None:

@@ -39,6 +39,8 @@ class Task(ABC):
     metrics_of_some: ClassVar[tuple[str, ...]] = ()  # names of further metrics, which some data have
     splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # that are measured
     lower_is_better: ClassVar[bool] = False  # of the metrics. Of a loss it always is
+    without_learning: ClassVar[str] = ""  # describes the predictor that `chance` measures
+    least_skill: ClassVar[float] = 0.1  # share of the way from chance to a perfect figure that counts as learned
 
     @property
     def names(self) -> list[str]:
@@ -138,6 +140,15 @@ class Task(ABC):
         """
         return {}
 
+    def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        """Measures what a predictor reaches that has learned nothing. Collective.
+
+        A run whose figures of these names are no better reports that its model has
+        learned nothing. Arguments are as in `measure`. Default: no figures, so such a
+        run is not recognised.
+        """
+        return {}
+
     def doubts(self, measured: Mapping[str, float]) -> list[str]:
         """Says why figures of `measure` tell nothing. Default: no reason."""
         return []
@@ -218,6 +229,33 @@ class NodeTask(Task):
                 found |= {f"{split}_{name}": value for name, value in self.figures(torch.stack(sums)).items()}
                 found |= {} if split == "train" else {f"{split}_loss": float(total / num_rows)}
         return found
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """The metrics of `figures` that show whether a model has learned anything."""
+        return self.metrics[:1]
+
+    def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor | None:  # [width]
+        """Returns the outputs of the best constant prediction of rows. Collective.
+
+        Default: None, not known.
+
+        Args:
+            labels: [k, ...] of this rank's rows.
+            width: Width of the outputs.
+            worker: This rank.
+        """
+        return None
+
+    def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        own, labels = rows_of("train", outputs, worker)
+        constant = self.constant(labels, own.shape[1], worker)
+        if constant is None:
+            return {}
+        counts = self.counts(constant.expand(len(own), -1), labels).to(torch.float64)
+        *sums, num_rows = worker.comm.all_reduce(torch.cat([counts, counts.new_tensor([len(own)])]))
+        figures = self.figures(torch.stack(sums)) if num_rows > 0 else {}
+        return {f"train_{name}": figures[name] for name in self.judged if name in figures}
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
         return by_node(self.predict(outputs), worker)

@@ -44,6 +44,8 @@ class LinkPrediction(Task):
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
     splits = ("val", "test")
+    least_skill = 0.04  # an area of 0.52, of edges that did not train
+    without_learning = "chance"
 
     def __init__(
         self,
@@ -173,6 +175,9 @@ class LinkPrediction(Task):
                 figures = ranking(torch.cat(scores)) if scores else {}
                 found |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
         return found
+
+    def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        return {f"{split}_roc_auc": 0.5 for split in self.splits}
 
     def doubts(self, measured: Mapping[str, float]) -> list[str]:
         tied = [split for split in self.splits if _are_tied(split, measured, self.eval_negatives)]

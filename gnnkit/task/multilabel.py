@@ -30,6 +30,7 @@ class Multilabel(ClassTask):
     have not, computed from the scores of all nodes at the leader.
     """
 
+    without_learning = "the same classes for every node"
     metrics = ("micro_f1", "macro_f1", "roc_auc", "average_precision")
 
     def read(self, graph: Graph) -> Graph:
@@ -46,6 +47,18 @@ class Multilabel(ClassTask):
             )
         sets, names = split_names(labels, graph.class_names)
         return replace(graph, labels=sets, class_names=names)
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        return ("micro_f1",)
+
+    def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
+        sums = torch.cat([labels.to(torch.float64).sum(0), labels.new_tensor([len(labels)], dtype=torch.float64)])
+        *counts, total = worker.comm.all_reduce(sums)
+        return torch.stack(counts) / total.clamp(min=1) - 0.5
+
+    def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        return super().chance(outputs, worker) | {"train_roc_auc": 0.5}
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype), reduction="none").mean(1)

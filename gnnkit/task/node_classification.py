@@ -32,6 +32,7 @@ class NodeClassification(ClassTask):
 
     metrics = ("accuracy", "macro_f1")
     metrics_of_some = ("roc_auc", "average_precision")
+    without_learning = "the most frequent class for every node"
 
     def __init__(self, class_weights: str | Sequence[float] | None = None) -> None:
         """Keeps the key.
@@ -122,6 +123,17 @@ class NodeClassification(ClassTask):
             areas = areas_of_all(own[:, 1:] - own[:, :1], labels[:, None], worker)
             found |= {f"{split}_{name}": value for name, value in areas.items()}
         return found
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        return ("accuracy",) if self.class_weights is None else ("macro_f1",)
+
+    def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
+        return worker.comm.all_reduce(torch.bincount(labels, minlength=width).to(torch.float64))
+
+    def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        areas = {"train_roc_auc": 0.5} if outputs.shape[1] == 2 else {}  # scores may be good where classes are rare
+        return super().chance(outputs, worker) | areas
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
         found, width = outputs.argmax(1), outputs.shape[1]

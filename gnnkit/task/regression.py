@@ -26,6 +26,8 @@ class Regression(NodeTask):
 
     metrics = ("mae", "rmse")
     lower_is_better = True
+    least_skill = 0.01  # numbers may be mostly noise
+    without_learning = "the mean for every node"
 
     def __init__(self, loss: str = "squared", scale: str = "standard") -> None:
         """Keeps the keys.
@@ -85,6 +87,17 @@ class Regression(NodeTask):
         error, known = _errors(outputs, wanted)
         size = error.square() if self.loss == "squared" else error.abs()
         return size.sum(1) / known.sum(1).clamp(min=1)
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        return ("rmse",) if self.loss == "squared" else ("mae",)
+
+    def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
+        rows = labels.to(torch.float64).reshape(len(labels), width)
+        sums = torch.cat([rows.nansum(0), (~rows.isnan()).sum(0)])
+        total, known = worker.comm.all_reduce(sums).chunk(2)
+        mean, deviation = self._scale(total)
+        return (total / known.clamp(min=1) - mean) / deviation
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3]
         error, known = _errors(self._in_unit(outputs.to(torch.float64)), labels)

@@ -254,6 +254,8 @@ class TrainingModule(hooks.OwnHooks):
         self.batch = batch = self.filled(batch)
         loss = loss_of(self.model, self.task, batch, batch_idx)
         self.local_loss = loss.detach()
+        if self._step_apart and self.strategy.steps.drift:
+            self.joint_loss.step(self)
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
         return reaching(loss * (1 + 0 * self.local_loss), self._trained())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ class Observer(Callback):
         """
         self.worker, self.meter, self.channel, self.timeout = worker, meter, channel, timeout
         self.epoch_seconds: list[float] = []  # training steps, waiting for batches included
-        self.validations: list[tuple[float, float]] = []  # seconds since the start, the task's figure
+        self.validations: list[tuple[float, float, int]] = []  # seconds since the start, the task's figure, epoch
         self.lower_is_better = False  # of the task's figure
         self.started = self.ended = time.perf_counter()
         self.spans = active()  # of a trace
@@ -91,7 +92,7 @@ class Observer(Callback):
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from `state`, on the same host."""
         self.epoch_seconds = list(state["seconds"])
-        self.validations = [(seconds, figure) for seconds, figure in state["validations"]]
+        self.validations = [(seconds, figure, epoch) for seconds, figure, epoch in state["validations"]]
         self.lower_is_better, self.started, self._goes_on = state["lower_is_better"], state["started"], True
         if self.epoch_seconds and not state["over"]:
             self._carried = self.epoch_seconds.pop()  # of the epoch that goes on
@@ -172,7 +173,7 @@ class Observer(Callback):
         figure = figures.get(module.task.progress)
         self.lower_is_better = module.task.lower_is_better
         if figure is not None:
-            self.validations.append((time.perf_counter() - self.started, figure))
+            self.validations.append((time.perf_counter() - self.started, figure, trainer.current_epoch + 1))
 
     @property
     def time_to_accuracy(self) -> float | None:
@@ -181,12 +182,25 @@ class Observer(Callback):
         The figure is the task's first. An error counts as its inverse. None without a
         validation.
         """
-        figures = [figure for _, figure in self.validations]
+        figures = [figure for _, figure, _ in self.validations]
         if self.lower_is_better:
             reached = [figure * 0.99 <= min(figures) for figure in figures]
         else:
             reached = [figure >= 0.99 * max(figures) for figure in figures]
-        return next((seconds for (seconds, _), good in zip(self.validations, reached, strict=True) if good), None)
+        return next((seconds for (seconds, _, _), good in zip(self.validations, reached, strict=True) if good), None)
+
+    @property
+    def best_evaluation(self) -> dict[str, float] | None:
+        """Epoch from 1 and value of the best validation figure, the task's first.
+
+        None without a validation whose figure is a number.
+        """
+        looks = [(figure, epoch) for _, figure, epoch in self.validations if not math.isnan(figure)]
+        if not looks:
+            return None
+        sign = -1 if self.lower_is_better else 1
+        value, epoch = max(looks, key=lambda look: sign * look[0])  # the first of equal ones
+        return {"epoch": epoch, "value": value}
 
     @property
     def seconds(self) -> dict[str, float]:

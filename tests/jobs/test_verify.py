@@ -178,7 +178,7 @@ def test_training_that_diverges_is_no_difference(comm: str, tmp_path: Path) -> N
 def test_an_error_of_the_ranks_is_found_whatever_the_optimiser_amplifies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Adam divides by gradients of a bias before a normalisation, which are rounding."""
+    """Adam divides by the gradients of a bias before a norm, which are rounding."""
     model, trainer = {"name": "gcn", "norm": "batch"}, {"optimizer": "adam", "weight_decay": 0.1}
     result = verify_hub(tmp_path, model=model, trainer=trainer)
     assert result["verified"], dict(result)

@@ -89,3 +89,51 @@ def test_nothing_is_compared_where_a_batch_or_a_split_has_no_rows() -> None:
         module = SimpleNamespace(batch=batch, worker=SimpleNamespace(comm=comm), local_loss=1.0)
         loss.look(module, losses)  # type: ignore[arg-type]
     assert (loss.ratio, loss.highest, loss.losing) == (None, 0.0, 0)
+
+
+def told_by_steps(losses: list[tuple[float, str]], capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """What is said of steps: the mean loss of each, and what follows the step."""
+
+    def work(comm: Communicator) -> None:
+        joint = JointLoss()
+        strategy = SimpleNamespace(steps=Steps(drift=True), cure=lambda: "fewer steps")
+        rows = comm.rank + 1
+        for epoch, (loss, update) in enumerate(losses):
+            module: Any = SimpleNamespace(
+                batch=SimpleNamespace(total=3, rows=torch.arange(rows), update=update),
+                worker=SimpleNamespace(comm=comm),
+                strategy=strategy,
+                local_loss=torch.tensor(loss * rows / 3),
+                current_epoch=epoch,
+            )
+            joint.step(module)
+
+    Threads.run(work, 2)
+    return capfd.readouterr().err.splitlines()
+
+
+def test_averages_that_degrade_the_model_are_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    worse = [
+        (2.2, "own"),
+        (2.0, "average"),
+        (5.7, "own"),
+        (4.4, "average"),
+        (7.4, "own"),
+        (6.0, "average"),
+        (9.0, "own"),
+    ]
+    assert told_by_steps(worse, capfd) == [
+        "epoch 5: the model of all workers has 1.7 times the loss of the workers' own on the training rows: workers "
+        "drift apart, choose fewer steps"
+    ]
+    better = [
+        (2.2, "own"),
+        (1.3, "average"),
+        (2.0, "own"),
+        (1.2, "average"),
+        (1.9, "own"),
+        (1.1, "average"),
+        (1.6, "own"),
+    ]
+    assert told_by_steps(better, capfd) == [], "each average is better than the one before"
+    assert told_by_steps([(2.2, "average"), (3.0, "average"), (4.0, "average")], capfd) == [], "no own steps"

@@ -1,0 +1,147 @@
+"""A run that has learned nothing says so at its end, and no other run does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gnnkit
+from gnnkit.engine import Adjacency
+from gnnkit.graph import Graph
+from gnnkit.partition import Grid
+from gnnkit.task import Task
+from gnnkit.task.link_prediction import LinkPrediction
+from gnnkit.task.multilabel import Multilabel
+from gnnkit.task.node_classification import NodeClassification
+from gnnkit.task.regression import Regression
+from gnnkit.testing.ranks import on_ranks
+from tests.runs import BARE
+
+N = 120
+SPLIT = (1 + np.arange(N) % 3).astype(np.int8)
+TASKS: dict[str, tuple[Any, str]] = {  # the task, and the figure that shows that nothing was learned
+    "node_classification": ("node_classification", "train_accuracy"),
+    "weighted classes": ({"name": "node_classification", "class_weights": "balanced"}, "train_macro_f1"),
+    "multilabel": ("multilabel", "train_micro_f1"),
+    "regression": ("regression", "train_rmse"),
+    "absolute errors": ({"name": "regression", "loss": "absolute"}, "train_mae"),
+    "link_prediction": ({"name": "link_prediction", "width": 8, "eval_negatives": 20}, "val_roc_auc"),
+}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "vertex_centric": {"strategy": "vertex_centric"},
+    "stale rows": {"strategy": "vertex_centric", "exchange": "pipelined"},
+    "supersteps": {"strategy": {"name": "vertex_centric", "local_iterations": 4}},
+    "preset_workload": {"strategy": "preset_workload"},
+    "individual_sample": {"strategy": {"name": "individual_sample", "batch_size": 40}, "sampler": "full"},
+    "joint_sample": {"strategy": {"name": "joint_sample", "batch_size": 40}, "sampler": "full"},
+}
+
+
+class Constant(nn.Module):
+    """A model that gives every node the same outputs."""
+
+    num_layers = 1
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    def forward(self, x: Tensor, adjacencies: list[Adjacency]) -> Tensor:
+        return self.bias.expand(adjacencies[0].num_dst, -1)
+
+
+def make_graph(task: str) -> Graph:
+    """Makes a graph of four groups of nodes, which features, edges and labels show."""
+    rng = np.random.default_rng(0)
+    group = np.arange(N) // 3 % 4
+    src = rng.integers(0, N, 1500)
+    dst = rng.integers(0, N, 1500)
+    within = group[src] == group[dst]
+    labels: Any = group
+    if task == "multilabel":
+        labels = np.eye(4, dtype=bool)[group] | np.eye(4, dtype=bool)[(group + 1) % 4]
+    elif task in ("regression", "absolute errors"):
+        labels = 100.0 * group
+    return Graph.from_edges(
+        src[within],
+        dst[within],
+        N,
+        features=np.eye(4)[group] + 0.1 * rng.normal(size=(N, 4)),
+        labels=None if task == "link_prediction" else labels,
+        split=None if task == "link_prediction" else SPLIT,
+    ).symmetrize()
+
+
+def run(folder: Path, task: str, epochs: int = 60, **keys: Any) -> Any:
+    chosen: dict[str, Any] = {"workers": 2, "comm": "threads", "threads": 1, "model": "gcn", **BARE, **keys}
+    trainer = {"max_epochs": epochs, "lr": 0.02, "checkpoint": False, **chosen.pop("trainer", {})}
+    return gnnkit.train(make_graph(task), task=TASKS[task][0], trainer=trainer, folder=folder / "run", **chosen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_that_learns_nothing_says_so_for_every_task(
+    task: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lazy = run(tmp_path / "lazy", task, strategy="vertex_centric", model=Constant)
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "has learned nothing" in line]
+    assert line == f"gnnkit: warning: {lazy['learned_nothing']}"
+    assert f"after 60 epochs (60 steps): {TASKS[task][1]}=" in line
+    good = run(tmp_path / "good", task, strategy="vertex_centric")
+    assert good["learned_nothing"] is None
+    assert "has learned nothing" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_run_that_learns_nothing_says_so_under_every_strategy(
+    strategy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = STRATEGIES[strategy]
+    lazy = run(tmp_path / "lazy", "node_classification", **keys, trainer={"lr": 1e-12, "optimizer": "sgd"})
+    assert "train_accuracy=0" in lazy["learned_nothing"]
+    assert "where the most frequent class for every node gives 0.25" in lazy["learned_nothing"]
+    good = run(tmp_path / "good", "node_classification", **keys)
+    assert good["learned_nothing"] is None, dict(good)
+
+
+@pytest.mark.slow
+def test_few_steps_and_labels_of_one_class_are_no_alarm(tmp_path: Path) -> None:
+    lazy = run(tmp_path / "few", "node_classification", 40, strategy="vertex_centric", trainer={"lr": 1e-12})
+    assert lazy["learned_nothing"] is None
+
+
+CHANCE: list[tuple[Task, Any, dict[str, float]]] = [
+    (NodeClassification(), np.repeat([0, 1, 2], [60, 40, 20]), {"train_accuracy": 0.5}),
+    (NodeClassification("balanced"), np.repeat([0, 1, 2], [60, 40, 20]), {"train_macro_f1": 2 / 3 / 3}),
+    (NodeClassification(), np.repeat([0, 1], [90, 30]), {"train_accuracy": 0.75, "train_roc_auc": 0.5}),
+    (Multilabel(), np.eye(3, dtype=bool)[np.repeat([0, 1, 2], [90, 20, 10])], {"train_micro_f1": 0.75}),
+    (Regression(), np.repeat([0.0, 4.0], 60), {"train_rmse": 2.0}),
+    (Regression("absolute", "none"), np.repeat([0.0, 4.0], [90, 30]), {"train_mae": 1.5}),
+    (Regression(), np.repeat([[0.0, 4.0], [np.nan, 8.0]], 60, axis=0), {"train_rmse": (4 * 120 / 180) ** 0.5}),
+    (LinkPrediction(width=3), None, {"val_roc_auc": 0.5, "test_roc_auc": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("task", "labels", "expected"), CHANCE)
+def test_chance_is_the_figure_of_the_best_constant_on_any_number_of_ranks(
+    task: Task, labels: Any, expected: dict[str, float]
+) -> None:
+    src, dst = np.random.default_rng(0).integers(0, N, (2, 300))
+    split = None if labels is None else np.ones(N, np.int8)
+    graph, links = task.prepare(Graph.from_edges(src, dst, N, features=np.eye(N), labels=labels, split=split))
+    width = task.num_outputs(graph.num_classes)
+    outputs = torch.randn(N, width, dtype=torch.float64)
+
+    def work(worker: Any) -> dict[str, float]:
+        task.begin(worker)
+        return task.chance(outputs[torch.from_numpy(worker.owned.astype(np.int64))], worker)
+
+    for grid in (Grid(1, 1, 1), Grid(3, 1, 1)):
+        for found in on_ranks(graph, grid, work, links=links):
+            assert {name: found[name] for name in expected} == pytest.approx(expected)
