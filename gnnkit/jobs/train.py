@@ -32,8 +32,8 @@ from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
+from gnnkit.training.monitor import ended_by_user, monitor
 from gnnkit.training.monitor import figures as monitored
-from gnnkit.training.monitor import monitor
 from gnnkit.training.observer import Observer
 from gnnkit.training.saving import Checkpoints
 from gnnkit.training.schedule import TimeLimit
@@ -275,6 +275,8 @@ def _fit(
         for record in records:
             record.begin()
         trainer.fit(module)
+        if comm.rank == LEADER and (why := ended_by_user(trainer)):
+            print(why, file=sys.stderr, flush=True)
         if any(checkpoint.is_over for checkpoint in resumed):
             _end_at_once(trainer, module, [*resumed, observer])
     return _Fitted(trainer, observer, watch, relieving, writers)
@@ -293,11 +295,13 @@ def _around(job: RankJob, module: TrainingModule, checkpoints: Checkpoints) -> l
     The monitor counts a step before a checkpoint saves the count.
     """
     max_time = job.settings.trainer.max_time
+    chosen = callbacks.chosen(job, module.model)
+    module.agrees_to_stop = bool(chosen) or isinstance(module.model, L.LightningModule)
     return [
         callbacks.signs(),
         *callbacks.monitor(job, _writer(job, module)),
         *([] if max_time is None else [TimeLimit(max_time, job.start.begun if job.start else None)]),
-        *callbacks.chosen(job, module.model),
+        *chosen,
         *callbacks.periodic(job, checkpoints),
     ]
 

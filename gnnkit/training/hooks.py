@@ -35,6 +35,17 @@ CALLED = (
     "on_before_zero_grad",
     "on_before_backward",
 )
+PUBLISHED = (  # hooks and steps after which all ranks log the figures over the rows of all
+    "on_train_start",
+    "on_train_epoch_start",
+    "on_train_epoch_end",
+    "on_validation_epoch_start",
+    "on_validation_epoch_end",
+    "on_test_epoch_start",
+    "on_test_epoch_end",
+    "validation_step",
+    "test_step",
+)
 BEFORE_STEP = ("on_before_optimizer_step", "configure_gradient_clipping")  # where the optimiser steps
 _KEPT = {
     *CALLED,
@@ -70,6 +81,10 @@ class OwnHooks(L.LightningModule):
 
     model: nn.Module
 
+    def publish(self) -> None:
+        """Logs what a hook of the model has left, over all ranks. Collective."""
+        raise NotImplementedError
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         own = own_method(self.model, "on_train_batch_start")
         if own is not None and own(batch, batch_idx) == -1:
@@ -82,7 +97,12 @@ class OwnHooks(L.LightningModule):
 def _calling(name: str) -> Callable[..., Any]:
     def hook(self: OwnHooks, *arguments: Any) -> Any:
         own = own_method(self.model, name)
-        return None if own is None else own(*arguments)
+        if own is None:
+            return None
+        result = own(*arguments)
+        if name in PUBLISHED:
+            self.publish()
+        return result
 
     return hook
 

@@ -6,7 +6,7 @@ import copy
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,18 +31,13 @@ from gnnkit.training import hooks, schedule
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.joint import JointLoss
+from gnnkit.training.logged import Logged, over_ranks, reduction
 from gnnkit.training.metrics import join_metrics
 from gnnkit.training.schedule import Schedules, clip
 from gnnkit.training.step import loss_of, make_optimizer, own_method, reaching
 
 _LOGGED = ("train_loss", "work_max_over_mean")  # by every run, besides the figures of the task
 _ROWS = "embedding"  # in a snapshot. Names of parameters begin with "model."
-_REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": torch.mean,
-    "sum": torch.sum,
-    "min": torch.min,
-    "max": torch.max,
-}
 
 
 class EpochBatches:
@@ -188,6 +183,10 @@ class TrainingModule(hooks.OwnHooks):
         self.evaluated: Evaluated | None = None  # in the model's own step of an evaluation
         self._own_names: set[str] = set()  # that the user's steps log beside the run
         self.of_evaluations = set(self.task.names)  # names that evaluations log
+        self.agrees_to_stop = True  # False: nothing of the user can end training
+        self._stop_requested = False  # by a part of the user on this rank, in this epoch
+        self._unpublished: dict[str, Logged] = {}  # of this rank, since the begin of a step or hook
+        self._of_epoch: dict[str, Logged] = {}  # of this rank's training steps
         if isinstance(model, L.LightningModule):
             model.log = self.log_own  # type: ignore[assignment, method-assign]
         self._known = _by_id(self)
@@ -241,9 +240,36 @@ class TrainingModule(hooks.OwnHooks):
         super().on_train_epoch_end()
         if self._evaluates:
             schedule.check_monitored(self.trainer)
+        self._put_off_stop()
+        requests = torch.tensor([float(self._stop_requested)], device=self.worker.device)
+        if self.agrees_to_stop:
+            self.worker.comm.all_reduce(requests)
+        self.trainer.should_stop, self._stop_requested = bool(requests > 0), False
+
+    def _put_off_stop(self) -> None:
+        """Lets a request to end training wait for the end of the epoch.
+
+        A part of the user may set `trainer.should_stop` on one rank alone. All ranks
+        then end after the same epoch.
+        """
+        self._stop_requested |= self.trainer.should_stop
+        self.trainer.should_stop = False
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self._put_off_stop()
+
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        self._put_off_stop()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        self._put_off_stop()
 
     def on_train_start(self) -> None:
         super().on_train_start()
+        self._put_off_stop()
         self._known = _by_id(self)  # hooks may have made some
         hooks.before_step(self, self.clip_norm)
         if self.clip_norm is not None and not hooks.clips(self.model):
@@ -304,18 +330,21 @@ class TrainingModule(hooks.OwnHooks):
         sync_dist: bool = False,
         **keys: Any,
     ) -> None:
-        """Logs a value of the user's model, on the leader.
+        """Logs a value of the user's model, as a figure over the rows of all ranks.
 
-        With `sync_dist`, reduces the values of all ranks first. Collective then.
-        Lightning's own reduction does not reach ranks that are threads. Raises
+        A mean is weighted by `batch_size`, by default the rows of the batch. A rank
+        without rows does not count. In a training step, the loggers get this rank's
+        value, which is the leader's, and callbacks get the figure over all ranks at the
+        end of the epoch. With `sync_dist`, the loggers get that figure in each step,
+        and all ranks must call. Elsewhere a rank may leave out the call. Raises
         `UserError` for the names that every run logs, and for other reductions.
 
         Args:
             name: Name of the scalar.
-            value: The scalar.
+            value: The scalar, or a metric of torchmetrics.
             prog_bar: As in Lightning.
             reduce_fx: "mean", "sum", "min" or "max". Parts of a loss want the sum.
-            sync_dist: Whether the ranks' values are reduced.
+            sync_dist: Whether the ranks' values of a training step are reduced.
             **keys: Further arguments of Lightning's `log`.
         """
         logged = (*_LOGGED, *self.task.names)
@@ -326,12 +355,56 @@ class TrainingModule(hooks.OwnHooks):
             raise UserError(f"self.log({name!r}): every run logs {', '.join(logged)} itself, choose another name")
         if self.muted:
             return
+        if not isinstance(value, int | float | Tensor):
+            self.log(name, value, prog_bar, reduce_fx=reduce_fx, **keys)
+            return
+        for key in ("sync_dist_group", "rank_zero_only"):
+            keys.pop(key, None)
+        weight = keys.pop("batch_size", None)
+        own = Logged(
+            float(torch.as_tensor(value).detach()), self._num_rows if weight is None else weight, reduction(name, reduce_fx), prog_bar, keys
+        )
+        if self._current_fx_name in hooks.PUBLISHED:
+            before = self._unpublished.get(name)
+            self._unpublished[name] = own if before is None else before.joined([own])
+        else:
+            self._log_step(name, own, sync_dist)
+
+    def _log_step(self, name: str, own: Logged, sync_dist: bool) -> None:
+        """Logs a value of a training step. Collective with `sync_dist`."""
+        own, synced = self._reduced(own) if sync_dist else own, own.reduce if not sync_dist else "mean"
+        keys = {"on_step": True, "on_epoch": False, **{key: x for key, x in own.keys.items() if x is not None}}
+        before = self._of_epoch.get(name) if keys["on_epoch"] else None
+        total = own if before is None else replace(before, reduce=own.reduce).joined([own])
+        self._of_epoch[name] = replace(total, reduce=synced, keys=keys)
+        if keys["on_step"]:
+            step = f"{name}_step" if keys["on_epoch"] else name
+            self._log_one(step, own, keys | {"on_epoch": False})
+
+    def _log_one(self, name: str, value: Logged, keys: Mapping[str, Any]) -> None:
+        scalar = torch.tensor(value.value, dtype=torch.float64, device=self.worker.device)
+        self.log(name, scalar, value.prog_bar, batch_size=1, **keys)
+
+    def publish(self) -> None:
+        """Logs what a step or hook of the model has left, over all ranks. Collective."""
+        values = over_ranks(self._unpublished, self.worker.comm)
+        self._unpublished = {}
         if self.trainer.state.stage == RunningStage.VALIDATING:
-            self.of_evaluations.add(name)
-        if sync_dist and isinstance(value, int | float | Tensor):
-            value = self._reduced(name, value, reduce_fx)
-        keys.setdefault("batch_size", max(self._num_rows(sync_dist), 1))
-        self.log(name, value, prog_bar, reduce_fx=reduce_fx, **keys)
+            self.of_evaluations |= values.keys()
+        for name, value in values.items():
+            self._log_one(name, value, value.keys)
+
+    def publish_steps(self) -> None:
+        """Gives callbacks the figures of an epoch's steps over all ranks. Collective."""
+        values = over_ranks(self._of_epoch, self.worker.comm)
+        self._of_epoch = {}
+        for name, value in values.items():
+            keys = {**value.keys, "on_step": False, "on_epoch": True}
+            forked = value.keys["on_step"] and value.keys["on_epoch"]
+            if value.keys["on_epoch"]:
+                self._log_one(f"{name}_epoch" if forked else name, value, keys)
+            if value.keys["on_step"]:
+                self._log_one(name, replace(value, prog_bar=False), keys | {"logger": False})
 
     def _left_out(self, name: str) -> None:
         """Says once that a user's figure has the name of one of the run."""
@@ -339,25 +412,21 @@ class TrainingModule(hooks.OwnHooks):
             print(f"self.log({name!r}) is left out: the run logs it, over the rows of all workers", file=sys.stderr)
         self._own_names.add(name)
 
-    def _num_rows(self, everywhere: bool) -> int:
-        """Counts the rows of the batch at hand, of this rank or of all ranks."""
+    @property
+    def _num_rows(self) -> int:
+        """The rows of this rank in the current batch."""
         if self.evaluated is not None:
-            return self.evaluated.total if everywhere else len(self.evaluated.labels)
+            return len(self.evaluated.labels)
         batch: Batch | None = getattr(self, "batch", None)  # none before the first step
-        if batch is None:
-            return 1
-        return batch.total if everywhere else len(batch.rows)
+        return 1 if batch is None else len(batch.rows)
 
-    def _reduced(self, name: str, value: float | Tensor, reduce_fx: Any) -> Tensor:
-        """Reduces the values of all ranks. Collective."""
-        reduce = _REDUCTIONS.get(getattr(reduce_fx, "__name__", reduce_fx))
-        if reduce is None:
-            raise UserError(
-                f"self.log({name!r}, reduce_fx={reduce_fx!r}) must be mean, sum, min or max with sync_dist=True"
-            )
-        values = torch.zeros(self.worker.comm.world_size, dtype=torch.float64, device=self.worker.device)
-        values[self.worker.comm.rank] = torch.as_tensor(value).detach()
-        return reduce(self.worker.comm.all_reduce(values))
+    def _reduced(self, own: Logged) -> Logged:
+        """Returns the values of all ranks together. Collective."""
+        comm = self.worker.comm
+        table = torch.zeros(comm.world_size, 2, dtype=torch.float64, device=self.worker.device)
+        table[comm.rank] = torch.tensor([own.value, own.weight], dtype=torch.float64)
+        first, *others = (replace(own, value=x, weight=weight) for x, weight in comm.all_reduce(table).tolist())
+        return first.joined(others)
 
     def settle(self) -> None:
         """Brings the newest parameters to every worker. Collective."""
@@ -430,5 +499,6 @@ class TrainingModule(hooks.OwnHooks):
         self.evaluated = Evaluated(logits, labels, int(self.worker.comm.all_reduce(count)))
         try:
             own(self.evaluated, 0)
+            self.publish()
         finally:
             self.evaluated = None

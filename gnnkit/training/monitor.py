@@ -158,11 +158,21 @@ def figures(trainer: L.Trainer) -> dict[str, Any]:
     None where nothing was monitored, or nothing ended training.
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    stopped = next((why for each in callbacks if (why := getattr(each, "stopped", None))), None)
+    stopped = next((why for each in callbacks if (why := getattr(each, "stopped", None))), ended_by_user(trainer))
     rule = monitor(trainer)
     if rule is None or math.isinf(rule.best):
         return {"best_epoch": None, "best_value": None, "stopped": stopped}
     return {"best_epoch": rule.best_epoch, "best_value": rule.sign * rule.best, "stopped": stopped}
+
+
+def ended_by_user(trainer: L.Trainer) -> str | None:
+    """Says which part of the user has ended training. None where none has."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    if not trainer.should_stop or any(getattr(each, "stopped", None) for each in callbacks):
+        return None
+    reasons = ((type(each).__name__, getattr(each, "stopping_reason_message", None)) for each in callbacks)
+    name, why = next((found for found in reasons if found[1]), ("", "a callback has set trainer.should_stop"))
+    return f"{name and f'callback={name}: '}ended after epoch {trainer.current_epoch}: {why}"
 
 
 def monitor(trainer: L.Trainer) -> Monitor | None:

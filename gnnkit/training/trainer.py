@@ -19,6 +19,7 @@ from gnnkit.sync import GradientSync
 from gnnkit.training.ddp import StartedRanks, SyncMeter, UnwrappedStrategy, WrappedStrategy
 from gnnkit.training.finite import Guard
 from gnnkit.training.freed import FreedMemory
+from gnnkit.training.logged import EpochFigures
 from gnnkit.training.loss import LossCheck
 from gnnkit.training.module import TrainingModule
 
@@ -62,7 +63,7 @@ def make_trainer(
         accelerator="gpu" if worker.device.type == "cuda" else "cpu",
         strategy=strategy,
         plugins=plugins,
-        callbacks=[guard, LossCheck(), FreedMemory(), *callbacks],
+        callbacks=[guard, LossCheck(), FreedMemory(), EpochFigures(), *callbacks],
         devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
         enable_progress_bar=False,  # Lightning's own, as are the next two
         enable_checkpointing=False,
