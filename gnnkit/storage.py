@@ -252,6 +252,8 @@ def write_atomically(path: Path, *content: bytes | memoryview, within: Path | No
             for piece in content:
                 file.write(piece)
         put_in_place(temporary, path)
+    except OSError as error:  # of a file that the user has never heard of
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -304,11 +306,76 @@ def synced(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """Opens a new file to be written. Errors name the file."""
+    with naming(path), path.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Raises an error of a disk that names the file or folder for one that does not.
+
+    A write that finds no room says nothing of the file.
+    """
     try:
-        with path.open("wb") as file:
-            yield file
+        yield
     except OSError as error:
+        if error.filename is not None or error.errno not in _UNNAMED:
+            raise
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def of_disk(error: OSError) -> UserError | None:
+    """Returns the error of a disk, with the file and what to do about it.
+
+    None for other errors, and for those that name no file.
+    """
+    cure = _CURES.get(error.errno or 0)
+    if cure is None or error.filename is None:
+        return None
+    return UserError(f"{error.filename}: {error.strerror}: {cure}")
+
+
+_ROOM = "free some, or name a folder on another disk with output=FOLDER; on_exists=resume goes on from a checkpoint"
+_WRITABLE = "change its permissions, or name a folder that you may write with output=FOLDER"
+_CURES = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+    errno.EROFS: _WRITABLE,
+    errno.EACCES: _WRITABLE,
+    errno.EPERM: _WRITABLE,
+    errno.EIO: "check the disk or its network, or name a folder on another disk with output=FOLDER",
+}
+
+
+_UNNAMED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # of writing to an open file
+
+
+class Lines:
+    """A file that grows line by line, each of which is written at once."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file at its end. Errors of each method name it."""
+        self.path = path
+        self._file = path.open("ab", buffering=0)
+
+    def add(self, line: str) -> None:
+        """Writes a line. Does nothing once the file is closed."""
+        if self._file.closed:
+            return
+        content = memoryview(f"{line}\n".encode())
+        with naming(self.path):
+            while content:
+                content = content[self._file.write(content) :]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file is closed."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
 
 
 def _sync(path: Path) -> None:
@@ -319,7 +386,8 @@ def _sync(path: Path) -> None:
 def _wait_for(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

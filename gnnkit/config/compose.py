@@ -150,7 +150,7 @@ class _Composer:
 
         with self.as_user_errors():
             composed = self.composed()
-            raw = OmegaConf.to_container(composed)
+            raw = typing.cast("dict[str, Any]", OmegaConf.to_container(composed))
             refuse_code_in(raw, "the configuration")
             check_environment(raw)
             check_references(raw)

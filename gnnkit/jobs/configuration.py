@@ -9,6 +9,7 @@ from typing import Any
 from gnnkit.config import RECORD
 from gnnkit.jobs.redacted import plain_yaml, to_yaml
 from gnnkit.ranges import is_url
+from gnnkit.storage import write_atomically
 
 FILE = "config.yaml"  # in the run folder
 _AS_GIVEN = ("output", "upload")  # keys that no later job reads
@@ -17,15 +18,15 @@ _PATHS = ("root", "path", "checkpoint", "resume")  # keys whose value is a path,
 
 def write(folder: Path, composed: Mapping[str, Any]) -> None:
     """Writes `config.yaml`, without secrets, with paths that hold in any folder."""
-    (folder / FILE).write_text(to_yaml(with_absolute_paths(composed)), encoding="utf-8")
+    write_atomically(folder / FILE, to_yaml(with_absolute_paths(composed)).encode())
 
 
 def record(folder: Path, composed: Mapping[str, Any], overrides: list[str]) -> None:
     """Writes the configuration and the overrides as Hydra keeps them."""
     own = folder / RECORD
     own.mkdir(exist_ok=True)
-    (own / "config.yaml").write_text(plain_yaml(with_absolute_paths(composed)), encoding="utf-8")
-    (own / "overrides.yaml").write_text(plain_yaml(overrides), encoding="utf-8")
+    write_atomically(own / "config.yaml", plain_yaml(with_absolute_paths(composed)).encode())
+    write_atomically(own / "overrides.yaml", plain_yaml(overrides).encode())
 
 
 def with_absolute_paths(composed: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gnnkit.ranges import local_path
 from gnnkit.result.folder import INPUTS, LABELS, WORDS, WORK
 from gnnkit.settings import Settings, in_ipython
 from gnnkit.settings.outputs import UPLOADED
+from gnnkit.storage import naming, of_disk
 from gnnkit.store.manifest import FILE as STORE
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
@@ -117,11 +118,16 @@ def bare(order: Order) -> Iterator[Path]:
             _end_writers(made, order.settings)
             moved = _cleared(made, order.settings)
             try:
-                yield made
-            except UserError:
-                if not _took_steps(made, moved):
-                    _undo(made, moved)
-                raise
+                with naming(made):
+                    yield made
+            except (UserError, OSError) as error:
+                mendable = of_disk(error) if isinstance(error, OSError) else error
+                if mendable is not None and not _took_steps(made, moved):
+                    with suppress(OSError):  # the disk lets nothing be moved either
+                        _undo(made, moved)
+                if mendable in (None, error):
+                    raise
+                raise mendable from error
     except UserError:
         if is_new:
             with suppress(OSError):  # it holds something
@@ -202,6 +208,10 @@ def _cleared(folder: Path, settings: Settings) -> Path | None:
             _use_whole_checkpoint(folder)
             _check_unfinished(folder, settings)
             return _move_away(folder)
+        if settings.on_exists == "refuse" and _took_steps(folder, None):
+            target = _set_aside(folder, list(_written(folder)))
+            say(f"the earlier run in {folder} left no checkpoint and no result: its files are in {target}")
+            return target
         _delete(folder)
         if settings.on_exists == "replace":
             say(f"on_exists=replace: deleted the files of the earlier run in {folder}")
@@ -267,11 +277,17 @@ def check_free(folder: Path, on_exists: str) -> None:
         return
     if not (folder / _CONFIG).is_file():
         raise UserError(f"cannot make the run folder {folder}: it holds other files than those of a run")
-    if on_exists == "refuse":
+    if on_exists == "refuse" and _is_kept(folder):
         raise UserError(
             f"cannot make the run folder {folder}: it holds a run: choose another folder, on_exists=resume to go on "
             "from the last checkpoint there, or on_exists=replace"
         )
+
+
+def _is_kept(folder: Path) -> bool:
+    """Tells whether a run has left what another run or job can go on with."""
+    patterns = ("result.json", "results.json", STORE, _CHECKPOINTS, f"{WORK}/*.json")
+    return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
 def _written(folder: Path) -> Iterator[Path]:
@@ -314,10 +330,15 @@ def _undo(folder: Path, moved: Path | None) -> None:
 
 def _move_away(folder: Path) -> Path:
     """Moves what an earlier run has written, except what the resumed run needs."""
-    number = 1 + sum(1 for _ in folder.glob(f"{EARLIER}-*"))
-    target = folder / f"{EARLIER}-{number}"
-    _move(folder, target, _results(folder))
+    target = _set_aside(folder, _results(folder))
     say(f"on_exists=resume: goes on from {folder / _CHECKPOINT}, earlier results are in {target}")
+    return target
+
+
+def _set_aside(folder: Path, paths: Sequence[Path]) -> Path:
+    """Moves files to a new folder in the run folder. Returns it."""
+    target = folder / f"{EARLIER}-{1 + sum(1 for _ in folder.glob(f'{EARLIER}-*'))}"
+    _move(folder, target, paths)
     return target
 
 
@@ -337,7 +358,7 @@ def _move(source: Path, target: Path, paths: Sequence[Path]) -> None:
 
 def _remove_empty(folder: Path, paths: Sequence[Path]) -> None:
     """Removes empty folders beside and above deleted files, innermost first."""
-    tops = {folder / path.relative_to(folder).parts[0] for path in paths} | {folder / WORK}
+    tops = {folder / path.relative_to(folder).parts[0] for path in paths} | {folder / WORK, folder / RECORD}
     found = {each for top in tops for each in (top, *top.rglob("*")) if each.is_dir() and not each.is_symlink()}
     found |= {folder} if folder.name.startswith(f"{EARLIER}-") else set()
     for each in sorted(found, key=lambda path: -len(path.parts)):

@@ -28,6 +28,7 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import write_named, write_names
 from gnnkit.launch.progress import progress
 from gnnkit.model.program import Nodes, Program
+from gnnkit.storage import Lines
 from gnnkit.strategy import Worker
 from gnnkit.task import numbered
 from gnnkit.watch.channel import LEADER
@@ -173,7 +174,7 @@ class StepLog:
 
     def __init__(self, folder: Path) -> None:
         """Opens `workers.jsonl` in the run folder."""
-        self._lines = (folder / "workers.jsonl").open("a", buffering=1, encoding="utf-8")
+        self._lines = Lines(folder / "workers.jsonl")
         self._last_status = time.monotonic()
 
     def __enter__(self) -> StepLog:
@@ -185,7 +186,7 @@ class StepLog:
     def __call__(self, iteration: int, residual: float, states: Sequence[StepState]) -> None:
         for rank, state in enumerate(states):
             line = {"time": time.time(), "step": iteration, "rank": rank, "residual": residual} | asdict(state)
-            self._lines.write(json.dumps(line) + "\n")
+            self._lines.add(json.dumps(line))
         if time.monotonic() - self._last_status > STATUS_SECONDS:
             self._last_status = time.monotonic()
             print(f"iteration {iteration}  residual {residual:.3g}", file=sys.stderr)

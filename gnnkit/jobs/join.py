@@ -17,7 +17,7 @@ from gnnkit.jobs.decide import adopt, to_plain
 from gnnkit.jobs.identity import identity
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import RankJob, RankWork
-from gnnkit.jobs.run import over_link
+from gnnkit.jobs.run import do_work, over_link
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
@@ -66,7 +66,7 @@ def join(
 
     def joined(comm: Communicator) -> dict[str, Any]:
         with prepared[0].writing() if comm.rank == LEADER else contextlib.nullcontext(prepared[0]) as job:
-            return work(job, comm)
+            return do_work(work, job, comm)
 
     ranks = Ranks(
         over_link(joined, settings),

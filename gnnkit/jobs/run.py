@@ -23,6 +23,7 @@ from gnnkit.prepare.stored import prepared as prepare
 from gnnkit.result.folder import PREPARED
 from gnnkit.result.result import Result
 from gnnkit.settings import LinkSettings, Settings
+from gnnkit.storage import naming
 from gnnkit.watch.channel import LEADER
 
 T = TypeVar("T")
@@ -54,12 +55,18 @@ def run_ranks(
 
         def start(job: RankJob) -> dict[str, Any]:
             with job.writing() as own:
-                one = functools.partial(work, own)
+                one = functools.partial(do_work, work, own)
                 one = functools.partial(_on_one_stream, one) if shows_bar(order) else one
                 return start_ranks(one, settings, settings.world_size, launcher, meanwhile)
 
         job = RankJob(settings, folder, prepared, order.model)
         return Result(settings.job.name, _restarting(start, job) if settings.restarts else start(job))
+
+
+def do_work(work: RankWork, job: RankJob, comm: Communicator) -> dict[str, Any]:
+    """Does the work of a rank. Errors of a disk name at least the run folder."""
+    with naming(job.folder):
+        return work(job, comm)
 
 
 def _on_one_stream(work: Callable[[Communicator], T], comm: Communicator) -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import faulthandler
 import gc
 import json
@@ -25,7 +24,6 @@ from gnnkit.redaction import redact
 GRACE = 1.0  # seconds from SIGTERM to the end of a process that does not come to its next sign of progress
 
 _PR_SET_PDEATHSIG = 1
-_OF_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # the message names the file, and no line of code tells more
 
 
 def enter(
@@ -112,12 +110,14 @@ def _die_with(parent: int) -> None:
 
 def _describe(error: BaseException) -> dict[str, Any]:
     """Returns an error as the report of a process."""
+    from gnnkit.storage import of_disk
+
     own = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # a thread's rank
-    of_disk = isinstance(error, OSError) and error.errno in _OF_DISK
+    mendable = error if isinstance(error, UserError) else of_disk(error) if isinstance(error, OSError) else None
     return {
         "error": redact(f"{type(error).__name__}: {error}{notes}"),
-        "message": redact(str(error)),
-        "mendable": isinstance(error, UserError),
-        **({} if of_disk else {"traceback": redact("".join(traceback.format_exception(own)))}),
+        "message": redact(str(mendable or error)),
+        "mendable": mendable is not None,
+        **({} if mendable not in (None, error) else {"traceback": redact("".join(traceback.format_exception(own)))}),
     }

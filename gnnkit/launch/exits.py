@@ -25,17 +25,13 @@ def exit_code(work: Callable[[], int]) -> int:
     code, error = _outcome(work)
     if by_signal := signals.exit_code():
         return by_signal
-    if error is not None:
-        _print(error)
-    return code
+    return code if error is None else _print_failure(error)
 
 
 def _outcome(work: Callable[[], int]) -> tuple[int, Exception | None]:
-    """Returns the exit code of `work`, and the error to print."""
+    """Returns the exit code of `work`, or the error that it raised."""
     try:
         return work(), None
-    except UserError as error:
-        return MENDABLE, error
     except KeyboardInterrupt:
         return 128 + signal.SIGINT, None
     except SystemExit as error:
@@ -44,12 +40,26 @@ def _outcome(work: Callable[[], int]) -> tuple[int, Exception | None]:
         return FAILED, error
 
 
-def _print(error: Exception) -> None:
-    """Prints one line, a failed rank's own report, or the traceback of other errors."""
+def _print_failure(error: Exception) -> int:
+    """Prints what the user can fix, a failed rank's own report, or else a traceback.
+
+    Returns the exit code.
+    """
     launcher: Any = sys.modules.get("gnnkit.launch.group")
-    if isinstance(error, UserError):
-        print(f"gnnkit: error: {redact(one_line(error))}", file=sys.stderr)
-    elif launcher is not None and isinstance(error, launcher.RankError):
+    if (mendable := _mendable(error)) is not None:
+        print(f"gnnkit: error: {redact(one_line(mendable))}", file=sys.stderr)
+        return MENDABLE
+    if launcher is not None and isinstance(error, launcher.RankError):
         print(f"gnnkit: error: {redact(str(error))}", file=sys.stderr)
     else:
         sys.stderr.write(redact("".join(traceback.format_exception(error))))
+    return FAILED
+
+
+def _mendable(error: Exception) -> UserError | None:
+    """Returns the error that says what the user can mend, or None."""
+    if isinstance(error, UserError) or not isinstance(error, OSError):
+        return error if isinstance(error, UserError) else None
+    from gnnkit.storage import of_disk  # imports NumPy
+
+    return of_disk(error)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.logger.base import RunLogger
+from gnnkit.storage import naming
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -21,7 +22,14 @@ class Csv(RunLogger):
     def make(self, folder: Path) -> Logger:
         from lightning.pytorch.loggers import CSVLogger
 
-        return CSVLogger(folder, "", "csv")
+        class Named(CSVLogger):
+            """Names the file in errors of a disk."""
+
+            def save(self) -> None:
+                with naming(Path(self.log_dir) / FILE):
+                    super().save()
+
+        return Named(folder, "", "csv")
 
     def mark(self, logger: Logger) -> int:
         logger.save()

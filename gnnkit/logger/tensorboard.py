@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.logger.base import RunLogger
+from gnnkit.storage import naming
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -15,11 +16,23 @@ class TensorBoard(RunLogger):
     """Choose this logger to look at curves: `tensorboard --logdir outputs`."""
 
     def make(self, folder: Path) -> Logger:
-        from lightning.pytorch.loggers import TensorBoardLogger
-
-        return TensorBoardLogger(folder, "", "tensorboard", default_hp_metric=False)
+        return _logger(folder)
 
     def go_on(self, folder: Path, steps: int, mark: None) -> Logger:
-        from lightning.pytorch.loggers import TensorBoardLogger
+        return _logger(folder, purge_step=steps)
 
-        return TensorBoardLogger(folder, "", "tensorboard", default_hp_metric=False, purge_step=steps)
+
+def _logger(folder: Path, **keys: Any) -> Logger:
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    class Named(TensorBoardLogger):
+        """Names the folder in errors of a disk, hidden by Lightning in a `ValueError`."""
+
+        def log_metrics(self, *arguments: Any, **keys: Any) -> None:
+            with naming(Path(self.log_dir)):
+                try:
+                    super().log_metrics(*arguments, **keys)
+                except ValueError as error:
+                    raise (error.__cause__ if isinstance(error.__cause__, OSError) else error) from error
+
+    return Named(folder, "", "tensorboard", default_hp_metric=False, **keys)

@@ -93,13 +93,15 @@ def save(state: Any, path: Path, keep: int = 1, writer: Path | None = None) -> N
         writer: Folder of `writing`. Raises `RuntimeError` where it is gone. Default:
             the folder of `path`, for a writer that has no other beside it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         _save(state, path, keep, writer or path.parent)
     except FileNotFoundError as error:
         if writer is None or writer.exists():
             raise
         raise RuntimeError(f"{path} has another writer: this start of the run was given up") from error
+    except OSError as error:  # of a file that has this name at the end only
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def _save(state: Any, path: Path, keep: int, writer: Path) -> None:

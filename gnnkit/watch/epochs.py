@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gnnkit.result.folder import EPOCHS
 from gnnkit.result.result import finite
+from gnnkit.storage import Lines
 
 if TYPE_CHECKING:
     from gnnkit.watch.watch import WorkerState
@@ -39,7 +40,7 @@ class EpochLog:
             folder: The run folder.
             world_size: Number of workers.
         """
-        self._lines: TextIO = (folder / EPOCHS).open("a", buffering=1, encoding="utf-8")
+        self._lines = Lines(folder / EPOCHS)
         self._begun = time.monotonic()
         self._sums = {name: np.zeros(world_size) for name in _SUMS}
         self._steps = 0
@@ -67,11 +68,11 @@ class EpochLog:
     def state(self) -> dict[str, Any]:
         """Returns what a later start of the ranks goes on with."""
         sums = {name: values.tolist() for name, values in self._sums.items()}
-        return {"begun": self._begun, "steps": self._steps, "sums": sums, "size": os.path.getsize(self._lines.name)}
+        return {"begun": self._begun, "steps": self._steps, "sums": sums, "size": self._lines.path.stat().st_size}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Goes on from `state`, on the same host. None: from an empty file."""
-        os.truncate(self._lines.name, 0 if state is None else state["size"])
+        os.truncate(self._lines.path, 0 if state is None else state["size"])
         if state is not None:
             self._begun, self._steps = state["begun"], state["steps"]
             self._sums = {name: np.array(values) for name, values in state["sums"].items()}
@@ -90,6 +91,5 @@ class EpochLog:
         self._lines.close()
 
     def _write(self, epoch: int, fields: Mapping[str, Any]) -> None:
-        if not self._lines.closed:
-            line = {"epoch": epoch, "clock": round(time.monotonic() - self._begun, 4), **fields}
-            self._lines.write(json.dumps(finite(line)) + "\n")
+        line = {"epoch": epoch, "clock": round(time.monotonic() - self._begun, 4), **fields}
+        self._lines.add(json.dumps(finite(line)))

@@ -13,13 +13,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
 
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.result.result import finite
+from gnnkit.storage import Lines
 from gnnkit.watch.epochs import EpochLog
 from gnnkit.watch.rates import Rates, duration
 from gnnkit.watch.stragglers import Stragglers
@@ -111,7 +112,7 @@ class Watch:
         self._seconds = {"wait": 0.0, "all": 0.0}
         self._slow = Stragglers(world_size)
         self._relieved = 0  # the step after which work was dealt out anew
-        self._lines: TextIO = (folder / "workers.jsonl").open("a", buffering=1, encoding="utf-8")
+        self._lines = Lines(folder / "workers.jsonl")
         self._log = EpochLog(folder, world_size)
         self.rates = Rates()
         self._first: tuple[float, int] | None = None  # seconds and epoch of the first step
@@ -143,7 +144,7 @@ class Watch:
         """Returns what a later start of the ranks goes on with, as plain data."""
         return {
             "states": [] if self._lines.closed else [asdict(state) for state in self.states],
-            "size": os.path.getsize(self._lines.name),
+            "size": os.path.getsize(self._lines.path),
             "log": self._log.state(),
             "stragglers": self.stragglers,
             "train_loss": self.train_loss,
@@ -159,7 +160,7 @@ class Watch:
 
         Lines of later steps are taken away.
         """
-        os.truncate(self._lines.name, 0 if state is None else state["size"])
+        os.truncate(self._lines.path, 0 if state is None else state["size"])
         self._log.restore(None if state is None else state["log"])
         if state is not None:
             self.states = [WorkerState(**fields) for fields in state["states"]]
@@ -278,7 +279,7 @@ class Watch:
     def _publish(self, states: list[WorkerState], step: int, loss: float) -> None:
         for state in states:
             line = finite({"time": time.time(), "phase": state.phase} | asdict(state))
-            self._lines.write(json.dumps(line) + "\n")
+            self._lines.add(json.dumps(line))
         if step % self.every == 0:
             self.log({"train_loss": loss} | _scalars(states), step - 1)
         if time.monotonic() - self._last_status > self.status_seconds:
