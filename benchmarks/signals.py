@@ -89,6 +89,7 @@ class Started:
         self.pid = os.fork()
         if self.pid == 0:
             os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
             os.chdir(folder)
             for number, name in ((0, os.devnull), (1, "output"), (2, "errors")):
                 os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)

@@ -91,13 +91,22 @@ def _exported(plain: Plain, given: dict[str, Tensor]) -> tuple[Any, dict[str, Te
     Features and types of edges that the model does not read are no arguments.
     """
     found = torch.export.export(plain, (), given, dynamic_shapes=_shapes(given))
-    read = {str(node.target) for node in found.graph.nodes if node.op == "placeholder" and node.users}
+    read = _inputs_of_outputs(found.graph)
     kept = {name: value for name, value in given.items() if name not in _OF_DATA or name in read}
     return (found, given) if len(kept) == len(given) else _exported(plain, kept)
 
 
+def _inputs_of_outputs(graph: Any) -> set[str]:
+    """Returns the names of the inputs whose values, not only sizes, reach an output."""
+    reached = {node for node in graph.nodes if node.op == "output"}
+    for node in reversed(graph.nodes):
+        if node in reached and node.target is not torch.ops.aten.sym_size.int:
+            reached |= set(node.all_input_nodes)
+    return {str(node.target) for node in reached if node.op == "placeholder"}
+
+
 def _cause(error: BaseException) -> BaseException:
-    """Returns the error behind the exporter's own, which asks for a report to PyTorch."""
+    """Returns the error behind the exporter's own, which asks to report to PyTorch."""
     return error if error.__cause__ is None else _cause(error.__cause__)
 
 

@@ -28,7 +28,7 @@ class _Deferral:
 
     def __init__(self) -> None:
         handlers = {number: signal.getsignal(number) for number in HANDLED}
-        # Ignored signals stay ignored. None is a handler of native code, which stays too.
+        # Ignored signals stay ignored. None is a handler of native code, and stays too.
         self.handlers: dict[int, Any] = {n: each for n, each in handlers.items() if each not in (None, signal.SIG_IGN)}
         self.pid = os.getpid()
         self.numbers: list[int] = []  # of signals, in the order in which they came

@@ -36,7 +36,7 @@ class Plain(nn.Module):
         self.model, self.scaled, self.in_unit = model.eval(), scaled, in_unit
 
     def takes(self, name: str) -> bool:
-        """Returns whether the model has a parameter of this name, such as `edge_attr`."""
+        """Returns whether `forward` of the model has a parameter of this name."""
         asked = inspect.signature(self.model.forward).parameters
         return name in ("x", "edge_index") or name in asked
 

@@ -39,6 +39,13 @@ class Partition:
         """The cell whose ranks own each node."""
         return (self.node_rank // self.grid.slices).astype(np.int32, copy=False)
 
+    @property
+    def layout(self) -> str:
+        """The shape of the grid for people, such as `2 x 2 x 1 grid`."""
+        if not self.columns:
+            return f"{self.grid} grid"
+        return f"grid with {len(self.columns)} columns of {', '.join(map(str, self.columns))} workers"
+
     def position(self, rank: int) -> tuple[int, int, int]:
         """Returns row, column and slice of a rank."""
         if not self.columns:

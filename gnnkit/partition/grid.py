@@ -43,7 +43,9 @@ class Grid:
         return f"{self.rows} x {self.cols} x {self.slices}"
 
 
-def make_grid(spec: str | Sequence[int], world_size: int, replication: int | None = None) -> Grid:
+def make_grid(
+    spec: str | Sequence[int], world_size: int, replication: int | None = None, *, key: str = "workers"
+) -> Grid:
     """Makes the grid that `partition.grid` asks for.
 
     `1d` is P x 1 x 1 and `1.5d` is P/c x c x 1, or P x 1 x 1 where c does not divide P.
@@ -57,20 +59,21 @@ def make_grid(spec: str | Sequence[int], world_size: int, replication: int | Non
         replication: The number c of `1.5d`, from 1 to P. None: the least divisor of P
             from 2 to sqrt(P), which is one step from `1d`. With c = sqrt(P) the grid
             has the fewest words and is `2d`.
+        key: Configuration key of P, for the message. Default: workers.
     """
     if world_size < 1:
-        raise UserError(f"workers={world_size} must be at least 1")
+        raise UserError(f"{key}={world_size} must be at least 1")
     if spec not in NAMES and not isinstance(spec, list | tuple):
         raise UserError(f"partition.grid={spec} must be one of {', '.join(NAMES)} or [rows,cols,slices]")
     if replication is not None and spec != "1.5d":
         raise UserError(f"partition.replication={replication} needs partition.grid=1.5d, got {_spelt(spec)}")
     if not isinstance(spec, str):
-        return _given(spec, world_size)
+        return _given(spec, world_size, key)
     if spec == "1d":
         return Grid(world_size, 1, 1)
     if spec == "1.5d":
         copies = _default_replication(world_size) if replication is None else replication
-        _check_replication(copies, world_size)
+        _check_replication(copies, world_size, key)
         return Grid(world_size // copies, copies, 1) if world_size % copies == 0 else Grid(world_size, 1, 1)
     rows, cols, slices = [*_factored(world_size, 2), 1] if spec == "2d" else _factored(world_size, 3)
     return Grid(rows, cols, slices)
@@ -121,19 +124,22 @@ def remark(spec: str | Sequence[int], grid: Grid, columns: Sequence[int] = ()) -
     return None
 
 
-def _given(spec: Sequence[int], world_size: int) -> Grid:
-    key = f"partition.grid={_spelt(spec)}"
+def _given(spec: Sequence[int], world_size: int, key: str) -> Grid:
+    named = f"partition.grid={_spelt(spec)}"
     if len(spec) != 3 or not all(type(size) is int and size >= 1 for size in spec):
-        raise UserError(f"{key} must be [rows,cols,slices], three whole numbers of at least 1")
+        raise UserError(f"{named} must be [rows,cols,slices], three whole numbers of at least 1")
     grid = Grid(*spec)
-    if grid.world_size != world_size:
-        raise UserError(f"{key} needs {grid.world_size} workers, got workers={world_size}")
+    size = grid.world_size
+    if size != world_size:
+        parts = f", or parts={size} to let {world_size} processes hold {size} ranks"
+        cure = f"{key}={size}{parts if key == 'workers' and world_size < size else ''}"
+        raise UserError(f"{named} needs {size} workers, got {key}={world_size}: use {cure}")
     return grid
 
 
-def _check_replication(copies: int, world_size: int) -> None:
+def _check_replication(copies: int, world_size: int, key: str) -> None:
     if type(copies) is not int or copies < 1 or copies > world_size:
-        raise UserError(f"partition.replication={copies} must be from 1 to workers={world_size}")
+        raise UserError(f"partition.replication={copies} must be from 1 to {key}={world_size}")
 
 
 def _default_replication(world_size: int) -> int:

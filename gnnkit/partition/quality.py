@@ -113,7 +113,7 @@ class Quality:
         words, balance = self.words, self.balance()
         return [
             *_aligned([header, *rows]),
-            f"grid {self.partition.grid}: cut {self.edge_cut} of {self.num_edges} edges, "
+            f"{self.partition.layout}: cut {self.edge_cut} of {self.num_edges} edges, "
             f"{self.replication_factor:.3f} copies of a node",
             f"words per feature column and aggregation: total {_spelt(words.sum())}, max {_spelt(words.max())}",
             "max/mean: " + ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items()),

@@ -338,7 +338,7 @@ def describe(graph: Graph, settings: Settings, partition: Partition) -> list[str
     """
     chosen = settings.partition
     note = remark(chosen.grid, partition.grid, partition.columns)
-    return [f"{sizes_of(graph)}; {chosen.nodes.name} nodes on a {partition.grid} grid", *([note] if note else [])]
+    return [f"{sizes_of(graph)}; {chosen.nodes.name} nodes on a {partition.layout}", *([note] if note else [])]
 
 
 def sizes_of(graph: Graph) -> str:

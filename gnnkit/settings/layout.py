@@ -28,7 +28,7 @@ def partition_of(config: Mapping[str, Any], workers: int) -> PartitionSettings:
 
     section = config["partition"]
     grid, replication = section["grid"], section["replication"]
-    make_grid(grid, workers, replication)
+    make_grid(grid, workers, replication, key="workers" if config["parts"] is None else "parts")
     if plugins.plugin_name("partition", section) == AUTO:
         _check_auto(section)
     return PartitionSettings(

@@ -72,6 +72,7 @@ class Peeking(Net):
 
 
 TYPES, EDGE_WIDTH = 3, 2
+PLAIN = Widths(WIDTH, CLASSES, 0)
 OF_EDGES = ("edge_weight", "edge_attr", "edge_type")
 
 
@@ -96,7 +97,7 @@ def single(given: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.float() if value.is_floating_point() else value for name, value in given.items()}
 
 
-def saved(folder: Path, model: nn.Module, widths: Widths = Widths(WIDTH, CLASSES, 0)) -> Path:
+def saved(folder: Path, model: nn.Module, widths: Widths = PLAIN) -> Path:
     """Writes a folder as a run leaves it, without training."""
     folder.mkdir(parents=True)
     weights.save(model, widths, folder)

@@ -100,7 +100,11 @@ def test_ranks_stand_where_the_numbering_says(rows: int, cols: int, slices: int)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([4, 1, 1], 6), "partition.grid=[4,1,1] needs 4 workers, got workers=6"),
+        (([4, 1, 1], 6), "partition.grid=[4,1,1] needs 4 workers, got workers=6: use workers=4"),
+        (
+            ([3, 3, 1], 7),
+            "partition.grid=[3,3,1] needs 9 workers, got workers=7: use workers=9, or parts=9 to let 7 processes hold 9 ranks",
+        ),
         (([2, 2], 4), "partition.grid=[2,2] must be [rows,cols,slices], three whole numbers of at least 1"),
         (([2, 0, 2], 4), "partition.grid=[2,0,2] must be [rows,cols,slices], three whole numbers of at least 1"),
         (([2, True, 2], 4), "partition.grid=[2,True,2] must be [rows,cols,slices], three whole numbers of at least 1"),
@@ -115,6 +119,12 @@ def test_ranks_stand_where_the_numbering_says(rows: int, cols: int, slices: int)
 def test_a_grid_that_cannot_be_names_rule_value_and_key(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make_grid(*arguments)
+
+
+def test_a_grid_of_parts_names_parts() -> None:
+    message = re.escape("partition.grid=[3,3,1] needs 9 workers, got parts=7: use parts=9")
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        make_grid([3, 3, 1], 7, key="parts")
 
 
 def test_the_grid_is_checked_without_torch() -> None:
