@@ -216,7 +216,7 @@ class Table:
         if self._bad_text(column).any():
             empty = missing_cells(column, ("",))
             self._refuse(name, empty, None, "is empty")
-            why = "is empty: the word stands for a missing value, and the key missing lists such words"
+            why = "is empty: the word stands for a missing value, unless missing=[WORD, ...] (dataset.missing) lists others"
             self._refuse(name, missing_cells(column, self.missing), column, why)
             nul = pc.match_substring(column, "\0").to_numpy(zero_copy_only=False)
             self._refuse(name, nul, column, "holds a NUL character, which ids cannot")
@@ -224,8 +224,8 @@ class Table:
 
     def _bad_text(self, text: pa.Array) -> npt.NDArray[np.bool_]:  # [rows]
         """Marks text that is no id: empty cells, and text with a NUL character."""
-        nul = nulls_of(text) | pc.match_substring(text, "\0").fill_null(True).to_numpy(zero_copy_only=False)
-        return nul | missing_cells(text, ("", *self.missing))
+        nul = pc.match_substring(text, "\0").fill_null(True).to_numpy(zero_copy_only=False)
+        return np.asarray(nul | missing_cells(text, ("", *self.missing)))
 
     def labels(self, name: str, reading: Reading | None = None) -> tuple[Labels | None, list[str] | None]:
         """Reads class numbers [rows], -1 for none, and names of other classes.

@@ -10,7 +10,7 @@ import pyarrow as pa
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, cure_of_nodes, without_duplicates
-from gnnkit.graph.features import rows_of
+from gnnkit.graph.features import Features, rows_of
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.index_columns import warn_of_index
 from gnnkit.graph.missing import read_missing
@@ -112,7 +112,7 @@ def _all_features(table: Table, known: Collection[str | None], cure: str) -> lis
 
 def _features(
     nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
-) -> tuple[Array | None, list[str] | None, list[str] | None, Array | None]:
+) -> tuple[Features | None, list[str] | None, list[str] | None, Array | None]:
     """Returns rows of features, names of columns and of texts, and empty cells."""
     if features is None:
         names: Any = [] if nodes is None else _all_features(nodes, columns, "features=[NAME, ...] names it to read it")

@@ -33,7 +33,7 @@ def test_numbers_of_nodes_in_a_csv_are_spelt_one_way(tmp_path: Path) -> None:
     graphbolt_folder(tmp_path / "data", np.random.default_rng(0), "csv")
     path = tmp_path / "data/edges.csv"
     path.write_text("007" + path.read_text()[path.read_text().index(",") :])
-    with pytest.raises(UserError, match="edges.csv, column 'src', row 0: '007' is not spelt as the id 7 is"):
+    with pytest.raises(UserError, match=r"edges\.csv, column 'src', row 0: '007' is not spelt as the id 7 is"):
         GraphBolt(str(tmp_path / "data")).load()
 
 

@@ -244,3 +244,20 @@ def test_whole_numbers_are_those_that_python_spells_so() -> None:
     assert narrowed(pa.chunked_array([["9223372036854775808"]])).type == pa.string()
     assert narrowed(pa.chunked_array([["1.0", "20.00"]])).to_pylist() == [1, 20]
     assert narrowed(pa.chunked_array([["1.0", "20"]])).to_pylist() == ["1.0", "20"]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_words_for_missing_values_are_ids_where_the_user_lists_others(reader: str, tmp_path: Path) -> None:
+    edges, nodes = pa.table({"src": ["NA", "-"], "dst": ["-", "NA"]}), pa.table({"id": ["NA", "-"], "x": [0.5, 2.5]})
+    if reader in FRAMES:
+        graph = Graph.from_tables(edges, nodes, missing=["absent"])
+    else:
+        write(tmp_path, edges.to_pydict(), nodes.to_pydict(), reader.removeprefix("import "))
+        data = EdgeFolder(str(tmp_path), symmetrize=False, missing=["absent"])
+        graph = data.load()
+        if reader in IMPORTS:
+            (tmp_path / "work").mkdir()
+            journal = Journal(tmp_path / "work", "asked")
+            work = import_graph(data.in_pieces(), tmp_path / "work", Room(1 << 26, 1), journal, Teller(quiet=True))
+            graph = Graph.load(work)
+    assert edges_of(graph) == [("NA", "-"), ("-", "NA")]

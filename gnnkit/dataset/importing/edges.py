@@ -625,8 +625,8 @@ def _joined(
 ) -> tuple[Array, Array, dict[str, Array]]:
     """Joins edges of a bucket that occur several times, and reverse edges likewise."""
     ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    keys = {name: rows[name] for name in ("types", "reverse") if name in rows}
-    values = {name: rows[name] for name in ("weight", "features") if name in rows}
+    keys = {name: each for name, each in rows.items() if name in ("types", "reverse")}
+    values = {name: each for name, each in rows.items() if name in ("weight", "features")}
     kept, joined = join(sources, ends, keys, values, rows["positions"], duplicates, JOIN)
     before = np.cumsum(np.bincount(ends[kept], minlength=len(indptr) - 1))
     others = {name: each[kept] for name, each in rows.items() if name not in values}
