@@ -72,8 +72,8 @@ class EdgeFolder(Dataset):
     such as `unknown`, which the argument `missing` lists, stand for empty cells.
     `features.fill` says what takes their place, and that of NaN, in `features.npy` too.
     Nodes are numbered in the order of this table, or by `sort_ids` in ascending order
-    of the ids. Without the table there are no labels, and ids are 0, 1, ..., or text, which
-    then numbers the nodes in the order of code points.
+    of the ids. Without the table there are no labels, and ids are 0, 1, ..., or text,
+    which then numbers the nodes in the order of code points.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
     `labels.npy` may take the place of the column `label`, in any form of

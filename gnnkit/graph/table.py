@@ -328,7 +328,7 @@ class Table:
             return None
         found = self._beside(names)
         for name, values in zip(names, found, strict=True):
-            self._refuse_gaps(name, np.isnan(values).any(axis=1))
+            self._refuse_gaps(name, np.asarray(np.isnan(values).any(axis=1)))
         return np.concatenate(found, axis=1)
 
     def cells(self, names: Sequence[str]) -> tuple[Floats | None, Ids | None]:

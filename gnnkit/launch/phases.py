@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gnnkit.launch.progress import progress
+from gnnkit.ranges import one_line
 from gnnkit.redaction import redact
 
 _begun, _silent = time.monotonic(), False
@@ -33,3 +38,17 @@ def say(text: str) -> None:
         print(redact(text), flush=True)
     except (OSError, ValueError):  # a closed pipe, a full disk, a closed file
         return
+
+
+@contextmanager
+def warnings_in_lines(name: str) -> Iterator[None]:
+    """Prints the warnings of a data set afterwards, each in one line.
+
+    Args:
+        name: of the data set, as in `dataset=NAME`.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        print(f"gnnkit: warning: dataset={name}: {redact(one_line(warning.message))}", file=sys.stderr)

@@ -16,7 +16,7 @@ from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.launch.child import Child
 from gnnkit.launch.group import Group
-from gnnkit.launch.phases import phase, say
+from gnnkit.launch.phases import phase, say, warnings_in_lines
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
 from gnnkit.plan.memory import available_memory
@@ -127,7 +127,8 @@ def _imported(settings: Settings, folder: Path, asked: str, crew: Crew) -> str:
         journal.note(room=(given, crew.size))  # which buckets follow from
         gaps = settings.inputs != "features" or settings.features.fill != "refuse"
         teller = Teller(sign, quiet=not crew.leads)
-        return str(import_graph(data, work, replace(room, given=given), journal, teller, gaps=gaps, crew=crew))
+        with warnings_in_lines(settings.dataset.name):
+            return str(import_graph(data, work, replace(room, given=given), journal, teller, gaps=gaps, crew=crew))
 
 
 def _told(data: GraphPieces, size: int) -> str:

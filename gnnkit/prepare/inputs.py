@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +9,9 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Graph, PackedFeatures, Schema, SparseFeatures
+from gnnkit.launch.phases import warnings_in_lines
 from gnnkit.prepare.packed import packed
-from gnnkit.ranges import one_line, shown
-from gnnkit.redaction import redact
+from gnnkit.ranges import shown
 from gnnkit.settings import Settings
 from gnnkit.storage import save_array
 from gnnkit.store.manifest import NODE_IDS
@@ -37,11 +35,8 @@ def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
     """Like `load`, with names of columns."""
     if graph is not None:
         return graph
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", UserWarning)
+    with warnings_in_lines(settings.dataset.name):
         loaded: Graph = settings.dataset.create().load()
-    for warning in told:
-        print(f"gnnkit: warning: dataset={settings.dataset.name}: {redact(one_line(warning.message))}", file=sys.stderr)
     return loaded
 
 

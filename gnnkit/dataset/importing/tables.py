@@ -268,7 +268,7 @@ class TablePieces(GraphPieces):
 
     @cached_property
     def _edge_readings(self) -> dict[str, Reading]:
-        """How columns of edge features are read, and of weights where these are text."""
+        """How columns of edge features are read, and of weights that are text."""
         sources, names = list(self._edges.values()), list(self._edge_columns)
         if "weight" in self._first.kept and any(_are_text(source, ["weight"]) for source in sources):
             names.append("weight")
