@@ -130,6 +130,7 @@ def read_whole(pieces: GraphPieces) -> Graph:
             num_nodes,
             features=features,
             labels=fields.labels,
+            one_class=fields.one_class,
             split=fields.split,
             weight=_joined([piece.weight for piece in edges]),
             edge_features=_joined([piece.features for piece in edges]),

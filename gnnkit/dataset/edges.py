@@ -25,7 +25,8 @@ from gnnkit.graph.features import without_gaps
 from gnnkit.graph.ids import narrowed
 from gnnkit.graph.index_columns import common_index, warn_of_index
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table, as_ids, joined_ids, readings_of, require, warn_of_readings
+from gnnkit.graph.labels import check_signs
+from gnnkit.graph.table import Table, as_ids, joined_ids, read_labels, readings_of, require, warn_of_readings
 from gnnkit.graph.values import is_text
 from gnnkit.ranges import local_path, one_of, shown
 from gnnkit.storage import Array, read_npy
@@ -216,6 +217,7 @@ class EdgeFolder(Dataset):
             self.num_nodes if ids is None else len(ids),
             features=features,
             labels=labels,
+            one_class=True,
             split=self.either("split", nodes.splits("split") if nodes else None, nodes.name if nodes else ""),
             weight=np.concatenate([table.weights("weight") for table in tables]) if "weight" in first.names else None,
             edge_features=np.concatenate([each for each in rows if each is not None]) if further else None,
@@ -305,7 +307,11 @@ class EdgeFolder(Dataset):
     def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
         if self.label != "label" and nodes is not None:
             self.asked("label", nodes.names, nodes.name)
-        labels, names = nodes.labels(self.label) if nodes else (None, None)
+        labels, names = None, None
+        if nodes is not None and self.label in nodes.names:
+            labels, names = read_labels(lambda: [nodes], self.label)
+        elif (array := self.array("labels")) is not None:
+            check_signs(array)
         return self.either("labels", labels, nodes.name if nodes else ""), names
 
     def either(self, name: str, column: Array | None, table: str) -> Array | None:

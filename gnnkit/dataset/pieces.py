@@ -137,6 +137,7 @@ class NodeFields:
     coordinates: npt.NDArray[Any] | None = None  # [num_nodes, 2 or 3]
     node_types: NodeTypes | None = None
     category_of: Sequence[str] | None = None  # [width]
+    one_class: bool = False  # as of `Graph.from_edges`
 
 
 class GraphPieces(ABC):

@@ -246,6 +246,7 @@ class Graph:
         edge_type_names: Sequence[str] | None = None,  # [num_relations]
         node_types: NodeTypes | None = None,
         missing: npt.ArrayLike | None = None,  # [num_missing, 2]
+        one_class: bool = False,
         threads: int | None = None,
     ) -> Graph:
         """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
@@ -276,6 +277,8 @@ class Graph:
             edge_type_names: [num_relations] names of the relations, or None.
             node_types: name and number of nodes of each type, in the order of ids.
             missing: [num_missing, 2] node and column of features that are not known.
+            one_class: whether labels -1 and 1 alone mean one class and none, and are
+                not refused.
             threads: threads that sort. Default: the cores at hand.
         """
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
@@ -284,7 +287,8 @@ class Graph:
         types = None if edge_types is None else checks.integers("edge_types", edge_types, len(src))
         csc, positions = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
         given_labels = np.full(num_nodes, -1) if labels is None else checks.array("labels", labels)
-        check_signs(given_labels, class_names)
+        if not one_class:
+            check_signs(given_labels, class_names)
         return cls(
             csc if weight is None else replace(csc, weight=weight[positions]),
             features=np.empty((num_nodes, 0), np.float32) if features is None else rows_of(features),

@@ -55,7 +55,7 @@ def check_signs(labels: Array, class_names: object | None = None) -> None:
     if labels.min() == -1 and labels.max() == 1 and not (labels == 0).any():
         raise UserError(
             "labels are -1 and 1 alone, and -1 stands for no label, so one class would be left: number two classes 0 and "
-            "1, or give them names"
+            "1, or leave the labels of nodes without one empty (Graph.from_edges: one_class=True)"
         )
 
 

@@ -12,7 +12,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.attributes import tell_unread
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table, as_ids, values_as_arrow, warn_of_readings
+from gnnkit.graph.table import Table, as_ids, read_labels, values_as_arrow, warn_of_readings
 
 
 def from_networkx(
@@ -41,13 +41,14 @@ def from_networkx(
     features_of_edges = edges.rows(rows)
     for table in (nodes, edges):
         warn_of_readings(table.name, table.readings)
-    labels, class_names = nodes.labels(label) if label else (None, None)
+    labels, class_names = read_labels(lambda: [nodes], label) if label else (None, None)
     return Graph.from_edges(
         [u for u, _, _ in links],
         [v for _, v, _ in links],
         len(number),
         features=features_of_nodes,
         labels=labels,
+        one_class=True,
         split=nodes.splits(split) if split else None,
         weight=edges.weights(weight) if weight else None,
         edge_features=features_of_edges,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
@@ -18,6 +18,7 @@ from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.features import without_gaps
 from gnnkit.graph.ids import MAX_EXACT, IdTable, counts_on, find_ids, first_row, whole_numbers
 from gnnkit.graph.index_columns import index_columns
+from gnnkit.graph.labels import check_signs
 from gnnkit.graph.missing import MISSING, missing_cells
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Floats, Ids, Labels
@@ -227,47 +228,44 @@ class Table:
         nul = pc.match_substring(text, "\0").fill_null(True).to_numpy(zero_copy_only=False)
         return np.asarray(nul | missing_cells(text, ("", *self.missing)))
 
-    def labels(self, name: str, reading: Reading | None = None) -> tuple[Labels | None, list[str] | None]:
-        """Reads class numbers [rows], -1 for none, and names of other classes.
-
-        Reads decimal fractions as they are, NaN for none. Text that spells numbers is
-        read as these are.
+    def labels(self, name: str, reading: Reading) -> Labels:  # [rows]
+        """Reads class numbers, -1 for none, or decimal fractions, NaN for none.
 
         Args:
             name: of the column.
             reading: of text and truth values, over all pieces of a larger table.
-                Default: that of this table.
         """
-        if name not in self.names:
-            return None, None
         column = self.plain(name)
-        if is_text(column.type) or pa.types.is_boolean(column.type):
-            return self._text_labels(name, column.cast(pa.string()), reading or read_labels_as([self], name))
+        if _has_words(column.type):
+            return self._text_labels(name, column.cast(pa.string()), reading)
         if pa.types.is_decimal(column.type):
             column = self._cast(name, pa.int64() if column.type.scale == 0 else pa.float64())
         if pa.types.is_floating(column.type):
-            return numbers_of(column), None
+            return numbers_of(column)
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
             raise UserError(f"{self._place(name)} holds {column.type}, expected numbers or text")
         return self._classes(name, self._cast(name, pa.int64()))
 
-    def _text_labels(self, name: str, text: pa.Array, reading: Reading) -> tuple[Labels, list[str] | None]:
+    def _text_labels(self, name: str, text: pa.Array, reading: Reading) -> Labels:
         if reading.kind == "seconds":
             raise UserError(f"{self._place(name)} holds dates such as {reading.sample!r}, expected classes or numbers")
         if reading.kind == "categories":
-            return reading.places(text, self.missing), list(reading.categories)
+            return reading.places(text, self.missing)
         numbers = reading.numbers(text, self.missing)
-        return (
-            self._classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64()))
-            if reading.whole
-            else (numbers, None)
-        )
+        return self._classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64())) if reading.whole else numbers
 
-    def _classes(self, name: str, labels: pa.Array) -> tuple[Labels, None]:
+    def _classes(self, name: str, labels: pa.Array) -> Labels:
         labels = labels.fill_null(-1)
         numbers = numbers_of(labels)
         self._refuse(name, numbers < -1, labels, "is no class and not -1")
-        return numbers, None
+        return numbers
+
+    def spells_none(self, name: str) -> bool:
+        """Whether a cell of labels spells -1, and is not just empty."""
+        column = self.plain(name)
+        if is_text(column.type):
+            return bool(pc.any(pc.equal(pc.utf8_trim_whitespace(column), "-1")).as_py())
+        return pa.types.is_integer(column.type) and bool(pc.any(pc.equal(column, -1)).as_py())
 
     def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
         if name not in self.names:
@@ -627,13 +625,38 @@ def warn_of_readings(table: str, readings: Mapping[str, Reading]) -> None:
         warnings.warn(f"{table}: reads {', '.join(unusual)}", stacklevel=4)
 
 
-def read_labels_as(pieces: Iterable[Table], name: str) -> Reading:
-    """Finds how a text column of labels is read, as `Table.labels` does."""
-    survey: Survey | None = None
-    for piece in pieces:
+def read_labels(pieces: Callable[[], Iterable[Table]], name: str) -> tuple[Labels, list[str] | None]:
+    """Reads a column of labels, and the names of classes. Text is read twice.
+
+    Text that spells numbers is read as these are. Raises `UserError` for the classes -1
+    and 1, unless all -1 are empty cells.
+
+    Args:
+        pieces: yields the rows, in one or several tables.
+        name: of the column.
+    """
+    survey, reading = None, Reading("numbers")
+    for piece in pieces():
+        if not _has_words(piece.plain(name).type):
+            break
         survey = survey or Survey(piece.name, name, words=piece.missing, most=None)
         survey.add(piece.plain(name).cast(pa.string()))
-    return Reading("categories") if survey is None else survey.reading()
+    if survey is not None:
+        reading = survey.reading()
+    found, spells_none = [np.empty(0, np.int64)], False
+    for piece in pieces():
+        found.append(piece.labels(name, reading))
+        spells_none |= piece.spells_none(name)
+    labels = np.concatenate(found[1:] or found)
+    names = list(reading.categories) if reading.kind == "categories" else None
+    if spells_none:
+        check_signs(labels, names)
+    return labels, names
+
+
+def _has_words(kind: pa.DataType) -> bool:
+    """Whether labels of a type are read as text."""
+    return is_text(kind) or pa.types.is_boolean(kind)
 
 
 def as_ids(ids: pa.Array) -> Array | None:  # [num_nodes]

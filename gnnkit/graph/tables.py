@@ -14,7 +14,7 @@ from gnnkit.graph.features import Features, rows_of
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.index_columns import warn_of_index
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table, as_ids, joined_ids, table_of, warn_of_readings
+from gnnkit.graph.table import Table, as_ids, joined_ids, read_labels, table_of, warn_of_readings
 from gnnkit.ranges import one_of
 
 
@@ -57,7 +57,8 @@ def from_tables(
     if named and duplicates == FIRST:
         named = named.first_rows(columns[0])
     ids = node_ids(links, named, ends, columns[0], cure_of_nodes("duplicates", duplicates))
-    labels, class_names = named.labels(columns[1]) if named else (None, None)
+    labelled = named is not None and columns[1] in named.names
+    labels, class_names = read_labels(lambda: [named], columns[1]) if named and labelled else (None, None)
     given, names, category_of, cells = _features(named, columns, features)
     types, type_names = links.types(edge_type)
     rows = links.rows(edge_features)
@@ -70,6 +71,7 @@ def from_tables(
         None if ids is None else len(ids),
         features=given,
         labels=labels,
+        one_class=True,
         split=named.splits(columns[2]) if named else None,
         weight=None if weight is None else links.weights(weight),
         edge_features=rows,

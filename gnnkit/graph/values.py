@@ -127,6 +127,7 @@ class Survey:
         self._without_unit: dict[str, str] = {}
         self._typed, self._dates = _Spread(), _Spread()
         self._date = ""  # a typed date, for people
+        self._integers: tuple[int, int] | None = None  # the least and the largest, of integer types
 
     @property
     def has_too_many(self) -> bool:
@@ -148,6 +149,11 @@ class Survey:
             self._kinds.add("seconds" if is_date else "numbers")
             self._date = self._date or (str(column.drop_null()[0]) if is_date else "")
         self._typed.add(typed_numbers(column))
+        if pa.types.is_integer(column.type) and column.null_count < len(column):
+            ends = pc.min_max(column)
+            low, high = ends["min"].as_py(), ends["max"].as_py()
+            least, largest = self._integers or (low, high)
+            self._integers = min(low, least), max(high, largest)
 
     def _refuse(self, is_bad: bool, kind: str) -> None:
         if is_bad:
@@ -201,6 +207,7 @@ class Survey:
             )
         if not self._kinds:
             return Reading("numbers", whole=True)
+        self._check_integers()
         if not has_text:
             return Reading(kinds.pop(), narrow=not self._typed.loses, sample=self._date)
         sample = min(self._texts)
@@ -222,6 +229,18 @@ class Survey:
         if self._most is not None and len(self._texts) > self._most:
             raise self._too_many(too_many)
         return Reading("categories", categories=tuple(sorted(self._texts)))
+
+    def _check_integers(self) -> None:
+        """Refuses whole numbers beyond 2^53 that float64 hardly tells apart."""
+        if self._integers is None:
+            return
+        low, high = self._integers
+        largest = max(-low, high)
+        if largest > 2**53 and np.spacing(float(largest)) > _TOLERANCE * (high - low) > 0:
+            raise UserError(
+                f"{self.place} holds whole numbers from {low} to {high}, which float64 does not tell apart: subtract {low}"
+                f"{self._cure}"
+            )
 
     def _style(self) -> Style | None:
         """Finds how all numbers are spelt, None for names of classes without a style.

@@ -54,7 +54,7 @@ class NodeClassification(ClassTask):
         if graph.labels.dtype.kind == "f":
             raise UserError(
                 "task=node_classification needs classes 0, 1, ..., labels are floating-point numbers: "
-                "choose task=regression, or give whole numbers"
+                "choose task=regression, or give whole numbers, in pandas by astype('Int64') where some are missing"
             )
         if isinstance(self.class_weights, tuple) and len(self.class_weights) < graph.num_classes:
             raise UserError(self._wrong_length(graph.num_classes, graph.class_names or ()))

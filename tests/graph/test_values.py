@@ -228,6 +228,24 @@ def test_the_classes_minus_one_and_one_are_refused(reader: str, labels: list[Any
         read(reader, tmp_path, {"label": labels})
 
 
+@every_reader
+@pytest.mark.parametrize("empty", [None, "unknown"])
+def test_one_class_beside_empty_labels_is_read(reader: str, empty: str | None, tmp_path: Path) -> None:
+    column: Any = [empty, 1, 1, empty] if empty is None else [empty, "1", "1", empty]
+    if reader == "pandas" and empty is None:  # whose own type for these is a float
+        column = pd.array(column, dtype="Int64")
+    assert read(reader, tmp_path, {"label": column}).labels.tolist() == [-1, 1, 1, -1]
+
+
+@pytest.mark.parametrize("reader", ["arrow", "csv", "import of parquet"])
+def test_whole_numbers_that_float64_merges_are_refused(reader: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"column 'a' holds whole numbers from 1152921504606846976 to .*: subtract 115"):
+        read(reader, tmp_path, {"a": [2**60, 2**60 + 1, 2**60 + 2, 2**60 + 59]})
+    (tmp_path / "other").mkdir()
+    far = read(reader, tmp_path / "other", {"a": [2**60, 2**61, 2**62, 0]})
+    assert far.features.ravel().tolist() == [2**60, 2**61, 2**62, 0]
+
+
 def test_arrays_of_minus_one_and_one_are_refused_and_other_classes_are_not(tmp_path: Path) -> None:
     from gnnkit.dataset.npz import Npz
 
@@ -240,6 +258,14 @@ def test_arrays_of_minus_one_and_one_are_refused_and_other_classes_are_not(tmp_p
     for labels in ([-1, 0, 1], [-1, 0, 0], [1, 1, 1], [-1, -1, -1], [-1.0, 1.0, 1.0]):
         assert Graph.from_edges([0, 1], [1, 2], labels=labels).labels.tolist() == labels
     assert Graph.from_edges([0, 1], [1, 2], labels=signs, class_names=["no", "yes"]).num_classes == 2
+    assert Graph.from_edges([0, 1], [1, 2], labels=signs, one_class=True).labels.tolist() == [-1, 1, 1]
+    np.save(tmp_path / "edges.npy", [[0, 1], [1, 2]])
+    np.save(tmp_path / "labels.npy", signs)
+    folder = EdgeFolder(str(tmp_path), symmetrize=False)
+    with pytest.raises(UserError, match="labels are -1 and 1 alone"):
+        folder.load()
+    with pytest.raises(UserError, match="labels are -1 and 1 alone"):
+        folder.in_pieces().nodes(3, Room(1 << 26, 1))
 
 
 @every_reader

@@ -366,6 +366,7 @@ class GraphArPieces(GraphPieces):
             self._ids(room),
             node_types=types,
             category_of=texts if any(texts) and self.feature_names() else None,
+            one_class=True,
         )
 
     def _ids(self, room: Room) -> pa.Array | None:

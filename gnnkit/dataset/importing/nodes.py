@@ -40,7 +40,8 @@ def write_nodes(
     room.check_nodes(count)
     fields = graph.nodes(count, room)
     labels = np.full(count, -1) if fields.labels is None else checks.array("labels", fields.labels)
-    check_signs(labels, fields.class_names)
+    if not fields.one_class:
+        check_signs(labels, fields.class_names)
     bare = Graph(
         CSC(np.zeros(count + 1, np.int64), np.empty(0, np.int32)),
         features=np.empty((count, 0), np.float32),

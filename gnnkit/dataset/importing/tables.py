@@ -33,7 +33,8 @@ from gnnkit.graph.duplicates import SUM
 from gnnkit.graph.fields import edge_types_of
 from gnnkit.graph.ids import IdTable, counts_on, narrowed
 from gnnkit.graph.index_columns import common_index, warn_of_index
-from gnnkit.graph.table import Table, read_labels_as, readings_of, warn_of_readings
+from gnnkit.graph.labels import check_signs
+from gnnkit.graph.table import Table, read_labels, readings_of, warn_of_readings
 from gnnkit.graph.values import Reading, is_text, needs_survey
 from gnnkit.storage import read_npy
 
@@ -311,6 +312,8 @@ class TablePieces(GraphPieces):
         warn_of_readings(self._first.title, self._edge_readings)
         title, split = "" if source is None else source.title, None if source is None else split_of(source)
         labels, names = (None, None) if source is None else self._labels(source)
+        if labels is None and (array := self._folder.array("labels")) is not None:
+            check_signs(array)
         return NodeFields(
             self._folder.either("labels", labels, title),
             self._folder.either("split", split, title),
@@ -318,6 +321,7 @@ class TablePieces(GraphPieces):
             self._node_ids,
             self._folder.array("coordinates"),
             category_of=self._cells.category_of if self._cells and any(self._cells.category_of) else None,
+            one_class=True,
         )
 
     def _labels(self, source: Source) -> tuple[Labels | None, list[str] | None]:
@@ -348,17 +352,9 @@ class TablePieces(GraphPieces):
 
 
 def labels_of(source: Source, name: str) -> tuple[Labels, list[str] | None]:
-    """Reads a column of labels, and the names of classes. Text is read twice."""
+    """Reads a column of labels, and the names of classes, as `read_labels`."""
     kind = _plain_type(source, name)
-
-    def pieces() -> Iterator[Table]:
-        return source.pieces(_PIECE, [name], {name: kind})
-
-    is_open = is_text(kind) or pa.types.is_boolean(kind)
-    reading = read_labels_as(pieces(), name) if is_open else None
-    found = [labels for piece in pieces() if (labels := piece.labels(name, reading)[0]) is not None]
-    names = list(reading.categories) if reading is not None and reading.kind == "categories" else None
-    return np.concatenate([*found, np.empty(0, found[0].dtype if found else np.int64)]), names
+    return read_labels(lambda: source.pieces(_PIECE, [name], {name: kind}), name)
 
 
 def split_of(source: Source) -> Array | None:
