@@ -15,7 +15,9 @@ from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.split import SPLITS, Split
 
-_TIMES = {f"{end}{name}" for end in ("", "node_", "edge_") for name in ("t", "ts", "time", "times", "timestamp", "timestamps")}
+_TIMES = {
+    f"{end}{name}" for end in ("", "node_", "edge_") for name in ("t", "ts", "time", "times", "timestamp", "timestamps")
+}
 _WORDS = re.compile(r"\w+")
 Get = Callable[[str], Any]  # name -> value, None where there is none
 

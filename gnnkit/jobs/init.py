@@ -375,6 +375,8 @@ def _as_script(choices: list[Choice]) -> str:
             nested.setdefault(section, {})[key] = each.value
         else:
             plain[each.key] = each.value
+    if "types" in plain:
+        plain["types"] = "ignore"  # the script's own model reads none
     model: dict[str, Any] = {"hidden": 64, "num_layers": 2, "dropout": 0.5, **nested.pop("model", {})}
     hidden = 64 if model["name"] == "gat" else model["hidden"]
     arguments = {**{name: _argument(values) for name, values in nested.items()}, **plain}

@@ -42,7 +42,9 @@ _GAT: Keys = {"model": "gat", "model.hidden": 8, "model.dropout": 0.6, "trainer.
 _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # where neighbours tell more than columns
-_RELATIONS: tuple[Keys, ...] = tuple({"model": "rgcn", "types": "read", "trainer.weight_decay": decay} for decay in (0, 5e-4))
+_RELATIONS: tuple[Keys, ...] = tuple(
+    {"model": "rgcn", "types": "read", "trainer.weight_decay": decay} for decay in (0, 5e-4)
+)
 _TABLE: tuple[Keys, ...] = (
     _SAGE,
     _GCN,

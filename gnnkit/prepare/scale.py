@@ -200,7 +200,7 @@ def uneven(graph: Graph, rows: npt.NDArray[np.int64]) -> str:
 
 
 def told_of_edges(graph: Graph) -> list[str]:
-    """Returns a line on edge features that do not suit training, which nothing scales."""
+    """Returns a line on edge features that do not suit training as they are."""
     if graph.edge_features is None or not graph.edge_features.size:
         return []
     some = graph.edge_features[:: max(graph.num_edges // _LOOKED_AT, 1)]

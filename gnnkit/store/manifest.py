@@ -50,7 +50,9 @@ class Manifest:
     def types(self) -> Schema:
         """The types of nodes and of edges, as `Graph.schema`."""
         nodes, edges = self.schema["node_types"], self.schema["edge_types"]
-        return Schema(tuple((name, count) for name, count in nodes or (("", self.counts["nodes"]),)), tuple(edges or ("",)))
+        return Schema(
+            tuple((name, count) for name, count in nodes or (("", self.counts["nodes"]),)), tuple(edges or ("",))
+        )
 
     def save(self, root: Path) -> None:
         """Writes the manifest, whole or not at all."""

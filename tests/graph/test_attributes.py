@@ -1,4 +1,4 @@
-"""Attributes of other libraries' graphs that nothing reads: types, times and the rest."""
+"""Attributes of graphs of other libraries: types, times, and unknown names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def networkx(name: str, values: torch.Tensor, masks: dict[str, torch.Tensor]) ->
 @pytest.mark.parametrize("door", [pyg, hetero, hetero_edges, dgl, networkx])
 @pytest.mark.filterwarnings("ignore:Graph.from_networkx")
 def test_times_are_refused_where_a_random_split_would_leak(door: Any, name: str) -> None:
-    with pytest.raises(UserError, match=rf"\b{name}\b.* holds times, which are not supported yet, .*: give train, val "):
+    with pytest.raises(
+        UserError, match=rf"\b{name}\b.* holds times, which are not supported yet, .*: give train, val "
+    ):
         door(name, torch.arange(3), {})
     with pytest.warns(UserWarning, match=rf"not read, .*\b{name}\b"):
         assert door(name, torch.arange(3), MASKS).split.tolist()[:3] == [1, 2, 3]

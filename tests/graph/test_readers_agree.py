@@ -66,8 +66,8 @@ class Tables:
         return replace(self, **{table: rest})
 
 
-# Kinds of columns: what the cells are drawn from, and the type in Arrow. Each kind but
-# lists is also written as CSV.
+# Kinds of columns: what the cells are drawn from, and the type in Arrow. A kind that is
+# taken out of its mapping is not drawn.
 def _texts(*words: str) -> st.SearchStrategy[Any]:
     return st.sampled_from(words)
 
@@ -168,13 +168,19 @@ def tables(draw: st.DrawFn) -> Tables:
     count, num_edges = draw(st.integers(1, 6)), draw(st.integers(1, 8))
     cells, dtype = _IDS[draw(st.sampled_from(sorted(_IDS)))]
     repeats = draw(st.integers(0, 9)) == 0
-    ids = list(range(count)) if cells is None else draw(st.lists(cells, min_size=count, max_size=count, unique=not repeats))
+    ids = (
+        list(range(count))
+        if cells is None
+        else draw(st.lists(cells, min_size=count, max_size=count, unique=not repeats))
+    )
     ends = st.sampled_from(ids)
     if draw(st.integers(0, 7)) == 0:
         ends |= st.none()
     if draw(st.integers(0, 7)) == 0 and cells is not None:
         ends |= cells
-    edges = {end: pa.array(draw(st.lists(ends, min_size=num_edges, max_size=num_edges)), dtype) for end in ("src", "dst")}
+    edges = {
+        end: pa.array(draw(st.lists(ends, min_size=num_edges, max_size=num_edges)), dtype) for end in ("src", "dst")
+    }
     for name, kinds in (("weight", _WEIGHTS), ("type", _TYPES), ("length", _FEATURES)):
         if draw(st.booleans()):
             edges[name] = _column(draw, kinds, num_edges)
@@ -191,7 +197,7 @@ def tables(draw: st.DrawFn) -> Tables:
 
 # What a form cannot express is not compared.
 def _have_whole_numbers_gaps(given: Tables) -> bool:
-    """Whether numbers of classes or relations have gaps, which pandas makes fractions."""
+    """Whether whole numbers have gaps, so that pandas makes fractions of these."""
     columns = (given.nodes.get("label"), given.nodes.get("split"), given.edges.get("type"))
     return any(column is not None and column.null_count and not pa.types.is_string(column.type) for column in columns)
 
@@ -263,7 +269,7 @@ def _imported(form: str) -> Callable[[Tables, Path], Graph | None]:
 
 
 def _networkx(given: Tables, _: Path) -> Graph | None:
-    """Reads the nodes as a graph of networkx, whose nodes are distinct and not None."""
+    """Reads the tables as a graph of networkx, whose nodes are distinct."""
     if not given.nodes or "type" in given.edges or given.nodes["id"].null_count:
         return None
     nodes, edges = ({name: column.to_pylist() for name, column in each.items()} for each in (given.nodes, given.edges))
@@ -271,19 +277,23 @@ def _networkx(given: Tables, _: Path) -> Graph | None:
     if len(set(nodes["id"])) < given.num_nodes or not set(ends) <= set(nodes["id"]):
         return None
     if pa.types.is_floating(given.nodes["id"].type):
-        nodes["id"], edges["src"], edges["dst"] = (list(map(int, each)) for each in (nodes["id"], edges["src"], edges["dst"]))
+        nodes["id"], edges["src"], edges["dst"] = (
+            list(map(int, each)) for each in (nodes["id"], edges["src"], edges["dst"])
+        )
     graph = nx.MultiDiGraph()
     for place, node in enumerate(nodes["id"]):
         graph.add_node(node, **{name: values[place] for name, values in nodes.items() if name != "id"})
     for place, (u, v) in enumerate(zip(edges["src"], edges["dst"], strict=True)):
         graph.add_edge(u, v, **{name: values[place] for name, values in edges.items() if name not in ("src", "dst")})
-    named = {name: name for name in ("label", "split") if name in nodes} | ({"weight": "weight"} if "weight" in edges else {})
+    named = {name: name for name in ("label", "split") if name in nodes} | (
+        {"weight": "weight"} if "weight" in edges else {}
+    )
     features = [name for name in nodes if name not in ("id", "label", "split", *_INDEX)]
     return Graph.from_networkx(graph, features=features, edge_features=[n for n in edges if n == "length"], **named)
 
 
 def _pyg(given: Tables, folder: Path) -> Graph | None:
-    """Reads the graph of arrow's reader as PyG's `Data`, where tensors hold all of it."""
+    """Reads what arrow's reader has made as PyG's `Data`, where tensors hold all."""
     try:
         graph = READERS["arrow"](given, folder)
     except UserError:
@@ -296,7 +306,9 @@ def _pyg(given: Tables, folder: Path) -> Graph | None:
     order = np.argsort(graph.edge_positions)
     dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
     of_edges = {"edge_attr": graph.edge_features, "edge_weight": graph.csc.weight, "edge_type": graph.edge_types}
-    parts = {f"{name}_mask": torch.from_numpy(graph.split == part) for part, name in enumerate(("train", "val", "test"), 1)}
+    parts = {
+        f"{name}_mask": torch.from_numpy(graph.split == part) for part, name in enumerate(("train", "val", "test"), 1)
+    }
     data = Data(
         torch.tensor(np.asarray(graph.features)),
         torch.from_numpy(np.stack([graph.csc.indices[order], dst[order]]).astype(np.int64)),
@@ -334,32 +346,33 @@ def _sorted_edges(graph: Graph) -> list[tuple[Any, ...]]:
 
 
 def outcome(reader: str, given: Tables) -> dict[str, Any] | None:
-    """Returns what a reader makes of tables, as plain values. None: it has no such form.
+    """Returns what a reader makes of tables. None: its form cannot express these.
 
     A column that is refused is left out, and the rest is read again, because readers
     look at columns in different orders. A refusal of ids ends this.
     """
-    refused: list[str] = []
+    refused: list[tuple[str, str]] = []
     while True:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 graph = READERS[reader](given, Path(folder))
             except UserError as error:
-                column = _refused(str(error), given)
-                if column is None:
+                column, reason = _refused(str(error))
+                if column not in given.optional:
                     return {"refused": ["ids"]}
-                given, refused = given.without(column), [*refused, column]
+                given, refused = given.without(column), [*refused, (column, reason)]
                 continue
-        return None if graph is None else {"refused": sorted(refused), **_plain(graph, reader)}
+            return None if graph is None else {"refused": sorted(refused), **_plain(graph, reader)}
 
 
-def _refused(message: str, given: Tables) -> str | None:
-    """Returns the column that a message names. None for the columns of ids."""
+def _refused(message: str) -> tuple[str, str]:
+    """Returns the column that a message names, and why it is refused."""
     table = "edges" if re.search(r"\bedges\b", message) else "nodes"
-    named = re.search(r"(?:column|attribute) '([^']*)'", message)
-    column = "" if named is None else f"{table}.{named[1]}"
-    return column if column in given.optional else None
+    named = re.search(r"(?:column|attribute) '([^']*)'(.*)", message)
+    if named is None:
+        return "", message
+    return f"{table}.{named[1]}", re.split(r": (?:edge_)?features=|: dataset\.ignore=", named[2])[0]
 
 
 def _plain(graph: Graph, reader: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gnnkit import config
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs.init import choose
+from gnnkit.jobs.init import Choice, _as_script, choose
 from gnnkit.settings import settle
 from tests.graphs import random_graph
 
@@ -114,6 +114,17 @@ def test_edges_that_run_one_way_but_for_a_few_are_read_both_ways(tmp_path: Path)
     for keys, graph in (([], one_way.symmetrize()), (["dataset.symmetrize=false"], one_way)):
         found = {each.key: each.value for each in choose(settle(config.compose([*given, *keys])), graph)}
         assert found.get("dataset.symmetrize") is (False if keys else None)
+
+
+@pytest.mark.parametrize("model", ["sage", "rgcn"])
+def test_types_are_ignored_by_the_models_that_read_none(model: str, tmp_path: Path) -> None:
+    graph = random_graph()
+    typed = replace(graph, edge_types=np.arange(graph.num_edges) % 2, edge_type_names=("a", "b"))
+    found = choices(typed, tmp_path)
+    assert (found["model"], found["types"]) == ("sage", "ignore")
+    assert "types" not in choices(graph, tmp_path / "plain")
+    script = _as_script([Choice("model", model), Choice("types", "read" if model == "rgcn" else "ignore")])
+    assert "types='ignore'," in script
 
 
 def test_a_large_graph_gets_mini_batches(tmp_path: Path) -> None:

@@ -324,7 +324,9 @@ def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> 
     assert result["layouts"]["chosen"]["words"]["max"] > 0
     with pytest.raises(ValueError, match=r"use partition\.grid=1d, one column and one slice"):
         gnnkit.train(
-            make_graph(typed=False), folder=tmp_path / "refused", **{**keys, "partition": {"name": "1d", "grid": [1, 1, 2]}}
+            make_graph(typed=False),
+            folder=tmp_path / "refused",
+            **{**keys, "partition": {"name": "1d", "grid": [1, 1, 2]}},
         )
 
 

@@ -135,7 +135,10 @@ def test_words_are_scaled_by_rows_and_tables_never() -> None:
     assert trials.candidates(few, "features")[0]["features.scale"] == "row"
     assert not any("features.scale" in each for each in trials.candidates(wide, "learned"))
     typed = replace(narrow, edge_types=np.arange(narrow.num_edges) % 2, edge_type_names=("a", "b"))
-    assert trials.candidates(typed, "features")[0]["model"] == "rgcn"
+    planned = trials.candidates(typed, "features")
+    assert planned[0]["model"] == "rgcn"
+    assert {each["types"] for each in planned if each["model"] == "rgcn"} == {"read"}
+    assert {each["types"] for each in planned if each["model"] != "rgcn"} == {"ignore"}
 
 
 def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:

@@ -1,4 +1,4 @@
-"""Types of nodes and edges are read, ignored on purpose, or refused, whatever holds them."""
+"""Types of nodes and edges are read, ignored on purpose, or refused."""
 
 from __future__ import annotations
 
