@@ -71,6 +71,7 @@ def train(
         raise UserError("graph and dataset are given, one of them is enough")
     named = isinstance(model, str | Mapping)
     chosen = {**({"strategy": strategy} if strategy else {}), **({"model": model} if named else {}), **keys}
+    overrides = _texts(overrides)
     given = {}
     for kind, parts in (("callback", callbacks), ("logger", logger)):
         names, given[kind] = _apart(parts)
@@ -111,10 +112,11 @@ def predict(
         What was run. `folder` holds `predictions.npy`.
     """
     from gnnkit import config
+    from gnnkit.ranges import local_path
 
-    chosen = {"job": "predict", "checkpoint": str(checkpoint), **keys}
+    chosen = {"job": "predict", "checkpoint": str(local_path("checkpoint", checkpoint)), **keys}
     given = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
-    own = [*config.as_overrides(chosen), *overrides]
+    own = [*config.as_overrides(chosen), *_texts(overrides)]
     return _start(config.with_run(own, given), graph, model, folder, own=own)
 
 
@@ -152,9 +154,17 @@ def export(run: str | Path, path: str | Path, *, model: nn.Module | None = None,
             was trained on features of edges takes `edge_attr` too. Default: no.
     """
     from gnnkit.jobs import export as exporting
-    from gnnkit.ranges import local_path
+    from gnnkit.ranges import local_path, switch
 
-    return exporting.export(local_path("checkpoint", run), Path(path), model, edge_weight=edge_weight)
+    weighted = switch("edge_weight", edge_weight)
+    return exporting.export(local_path("checkpoint", run), local_path("path", path), model, edge_weight=weighted)
+
+
+def _texts(overrides: Sequence[str]) -> Sequence[str]:
+    """Returns overrides. Raises `UserError` for anything else than a list of texts."""
+    if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
+        raise UserError(f"overrides={overrides!r} must be a list of text, such as ['trainer.max_epochs=5']")
+    return overrides
 
 
 def _apart(parts: Any) -> tuple[list[Any], list[Any]]:
@@ -200,8 +210,10 @@ def _start(
     from gnnkit.launch.allocator import ask_for_large_pages
     from gnnkit.launch.child import end_if_started_anew
     from gnnkit.launch.lean import leave_out_unused
+    from gnnkit.ranges import local_path
 
     end_if_started_anew()
+    folder = None if folder is None else local_path("folder", folder)
     leave_out_unused()
     ask_for_large_pages()  # before the checks of the job make the first array of torch
 
@@ -216,6 +228,10 @@ def _start(
             settled = settings.with_given(settled, kind, _by_class(kind, objects))
         return settled
 
+    if model is not None:
+        from gnnkit.jobs.models import check_given
+
+        check_given(model)
     if graph is not None:
         from gnnkit.graph import Graph
 

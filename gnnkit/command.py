@@ -48,7 +48,21 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
         if (default := _WITHOUT_VALUE.get(word)) is not None:
             alone = number + 1 == len(words) or words[number + 1].startswith("-") or "=" in words[number + 1]
             words[number : number + 1] = [f"{word}={default}"] if alone else [word]
-    return parser.parse_intermixed_args(words)
+    arguments, others = parser.parse_known_intermixed_args(words)
+    if others:
+        raise UserError(_unknown_option(others[0], words))
+    return arguments
+
+
+def _unknown_option(option: str, words: Sequence[str]) -> str:
+    """Describes an option that does not exist, and spells the key that was meant."""
+    name, equals, value = option.lstrip("-").partition("=")
+    place = words.index(option) + 1
+    if not equals and place < len(words) and not words[place].startswith("-") and "=" not in words[place]:
+        value = words[place]
+    key = config.key_for(name.replace("-", "_"))
+    meant = f"write {key}={value or 'VALUE'}" if key else "write keys as KEY=VALUE"
+    return f"{option} is not an option: {meant}; see python -m gnnkit --help"
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -21,24 +21,47 @@ MAX_COUNT = 2**31 - 1  # steps, epochs and other counts without a smaller bound
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?(e-?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` takes one of the two slashes away
 
-_ALSO_CALLED = {
-    "learning_rate": "lr",
-    "epochs": "max_epochs",
-    "num_epochs": "max_epochs",
-    "num_workers": "workers",
-    "num_threads": "threads",
-    "hidden_dim": "hidden",
-    "hidden_channels": "hidden",
-    "layers": "num_layers",
-    "n_layers": "num_layers",
-    "fanout": "fanouts",
-    "num_neighbors": "fanouts",
-    "early_stopping": "patience",
-    "l2": "weight_decay",
-    "gradient_clip_val": "clip_norm",
-    "accumulate_grad_batches": "accumulate",
-    "devices": "workers",
-}  # last parts of keys elsewhere, and ours
+_OTHER_WORDS = {
+    "max_epochs": "epoch epochs n_epochs num_epochs max_epoch train_epochs num_train_epochs",
+    "lr": "learning_rate base_lr max_lr",
+    "weight_decay": "l2 wd l2_reg",
+    "optimizer": "optim opt",
+    "schedule": "scheduler lr_scheduler lr_schedule",
+    "warmup_epochs": "warmup",
+    "clip_norm": "gradient_clip_val grad_clip clip_grad clip_grad_norm max_grad_norm gradient_clipping",
+    "accumulate": "accumulate_grad_batches grad_accum gradient_accumulation_steps",
+    "precision": "amp fp16 bf16 fp32 mixed_precision",
+    "patience": "early_stopping early_stop early_stopping_patience",
+    "monitor": "metric",
+    "check_val_every_n_epoch": "eval_every eval_interval eval_steps val_every val_check_interval",
+    "resume": "ckpt_path resume_from resume_from_checkpoint restart_from",
+    "checkpoint": "ckpt pretrained load_from",
+    "workers": "num_workers n_workers gpus num_gpus n_gpus ngpus devices num_devices nproc nproc_per_node world_size num_processes n_procs",
+    "threads": "num_threads n_threads omp_num_threads cpus",
+    "parts": "num_parts n_parts num_partitions",
+    "comm": "accelerator device cuda backend dist_backend",
+    "seed": "random_seed manual_seed random_state seed_everything",
+    "output": "out out_dir output_dir outdir save_dir result_dir results_dir log_dir logdir workspace",
+    "dataset": "data data_dir data_path dataset_name graph",
+    "root": "dataset_dir data_root",
+    "model": "arch architecture net network gnn backbone",
+    "task": "loss criterion",
+    "hidden": "hidden_dim hidden_channels hidden_size hidden_features n_hidden num_hidden nhid hid_dim units",
+    "num_layers": "layers n_layers num_layer nlayers depth",
+    "dropout": "drop drop_rate dropout_rate",
+    "heads": "num_heads n_heads nheads attention_heads",
+    "batch_size": "batch batchsize bs train_batch_size",
+    "fanouts": "fanout num_neighbors sample_sizes neighbors",
+    "logger": "loggers log wandb tensorboard",
+    "callback": "callbacks",
+    "sage": "graphsage sageconv",
+    "gat": "gatconv gatv2 gatv2conv",
+    "gcn": "gcnconv graphconv",
+    "gin": "ginconv",
+    "gine": "gineconv",
+    "rgcn": "rgcnconv relgraphconv",
+}  # by the last part of a key, or a name, of ours: what other tools call it
+_ALSO_CALLED = {word: own for own, words in _OTHER_WORDS.items() for word in words.split()}
 
 
 def num_cores() -> int:
@@ -174,13 +197,15 @@ def is_url(text: str) -> bool:
 
 
 def local_path(name: str, value: str | Path, more: str = "") -> Path:
-    """Returns `value` as a path. Raises `UserError` for a URL.
+    """Returns `value` as a path. Raises `UserError` for a URL, and for other types.
 
     Args:
         name: Configuration key or argument, for the message.
         value: Value of the user.
         more: What else helps, for the message.
     """
+    if not isinstance(value, str | os.PathLike) or "\0" in str(value):
+        raise UserError(f"{name}={shown(repr(value))} must be a path")
     if is_url(str(value)):
         raise UserError(
             f"{name}={shown(value)} is a URL, and gnnkit reads and writes files of this machine: name a folder{more}"
@@ -199,8 +224,16 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
         known: All names that exist.
     """
     choices = sorted(known)
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    lower = {choice.lower(): choice for choice in choices}
+    word = name.lower()
+    same = [lower[each] for each in own_words(word) if each in lower][:1]
+    near = same or [lower[each] for each in difflib.get_close_matches(word, lower, n=1, cutoff=0.5)]
     return _unknown(what, near, choices)
+
+
+def own_words(word: str) -> tuple[str, ...]:
+    """Returns a word, and our word for the same thing if other tools use the given one."""
+    return (word, _ALSO_CALLED[word]) if word in _ALSO_CALLED else (word,)
 
 
 def unknown_key(key: str, known: Collection[str]) -> UserError:
@@ -218,7 +251,7 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
         section = section.rpartition(".")[0]
     choices = sorted(name for name in known if name.rpartition(".")[0] == section)
     by_last = {name.rpartition(".")[2]: name for name in sorted(known, key=lambda name: -name.count("."))}
-    same = [by_last[name] for name in (last, _ALSO_CALLED.get(last, last)) if name in by_last][:1]
+    same = [by_last[name] for name in own_words(last) if name in by_last][:1]
     close = difflib.get_close_matches(key, choices, n=1, cutoff=0.6)
     far = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)]
     near = same or close or far

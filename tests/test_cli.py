@@ -150,7 +150,10 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         ([STRATEGY, "+lr=0.1"], "lr is not known: did you mean trainer.lr?"),
         ([STRATEGY, "trainer.precision=16"], "trainer.precision=16 must be 32 or 64 or bf16-mixed"),
         ([STRATEGY, "partition.nodes=hahs"], "partition.nodes=hahs is not known: did you mean hash?"),
-        ([STRATEGY, "partition.grid=[4,1,1]", "workers=6"], "partition.grid=[4,1,1] needs 4 workers, got workers=6: use workers=4"),
+        (
+            [STRATEGY, "partition.grid=[4,1,1]", "workers=6"],
+            "partition.grid=[4,1,1] needs 4 workers, got workers=6: use workers=4",
+        ),
         ([STRATEGY, "partition.border=min"], "partition.border=min is not known: did you mean min_words?"),
         ([STRATEGY, "seed"], "cannot read 'seed': write KEY=VALUE"),
         ([STRATEGY, "--multirn"], "unrecognized arguments: --multirn"),

@@ -13,6 +13,7 @@ from gnnkit.config.compose import as_overrides as as_overrides
 from gnnkit.config.compose import choices as choices
 from gnnkit.config.compose import compose as compose
 from gnnkit.config.compose import dotted as dotted
+from gnnkit.config.compose import key_for as key_for
 from gnnkit.config.compose import leaves as leaves
 from gnnkit.config.compose import of_option as of_option
 from gnnkit.config.earlier import RECORD as RECORD

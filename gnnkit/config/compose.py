@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gnnkit.config.budget import check_includes, check_references
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
+from gnnkit.config.jobs import JOBS
 from gnnkit.config.sweeps import space_of
 from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts
-from gnnkit.ranges import shown, unknown, unknown_key
+from gnnkit.ranges import own_words, shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
 MAIN = "config"  # name of the main configuration
@@ -191,8 +192,7 @@ class _Composer:
                 f"cannot read {shown(error.override)!r}: write KEY=VALUE{quotes} ({shown(_first_line(error))})"
             ) from error
         except MissingConfigException as error:
-            kind, _, name = (error.missing_cfg_file or "").rpartition("/")
-            raise unknown(f"{kind}={name}", name, options(kind, self.folders)) from error
+            raise self._unknown_choice(error) from error
         except (HydraException, OmegaConfBaseException) as error:
             if there := re.search(r"already at '([^']+)'", str(error)):
                 raise UserError(f"+{there[1]} adds a key that is there already: leave out the +") from error
@@ -207,7 +207,7 @@ class _Composer:
 
         The reason is the first override of a key that the chosen options lack.
         """
-        from hydra.errors import HydraException
+        from hydra.errors import HydraException, MissingConfigException
         from omegaconf import OmegaConf
 
         named = {key_of(text) for text in self.overrides}
@@ -216,6 +216,8 @@ class _Composer:
         chosen += [text for text in self.overrides if key_of(text) in (*KINDS, EXPERIMENT)]
         try:
             composed = typing.cast("dict[str, Any]", OmegaConf.to_container(self.composed(chosen)))
+        except MissingConfigException as error:
+            return self._unknown_choice(error)
         except HydraException:
             return None
         known = set(dotted(composed))
@@ -231,7 +233,32 @@ class _Composer:
                 f"{key} needs {'an' if section[0] in 'aeiou' else 'a'} {section}, and none is chosen: leave the key out, or "
                 f"choose {section}=NAME for a strategy that reads one"
             )
-        return unknown_key(key, known)
+        return self._of_another_option(key, known) or unknown_key(key, known)
+
+    def _unknown_choice(self, error: Any) -> UserError:
+        """Makes the error for a file that Hydra has not found."""
+        kind, _, name = (error.missing_cfg_file or "").rpartition("/")
+        return unknown(f"{kind}={name}", name, options(kind, self.folders))
+
+    def _of_another_option(self, key: str, known: Collection[str]) -> UserError | None:
+        """Makes the error for a key of an option that is not chosen, if one has it."""
+        section, _, last = key.rpartition(".")
+        words = own_words(last)
+        if any(name.rpartition(".")[2] in words for name in known):
+            return None
+        found = [
+            (kind, option, own)
+            for kind in KINDS
+            if section in ("", kind)
+            for option in options(kind, self.folders)
+            for own in dotted(_values(kind, option, self.folders))
+            if own.rpartition(".")[2] in words
+        ]
+        if not found:
+            return None
+        kind, _, own = found[0]
+        choices = " or ".join(f"{each}={option}" for each, option, _ in found if each == kind)
+        return UserError(f"{key} is not known: {kind}.{own} needs {choices}: choose it, or remove the key")
 
 
 def _register_without_yaml(folders: Sequence[Path]) -> None:
@@ -319,7 +346,9 @@ def _refuse_sweep(text: str) -> None:
 
 def _check_choice(text: str) -> None:
     """Refuses choices of options that Hydra would not report by their key."""
-    key, _, value = text.partition("=")
+    key, equals, value = text.partition("=")
+    if not equals and text[:1] not in "+~" and (meant := _meant_by(text)):
+        raise UserError(f"cannot read {text!r}: write KEY=VALUE, as in {meant}")
     if not key_of(text):
         raise UserError(f"cannot read {text!r}: write KEY=VALUE")
     if "@" in key:
@@ -329,6 +358,22 @@ def _check_choice(text: str) -> None:
         return
     if section in (*SECTIONS, EXPERIMENT) and _NO_NAME.fullmatch(value):
         raise unknown(f"{key}={value}", value, options(section))
+
+
+def _meant_by(word: str) -> str | None:
+    """Spells a job or an option that was given without its key."""
+    if word in JOBS:
+        return f"job={word}"
+    found = ((kind, name) for kind in KINDS for name in own_words(word.lower()) if name in options(kind))
+    return next((f"{kind}={name}" for kind, name in found), None)
+
+
+def key_for(word: str) -> str | None:
+    """Returns the key that a word such as `epochs` stands for, or None."""
+    with contextlib.suppress(UserError):
+        keys = sorted(dotted(compose(["strategy=auto"])), key=lambda key: key.count("."))
+        return next((key for name in own_words(word) for key in keys if key.rpartition(".")[2] == name), None)
+    return None
 
 
 def _missing(key: str) -> UserError:

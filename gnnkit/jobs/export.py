@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
-from gnnkit.jobs.models import Widths
+from gnnkit.jobs.models import Widths, check_module
 from gnnkit.launch.processes import run_in_child
 from gnnkit.model.exported import Plain, PlainLayers
 from gnnkit.model.parameters import dtype_of
@@ -54,6 +54,10 @@ def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_wei
         raise UserError(f"export: {path.name} must end with .pt2 (torch) or .onnx (ONNX Runtime)")
     if path.suffix == ONNX:
         _check_onnx()
+    if not path.parent.is_dir():
+        raise UserError(f"export: path={path}: there is no folder {path.parent}: make it first")
+    if model is not None:
+        check_module(model)
     if path.exists():
         raise UserError(f"export: {path} exists: choose another name, or remove the file")
     # A process that has exported and has computed a gradient can start no ranks.

@@ -18,6 +18,7 @@ from gnnkit.model.calls import calls
 from gnnkit.model.plain import as_trained
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.model.unchanged import EdgeIndexModel, adapted
+from gnnkit.ranges import shown
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Choice, Settings
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers
@@ -28,6 +29,13 @@ Given = nn.Module | ModelFactory | Program | None  # by the user, instead of the
 
 PRESET_HOPS = 2  # of batches that no sampler draws: all edges of a share, and those into its seeds
 HEAD = "task_head"  # name of a task's parameters within the model
+
+_WRAPPERS = {
+    "OptimizedModule": "torch.compile",
+    "DataParallel": "DataParallel",
+    "DistributedDataParallel": "DistributedDataParallel",
+    "RecursiveScriptModule": "torch.jit",
+}  # classes of torch around the module of a user, and how they are made
 
 _building = threading.Lock()  # torch has one random generator for all threads
 
@@ -40,6 +48,45 @@ class Widths:
     num_classes: int  # width of the output
     edge_width: int  # 0 where edges have no features
     num_relations: int = 1  # edge types
+
+
+def check_given(model: object) -> None:
+    """Raises `UserError` for a model from Python that no run can take."""
+    if isinstance(model, nn.Module):
+        check_module(model)
+        return
+    is_class_of_others = isinstance(model, type) and not issubclass(model, nn.Module | Program)
+    if is_class_of_others or not (callable(model) or is_iterated(model)):
+        raise UserError(
+            f"model={shown(repr(model))}: expected a torch.nn.Module, a function of (in_features, num_classes) that makes "
+            "one, or a program"
+        )
+    if callable(model) and not is_iterated(model):
+        _check_signature(model)
+
+
+def check_module(model: object) -> None:
+    """Raises `UserError` for anything else than a module as its class has made it."""
+    name = type(model).__name__
+    if isinstance(model, type):
+        raise UserError(f"model={model.__name__} is a class: expected a module, such as {model.__name__}(...)")
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model={shown(repr(model))}: expected a torch.nn.Module, got {name}")
+    if name in _WRAPPERS:
+        raise UserError(
+            f"model={name} is wrapped by {_WRAPPERS[name]}, which gnnkit does not use: give the module itself"
+        )
+
+
+def _check_signature(make: Callable[..., Any]) -> None:
+    """Raises `UserError` for a function that cannot be called with two widths."""
+    try:
+        inspect.signature(make).bind(1, 1)
+    except ValueError:  # a function without a signature
+        return
+    except TypeError as error:
+        name = getattr(make, "__name__", type(make).__name__)
+        raise UserError(f"model={name} is called with (in_features, num_classes): {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +215,7 @@ class ModelSource:
             return own
         if self.given is not None:
             made: Any = self.given(widths.in_features, widths.num_classes)  # type: ignore[operator]
+            check_module(made)
             return made  # type: ignore[no-any-return]
         arguments = {"in_features": widths.in_features, "num_classes": widths.num_classes}
         arguments |= {name: getattr(widths, name) for name in ("edge_width", "num_relations") if name in self._takes}

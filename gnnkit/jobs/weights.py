@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gnnkit.config import of_run
 from gnnkit.documents import parse_json, read_json, read_object
 from gnnkit.errors import UserError
-from gnnkit.jobs.models import HEAD, ModelSource, Widths
+from gnnkit.jobs.models import HEAD, ModelSource, Widths, check_module
 from gnnkit.model.plain import as_trained, in_unit, takes_edges
 from gnnkit.model.unchanged import reads_edges
 from gnnkit.plugins import arguments_of, plugin_name
@@ -121,6 +121,7 @@ def trained(folder: Path, model: nn.Module | None = None) -> nn.Module:
     """
     tensors, widths = read(folder)
     if model is not None:
+        check_module(model)
         as_trained(model)
     if model is None:
         model = _configured(folder, widths)

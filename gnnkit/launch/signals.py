@@ -155,17 +155,15 @@ def _end_process(deferral: _Deferral, reader: int, grace: float) -> None:
 
     The system writes the signal's number into the pipe, whatever the main thread does.
     """
-    with open(reader, "rb", buffering=0) as pipe:
+    with open(reader, "rb", buffering=0) as pipe:  # open to the end: more signals may come
         while (text := pipe.read(1)) and text[0] not in deferral.handlers:
             pass
-    if not text:
-        return
-    if deferral.answered.wait(grace) and deferral.left.wait(LIMIT):
-        return
-    cleaning = threading.Thread(target=_clean_up, daemon=True)
-    cleaning.start()
-    cleaning.join(CLEANUP)
-    os._exit(128 + text[0])
+        if not text or (deferral.answered.wait(grace) and deferral.left.wait(LIMIT)):
+            return
+        cleaning = threading.Thread(target=_clean_up, daemon=True)
+        cleaning.start()
+        cleaning.join(CLEANUP)
+        os._exit(128 + text[0])
 
 
 def _clean_up() -> None:

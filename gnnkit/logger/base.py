@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gnnkit.errors import UserError
+from gnnkit.ranges import shown
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -67,6 +68,12 @@ class Given(RunLogger):
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
+
+    def check(self) -> None:
+        if not callable(getattr(self._logger, "log_metrics", None)):
+            raise UserError(
+                f"logger={shown(repr(self._logger))}: expected a logger of lightning.pytorch, or the name of an installed one"
+            )
 
     def make(self, folder: Path) -> Logger:
         return self._logger

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnnkit.checks import array
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.errors import UserError
@@ -74,8 +75,11 @@ class _Converter:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         first = given[0] if given else keys.get("x")
         second = given[1] if len(given) > 1 else keys.get("edge_index")
-        if not (isinstance(first, Graph) or isinstance(second, Tensor | Graph)):
+        if not isinstance(first, Graph) and (isinstance(second, Sequence) or "adjacencies" in keys):
             return given, keys
+        if not isinstance(first, Graph) and not (isinstance(first, Tensor) and isinstance(second, Tensor | Graph)):
+            found = ", ".join(type(each).__name__ for each in (first, second) if each is not None)
+            raise UserError(f"a model is called as model(x, edge_index) with tensors, or as model(graph), got {found}")
         if getattr(torch.compiler, "is_exporting", bool)():  # not in torch 2.6
             raise UserError(
                 "torch.export cannot follow a call on edges: gnnkit.export(run, 'model.pt2') writes the file"
@@ -106,6 +110,8 @@ def on_plain(
         graph, x = x, _rows(model, x)
     else:
         graph = edges if isinstance(edges, Graph) else _graph(x, edges, of_edges)
+    if not x.is_floating_point() or (any(True for _ in model.parameters()) and x.dtype != dtype_of(model)):
+        raise UserError(f"x has dtype {x.dtype}, and the model has {dtype_of(model)}: use x.to({dtype_of(model)})")
     if x.device.type != "cpu":
         raise UserError(f"a model is called on edges on the CPU, and x is on {x.device}: use model.cpu() and x.cpu()")
     if len(x) != graph.num_nodes:
@@ -126,9 +132,7 @@ def _graph(x: Tensor, edges: Tensor | None, of_edges: dict[str, Tensor | None]) 
     if not isinstance(edges, Tensor) or edges.dim() != 2 or len(edges) != 2:
         shape = list(edges.shape) if isinstance(edges, Tensor) else type(edges).__name__
         raise UserError(f"edge_index must have the shape [2, num_edges], found {shape}")
-    given: dict[str, Any] = {
-        _KEYS[name]: value.detach().cpu().numpy() for name, value in of_edges.items() if value is not None
-    }
+    given: dict[str, Any] = {_KEYS[name]: array(name, value) for name, value in of_edges.items() if value is not None}
     src, dst = edges.cpu().numpy()
     return Graph.from_edges(src, dst, len(x), **given)
 

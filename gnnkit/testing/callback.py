@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
@@ -16,6 +17,7 @@ from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 from gnnkit.training import checkpoint
@@ -36,6 +38,7 @@ def check_callback(make: Callable[[], Any]) -> None:
     Args:
         make: Makes the callback.
     """
+    check_maker(make, Callback)
     callback.check(type(make()).__name__, make())
     ((expected, epochs, _),) = on_ranks(check_graph(), ONE, lambda worker: _trained(make(), worker))
     states = []

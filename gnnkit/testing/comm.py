@@ -9,12 +9,14 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox, Pending
 from gnnkit.comm.frames import DTYPES
+from gnnkit.testing.arguments import check_instance
 
 PATIENCE = 10.0  # seconds for a letter that has been put
 
 
 def check_communicator(comm: Communicator) -> None:
     """Raises `AssertionError` for the first broken promise. Collective over `comm`."""
+    check_instance(comm, Communicator)
     _check_all_to_all(comm)
     _check_start(comm)
     _check_sums(comm)

@@ -15,6 +15,7 @@ from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
+from gnnkit.testing.arguments import check_instance
 
 
 def check_dataset(dataset: Dataset) -> Graph:
@@ -26,6 +27,7 @@ def check_dataset(dataset: Dataset) -> Graph:
     `UserError`. Raises
     `AssertionError` for the first broken promise.
     """
+    check_instance(dataset, Dataset)
     graph = dataset.load()
     assert isinstance(graph, Graph), f"load returned a {type(graph).__name__}, not a Graph"
     assert graph.num_nodes > 0, "the graph has no nodes"

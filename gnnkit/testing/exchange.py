@@ -13,6 +13,7 @@ from gnnkit.exchange import ForwardPasses, RowExchange
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
+from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 from gnnkit.training import checkpoint
@@ -37,6 +38,7 @@ def check_exchange(make: Callable[[], RowExchange]) -> None:
     Args:
         make: Makes the exchange.
     """
+    check_maker(make, RowExchange)
     torch.manual_seed(0)
     model = GCN(WIDTH, CLASSES, hidden=4).double()
     grids = [ROWS] if make().needs_in_edges else GRIDS

@@ -21,6 +21,7 @@ from gnnkit.comm.process import Gloo
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.launcher import JOBS, RANKS, Jobs, Launcher, RankError, Ranks
+from gnnkit.testing.arguments import check_maker
 
 WORLD_SIZE = 3
 TIMEOUT = 20.0  # seconds that a rank waits for another
@@ -47,6 +48,7 @@ def check_launcher(make: Callable[[], Launcher]) -> None:
     Args:
         make: Makes the launcher.
     """
+    check_maker(make, Launcher)
     launcher = make()
     assert launcher.starts, "a launcher starts ranks or jobs"
     assert {*launcher.starts} <= {RANKS, JOBS}, f"a launcher starts {RANKS} or {JOBS}, not {launcher.starts}"

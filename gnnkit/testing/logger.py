@@ -9,6 +9,7 @@ from pathlib import Path
 from lightning.pytorch.loggers import Logger
 
 from gnnkit.logger import RunLogger
+from gnnkit.testing.arguments import check_maker
 
 
 def check_logger(make: Callable[[], RunLogger]) -> None:
@@ -20,6 +21,7 @@ def check_logger(make: Callable[[], RunLogger]) -> None:
     Args:
         make: Makes the logger.
     """
+    check_maker(make, RunLogger)
     maker = make()
     maker.check()
     with tempfile.TemporaryDirectory() as folder:

@@ -14,6 +14,7 @@ from gnnkit.graph import SparseFeatures
 from gnnkit.model.program import Program
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
+from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.testing.witness import check_witness
@@ -36,6 +37,7 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
         grids: Process grids. Default: one of each kind. A model for some layouts names
             these.
     """
+    check_maker(make, nn.Module)
     torch.manual_seed(0)
     model = make(WIDTH, CLASSES).double()
     layers = getattr(model, "num_layers", None)
@@ -92,6 +94,7 @@ def check_program(make: Callable[[], Program], grids: Sequence[Grid] = GRIDS) ->
         make: Makes the program.
         grids: Process grids. Default: one of each kind.
     """
+    check_maker(make, Program)
     expected, iterations = _run(make(), ONE)
     for grid in grids:
         found, steps = _run(make(), grid)

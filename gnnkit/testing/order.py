@@ -16,6 +16,7 @@ from gnnkit.order import NodeOrder, renumbered
 from gnnkit.partition import Grid
 from gnnkit.partition.shard import uncut
 from gnnkit.strategy import Worker
+from gnnkit.testing.arguments import check_instance
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph, example_graphs
 from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks
 
@@ -27,6 +28,7 @@ def check_order(order: NodeOrder) -> None:
     Logits and gradients of a GCN are those of one rank that keeps its nodes by id.
     Raises `AssertionError` for the first broken promise.
     """
+    check_instance(order, NodeOrder)
     for graph in example_graphs():
         shard, before = uncut(graph), copy.deepcopy(graph)
         first, second = renumbered(shard, order), renumbered(shard, order)

@@ -8,6 +8,7 @@ import numpy as np
 
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partitioner, cut_all
+from gnnkit.testing.arguments import check_instance
 from gnnkit.testing.graphs import example_graphs
 
 
@@ -18,6 +19,7 @@ def check_partitioner(partitioner: Partitioner) -> None:
     Raises `AssertionError` for the first broken promise. The graphs have coordinates,
     edge weights and edge features, which some partitioners read.
     """
+    check_instance(partitioner, Partitioner)
     for graph in example_graphs():
         before = copy.deepcopy(graph)
         for shape in ((1, 1, 1), (3, 1, 1), (2, 2, 1), (1, 3, 1), (2, 2, 2)):

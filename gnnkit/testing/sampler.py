@@ -11,6 +11,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids, MiniBatch
 from gnnkit.sampler.base import Sampler
 from gnnkit.sampler.contract import check_batch, check_hop
+from gnnkit.testing.arguments import check_instance
 
 
 def check_sampler(sampler: Sampler, graph: CSC, seeds: Ids, *, key: int = 7) -> MiniBatch:
@@ -24,6 +25,7 @@ def check_sampler(sampler: Sampler, graph: CSC, seeds: Ids, *, key: int = 7) -> 
         seeds: [num_seeds] distinct node ids.
         key: of the draws.
     """
+    check_instance(sampler, Sampler)
     name = type(sampler).__name__
     with _broken_promises():
         batch = sampler.sample(graph, seeds, key=key)

@@ -15,6 +15,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid
 from gnnkit.sampler import NeighborSampler, Sampler
 from gnnkit.strategy import Batch, ExecutionStrategy, LearnedInputs, MovableSeeds, RowsOnDisk, Worker
+from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 
@@ -65,6 +66,7 @@ def check_strategy(
         sampler: Sampler of two hops, for a strategy that reads one. None: five
             neighbours at every hop.
     """
+    check_maker(make, ExecutionStrategy)
     torch.manual_seed(0)
     model = GCN(WIDTH, CLASSES, hidden=4).double()
     reads = make().reads

@@ -13,6 +13,7 @@ from torch.nn.utils import parameters_to_vector
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.threads import Threads
 from gnnkit.sync.base import GradientSync
+from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.ranks import TIMEOUT, assert_close
 
 STEPS = 3
@@ -29,6 +30,7 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
     equal, all ranks must come to equal parameters, and these must go downhill. A
     synchronisation without lockstep must end with finite parameters.
     """
+    check_maker(make, GradientSync)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
     first = parameters_to_vector(model.parameters()).detach()

@@ -14,6 +14,7 @@ from gnnkit.partition import Grid
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
+from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 
@@ -33,6 +34,7 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
         make: Makes the task.
         graph: Graph whose labels the task reads. None: a graph with classes.
     """
+    check_maker(make, Task)
     task = make()
     if (head := task.head()) is not None:
         assert task.head() is head, "head gives another module in the second call"

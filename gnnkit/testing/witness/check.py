@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition
+from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import GRIDS
 from gnnkit.testing.witness import ranks, serial
@@ -37,6 +38,7 @@ def check_witness(
         **keys: Further fields of `Plan`, such as `strategy`, `sync` and `sampler`. What
             they say must have the exact result of one process.
     """
+    check_maker(make, nn.Module)
     graph = check_graph() if graph is None else graph
     torch.manual_seed(0)
     model = make(keys.get("embedding") or graph.features.shape[1], graph.num_classes).double()
