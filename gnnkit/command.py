@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,12 +51,15 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
             words[number : number + 1] = [f"{word}={default}"] if alone else [word]
     arguments, others = parser.parse_known_intermixed_args(words)
     if others:
-        raise UserError(_unknown_option(others[0], words))
+        raise UserError(_unknown_option(others[0], words, list(parser._option_string_actions)))
     return arguments
 
 
-def _unknown_option(option: str, words: Sequence[str]) -> str:
-    """Describes an option that does not exist, and spells the key that was meant."""
+def _unknown_option(option: str, words: Sequence[str], known: Sequence[str]) -> str:
+    """Describes an option that does not exist, and spells what was meant."""
+    near = difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.8)
+    if near:
+        return f"{option} is not an option: did you mean {near[0]}?"
     name, equals, value = option.lstrip("-").partition("=")
     place = words.index(option) + 1
     if not equals and place < len(words) and not words[place].startswith("-") and "=" not in words[place]:

@@ -25,6 +25,7 @@ from gnnkit.comm import Pending
 from gnnkit.comm.threads import Threads
 from gnnkit.config import as_overrides, compose
 from gnnkit.dataset.base import Dataset
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.launcher import Jobs, Launcher, Ranks
 from gnnkit.launcher.processes import Processes
@@ -616,3 +617,24 @@ class Nothing(Launcher):
 def test_wrong_launchers_are_found(wrong: type[Launcher], told: str) -> None:
     with pytest.raises(AssertionError, match=told):
         testing.check_launcher(wrong)
+
+
+MAKERS = ["callback", "exchange", "launcher", "logger", "model", "program", "strategy", "sync", "task", "witness"]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in dir(testing) if name.startswith("check_")))
+def test_a_check_refuses_what_is_no_plugin(name: str) -> None:
+    """A check of a maker gets no made one, and a check of a plugin no class."""
+    check = getattr(testing, name)
+    rest = (GRAPH, np.arange(3)) if name == "check_sampler" else ()
+    wrong = 3 if name.removeprefix("check_") in MAKERS else int
+    with pytest.raises(UserError, match="expected "):
+        check(wrong, *rest)
+
+
+@pytest.mark.parametrize("check", [testing.check_model, testing.check_witness])
+def test_a_module_instead_of_a_function_that_makes_one_is_refused(check: Callable[..., None]) -> None:
+    with pytest.raises(
+        UserError, match="make is an instance of Linear: expected the class, or a function that makes a Module"
+    ):
+        check(nn.Linear(5, 2))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import plugins
+from gnnkit import keys, plugins, ranges
 from gnnkit.errors import UserError
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
@@ -126,6 +126,22 @@ def test_names_that_do_not_exist_get_the_nearest_one() -> None:
 def test_keys_that_do_not_exist_get_the_nearest_one_of_any_section(key: str, nearest: str) -> None:
     known = ["seed", "model", "model.hidden", "model.seed", "trainer", "trainer.lr"]
     assert f"did you mean {nearest}?" in str(unknown_key(key, known))
+
+
+def test_words_of_other_tools_stand_for_keys_and_names_that_exist() -> None:
+    own = {"parts", *plugins.options("model")}
+    for section in ("", "trainer", *plugins.KINDS):
+        names = ["config"] if not section else ["default"] if section == "trainer" else plugins.options(section)
+        own |= {key.name.rpartition(".")[2] for name in names for key in keys.read(section, name).keys}
+    own |= {*plugins.KINDS}
+    assert set(ranges._OTHER_WORDS) <= own
+    words = [word for words in ranges._OTHER_WORDS.values() for word in words.split()]
+    assert len(set(words)) == len(words)
+    assert not set(words) & set(keys_at_the_top()), "a word of ours means something else"
+
+
+def keys_at_the_top() -> list[str]:
+    return [*plugins.KINDS, *(key.name for key in keys.read("", "config").keys if "." not in key.name)]
 
 
 @pytest.mark.parametrize("model", [GCN, GraphSAGE, GAT, GIN, lambda a, b, **keys: GINE(a, b, 1, **keys)])

@@ -34,6 +34,8 @@ def of_run(folder: Path) -> dict[str, Any]:
 
     Raises `UserError` for any other folder.
     """
+    if not folder.is_dir():
+        raise UserError(f"checkpoint={folder} is not a folder: choose the folder of a run that has trained")
     found = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
     if not isinstance(found, dict) or not all(isinstance(found.get(key), dict) for key in _OF_MODEL):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")

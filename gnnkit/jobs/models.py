@@ -34,7 +34,7 @@ _WRAPPERS = {
     "OptimizedModule": "torch.compile",
     "DataParallel": "DataParallel",
     "DistributedDataParallel": "DistributedDataParallel",
-    "RecursiveScriptModule": "torch.jit",
+    "ScriptModule": "torch.jit",
 }  # classes of torch around the module of a user, and how they are made
 
 _building = threading.Lock()  # torch has one random generator for all threads
@@ -72,10 +72,8 @@ def check_module(model: object) -> None:
         raise UserError(f"model={model.__name__} is a class: expected a module, such as {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise UserError(f"model={shown(repr(model))}: expected a torch.nn.Module, got {name}")
-    if name in _WRAPPERS:
-        raise UserError(
-            f"model={name} is wrapped by {_WRAPPERS[name]}, which gnnkit does not use: give the module itself"
-        )
+    for wrapper in (_WRAPPERS[base.__name__] for base in type(model).__mro__ if base.__name__ in _WRAPPERS):
+        raise UserError(f"model={name} is wrapped by {wrapper}, which gnnkit does not use: give the module itself")
 
 
 def _check_signature(make: Callable[..., Any]) -> None:

@@ -1,0 +1,115 @@
+"""Wrong arguments of the public functions are refused by name, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gnnkit
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.jobs import weights
+from gnnkit.jobs.models import Widths
+from gnnkit.model.gcn import GCN
+
+X, EDGES = torch.zeros(3, 5), torch.zeros(2, 4, dtype=torch.long)
+
+
+class Net(nn.Module):
+    def __init__(self, in_features: int = 5, num_classes: int = 2) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, num_classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.linear(x)
+        return out
+
+
+def graph() -> Graph:
+    rng = np.random.default_rng(0)
+    return Graph.from_edges(*rng.integers(0, 6, (2, 12)), 6, features=rng.normal(size=(6, 5)), labels=np.arange(6) % 2)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder with a model, as a run leaves it."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    weights.save(GCN(5, 2), Widths(5, 2, 0), folder)
+    return folder
+
+
+def train(**keys: Any) -> Callable[[Path], Any]:
+    return lambda _: gnnkit.train(graph(), **{"strategy": "vertex_centric", "workers": 1, **keys})
+
+
+def load(run: Path) -> nn.Module:
+    return gnnkit.load(run, GCN(5, 2))
+
+
+CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "train, a graph": (lambda _: gnnkit.train(42), "expected a gnnkit Graph"),
+    "train, a number as model": (train(model=42), r"model=42: expected a torch\.nn\.Module, a function of"),
+    "train, a list as model": (train(model=["gcn"]), r"model=\['gcn'\]: expected a torch\.nn\.Module"),
+    "train, a class of others": (train(model=dict), "model=<class 'dict'>: expected"),
+    "train, a function of nothing": (train(model=lambda: Net()), "is called with .in_features, num_classes.: too many"),
+    "train, a compiled model": (
+        train(model=torch.compile(Net())),
+        r"model=OptimizedModule is wrapped by torch\.compile, which gnnkit does not use: give the module itself",
+    ),
+    "train, a model for several GPUs": (train(model=nn.DataParallel(Net())), "is wrapped by DataParallel"),
+    "train, a scripted model": (train(model=torch.jit.trace(nn.Linear(5, 2), X)), "is wrapped by torch.jit"),
+    "train, a number as logger": (train(logger=42), "logger=42: expected a logger of lightning.pytorch"),
+    "train, a switch as logger": (train(logger=[True]), "logger=True: expected a logger of lightning.pytorch"),
+    "train, a number as callback": (train(callbacks=[42]), "callback=int must be a Callback"),
+    "train, text as overrides": (train(overrides="seed=1"), "overrides='seed=1' must be a list of text"),
+    "train, numbers as overrides": (train(overrides=[42]), r"overrides=\[42\] must be a list of text"),
+    "train, no overrides": (train(overrides=None), "overrides=None must be a list of text"),
+    "train, a number as folder": (train(folder=42), "folder=42 must be a path"),
+    "train, a folder of no name": (train(folder="a\0b"), "folder='a.*b' must be a path"),
+    "train, keys without a name": (
+        train(strategy={"batch_size": 3}),
+        r"strategy\.batch_size needs strategy=individual",
+    ),
+    "load, nothing": (lambda _: gnnkit.load(None), "checkpoint=None must be a path"),  # type: ignore[arg-type]
+    "load, bytes": (lambda _: gnnkit.load(b"run"), "checkpoint=b'run' must be a path"),  # type: ignore[arg-type]
+    "load, a result": (lambda _: gnnkit.load({"folder": 1}), "must be a path"),  # type: ignore[arg-type]
+    "load, no folder": (lambda _: gnnkit.load("nofolder"), r"checkpoint=nofolder: there is no model\.safetensors"),
+    "load, a name": (lambda run: gnnkit.load(run, "gcn"), r"model='gcn': expected a torch\.nn\.Module"),  # type: ignore[arg-type]
+    "load, a class": (lambda run: gnnkit.load(run, Net), r"model=Net is a class: expected a module, such as Net\("),  # type: ignore[arg-type]
+    "load, a compiled model": (lambda run: gnnkit.load(run, torch.compile(GCN(5, 2))), "wrapped by torch.compile"),
+    "a call of a number": (lambda run: load(run)(42), r"called as model\(x, edge_index\) .*, got int"),
+    "a call without edges": (lambda run: load(run)(X), r"called as model\(x, edge_index\) .*, got Tensor"),
+    "a call of arrays": (lambda run: load(run)(X.numpy(), EDGES.numpy()), "got ndarray, ndarray"),
+    "a call of doubles": (lambda run: load(run)(X.double(), EDGES), r"x has dtype torch\.float64, and the model has"),
+    "a call of whole numbers": (lambda run: load(run)(X.long(), EDGES), r"x has dtype torch\.int64.*use x\.to"),
+    "export, nothing": (lambda run: gnnkit.export(run, None), "path=None must be a path"),  # type: ignore[arg-type]
+    "export, another ending": (lambda run: gnnkit.export(run, "net.txt"), r"net\.txt must end with \.pt2"),
+    "export, a URL": (lambda run: gnnkit.export(run, "s3://a/net.pt2"), "is a URL"),
+    "export, no such folder": (lambda run: gnnkit.export(run, "no/net.pt2"), "there is no folder no: make it first"),
+    "export, a class": (lambda run: gnnkit.export(run, "net.pt2", model=Net), "model=Net is a class"),  # type: ignore[arg-type]
+    "export, a word": (lambda run: gnnkit.export(run, "n.pt2", edge_weight="yes"), "edge_weight=yes must be true or"),  # type: ignore[arg-type]
+    "predict, nothing": (lambda _: gnnkit.predict(None), "checkpoint=None must be a path"),  # type: ignore[arg-type]
+    "predict, no folder": (lambda _: gnnkit.predict("nofolder"), "checkpoint=nofolder is not a folder: choose"),
+    "predict, overrides": (lambda run: gnnkit.predict(run, overrides=42), "overrides=42 must be a list"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_arguments_are_refused_by_name(name: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.parent)
+    call, message = CALLS[name]
+    with pytest.raises(UserError, match=message):
+        call(run)
+
+
+def test_a_loaded_model_takes_rows_and_edges_by_name_and_weights_as_an_array(run: Path) -> None:
+    model = load(run)
+    found = model(x=X, edge_index=EDGES, edge_weight=np.ones(4))
+    torch.testing.assert_close(found, model(X, EDGES, edge_weight=torch.ones(4)))
