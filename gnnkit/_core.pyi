@@ -65,8 +65,8 @@ def csc_missed_rows(
 ) -> int:
     """Counts edges whose source's row a cache has lost, over caches of `slots` rows.
 
-    Nodes read in an `order` of 0..num_nodes-1. None: 0, 1, ... Of more than 16 million
-    edges, 16 stretches of a million are counted.
+    Nodes read in an `order` of 0..num_nodes-1, and each of them must be a source. None:
+    0, 1, ... Of more than 16 million edges, 16 stretches of a million are counted.
     """
 
 def csc_transpose(

@@ -219,6 +219,7 @@ def features_of(name: str, values: object, num_rows: int) -> Floats:
 
 
 def node_features(features: Features, num_nodes: int) -> Features:
+    features = rows_of(features) if hasattr(features, "tocsr") else features
     if not isinstance(features, PackedFeatures | SparseFeatures):
         return features_of("features", features, num_nodes)
     if len(features) != num_nodes:

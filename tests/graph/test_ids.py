@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -261,3 +262,20 @@ def test_words_for_missing_values_are_ids_where_the_user_lists_others(reader: st
             work = import_graph(data.in_pieces(), tmp_path / "work", Room(1 << 26, 1), journal, Teller(quiet=True))
             graph = Graph.load(work)
     assert edges_of(graph) == [("NA", "-"), ("-", "NA")]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nodes_of_networkx_that_are_text_mean_the_same(seed: int) -> None:
+    random = Random(seed + 200)
+    for _ in range(30):
+        pool = random.sample(ODD, random.choice([2, 4, 6]))
+        pairs = [tuple(random.choices(pool, k=2)) for _ in range(3)]
+        given = nx.MultiDiGraph()
+        given.add_nodes_from(pool)
+        given.add_edges_from(pairs)
+        try:
+            found: Any = sorted(edges_of(Graph.from_networkx(given)))
+        except UserError:
+            found = "refused"
+        right = expected({"src": [u for u, _ in pairs], "dst": [v for _, v in pairs]}, {"id": pool})
+        assert found == (right if right == "refused" else sorted(right)), pool
