@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,19 @@ def read_object(path: Path, name: str = "", limit: int = MAX_JSON) -> dict[str, 
     return content
 
 
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses an object with two values for one key, of which Python keeps the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the key {key!r} twice")
+    return found
+
+
 def parse_json(text: str | bytes, name: str) -> Any:
     """Parses JSON. `name` says in messages where the text is from."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_distinct)
     except RecursionError as error:
         raise UserError(f"{name} cannot be read: it is nested too deeply") from error
     except ValueError as error:

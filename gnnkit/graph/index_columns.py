@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
+
+from gnnkit.documents import parse_json
 
 # Names that pandas gives the index in a CSV, in one read and written again, in Parquet.
 _INDEX = re.compile(r"|Unnamed: 0(\.\d+)*|__index_level_\d+__")
@@ -50,7 +51,7 @@ def warn_of_index(table: str, names: Collection[str], cure: str) -> None:
 def _pandas_index(schema: pa.Schema) -> set[str]:
     """Returns the columns that pandas has written for its index."""
     try:
-        facts = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+        facts = parse_json((schema.metadata or {}).get(b"pandas", b"{}"), "the schema")
         return {name for name in facts.get("index_columns", ()) if isinstance(name, str)}
-    except (ValueError, AttributeError, TypeError, RecursionError):
+    except (ValueError, AttributeError, TypeError):
         return set()

@@ -41,6 +41,7 @@ def test_lists_of_classes_are_sets(tmp_path: Path) -> None:
         ({"classes": CLASSES | {"2": "a"}}, "labels has dtype .*, expected integers"),
         ({"classes": "[1]"}, "class_map.json holds no JSON object"),
         ({"classes": "{"}, "class_map.json is not JSON: "),
+        ({"classes": '{"0": 1, "1": 0, "2": 1, "3": 0, "2": 0}'}, "an object has the key '2' twice"),
         ({"classes": "[" * 100_000}, "class_map.json cannot be read: it is nested too deeply"),
         ({"roles": {"tr": [4]}}, r"role.json: tr must list nodes 0\.\.3"),
         ({"roles": {"tr": ["0"]}}, r"role.json: tr must list nodes 0\.\.3"),
