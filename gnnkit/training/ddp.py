@@ -238,7 +238,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         else:
             if module.batch.meets:
                 self.updates.forget()
-            if self._sync.lockstep and not together:
+            if not together:  # others, or the servers, wait for this rank's part
                 self._abstain(module, optimizer)
         self._meter.end = time.perf_counter()
         return loss

@@ -189,6 +189,43 @@ JOINT = {"name": "joint_sample", "batch_size": 8}
 DRAWS = {"sampler": {"name": "neighbor", "fanouts": [3, 3]}}
 
 
+def spoil_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets rank 1 alone read features that are not finite."""
+    whole = Parts.shard
+
+    def damaged(parts: Parts, name: int | str) -> Any:
+        shard = whole(parts, name)
+        if str(name) != "1":
+            return shard
+        features = np.array(shard.features)
+        features[-1] = math.nan
+        return replace(shard, features=features)
+
+    monkeypatch.setattr(Parts, "shard", damaged)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "ssp"])
+@pytest.mark.parametrize("sync", ["leader", "parameter_server"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_leaves_out_its_steps_keeps_no_other_one_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, mode: str, rank: int
+) -> None:
+    """The servers wait for its clock, and rank 0 brings them the first parameters."""
+    if rank:
+        spoil_rows(monkeypatch)
+        model = None
+    else:
+        model = Net(range(9), node=int(np.flatnonzero(GRAPH.split == Split.TRAIN)[0]))
+    keys: dict[str, Any] = {"partition": "contiguous", "sync": {"name": sync, "mode": mode}}
+    keys["comm"] = {"name": "threads", "timeout": 10}
+    strategy = {"strategy": FETCHED, **DRAWS} if rank else {"strategy": "preset_workload"}
+    trainer = {"max_epochs": 3, "on_nan": "skip", "checkpoint": False, "check_val_every_n_epoch": 1}
+    result = run(tmp_path / "run", model, trainer, overrides=["features.scale=none"], **keys, **strategy)
+    assert result["skipped_steps"] > 0
+    assert result["epochs"] == 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("on_nan", ["stop", "skip"])
 @pytest.mark.parametrize(
@@ -211,17 +248,7 @@ def test_input_rows_of_one_rank_that_are_not_finite_end_or_skip_the_step_of_all_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], on_nan: str
 ) -> None:
     """The ranks exchange rows in the second look too, whatever a rank has read."""
-    whole = Parts.shard
-
-    def damaged(parts: Parts, name: int | str) -> Any:
-        shard = whole(parts, name)
-        if str(name) != "1":
-            return shard
-        features = np.array(shard.features)
-        features[-1] = math.nan
-        return replace(shard, features=features)
-
-    monkeypatch.setattr(Parts, "shard", damaged)
+    spoil_rows(monkeypatch)
     given: dict[str, Any] = {"comm": {"name": "threads", "timeout": 10}, "partition": "contiguous"} | keys
     trainer = {"max_epochs": 2, "on_nan": on_nan, "checkpoint": False}
     if on_nan == "skip":
