@@ -6,11 +6,13 @@ A callback is a `Callback` of Lightning. Arguments of the constructor are the ke
 - Each rank has a callback of its own. Ranks are processes or threads, so what a
   callback keeps stays with the rank.
 - Hooks are called on all ranks in the same order, except for `on_before_optimizer_step`
-  where the leader alone steps (`sync=leader`). A callback that changes training
-  (parameters, learning rates, `trainer.should_stop`) must do so alike on all ranks.
-- Figures of evaluations in `trainer.callback_metrics` are equal on all ranks. A loss or
-  a batch is of this rank. `module.worker.comm` is collective: all ranks call, or none.
-  Lightning's own collectives do not reach ranks that are threads.
+  where the leader alone steps (`sync=leader`). A callback that changes parameters or
+  learning rates must do so alike on all ranks. `trainer.should_stop` on any rank ends
+  training on all ranks, after the epoch.
+- Values in `trainer.callback_metrics` are equal on all ranks at the end of an epoch and
+  of an evaluation. A loss or a batch is of this rank. `module.worker.comm` is
+  collective: all ranks call, or none. Lightning's own collectives do not reach ranks
+  that are threads.
 - Only the leader writes: `trainer.is_global_zero`. Only the leader has
   `trainer.loggers`.
 - `module` is gnnkit's own. The model is `module.model`.

@@ -117,7 +117,7 @@ class Group:
                 raise self._error(rank)
 
     def check_calls(self, rank: int) -> None:
-        """Raises `MismatchedCollectives` unless all ranks of this process call the same.
+        """Raises `MismatchedCollectives` unless all ranks of this process agree.
 
         Args:
             rank: The rank of the run that asks.

@@ -123,7 +123,7 @@ def _leave_groups_of_parent() -> None:
 
 
 def _forget_groups() -> None:
-    """Lets a later run number its groups from 0, as ranks do that did not get as far."""
+    """Lets a later run number its groups from 0, as on ranks that failed earlier."""
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.distributed_c10d._world.group_count = 0

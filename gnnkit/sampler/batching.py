@@ -190,7 +190,7 @@ def plan_epoch(
         order = order[_core.even_order(units.costs[order], world_size, batch_size, window, key or 0)]
     bounds = bounds_of(len(order), batch_size, world_size, shares)
     if repeat and shares is None and len(order) - (first := int(bounds[-1:, 0].sum())) < world_size and len(order):
-        # The seeds take turns, so the mean over the ranks is nearly that over the seeds.
+        # Seeds take turns, so the mean over the ranks is nearly that over the seeds.
         order = np.concatenate([order[:first], np.resize(order[first:], world_size)])
         bounds[-1] = first + np.arange(world_size + 1)
     return units.epoch(order, bounds)

@@ -362,7 +362,11 @@ class TrainingModule(hooks.OwnHooks):
             keys.pop(key, None)
         weight = keys.pop("batch_size", None)
         own = Logged(
-            float(torch.as_tensor(value).detach()), self._num_rows if weight is None else weight, reduction(name, reduce_fx), prog_bar, keys
+            float(torch.as_tensor(value).detach()),
+            self._num_rows if weight is None else weight,
+            reduction(name, reduce_fx),
+            prog_bar,
+            keys,
         )
         if self._current_fx_name in hooks.PUBLISHED:
             before = self._unpublished.get(name)
@@ -386,7 +390,7 @@ class TrainingModule(hooks.OwnHooks):
         self.log(name, scalar, value.prog_bar, batch_size=1, **keys)
 
     def publish(self) -> None:
-        """Logs what a step or hook of the model has left, over all ranks. Collective."""
+        """Logs the values that a step or hook has left, over all ranks. Collective."""
         values = over_ranks(self._unpublished, self.worker.comm)
         self._unpublished = {}
         if self.trainer.state.stage == RunningStage.VALIDATING:
@@ -395,7 +399,7 @@ class TrainingModule(hooks.OwnHooks):
             self._log_one(name, value, value.keys)
 
     def publish_steps(self) -> None:
-        """Gives callbacks the figures of an epoch's steps over all ranks. Collective."""
+        """Gives callbacks the figures of an epoch's steps, of all ranks. Collective."""
         values = over_ranks(self._of_epoch, self.worker.comm)
         self._of_epoch = {}
         for name, value in values.items():
