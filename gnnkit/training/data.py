@@ -21,8 +21,8 @@ class GraphDataModule(L.LightningDataModule):
     several devices each rank gets its part of every epoch: Lightning's own sharding is
     not needed. All ranks take as many steps. A rank that has no seed left for the last
     step of training, validation or test repeats a seed of another rank, as Lightning's
-    own sharding does, so no loss is a mean over nothing. Prediction repeats no seed, and
-    its last batch may be empty.
+    own sharding does, so no loss is a mean over nothing. Prediction repeats no seed,
+    and its last batch may be empty.
 
     Batches are `LoadedBatch`, which Lightning moves to the device as the dictionary of
     `LoadedBatch.to`, or what `transform` makes of them.
