@@ -133,9 +133,9 @@ def _join(rank: int, world_size: int, timeout: float, lasting: Any) -> Any:
         timeout: Deadline in seconds.
         lasting: A store that lasts longer than a run. None: the ranks meet at a port.
     """
-    end, board, posted = time.monotonic() + timeout, lasting, None
-    while posted is None or posted["call"] != _call():
-        left = timedelta(seconds=max(end - time.monotonic(), _POLL))
+    end, board = time.monotonic() + timeout, lasting
+    while True:
+        left, posted = timedelta(seconds=max(end - time.monotonic(), _POLL)), None
         try:
             if board is None:
                 board = _reach(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size, left)
@@ -145,6 +145,8 @@ def _join(rank: int, world_size: int, timeout: float, lasting: Any) -> Any:
             if lasting is not None or time.monotonic() >= end:
                 raise
             board = None
+        if posted is not None and posted["call"] == _call():
+            break
         if posted is not None and posted["call"] < _call():
             end = time.monotonic() + timeout
         if time.monotonic() >= end or (posted is not None and posted["call"] > _call()):

@@ -363,7 +363,7 @@ class TrainingModule(hooks.OwnHooks):
         weight = keys.pop("batch_size", None)
         own = Logged(
             float(torch.as_tensor(value).detach()),
-            self._num_rows if weight is None else weight,
+            float(self._num_rows if weight is None else weight),
             reduction(name, reduce_fx),
             prog_bar,
             keys,
