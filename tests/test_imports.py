@@ -54,6 +54,7 @@ LAYERS = [
     "rows",
     "crew",
     "spans",
+    "memory",
     "approximate",
     "graph",
     "partition",

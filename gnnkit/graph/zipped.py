@@ -15,10 +15,12 @@ import numpy as np
 
 from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
+from gnnkit.memory import available_memory
 from gnnkit.storage import Array, check_npy
 
 # Errors of zipfile for files that are not, or no longer, zip archives.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
+_SMALL = 1 << 24  # bytes of an array that is read in any case
 _MAX_RATIO = 1032  # deflate makes nothing smaller than this
 
 
@@ -54,7 +56,8 @@ class Arrays:
         info = self._zip.getinfo(f"{name}.npy")
         try:
             with self._zip.open(info) as file:
-                check_npy(file, min(info.file_size, info.compress_size * _MAX_RATIO), name)
+                shape, _, dtype = check_npy(file, min(info.file_size, info.compress_size * _MAX_RATIO), name)
+                _check_memory(name, math.prod(shape) * dtype.itemsize, info.compress_size)
                 file.seek(0)
                 return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
         except (*_BAD_ZIP, OSError) as error:
@@ -77,6 +80,19 @@ class Arrays:
                 return ZippedRows(self._zip, name, shape, dtype, by_column, file.tell())
         except (*_BAD_ZIP, OSError) as error:
             raise UserError(f"{name} cannot be read: {error}") from error
+
+
+def _check_memory(name: str, size: int, packed: int) -> None:
+    """Raises `UserError` for an array that unpacks to more than the memory holds.
+
+    A file of 8 MB may unpack to 8 GB. Any ratio is allowed where there is room.
+    """
+    room = available_memory()
+    if size > _SMALL and size > room:
+        raise UserError(
+            f"{name} unpacks from {packed:,} to {size:,} bytes, and {room:,.0f} bytes of memory are free: import the "
+            "file with job=import, which reads it in pieces, or take a machine with more memory"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from gnnkit.jobs.rehearse import FIRST, Rehearsal, counts_cpu, import_for_steps,
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
+from gnnkit.memory import available_memory
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -32,7 +33,6 @@ from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import Shard, cut, cut_all
 from gnnkit.plan.choose import rough_work, sizes_of, work_of
 from gnnkit.plan.machine import Link, Machine
-from gnnkit.plan.memory import available_memory
 from gnnkit.plan.predict import Load, predict
 from gnnkit.plan.sample import sampled
 from gnnkit.prepare.cut import read

@@ -26,7 +26,7 @@ def _logger(folder: Path, **keys: Any) -> Logger:
     from lightning.pytorch.loggers import TensorBoardLogger
 
     class Named(TensorBoardLogger):
-        """Names the folder in errors of a disk, hidden by Lightning in a `ValueError`."""
+        """Names the folder in errors of a disk, which Lightning wraps."""
 
         def log_metrics(self, *arguments: Any, **keys: Any) -> None:
             with naming(Path(self.log_dir)):

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.checks import check_range
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Floats, Graph, Ids, Labels, feature_arrays, labelled, read_features
 from gnnkit.graph.types import take
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 from gnnkit.partition.relations import relation_degrees
+from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.storage import load_arrays, save_arrays
 
 
@@ -131,7 +134,12 @@ class Shard:
 
         Raises `UserError` naming a bad file.
         """
-        return cls._of_folder(folder, CSC)
+        shard = cls._of_folder(folder, CSC)
+        try:
+            shard.check()
+        except ValueError as error:
+            raise UserError(f"{folder}: {error}") from error
+        return shard
 
     @classmethod
     def trusted(cls, folder: Path) -> Shard:
@@ -141,14 +149,50 @@ class Shard:
     @classmethod
     def _of_folder(cls, folder: Path, make: Callable[..., CSC]) -> Shard:
         arrays, meta = load_arrays(folder)
-        num_sources = len(arrays["cell_nodes"]) + len(arrays["halo"])
-        csc = make(arrays["indptr"], arrays["indices"], arrays.get("weight"), num_sources)
-        rest: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
-        rest |= {"features": read_features(arrays), "grid": Grid(**meta["grid"]), "csc": csc}
-        return cls(**{name: meta[name] for name in _SCALARS}, **rest)
+        try:
+            num_sources = len(arrays["cell_nodes"]) + len(arrays["halo"])
+            csc = make(arrays["indptr"], arrays["indices"], arrays.get("weight"), num_sources)
+            rest: dict[str, Any] = {name: arrays.get(name) if name in _OPTIONAL else arrays[name] for name in _ARRAYS}
+            rest |= {"features": read_features(arrays), "grid": Grid(**meta["grid"]), "csc": csc}
+            return cls(**{name: meta[name] for name in _SCALARS}, **rest)
+        except KeyError as error:
+            raise UserError(f"{folder} holds no {error.args[0]}") from error
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{folder}: {error}") from error
+
+    def check(self) -> None:
+        """Raises `UserError` for arrays that do not fit each other.
+
+        Those of a stranger would otherwise ask for any amount of memory.
+        """
+        whole("num_nodes", self.num_nodes, 0, 2**48)
+        whole("num_edges", self.num_edges, 0, 2**48)
+        whole("num_classes", self.num_classes, 0, _MAX_CLASSES)
+        whole("num_relations", self.num_relations, 1, MAX_COUNT)
+        whole("rank", self.rank, 0, self.grid.world_size - 1)
+        ends = {"owned": self.num_nodes, "cell_nodes": self.num_nodes, "halo": self.num_nodes}
+        ends |= {"partial": self.num_nodes, "halo_cell": self.grid.num_cells, "partial_cell": self.grid.num_cells}
+        for name, end in ends.items():
+            array = getattr(self, name)
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                raise UserError(f"{name} has dtype {array.dtype} and {array.ndim} axes, expected a list of integers")
+            check_range(name, array, 0, end)
+        cell_nodes, edges = len(self.cell_nodes), len(self.csc.indices)
+        lengths = {"halo_cell": len(self.halo), "partial": len(self.csc.indptr) - 1 - cell_nodes}
+        lengths |= {"partial_cell": len(self.partial), "edge_ids": edges, "edge_features": edges, "edge_types": edges}
+        lengths |= dict.fromkeys(("in_degree", "out_degree", "looped", "mean_edge_features"), cell_nodes)
+        lengths |= dict.fromkeys(("labels", "split"), len(self.owned))
+        for name, length in lengths.items():
+            array = getattr(self, name)
+            if array is not None and array.shape[:1] != (length,):
+                raise UserError(f"{name} has shape {list(array.shape)}, expected {length} rows")
+        if self.labels.ndim == 1 and self.labels.dtype.kind in "iu":
+            check_range("labels", self.labels, -1, max(self.num_classes, 1))
 
 
+_MAX_CLASSES = 1 << 24  # more would be ids of nodes, and no classes
 _SCALARS = ("rank", "num_nodes", "num_edges", "num_classes", "num_relations")
+_OPTIONAL = ("edge_features", "mean_edge_features", "edge_types", "relation_degrees")
 _CSC_ARRAYS = ("indptr", "indices", "weight")
 _ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SCALARS, "grid", "csc", "features"))
 

@@ -19,7 +19,7 @@ from gnnkit.launch.group import Group
 from gnnkit.launch.phases import phase, say, warnings_in_lines
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
-from gnnkit.plan.memory import available_memory
+from gnnkit.memory import available_memory
 from gnnkit.prepare.meeting import Met
 from gnnkit.ranges import num_cores, one_line
 from gnnkit.result.folder import WORK

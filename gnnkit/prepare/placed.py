@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gnnkit.errors import UserError
-from gnnkit.plan.memory import available_memory
+from gnnkit.memory import available_memory
 from gnnkit.prepare.cut import Preparation, Prepared
 from gnnkit.settings import AUTO
 from gnnkit.store.parts import GRAPH

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
+MAX_TEXT = 50_000  # characters of one text on a page
 _EMPTY = {"meta", "br", "input", "path"}
 # Characters that no document may hold, and those that turn the direction of text.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -21,7 +22,9 @@ def escaped(content: object) -> Markup:
     """Returns HTML that shows a text as it is."""
     if isinstance(content, Markup):
         return content
-    return Markup(escape(_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", str(content))))
+    text = str(content)
+    text = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
+    return Markup(escape(_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)))
 
 
 def element(name: str, /, *children: object, **attributes: object) -> Markup:

@@ -17,6 +17,7 @@ from gnnkit.result.folder import CLASSES, COORDINATION, EPOCHS, PICTURE, WORDS
 from gnnkit.storage import Array, read_npy
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
+MAX_NAME = 100  # characters of a class name on a page
 MAX_WORDS = 1 << 16  # numbers of a matrix of words
 MAX_BYTES = MAX_JSON  # of a longer `epochs.jsonl`, which is read in part
 KINDS = ("wait", "compute", "exchange", "sync")
@@ -172,7 +173,12 @@ def _class_names(folder: Path) -> tuple[str, ...]:
         found = read_json(path) if path.exists() else []
     except UserError:
         return ()
-    return tuple(map(str, found)) if isinstance(found, list) else ()
+    return tuple(_short(str(name)) for name in found) if isinstance(found, list) else ()
+
+
+def _short(name: str) -> str:
+    """Cuts a name that would fill a page."""
+    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
 
 
 def _mapping(folder: Path, name: str) -> Mapping[str, Any] | None:

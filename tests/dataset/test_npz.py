@@ -14,7 +14,8 @@ import pytest
 
 from gnnkit.dataset.npz import Npz
 from gnnkit.errors import UserError
-from gnnkit.graph import Split
+from gnnkit.graph import Split, zipped
+from gnnkit.graph.zipped import Arrays
 
 FIELDS: dict[str, Any] = {
     "indptr": np.array([0, 1, 2, 2]),
@@ -222,3 +223,20 @@ def test_a_file_with_masks_draws_no_split(tmp_path: Path) -> None:
         Npz(str(write(tmp_path)), split=[0.6, 0.2, 0.2]).load()
     bare = write(tmp_path, train_mask=None, val_mask=None, test_mask=None)
     assert Npz(str(bare), split=[0.5, 0.5, 0]).load().split.tolist() in ([1, 2, 0], [2, 1, 0])
+
+
+def test_an_array_that_unpacks_to_more_than_the_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 1 << 23
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros(size))
+    assert (tmp_path / "x.npz").stat().st_size < 8 * size / 500
+    monkeypatch.setattr(zipped, "available_memory", lambda: 8 * size - 1)
+    with (
+        Arrays(tmp_path / "x.npz") as arrays,
+        pytest.raises(UserError, match=r"^x unpacks from .* to 67,108,864 bytes"),
+    ):
+        _ = arrays["x"]
+    monkeypatch.setattr(zipped, "available_memory", lambda: 8 * size)
+    with Arrays(tmp_path / "x.npz") as arrays:
+        assert arrays["x"].shape == (size,)

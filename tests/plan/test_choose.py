@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnkit import memory
 from gnnkit.config import compose
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
@@ -19,7 +20,7 @@ from gnnkit.partition.hash import Hash
 from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.quality import measure
 from gnnkit.partition.streaming import Streaming
-from gnnkit.plan import choose, memory
+from gnnkit.plan import choose
 from gnnkit.plan.choose import Cutter, Decision, alternatives, assign, candidates, least, overrides, promising, too_slow
 from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.predict import Load, predict

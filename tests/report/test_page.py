@@ -364,3 +364,12 @@ def test_a_table_of_many_columns_has_no_room_for_their_names() -> None:
 
     assert names(4) == 8  # of rows and of columns
     assert names(16) == 16  # of rows
+
+
+@pytest.mark.slow
+def test_names_of_a_million_characters_make_no_large_page(tmp_path: Path) -> None:
+    name = "x" * 1_000_000
+    folder = run_folder(tmp_path / "run", text=name)
+    (folder / "classes.json").write_text(json.dumps([name, "b", "c"]))
+    assert len(read_run(folder).class_names[0]) < 200
+    assert write(read_run(folder), folder).stat().st_size < 4_000_000
