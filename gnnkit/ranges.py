@@ -232,7 +232,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
 
 
 def own_words(word: str) -> tuple[str, ...]:
-    """Returns a word, and our word for the same thing if other tools use the given one."""
+    """Returns a word, and what gnnkit calls it if the word is one of other tools."""
     return (word, _ALSO_CALLED[word]) if word in _ALSO_CALLED else (word,)
 
 

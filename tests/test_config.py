@@ -28,7 +28,7 @@ def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
         (["strategy=vertex_centric", "workrs=3"], r"^workrs is not known: did you mean workers\?"),
         (
             ["strategy=vertex_centric", "lr=3"],
-            r"^lr is not known: did you mean trainer\.lr\? there are: .*, trainer, upload, workers, write, write_format$",
+            r"^lr is not known: did you mean trainer\.lr\? there are: .*, trainer, types, upload, workers, write, write_format$",
         ),
         (["strategy=vertex_centric", "max_epoch=3"], r"^max_epoch is not known: did you mean trainer\.max_epochs\?"),
         (

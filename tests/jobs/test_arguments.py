@@ -58,7 +58,7 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "train, a number as model": (train(model=42), r"model=42: expected a torch\.nn\.Module, a function of"),
     "train, a list as model": (train(model=["gcn"]), r"model=\['gcn'\]: expected a torch\.nn\.Module"),
     "train, a class of others": (train(model=dict), "model=<class 'dict'>: expected"),
-    "train, a function of nothing": (train(model=lambda: Net()), "is called with .in_features, num_classes.: too many"),
+    "train, a function of nothing": (train(model=lambda: None), "is called with .in_features, num_classes.: too many"),
     "train, a compiled model": (
         train(model=torch.compile(Net())),
         r"model=OptimizedModule is wrapped by torch\.compile, which gnnkit does not use: give the module itself",
