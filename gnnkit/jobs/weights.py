@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -20,8 +21,10 @@ from gnnkit.documents import parse_json, read_json, read_object
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths, check_module
 from gnnkit.model.plain import as_trained, in_unit, takes_edges
+from gnnkit.model.program import is_iterated
 from gnnkit.model.unchanged import reads_edges
-from gnnkit.plugins import arguments_of, plugin_name
+from gnnkit.plugins import arguments_of, names, plugin_name
+from gnnkit.plugins import load as load_plugin
 from gnnkit.prepare.trained import Inputs
 from gnnkit.ranges import MAX_COUNT, real, whole
 from gnnkit.result.folder import CLASSES, INPUTS, LABELS
@@ -68,7 +71,7 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
     """
     path = folder / FILE
     if not path.is_file():
-        raise UserError(f"checkpoint={folder}: there is no {FILE}, choose the folder of a run that has trained")
+        raise UserError(f"checkpoint={folder}: {_why_no_model(folder)}")
     try:
         with safe_open(path, framework="pt") as opened:
             found = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
@@ -83,6 +86,15 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
             "again, or train again"
         )
     return tensors, widths
+
+
+def _why_no_model(folder: Path) -> str:
+    """Describes why a folder holds no parameters."""
+    with contextlib.suppress(UserError):
+        name = plugin_name("model", of_run(folder)["model"])
+        if name in names("model") and is_iterated(load_plugin("model", name)):
+            return f"model={name} is iterated, and has no trained parameters: its values are in the run folder"
+    return f"there is no {FILE}, choose the folder of a run that has trained"
 
 
 def load(folder: Path, model: nn.Module | None = None) -> nn.Module:

@@ -53,6 +53,13 @@ def load(run: Path) -> nn.Module:
     return gnnkit.load(run, GCN(5, 2))
 
 
+def of_program(run: Path) -> Path:
+    """Makes the folder that a program leaves."""
+    (run / "model.safetensors").unlink()
+    (run / "config.yaml").write_text("model: {name: pagerank}\ntask: {name: node_classification}\n")
+    return run
+
+
 CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "train, a graph": (lambda _: gnnkit.train(42), "expected a gnnkit Graph"),
     "train, a number as model": (train(model=42), r"model=42: expected a torch\.nn\.Module, a function of"),
@@ -95,6 +102,10 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "export, no such folder": (lambda run: gnnkit.export(run, "no/net.pt2"), "there is no folder no: make it first"),
     "export, a class": (lambda run: gnnkit.export(run, "net.pt2", model=Net), "model=Net is a class"),  # type: ignore[arg-type]
     "export, a word": (lambda run: gnnkit.export(run, "n.pt2", edge_weight="yes"), "edge_weight=yes must be true or"),  # type: ignore[arg-type]
+    "export, a program": (
+        lambda run: gnnkit.export(of_program(run), "net.pt2"),
+        "model=pagerank is iterated, and has no trained parameters: its values are in the run folder",
+    ),
     "predict, nothing": (lambda _: gnnkit.predict(None), "checkpoint=None must be a path"),  # type: ignore[arg-type]
     "predict, no folder": (lambda _: gnnkit.predict("nofolder"), "checkpoint=nofolder is not a folder: choose"),
     "predict, overrides": (lambda run: gnnkit.predict(run, overrides=42), "overrides=42 must be a list"),  # type: ignore[arg-type]
