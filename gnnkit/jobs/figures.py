@@ -216,7 +216,8 @@ def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[
         module: The module of this rank.
         sync: The gradient synchronisation.
     """
-    worker, reasons, approximate = module.worker, [], []
+    worker, reasons = module.worker, []
+    approximate: list[str] = []
     if worker.comm.world_size > 1:
         if module.strategy.on_one_rank(worker.comm.world_size, worker.sampler) is None:
             reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.transforms import RandomLinkSplit
 
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Ids
 from gnnkit.partition import Grid
 from gnnkit.sampler import NeighborSampler
 from gnnkit.sampler.links import Links, pairs_of
@@ -43,11 +44,11 @@ STRATEGIES: dict[str, Callable[[], ExecutionStrategy]] = {
 }
 
 
-def make_graph(pairs: np.ndarray, num_nodes: int = N) -> Graph:
+def make_graph(pairs: Ids, num_nodes: int = N) -> Graph:
     return Graph.from_edges(pairs[:, 0], pairs[:, 1], num_nodes, features=np.eye(num_nodes))
 
 
-def random_pairs(share: float) -> np.ndarray:  # [k, 2]
+def random_pairs(share: float) -> Ids:  # [k, 2]
     every = np.argwhere(~np.eye(N, dtype=bool))
     return every[np.random.default_rng(0).random(len(every)) < share]
 
@@ -126,7 +127,7 @@ def test_the_witness_sees_planted_faults(
     def broken(task: LinkPrediction, graph: Graph) -> tuple[Graph, Links | None]:
         prepared, links = prepare(task, graph)
         assert links is not None
-        values = {field: None if other is None else getattr(links, other) for field, other in fault.items()}
+        values: dict[str, Any] = {field: None if other is None else getattr(links, other) for field, other in fault.items()}
         return prepared, dataclasses.replace(links, **values)
 
     monkeypatch.setattr(LinkPrediction, "prepare", broken)

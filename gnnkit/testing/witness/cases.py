@@ -162,7 +162,7 @@ def draw_negatives(rng: Random) -> Callable[[], NegativeCounts]:
     src, dst = np.array([(0, 1), (1, 2), *pairs]).T
     graph = Graph.from_edges(src, dst, n + 3, features=np.eye(n + 3))  # three nodes without edges
     grid = Grid(*rng.choice([grid for grid in _GRIDS if not along_nodes or grid[1] == grid[2] == 1]))
-    keys = {"val_share": 0.2, "test_share": 0.2, "negatives": 2, "eval_negatives": 5, "width": 4}
+    keys: dict[str, Any] = {"val_share": 0.2, "test_share": 0.2, "negatives": 2, "eval_negatives": 5, "width": 4}
     graph = graph.symmetrize() if both else graph
     return functools.partial(check_negatives, make, graph, grid, NeighborSampler([3, 3], threads=1), **keys)
 
