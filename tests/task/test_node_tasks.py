@@ -380,12 +380,15 @@ def test_generated_labels_have_the_form_that_was_asked_for() -> None:
 
 def test_errors_reach_their_best_value_from_above() -> None:
     observer = Observer.__new__(Observer)
-    observer.validations, observer.lower_is_better = [(1.0, 3.0), (2.0, 1.005), (3.0, 1.0)], True
+    observer.validations, observer.lower_is_better = [(1.0, 3.0, 4), (2.0, 1.005, 8), (3.0, 1.0, 12)], True
     assert observer.time_to_accuracy == 2.0
+    assert observer.best_evaluation == {"epoch": 12, "value": 1.0}
     observer.lower_is_better = False
     assert observer.time_to_accuracy == 1.0
+    assert observer.best_evaluation == {"epoch": 4, "value": 3.0}
     observer.validations = []
     assert observer.time_to_accuracy is None
+    assert observer.best_evaluation is None
 
 
 @pytest.mark.slow
