@@ -379,7 +379,7 @@ def _refused(message: str) -> tuple[str, str]:
 def _labels(graph: Graph) -> tuple[str, str]:
     """Returns labels and their kind, as text, since NaN is not equal to itself.
 
-    Where no node has a label, the kind is that of an empty column, which forms differ in.
+    Without any label, the kind is that of an empty column, which differs by form.
     """
     return (graph.labels.dtype.kind, str(graph.labels.tolist())) if graph.labelled.any() else ("", "")
 
