@@ -13,7 +13,7 @@ from gnnkit.__main__ import main
 from gnnkit.jobs.permissions import applied
 from gnnkit.testing.graphs import check_graph
 
-RUN = ["strategy=vertex_centric", "workers=2", "comm=threads", "trainer.max_epochs=1", "dataset=saved"]
+RUN = ["strategy=vertex_centric", "types=ignore", "workers=2", "comm=threads", "trainer.max_epochs=1", "dataset=saved"]
 
 
 @pytest.fixture(autouse=True)

@@ -259,6 +259,7 @@ def test_whole_runs_are_verified(tmp_path: Path, sync: str, comm: str, overrides
 
     result = gnnkit.train(
         GRAPH,
+        types="ignore",
         strategy={"name": "individual_sample", "batch_size": 3},
         model="sage",
         sync=sync,

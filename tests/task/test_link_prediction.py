@@ -550,7 +550,7 @@ def test_a_graph_without_edges_that_train_is_refused() -> None:
 def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[str, Any], tmp_path: Path) -> None:
     graph = check_graph(60)
     task = {"name": "link_prediction", "width": 8, "eval_negatives": 5, "decoder": decoder}
-    keys = {"task": task, "comm": "threads", **keys}
+    keys = {"task": task, "comm": "threads", "types": "ignore", **keys}
     folder = tmp_path / "run"
     trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1, "checkpoint": True}
     result = gnnkit.train(graph, trainer=trainer, folder=folder, report=False, logger="none", **keys)
@@ -595,7 +595,7 @@ def test_a_model_of_ones_own_reads_pairs(tmp_path: Path) -> None:
             return loss / batch.total
 
     keys: dict[str, Any] = {"strategy": "vertex_centric", "task": "link_prediction", "comm": "threads"}
-    keys |= {"report": False, "logger": "none"}
+    keys |= {"report": False, "logger": "none", "types": "ignore"}
     runs = [
         gnnkit.train(
             check_graph(60), model=Own, workers=count, trainer={"max_epochs": 2}, folder=tmp_path / str(count), **keys

@@ -247,6 +247,7 @@ def test_epochs_go_on_from_any_step() -> None:
 def test_whole_runs_over_edges_that_no_rank_holds_are_verified(comm: str, keys: dict[str, Any], tmp_path: Path) -> None:
     result = gnnkit.train(
         check_graph(48).symmetrize(),
+        types="ignore",
         strategy=keys | {"batch_size": 9},
         task={"name": "link_prediction", "width": 6, "eval_negatives": 5},
         sampler={"name": "neighbor", "fanouts": [3, 3]},

@@ -233,7 +233,7 @@ def test_labels_that_teach_little_are_named_on_all_ranks(labels: Any, names: Any
 def test_a_run_warns_of_a_class_that_no_node_trains(
     strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graph, keys = dataclasses.replace(PLAIN, labels=1 + PLAIN.labels), {"comm": "threads", "workers": 2, **BARE}
+    graph, keys = dataclasses.replace(PLAIN, labels=1 + PLAIN.labels), {"comm": "threads", "workers": 2, "types": "ignore", **BARE}
     with within_process():
         gnnkit.train(graph, strategy=strategy, model="sage", trainer={"max_epochs": 1}, folder=tmp_path / "run", **keys)
     assert capsys.readouterr().err.count("gnnkit: warning: labels: no training node has the class 0 (1 of 4") == 1
@@ -264,7 +264,7 @@ def test_new_data_may_lack_classes_and_a_list_may_not() -> None:
 def test_the_best_roc_auc_of_two_classes_is_kept_and_of_three_refused(tmp_path: Path, classes: int) -> None:
     graph = dataclasses.replace(PLAIN, labels=PLAIN.labels % classes)
     trainer = {"max_epochs": 4, "monitor": "val_roc_auc", "check_val_every_n_epoch": 1}
-    keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", **BARE}
+    keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "types": "ignore", **BARE}
     with within_process():
         if classes == 3:
             with pytest.raises(
@@ -316,7 +316,14 @@ def test_labels_of_another_form_are_refused_with_the_way_out(task: NodeTask, lab
 def test_a_graph_without_a_training_node_is_refused(tmp_path: Path) -> None:
     graph = dataclasses.replace(PLAIN, labels=FLOATS, split=np.zeros(48, np.int8))
     with pytest.raises(UserError, match="dataset: no node is in the training split"):
-        gnnkit.train(graph, strategy="vertex_centric", task="regression", comm="threads", folder=tmp_path / "run")
+        gnnkit.train(
+            graph,
+            strategy="vertex_centric",
+            task="regression",
+            comm="threads",
+            types="ignore",
+            folder=tmp_path / "run",
+        )
 
 
 NODES = "id,label,split,f\n1,a;b,train,1\n2,b,train,0\n3,,none,1\n4,c; a,val,0\n"
@@ -399,7 +406,7 @@ def test_a_run_writes_figures_predictions_and_names_of_the_task(name: str, tmp_p
     graph = dataclasses.replace(graph, class_names=names)
     folder = tmp_path / "run"
     keys = {"workers": 2, "comm": "threads", "trainer": {"max_epochs": 2, "check_val_every_n_epoch": 1}}
-    keys |= {"report": False, "logger": "csv"}
+    keys |= {"report": False, "logger": "csv", "types": "ignore"}
     result = gnnkit.train(graph, strategy="vertex_centric", task=name, folder=folder, **keys)
     task = TASKS[name][0]
     assert set(task.names) <= set(result)

@@ -258,7 +258,7 @@ def test_rows_go_on_from_a_state_to_the_bit() -> None:
         assert torch.equal(first, again)
 
 
-TINY = {"comm": "threads", "threads": 1, "model": {"name": "sage", "hidden": 4}}
+TINY = {"comm": "threads", "threads": 1, "types": "ignore", "model": {"name": "sage", "hidden": 4}}
 
 
 def job(folder: Path, *, strategy: Any, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
