@@ -54,8 +54,8 @@ class Multilabel(ClassTask):
 
     def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
         sums = torch.cat([labels.to(torch.float64).sum(0), labels.new_tensor([len(labels)], dtype=torch.float64)])
-        *counts, total = worker.comm.all_reduce(sums)
-        return torch.stack(counts) / total.clamp(min=1) - 0.5
+        totals = worker.comm.all_reduce(sums)
+        return totals[:-1] / totals[-1].clamp(min=1) - 0.5
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         return super().chance(outputs, worker) | {"train_roc_auc": 0.5}

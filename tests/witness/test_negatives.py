@@ -127,7 +127,9 @@ def test_the_witness_sees_planted_faults(
     def broken(task: LinkPrediction, graph: Graph) -> tuple[Graph, Links | None]:
         prepared, links = prepare(task, graph)
         assert links is not None
-        values: dict[str, Any] = {field: None if other is None else getattr(links, other) for field, other in fault.items()}
+        values: dict[str, Any] = {
+            field: None if other is None else getattr(links, other) for field, other in fault.items()
+        }
         return prepared, dataclasses.replace(links, **values)
 
     monkeypatch.setattr(LinkPrediction, "prepare", broken)
@@ -144,7 +146,7 @@ def test_the_witness_sees_planted_faults(
 
 
 def test_reverse_edges_are_edges_where_all_edges_that_train_go_both_ways() -> None:
-    both, one_way = (Graph.from_edges(*np.array(edges).T, 4) for edges in ([(0, 1), (1, 0)], [(0, 1), (1, 2)]))
+    both, one_way = (make_graph(np.array(edges), 4) for edges in ([(0, 1), (1, 0)], [(0, 1), (1, 2)]))
     assert EdgeSets.of(both, [(2, 3)]).every == {(0, 1), (1, 0), (2, 3), (3, 2)}
     assert EdgeSets.of(one_way, [(2, 3)]).every == {(0, 1), (1, 2), (2, 3)}
 
