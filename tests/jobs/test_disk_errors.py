@@ -18,7 +18,15 @@ from gnnkit.errors import UserError
 from gnnkit.testing.graphs import check_graph
 from tests.folders import digests_of
 
-RUN = ["strategy=vertex_centric", "workers=2", "comm=threads", "cache=false", "report=false", "dataset=saved"]
+RUN = [
+    "strategy=vertex_centric",
+    "workers=2",
+    "comm=threads",
+    "cache=false",
+    "report=false",
+    "dataset=saved",
+    "types=ignore",
+]
 NUMBERS = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG]
 Fail = Callable[[pytest.MonkeyPatch, int], None]
 
