@@ -204,6 +204,8 @@ def test_a_process_whose_work_does_not_look_ends_in_time(number: signal.Signals,
     process = program(STUCK.format(wait=wait))
     begun = time.monotonic()
     process.send_signal(number)
+    time.sleep(0.1)
+    process.send_signal(number)  # as people press Ctrl-C again
     out, errors = process.communicate(timeout=30)
     assert (process.returncode, out, errors) == (128 + number, "cleaned up\n", "")
     assert time.monotonic() - begun < 5
