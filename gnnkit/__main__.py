@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from gnnkit.launch.signals import deferred, ending_process
+from gnnkit.launch.signals import deferred, ending_process, exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def program() -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(code)
+        os._exit(exit_code() or code)  # of a signal that came last
 
 
 def _open_closed_streams() -> None:
