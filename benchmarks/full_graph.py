@@ -61,13 +61,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gnnkit.plan.memory import available_memory
 from step import LARGE_PAGES, OURS, TUNED, Contender, by_turns, converge, head, start
 
 from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition.loops import AddedLoops, looped
-from gnnkit.plan.memory import available_memory
 
 WIDTH, NUM_CLASSES, HIDDEN, HEADS, NUM_LAYERS = 128, 16, 128, 8, 3
 MODELS = ("gcn", "sage", "gin", "gat")

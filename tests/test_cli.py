@@ -158,7 +158,10 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         ([STRATEGY, "seed"], "cannot read 'seed': write KEY=VALUE"),
         ([STRATEGY, "--multirn"], "--multirn is not an option: did you mean --multirun?"),
         ([STRATEGY, "--epochs", "10"], "--epochs is not an option: write trainer.max_epochs=10; see"),
-        ([STRATEGY, "--learning-rate=0.1", "seed=1"], "--learning-rate=0.1 is not an option: write trainer.lr=0.1; see"),
+        (
+            [STRATEGY, "--learning-rate=0.1", "seed=1"],
+            "--learning-rate=0.1 is not an option: write trainer.lr=0.1; see",
+        ),
         ([STRATEGY, "--gpus", "seed=1"], "--gpus is not an option: write workers=VALUE; see"),
         ([STRATEGY, "--nonsense"], "--nonsense is not an option: write keys as KEY=VALUE; see"),
         (["train", STRATEGY], "cannot read 'train': write KEY=VALUE, as in job=train"),
@@ -171,7 +174,10 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
             [STRATEGY, "batch_size=32"],
             "batch_size is not known: strategy.batch_size needs strategy=individual_sample or strategy=joint_sample",
         ),
-        ([STRATEGY, "model.num_heads=2"], "model.num_heads is not known: model.heads needs model=gat: choose it, or remove"),
+        (
+            [STRATEGY, "model.num_heads=2"],
+            "model.num_heads is not known: model.heads needs model=gat: choose it, or remove",
+        ),
         ([STRATEGY, "seed=range(3)"], "seed=range(3) is a sweep over 3 values: add -m (--multirun)"),
         ([STRATEGY, "hydra.job.chdir=true"], "hydra.job.chdir cannot be changed: of Hydra's settings there are hydra."),
         ([STRATEGY, "hydra/job_logging=x"], "hydra/job_logging cannot be changed"),

@@ -24,8 +24,8 @@ from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, cure_of_nodes
 from gnnkit.graph.features import without_gaps
 from gnnkit.graph.ids import narrowed
 from gnnkit.graph.index_columns import common_index, warn_of_index
-from gnnkit.graph.missing import read_missing
 from gnnkit.graph.labels import check_signs
+from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table, as_ids, joined_ids, read_labels, readings_of, require, warn_of_readings
 from gnnkit.graph.values import is_text
 from gnnkit.ranges import local_path, one_of, shown

@@ -55,7 +55,7 @@ def check_given(model: object) -> None:
     if isinstance(model, nn.Module):
         check_module(model)
         return
-    is_class_of_others = isinstance(model, type) and not issubclass(model, nn.Module | Program)
+    is_class_of_others = isinstance(model, type) and not (issubclass(model, nn.Module) or is_iterated(model))
     if is_class_of_others or not (callable(model) or is_iterated(model)):
         raise UserError(
             f"model={shown(repr(model))}: expected a torch.nn.Module, a function of (in_features, num_classes) that makes "

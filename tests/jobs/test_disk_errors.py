@@ -77,7 +77,13 @@ def test_a_full_disk_names_the_file_and_the_same_command_works_later(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check_graph().save(tmp_path / "graph")
-    command = [*RUN, "types=ignore", f"dataset.root={tmp_path / 'graph'}", "trainer.max_epochs=1", f"output={tmp_path / 'run'}"]
+    command = [
+        *RUN,
+        "types=ignore",
+        f"dataset.root={tmp_path / 'graph'}",
+        "trainer.max_epochs=1",
+        f"output={tmp_path / 'run'}",
+    ]
     fail, file = FAILURES[name]
     with monkeypatch.context() as patch:
         fail(patch, errno.ENOSPC)
@@ -108,7 +114,13 @@ def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_without_a_checkpoint_makes_room_for_the_next_and_keeps_its_curves(tmp_path: Path) -> None:
     check_graph().save(tmp_path / "graph")
-    command = [*RUN, "types=ignore", f"dataset.root={tmp_path / 'graph'}", "trainer.max_epochs=2", f"output={tmp_path / 'run'}"]
+    command = [
+        *RUN,
+        "types=ignore",
+        f"dataset.root={tmp_path / 'graph'}",
+        "trainer.max_epochs=2",
+        f"output={tmp_path / 'run'}",
+    ]
     assert main([*command, "trainer.checkpoint=false"]) == 0
     for name in ("result.json", "model.safetensors"):  # as after a kill
         (tmp_path / "run" / name).unlink()

@@ -134,7 +134,7 @@ def test_nodes_that_draw_anew_have_no_pyg_data() -> None:
 
 
 def test_a_batch_without_features_or_seeds_is_pyg_data_too() -> None:
-    (data,) = loader(graph=GRAPH.csc, seeds=[4], rank=1, world_size=2, transform=LoadedBatch.to_pyg)
+    (data,) = loader(graph=GRAPH.csc, seeds=[4], rank=1, world_size=2, repeat=False, transform=LoadedBatch.to_pyg)
     assert (data.batch_size, data.num_nodes, data.num_edges, data.x) == (0, 0, 0, None)
 
 

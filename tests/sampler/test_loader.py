@@ -567,7 +567,7 @@ def test_balanced_batches_take_the_costs_of_the_sampler_or_the_users() -> None:
         ({"sampler": [5, 5]}, r"sampler=\[5, 5\] must be a Sampler, got list: NeighborSampler\(\[5, 5\]\)"),
         ({"sampler": None}, "sampler=None must be a Sampler"),
         ({"graph": [1, 2]}, "expected a gnnkit Graph, a torch_geometric Data or a DGLGraph, got list"),
-        ({"features": torch.ones(300, 2).bfloat16()}, "features cannot be read as an array: .*BFloat16"),
+        ({"features": torch.ones(300, 2).to_sparse()}, "features cannot be read as an array"),
         ({"labels": torch.ones(300).to_sparse()}, "labels cannot be read as an array"),
         ({"costs": ["dear"] * 300}, "costs must be a number for each of 300 seeds"),
         ({"threads": 0}, "threads=0 must be a whole number from 1 to 1024"),

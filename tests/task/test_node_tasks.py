@@ -233,7 +233,10 @@ def test_labels_that_teach_little_are_named_on_all_ranks(labels: Any, names: Any
 def test_a_run_warns_of_a_class_that_no_node_trains(
     strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graph, keys = dataclasses.replace(PLAIN, labels=1 + PLAIN.labels), {"comm": "threads", "workers": 2, "types": "ignore", **BARE}
+    graph, keys = (
+        dataclasses.replace(PLAIN, labels=1 + PLAIN.labels),
+        {"comm": "threads", "workers": 2, "types": "ignore", **BARE},
+    )
     with within_process():
         gnnkit.train(graph, strategy=strategy, model="sage", trainer={"max_epochs": 1}, folder=tmp_path / "run", **keys)
     assert capsys.readouterr().err.count("gnnkit: warning: labels: no training node has the class 0 (1 of 4") == 1
