@@ -45,7 +45,10 @@ def _taken(path: Path) -> int:
         except FileNotFoundError:  # another process has removed the folder again
             continue
         except OSError as error:
-            raise UserError(f"cannot make the run folder {path.parent}: {error.strerror}") from error
+            raise UserError(
+                f"cannot make the run folder {path.parent}: {error.strerror}: name a folder that you may write with "
+                "output=FOLDER"
+            ) from error
         _lock(descriptor, path)
         if _is_at(path, descriptor):
             os.ftruncate(descriptor, 0)
