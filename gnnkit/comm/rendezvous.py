@@ -58,6 +58,7 @@ def meeting(rank: int, world_size: int, timeout: float) -> Iterator[Any]:
         timeout: Deadline in seconds.
     """
     deadline = timedelta(seconds=timeout)
+    store: Any
     if file := os.environ.get(FILE):
         store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]
         store.set_timeout(deadline)
@@ -154,7 +155,8 @@ def _join(rank: int, world_size: int, timeout: float, lasting: Any) -> Any:
         time.sleep(_POLL)
     if posted["place"] is None:
         return dist.PrefixStore(f"gnnkit-{posted['name']}", board)  # type: ignore[attr-defined]
-    return _reach(*posted["place"], world_size, timedelta(seconds=timeout))
+    host, port = posted["place"]
+    return _reach(host, port, world_size, timedelta(seconds=timeout))
 
 
 def _reach(host: str, port: int, world_size: int, deadline: timedelta) -> Any:
