@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
+from gnnkit.checks import check_range
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Ids
+from gnnkit.ranges import MAX_COUNT, real, shown, whole
 from gnnkit.storage import load_arrays, save_arrays
+
+_MAX_NODES = math.isqrt(2**63 - 1)  # the codes of all pairs fit into int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +47,8 @@ class Links:
     def load(cls, folder: Path) -> Links:
         """Maps what was saved in `folder`, read-only.
 
-        Raises `UserError` for pairs of an earlier gnnkit, which filtered the negatives
-        of training by held-out edges too.
+        Raises `UserError` for a file that `save` has not written, and for pairs of an
+        earlier gnnkit, which filtered training negatives by held-out edges too.
         """
         arrays, meta = load_arrays(folder)
         if "known" in arrays and "training" not in arrays:
@@ -51,8 +56,37 @@ class Links:
                 f"{folder}: an earlier gnnkit wrote the edges to predict, without the filter of training negatives; "
                 "write the store again with job=partition, or start the run again in a new folder"
             )
-        given: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
-        return cls(**given, **{name: meta[name] for name in _SCALARS})
+        fields: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
+        try:
+            links = cls(**fields, **{name: meta[name] for name in _SCALARS})
+            links.check()
+        except KeyError as error:
+            raise UserError(f"{folder} holds no {error.args[0]}") from error
+        except ValueError as error:
+            raise UserError(f"{folder}: {error}") from error
+        return links
+
+    def check(self) -> None:
+        """Raises `UserError` for arrays and numbers out of range."""
+        whole("num_nodes", self.num_nodes, 0, _MAX_NODES)
+        for name in ("negatives", "eval_negatives"):
+            whole(name, getattr(self, name), 0, MAX_COUNT)
+        whole("seed", self.seed, 0, 2**64 - 1)
+        real("supervision_share", self.supervision_share, 0, 1)
+        if not isinstance(self.given, bool):
+            raise UserError(f"given={shown(self.given)} must be true or false")
+        for name in ("val", "test"):
+            pairs = getattr(self, name)
+            if pairs is None or pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2:
+                raise UserError(f"{name} is not a table of integers with two columns")
+            check_range(name, pairs.ravel(), 0, self.num_nodes)
+        for name in ("training", "known"):
+            filtered = getattr(self, name)
+            if filtered is None:
+                continue
+            if filtered.dtype != np.int64 or filtered.ndim != 1 or np.any(np.diff(filtered) <= 0):
+                raise UserError(f"{name} is not a list of int64 in ascending order")
+            check_range(name, filtered, 0, self.num_nodes**2)
 
     def negative_pairs(
         self,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from gnnkit.errors import UserError
@@ -127,3 +130,26 @@ def test_edges_to_predict_of_an_earlier_version_are_refused(tmp_path: Path) -> N
     links.save(tmp_path / "links")
     with pytest.raises(UserError, match=r"links: an earlier gnnkit wrote the edges to predict.*write the store again"):
         Links.load(tmp_path / "links")
+
+
+FORGED_ARRAYS = [np.arange(7.5), np.array(3), np.full((2, 3), 1), np.full((2, 2), 2**40), np.array([5, 5]), -np.ones(3)]
+
+
+@pytest.mark.parametrize("name", ["val", "test", "training", "known"])
+@pytest.mark.parametrize("forged", FORGED_ARRAYS)
+def test_a_forged_array_is_refused(name: str, forged: npt.NDArray[Any], tmp_path: Path) -> None:
+    make_links(np.arange(3)).save(tmp_path)
+    np.save(tmp_path / f"{name}.npy", forged)
+    with pytest.raises(UserError, match=f"{tmp_path}: {name}"):
+        Links.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given"])
+@pytest.mark.parametrize("value", [None, "x", -3, 2**65, [1]])
+def test_a_forged_number_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+    make_links(np.arange(3)).save(tmp_path)
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    for forged in ({**meta, name: value}, {key: item for key, item in meta.items() if key != name}):
+        (tmp_path / "meta.json").write_text(json.dumps(forged))
+        with pytest.raises(UserError, match=f"{tmp_path}.*{name}"):
+            Links.load(tmp_path)
