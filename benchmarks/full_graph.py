@@ -61,7 +61,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gnnkit.plan.memory import available_memory
+from gnnkit.memory import available_memory
 from step import LARGE_PAGES, OURS, TUNED, Contender, by_turns, converge, head, start
 
 from gnnkit.dataset.npz import Npz

@@ -277,8 +277,8 @@ class Survey:
         fits = numbers if form == "number" else _are_dates(text)
         if word is not None and fits.any() and 2 * fits.sum() >= len(text):
             raise UserError(
-                f"{self.place} holds {form}s, and {word!r}, which is none, and no word for a missing value either (the key "
-                f"missing lists these): leave a cell without a {form} empty{self._cure}"
+                f"{self.place} holds {form}s, but {word!r} is neither a {form} nor a word for a missing value: leave a cell "
+                f"without a {form} empty, or name the word in missing{self._cure}"
             )
 
     def _too_many(self, names: Sequence[str]) -> UserError:

@@ -199,10 +199,10 @@ def save_facts(facts: LabelFacts, folder: Path) -> None:
 def read_facts(folder: Path) -> LabelFacts:
     """Reads what `save_facts` wrote. Raises `UserError` for another such file."""
     path = folder / LABELS
+    found = read_object(path, f"checkpoint={folder}: {LABELS}") if path.exists() else {}
     try:
-        found = read_object(path, f"checkpoint={folder}: {LABELS}") if path.exists() else {}
         return LabelFacts(**{name: _finite(path, values) for name, values in found.items()})
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise UserError(f"checkpoint={folder}: {LABELS} cannot be read: {error}") from error
 
 

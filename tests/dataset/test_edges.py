@@ -288,7 +288,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": NODES.replace("2,0\n", "2,-inf\n")}, r"nodes.csv, column 'f1', row 1: -inf is not finite"),
         (
             {"nodes_csv": NODES.replace("2,0\n", "2,red\n")},
-            r"nodes.csv, column 'f1' holds numbers, and 'red', which is none, .*: leave a cell without a number empty: dataset.ignore=\[f1\]",
+            r"nodes.csv, column 'f1' holds numbers, but 'red' is neither a number nor .*: leave a cell without a number empty, .*: dataset.ignore=\[f1\]",
         ),
         (
             {"edges_csv": EDGES.replace("2,8", "2,")},

@@ -348,7 +348,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
         ("importer", 300, "progress.json"),
         ("importer", 1000, "dst.records"),
         ("_stored", 200, "inputs.json"),
-        ("_stored", 300, "labels.npy"),
+        ("_stored", 350, "labels.npy"),
         ("_stored", 700, "indices.npy"),
         ("_stored", 1500, "edge_ids.npy"),
         ("_stored", 5000, "store.json"),

@@ -150,7 +150,7 @@ def test_the_command_takes_data_model_and_task_from_the_run(
     capsys.readouterr()
     for overrides, error in (
         (["job=predict"], "job=predict needs checkpoint=FOLDER"),
-        (["job=predict", "checkpoint=none"], "config.yaml cannot be read"),
+        (["job=predict", "checkpoint=none"], "checkpoint=none is not a folder"),
         (["job=predict", "checkpoint='a run'", "model.hidden=3"], "model.hidden cannot be changed"),
         (["job=predict", "checkpoint='a run'", "task=regression"], "task cannot be changed"),
         (["job=train", "checkpoint='a run'"], "job=train reads no checkpoint"),

@@ -23,7 +23,7 @@ from tests.runs import BARE
 
 
 def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
-    chosen = {"workers": 4, "comm": "threads", "partition": "2d", **BARE, **keys}
+    chosen = {"workers": 4, "comm": "threads", "partition": "2d", "types": "ignore", **BARE, **keys}
     return gnnkit.train(
         make_graph(), strategy="vertex_centric", overrides=["job=verify", *overrides], folder=folder / "run", **chosen
     )
@@ -87,7 +87,7 @@ def test_noise_that_is_not_keyed_is_found_and_explained(tmp_path: Path) -> None:
 def test_asynchronous_modes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AllReduce, "lockstep", False)
     with pytest.raises(ValueError, match="job=verify needs ranks that step together, the result of sync=all_reduce"):
-        verify(tmp_path, types="ignore")
+        verify(tmp_path)
 
 
 def make_hub(num_nodes: int = 40, *, numbers: bool = False) -> Graph:

@@ -188,14 +188,14 @@ def test_strangers_that_hold_their_connection_keep_no_rank_of_a_host_waiting() -
 
 def test_a_rank_with_another_token_is_not_let_in() -> None:
     def work(comm: Communicator) -> str:
-        os.environ[TOKEN] = "of this run" if comm.rank else "of a stranger"
+        os.environ[TOKEN] = "token-of-ours" if comm.rank else "token-of-others"
         with pytest.raises(UserError) as error:
             comm.split([0, 1])
         return str(error.value)
 
     told = "rank {} does not know the token of this run: give all ranks one GNNKIT_TOKEN"
     found = run_gloo(work, 2)
-    assert [text.startswith(told.format(1 - rank)) for rank, text in enumerate(found)] == [True, True]
+    assert [text.startswith(told.format(1 - rank)) for rank, text in enumerate(found)] == [True, True], found
 
 
 def test_the_meeting_point_of_one_host_is_on_loopback_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from stat import S_IFREG
 from types import SimpleNamespace
 from typing import Any
 
@@ -248,7 +249,7 @@ class Place:
         return self.name_ in self.disk.folders
 
     def stat(self) -> Any:
-        return SimpleNamespace(st_ino=self._file().number, st_mtime=self._file().written)
+        return SimpleNamespace(st_ino=self._file().number, st_mtime=self._file().written, st_mode=S_IFREG)
 
     def iterdir(self) -> Iterator[Place]:
         self.disk.call()

@@ -395,6 +395,7 @@ def test_processes_compute_what_one_process_computes(mode: str, topology: str | 
         strategy={"name": "joint_sample", "mode": mode, "batch_size": 3, "topology": topology},
         sampler={"name": "neighbor", "fanouts": [3, 3]},
         overrides=["job=verify"],
+        types="ignore",
         workers=2,
         comm="gloo",
         folder=tmp_path / "run",

@@ -58,7 +58,7 @@ def test_a_run_folder_is_resumed_and_what_may_change_may_change(tmp_path: Path, 
         ({}, {"graph": random_graph(seed=1)}, "trainer.resume: the graph is not the graph of the checkpoint "),
         ({"max_epochs": 2}, {}, "trainer.max_epochs=2: the checkpoint "),
         ({"max_epochs": 1}, {}, "trainer.max_epochs=1: the checkpoint "),
-        ({"resume": "last"}, {}, "trainer.resume=last: checkpoint last: No such file or directory"),
+        ({"resume": "last"}, {}, "trainer.resume=last: checkpoint last is not whole: last: No such file or directory"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(

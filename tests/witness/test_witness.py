@@ -251,6 +251,7 @@ def test_a_whole_run_trains_as_matrices_do(tmp_path: Path) -> None:
         GRAPH,
         strategy="vertex_centric",
         model=copy.deepcopy(model),
+        types="ignore",
         workers=3,
         comm="threads",
         trainer=trainer,
