@@ -61,12 +61,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gnnkit.memory import available_memory
 from step import LARGE_PAGES, OURS, TUNED, Contender, by_turns, converge, head, start
 
 from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import CSC, Graph, Split
+from gnnkit.memory import available_memory
 from gnnkit.partition.loops import AddedLoops, looped
 
 WIDTH, NUM_CLASSES, HIDDEN, HEADS, NUM_LAYERS = 128, 16, 128, 8, 3

@@ -188,7 +188,10 @@ def test_text_that_spells_numbers_or_dates_is_read_as_these(reader: str, tmp_pat
         (["1,5", "2.5", "3", "4"], "column 'a' spells numbers with a decimal point in some cells, and with a decimal"),
         (["$1", "2", "3", "4"], r"column 'a' mixes units, such as '\$1' and '2': use one unit"),
         (["1.5", "2", "3", "soon"], "column 'a' holds numbers, but 'soon' is neither a number nor"),
-        (["2026-01-01", "2026-01-02", "2026-01-03", "soon"], "column 'a' holds dates, but 'soon' is neither a date nor"),
+        (
+            ["2026-01-01", "2026-01-02", "2026-01-03", "soon"],
+            "column 'a' holds dates, but 'soon' is neither a date nor",
+        ),
     ],
 )
 @pytest.mark.parametrize("reader", ["arrow", "import of csv"])
