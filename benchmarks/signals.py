@@ -137,13 +137,17 @@ def lifetime(words: Sequence[str], *, fresh: bool) -> float:
 
 
 def attempt(name: str, words: Sequence[str], number: int, delay: float, *, group: bool, fresh: bool) -> Outcome | None:
-    """Sends one signal. Returns None if the job had ended before."""
+    """Sends one signal. Returns None if the job had ended before, or not yet begun."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         job = Started(words, Path(folder).resolve(), fresh=fresh)
         if job.code(delay) is not None:
             return None
         sent = time.monotonic()
-        (os.killpg if group else os.kill)(job.pid, number)
+        try:
+            (os.killpg if group else os.kill)(job.pid, number)
+        except ProcessLookupError:  # the fork has not made its group yet
+            job.end()
+            return None
         code = job.code(HANGS)
         seconds = time.monotonic() - sent
         if code == 0 and seconds < AT_ONCE:

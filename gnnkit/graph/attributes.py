@@ -45,6 +45,21 @@ def tell_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> N
         warnings.warn(f"{what}: not read, as gnnkit knows no meaning of: {', '.join(unread)}", stacklevel=4)
 
 
+def warn_of_times(columns: Iterable[str]) -> None:
+    """Warns of columns with times, whose split is drawn at random.
+
+    Args:
+        columns: Names of the columns that a model reads.
+    """
+    times = [name for name in columns if (words := _WORDS.findall(name.lower())) and words[-1] in _TIMES]
+    if times:
+        warnings.warn(
+            f"the split is drawn at random, and column {times[0]!r} holds times: the model trains on the future of nodes "
+            "or edges that it is tested on; give a split by time",
+            stacklevel=4,
+        )
+
+
 def split_of(prefix: str, get: Get, num_nodes: int, column: int | None) -> tuple[npt.NDArray[np.int8], set[str]]:
     """Reads masks or indices of train, val and test. Also returns the names read.
 

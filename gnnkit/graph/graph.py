@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gnnkit import checks
 from gnnkit.errors import UserError
+from gnnkit.graph.attributes import warn_of_times
 from gnnkit.graph.csc import CSC, read_weights, sort_edges
 from gnnkit.graph.features import (
     Features,
@@ -682,6 +683,7 @@ class Graph:
         split = random_split(self.labelled, shares, seed)
         if not (split == Split.TRAIN).any():
             raise UserError(f"split={list(shares)} trains on no node: {self.labelled.sum()} nodes have a label")
+        warn_of_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])
         return replace(self, split=split)
 
     def row_normalize(self) -> Graph:

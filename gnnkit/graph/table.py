@@ -267,6 +267,14 @@ class Table:
             return bool(pc.any(pc.equal(pc.utf8_trim_whitespace(column), "-1")).as_py())
         return pa.types.is_integer(column.type) and bool(pc.any(pc.equal(column, -1)).as_py())
 
+    def missing_words(self, name: str) -> list[str]:
+        """Lists the cells of a text column that hold a word for a missing value."""
+        column = self.plain(name)
+        if not is_text(column.type):
+            return []
+        spelt = missing_cells(column, self.missing) & ~missing_cells(column, ("",))
+        return column.filter(pa.array(spelt)).to_pylist()
+
     def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
         if name not in self.names:
             return None
@@ -429,7 +437,11 @@ class Table:
         return numbers
 
     def _refuse_gaps(self, name: str, bad: npt.NDArray[np.bool_]) -> None:
-        self._refuse(name, bad, None, f"is empty{self._cure.format(name)}")
+        cure, text = self._cure.format(name), self.plain(name)
+        empty = missing_cells(text, ("",)) if is_text(text.type) and bad.any() else bad
+        self._refuse(name, bad & empty, None, f"is empty{cure}")
+        why = "stands for a missing value, unless missing=[WORD, ...] (dataset.missing) lists other words"
+        self._refuse(name, bad, text, f"{why}{cure}")
 
     def check_range(self, name: str, ids: Ids, num_nodes: int) -> None:
         """Refuses numbers [rows] of nodes that are not within 0..num_nodes-1."""
@@ -644,9 +656,18 @@ def read_labels(pieces: Callable[[], Iterable[Table]], name: str) -> tuple[Label
     if survey is not None:
         reading = survey.reading()
     found, spells_none = [np.empty(0, np.int64)], False
+    num_missing, word = 0, None
     for piece in pieces():
         found.append(piece.labels(name, reading))
         spells_none |= piece.spells_none(name)
+        words = piece.missing_words(name)
+        num_missing, word = num_missing + len(words), word or next(iter(words), None)
+    if word is not None:
+        warnings.warn(
+            f"column {name!r}: {num_missing:,} nodes have no label, because {word!r} and the like stand for a missing "
+            "value, unless missing=[WORD, ...] (dataset.missing) lists other words",
+            stacklevel=4,
+        )
     labels = np.concatenate(found[1:] or found)
     names = list(reading.categories) if reading.kind == "categories" else None
     if spells_none:

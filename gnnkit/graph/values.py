@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.ids import first_row
 from gnnkit.graph.missing import MISSING, missing_cells
 from gnnkit.graph.types import Ids
 
@@ -190,7 +191,7 @@ class Survey:
             try:
                 self._dates.add(_seconds_of(text))
             except pa.ArrowException:  # such as 2026-02-30
-                self._no_date = text[0].as_py()
+                self._no_date = text[first_row(text, _are_readable)].as_py()
 
     def reading(self, too_many: Sequence[str] = ()) -> Reading:
         """Decides how the column is read.
@@ -278,7 +279,7 @@ class Survey:
         if word is not None and fits.any() and 2 * fits.sum() >= len(text):
             raise UserError(
                 f"{self.place} holds {form}s, but {word!r} is neither a {form} nor a word for a missing value: leave a cell "
-                f"without a {form} empty, or name the word in missing{self._cure}"
+                f"without a {form} empty, or list the word beside the others of missing{self._cure}"
             )
 
     def _too_many(self, names: Sequence[str]) -> UserError:
@@ -371,6 +372,15 @@ def _are_dates(text: pa.Array) -> npt.NDArray[np.bool_]:
 def _first(text: pa.Array, wanted: npt.NDArray[np.bool_]) -> str | None:
     """Returns the first of the wanted texts."""
     return text[int(np.argmax(wanted))].as_py() if wanted.any() else None
+
+
+def _are_readable(text: pa.Array) -> bool:
+    """Whether the calendar has all dates of a text column."""
+    try:
+        _seconds_of(text)
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _seconds_of(text: pa.Array) -> npt.NDArray[np.float64]:  # [rows]

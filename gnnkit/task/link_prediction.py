@@ -17,6 +17,7 @@ from gnnkit.checks import Array
 from gnnkit.engine import Tally, derive
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.graph.attributes import warn_of_times
 from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
 from gnnkit.remote import Lookup
 from gnnkit.sampler import Sampler
@@ -126,6 +127,8 @@ class LinkPrediction(Task):
         pairs, n = pairs_of(graph.csc), graph.num_nodes
         given = graph.val_edges is not None or graph.test_edges is not None
         val, test, held = self._given(graph, pairs) if given else self._drawn(n, pairs)
+        if not given:
+            warn_of_times([*(graph.feature_names or ()), *(graph.edge_feature_names or ())])
         if not np.any(~held & (pairs[:, 0] != pairs[:, 1])):
             raise UserError("task=link_prediction: dataset has no edge that trains")
         training, known = _filters(pairs, held, np.concatenate([val, test]), n) if self.filtered else (None, None)

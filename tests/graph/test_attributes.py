@@ -7,12 +7,14 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.task.link_prediction import LinkPrediction
 from tests.graph.test_from_dgl import Stand
 
 ENDS = torch.tensor([[0, 1, 2], [1, 2, 0]])
@@ -81,3 +83,13 @@ def test_types_that_dgl_keeps_of_one_graph_are_read() -> None:
     graph.ndata["_TYPE"] = torch.tensor([1, 0, 1])
     with pytest.raises(UserError, match=r"^ndata\._TYPE: nodes of one type must stand together"):
         Graph.of(graph)
+
+
+def test_a_random_split_of_a_table_with_times_is_warned_of() -> None:
+    edges = {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0], "time": [1.0, 2.0, 3.0, 4.0]}
+    nodes = {"id": [0, 1, 2, 3], "label": [0, 1, 0, 1]}
+    graph = Graph.from_tables(pa.table(edges), pa.table(nodes))
+    with pytest.warns(UserWarning, match="split is drawn at random, and column 'time' holds times"):
+        graph.draw_split([0.5, 0.25, 0.25])
+    with pytest.warns(UserWarning, match="split is drawn at random, and column 'time' holds times"):
+        LinkPrediction(val_share=0.3, test_share=0.3).prepare(graph)

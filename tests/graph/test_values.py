@@ -192,6 +192,10 @@ def test_text_that_spells_numbers_or_dates_is_read_as_these(reader: str, tmp_pat
             ["2026-01-01", "2026-01-02", "2026-01-03", "soon"],
             "column 'a' holds dates, but 'soon' is neither a date nor",
         ),
+        (
+            ["2026-01-01", "2026-01-02", "2026-02-30", "2026-03-01"],
+            "column 'a' holds dates, but '2026-02-30' is neither a date nor",
+        ),
     ],
 )
 @pytest.mark.parametrize("reader", ["arrow", "import of csv"])
@@ -282,7 +286,7 @@ def test_edges_have_categories_as_nodes_have(reader: str, tmp_path: Path) -> Non
 @every_reader
 @pytest.mark.parametrize("cells", [["red", "unknown", "blue", "red"]])
 def test_an_edge_without_a_feature_is_named(reader: str, cells: list[str], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="column 'kind', row 1: is empty"):
+    with pytest.raises(UserError, match="column 'kind', row 1: 'unknown' stands for a missing value"):
         read(reader, tmp_path, {}, {"kind": cells})
 
 
@@ -291,7 +295,7 @@ def test_weights_may_be_text_that_spells_numbers(reader: str, tmp_path: Path) ->
     graph = read(reader, tmp_path, {}, {"weight": ["$1", "$2.5", "$3", "$4"]})
     assert in_order(graph, graph.csc.weight) == [1, 2.5, 3, 4]
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match="column 'weight', row 1: is empty"):
+    with pytest.raises(UserError, match="column 'weight', row 1: 'unknown' stands for a missing value"):
         read(reader, tmp_path / "other", {}, {"weight": ["$1", "unknown", "$3", "$4"]})
 
 
@@ -382,3 +386,19 @@ def test_a_sparse_matrix_of_features_is_read() -> None:
     graph = Graph.from_edges([0], [1], 3, features=matrix)
     np.testing.assert_array_equal(np.asarray(graph.features), [[0, 1], [5, 0], [0, 0]])
     assert Graph.from_edges([0], [1], features=torch.eye(2).bfloat16()).features.dtype == np.float32
+
+
+@pytest.mark.parametrize("reader", ["pandas", "networkx", "csv", "import of csv"])
+def test_labels_that_are_words_for_missing_are_counted_in_a_warning(reader: str, tmp_path: Path) -> None:
+    nodes = {"id": [0, 1, 2, 3], "label": ["buys", "unknown", "sells", "unknown"]}
+    with pytest.warns(
+        UserWarning, match=r"'label': 2 nodes have no label, because 'unknown' .* missing=\[WORD, \.\.\.\]"
+    ):
+        graph = READERS[reader](tmp_path, nodes, {"src": [0], "dst": [1]}, {})
+    assert graph.labels.tolist() == [0, -1, 1, -1]
+
+
+@pytest.mark.parametrize("reader", ["pandas", "csv", "import of csv"])
+def test_a_word_for_missing_on_an_edge_is_named_with_the_key_that_reads_it(reader: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'kind', row 1: 'none' stands for a missing value, unless missing=\[WORD, "):
+        read(reader, tmp_path, {}, {"kind": ["a", "none", "b", "a"]})
