@@ -204,8 +204,14 @@ def told_of_edges(graph: Graph) -> list[str]:
     if graph.edge_features is None or not graph.edge_features.size:
         return []
     some = graph.edge_features[:: max(graph.num_edges // _LOOKED_AT, 1)]
-    why = _unevenness(some, Scale.standard(some, np.arange(len(some))), None)
-    return [f"edge features: {why}. Models read them as they are, so scale them in the data"] if why else []
+    scale = Scale.standard(some, np.arange(len(some)))
+    if not (why := _unevenness(some, scale, None)):
+        return []
+    names = graph.edge_feature_names or range(some.shape[1])
+    sizes = np.maximum(np.abs(scale.mean or ()), scale.deviation or ())
+    largest = ", ".join(f"{name!r}" for name, size in zip(names, sizes, strict=True) if size > _LARGE)
+    of_columns = f" (large: {shown(largest)})" if largest else ""
+    return [f"warning: edge features: {why}{of_columns}. Models read them as they are: standardise them in the data"]
 
 
 def _unevenness(features: Floats, scale: Scale, category_of: Sequence[str] | None) -> str:

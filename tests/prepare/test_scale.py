@@ -153,7 +153,7 @@ def test_edge_features_that_do_not_suit_training_are_told() -> None:
     seconds = 1.7e9 + np.arange(graph.num_edges)
     for column, told in ((seconds, True), (np.full(graph.num_edges, 2024.0), True), (seconds % 2, False)):
         lines = told_of_edges(replace(graph, edge_features=column[:, None]))
-        assert [line.startswith("edge features: ") for line in lines] == [True] * told
+        assert [line.startswith("warning: edge features: ") for line in lines] == [True] * told
     assert told_of_edges(graph) == []
 
 
