@@ -97,6 +97,8 @@ class Started:
                 os.execv(sys.executable, command)
             sys.argv = command[2:]
             program()
+        while not self.errors.exists():  # the last step before the job's own code
+            time.sleep(0.001)
 
     def code(self, seconds: float) -> int | None:
         """Waits so long for the end. Returns the exit code, negative for a signal."""
@@ -137,17 +139,13 @@ def lifetime(words: Sequence[str], *, fresh: bool) -> float:
 
 
 def attempt(name: str, words: Sequence[str], number: int, delay: float, *, group: bool, fresh: bool) -> Outcome | None:
-    """Sends one signal. Returns None if the job had ended before, or not yet begun."""
+    """Sends one signal. Returns None if the job had ended before."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         job = Started(words, Path(folder).resolve(), fresh=fresh)
         if job.code(delay) is not None:
             return None
         sent = time.monotonic()
-        try:
-            (os.killpg if group else os.kill)(job.pid, number)
-        except ProcessLookupError:  # the fork has not made its group yet
-            job.end()
-            return None
+        (os.killpg if group else os.kill)(job.pid, number)
         code = job.code(HANGS)
         seconds = time.monotonic() - sent
         if code == 0 and seconds < AT_ONCE:
