@@ -136,27 +136,32 @@ def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
     return weights.load(local_path("checkpoint", run), model)
 
 
-def export(run: str | Path, path: str | Path, *, model: nn.Module | None = None, edge_weight: bool = False) -> Path:
+def export(
+    run: str | Path, path: str | Path, *, model: nn.Module | None = None, edge_weight: bool | None = None
+) -> Path:
     """Writes the model of a run for machines that have torch or ONNX Runtime alone.
 
     `path` ends with `.pt2`, for `torch.export.load(path).module()`, or with `.onnx`.
     Both take `x` [num_nodes, in_features], raw rows that the file scales as the run
-    did, and `edge_index` [2, num_edges] int64, of graphs of any size. Returns the path.
+    did, and `edge_index` [2, num_edges] int64, of graphs of any size. An `.onnx` takes
+    `x` in float64 where the run standardised columns, else in the type of the model,
+    and a `.pt2` in any type. Returns the path.
 
-    Raises `UserError` for a model that torch cannot look into, and for a file that is
-    there.
+    Raises `UserError` for a model that torch cannot look into, for a file that is
+    there, and where the run does not say whether edges had weights.
 
     Args:
         run: The run folder.
         path: The new file.
         model: The model, where that run got one from Python.
         edge_weight: Whether the file also takes `edge_weight` [num_edges]. A model that
-            was trained on features of edges takes `edge_attr` too. Default: no.
+            was trained on features of edges takes `edge_attr` too. Default: where the
+            edges that trained had weights, and the model reads them.
     """
     from gnnkit.jobs import export as exporting
     from gnnkit.ranges import local_path, switch
 
-    weighted = switch("edge_weight", edge_weight)
+    weighted = None if edge_weight is None else switch("edge_weight", edge_weight)
     return exporting.export(local_path("checkpoint", run), local_path("path", path), model, edge_weight=weighted)
 
 

@@ -8,7 +8,7 @@ import importlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from gnnkit.jobs import weights
 from gnnkit.jobs.models import Widths, check_module
 from gnnkit.launch.processes import run_in_child
 from gnnkit.model.exported import Plain, PlainLayers
-from gnnkit.model.parameters import dtype_of
 from gnnkit.model.unchanged import reads_edges
 from gnnkit.prepare.trained import Inputs
 from gnnkit.ranges import one_line
+from gnnkit.result.folder import INPUTS
 from gnnkit.storage import write_atomically
 
 _NODES, _EDGES = 7, 12  # of the graph that torch looks at
@@ -32,14 +32,16 @@ _OF_DATA = ("edge_attr", "edge_type")  # arguments of files whose model reads th
 _TOLERANCE = 1e-4  # of the largest number
 
 
-def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_weight: bool = False) -> Path:
+def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_weight: bool | None = None) -> Path:
     """Writes a model with trained parameters into a new file. Returns the path.
 
     The suffix says what is written: `.pt2` for `torch.export.load`, `.onnx` for ONNX
     Runtime. The file is called with `x`, [num_nodes, in_features] raw rows in the order
     of the columns that trained, and `edge_index`, [2, num_edges] int64. Scales rows as
-    the run did. Compares the file with the model on another graph first. Raises
-    `UserError` for a model that torch cannot look into.
+    the run did. An `.onnx` takes `x` in float64 where columns are standardised, else in
+    the type of the model, and a `.pt2` in any type. Compares the file with the model on
+    another graph first. Raises `UserError` for a model that torch cannot look into, and
+    where the run does not say whether edges had weights.
 
     Args:
         folder: The run folder.
@@ -48,7 +50,7 @@ def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_wei
         edge_weight: Whether the file also takes `edge_weight` [num_edges]. The file of
             a model that reads edge features takes `edge_attr` [num_edges, edge_width],
             and that of a model that reads edge types `edge_type` [num_edges] int64.
-            Default: no.
+            Default: where the edges that trained had weights, and the model reads them.
     """
     if path.suffix not in _WRITERS:
         raise UserError(f"export: {path.name} must end with .pt2 (torch) or .onnx (ONNX Runtime)")
@@ -65,17 +67,20 @@ def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_wei
     return path
 
 
-def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool) -> None:
+def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool | None) -> None:
     write = _WRITERS[path.suffix]
-    widths = weights.read(folder)[1]
+    widths, known = weights.read(folder)[1], Inputs.load(folder)
     plain = _plain(weights.trained(folder, model), folder)
     name = type(plain.model).__name__
-    given = _inputs(plain, widths, edge_weight=edge_weight)
+    weighted = _weighted(plain, known, folder) if edge_weight is None else edge_weight
+    standard = known is not None and known.scale.kind == "standard"
+    draw = functools.partial(_inputs, plain, widths, edge_weight=weighted, wide=standard)
+    given, droppable = draw(), _OF_DATA if edge_weight else (*_OF_DATA, "edge_weight")
     with _quiet():
         try:
-            found, given = _exported(plain, given)
+            found, given = _exported(plain, given, droppable)
             content, call = write(found, given)
-            other = _inputs(plain, widths, edge_weight=edge_weight, num_nodes=2 * _NODES, num_edges=3 * _EDGES)
+            other = draw(num_nodes=2 * _NODES, num_edges=3 * _EDGES)
             other = {key: other[key] for key in given}
             result = call(other)
         except UserError:
@@ -89,15 +94,36 @@ def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool
     write_atomically(path, content)
 
 
-def _exported(plain: Plain, given: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+def _weighted(plain: Plain, known: Inputs | None, folder: Path) -> bool:
+    """Returns whether the model may have read weights of edges when it trained.
+
+    Raises `UserError` where the folder does not say.
+    """
+    if not plain.takes("edge_weight"):
+        return False
+    if known is None or known.edge_weight is None:
+        raise UserError(
+            f"export: {folder / INPUTS} does not say whether the edges that trained had weights: give edge_weight=True if "
+            "they had, else edge_weight=False"
+        )
+    return known.edge_weight
+
+
+def _exported(plain: Plain, given: dict[str, Tensor], droppable: Collection[str]) -> tuple[Any, dict[str, Tensor]]:
     """Returns the exported program, and its arguments.
 
-    Features and types of edges that the model does not read are no arguments.
+    Droppable values of edges that the model does not read are no arguments.
     """
     found = torch.export.export(plain, (), given, dynamic_shapes=_shapes(given))
     read = _inputs_of_outputs(found.graph)
-    kept = {name: value for name, value in given.items() if name not in _OF_DATA or name in read}
-    return (found, given) if len(kept) == len(given) else _exported(plain, kept)
+    kept = {name: value for name, value in given.items() if name not in droppable or name in read}
+    if len(kept) < len(given):
+        return _exported(plain, kept, droppable)
+    for node in list(found.graph.nodes):  # casts take any type, and torch would refuse all but one
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            found.graph.erase_node(node)
+    found.graph_module.recompile()
+    return found, given
 
 
 def _inputs_of_outputs(graph: Any) -> set[str]:
@@ -139,17 +165,17 @@ def _scale(folder: Path) -> Callable[[Tensor], Tensor]:
     mean, deviation, limit = (
         torch.tensor(values, dtype=torch.float64) for values in (scale.mean, scale.deviation, scale.limit)
     )
-    return lambda x: torch.clamp((x - mean) / deviation, -limit, limit).to(x.dtype)
+    return lambda x: torch.clamp((x - mean) / deviation, -limit, limit)
 
 
 def _unit_rows(x: Tensor) -> Tensor:
     """Does what `graph.features.normalized` does, so that torch can look into it."""
     sums = x.abs().sum(1, keepdim=True, dtype=torch.float64)
-    return (x / torch.where(sums == 0, 1, sums)).to(x.dtype)
+    return x / torch.where(sums == 0, 1, sums)
 
 
 def _inputs(
-    plain: Plain, widths: Widths, *, edge_weight: bool, num_nodes: int = _NODES, num_edges: int = _EDGES
+    plain: Plain, widths: Widths, *, edge_weight: bool, wide: bool, num_nodes: int = _NODES, num_edges: int = _EDGES
 ) -> dict[str, Tensor]:
     """Draws a graph, as the arguments of the model by name.
 
@@ -157,13 +183,14 @@ def _inputs(
         plain: The model.
         widths: Sizes of the data that trained.
         edge_weight: Whether edges have weights.
+        wide: Whether rows are float64, as float32 may lose what the scale makes larger.
         num_nodes: Number of nodes.
         num_edges: Number of edges.
     """
     draw = torch.Generator().manual_seed(0)
-    number = functools.partial(torch.rand, generator=draw, dtype=dtype_of(plain))
+    number = functools.partial(torch.rand, generator=draw, dtype=plain.dtype)
     found = {
-        "x": number(num_nodes, widths.in_features),
+        "x": number(num_nodes, widths.in_features, dtype=torch.float64 if wide else plain.dtype),
         "edge_index": torch.randint(num_nodes, (2, num_edges), generator=draw),
     }
     if edge_weight and not plain.takes("edge_weight"):

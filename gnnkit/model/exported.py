@@ -16,10 +16,15 @@ from gnnkit.engine import Adjacency, Combine, Pairs, RankGraph, Reduce
 from gnnkit.engine.engine import Message
 from gnnkit.engine.trial import relations_of
 from gnnkit.errors import UserError
+from gnnkit.model.parameters import dtype_of
 
 
 class Plain(nn.Module):
-    """A trained module of (x, edge_index), with raw rows."""
+    """A trained module of (x, edge_index), with raw rows.
+
+    Scales rows in their own type. The model reads all numbers in the type of its
+    parameters.
+    """
 
     def __init__(
         self, model: nn.Module, scaled: Callable[[Tensor], Tensor], in_unit: Callable[[Tensor], Tensor] = lambda x: x
@@ -34,6 +39,7 @@ class Plain(nn.Module):
         """
         super().__init__()
         self.model, self.scaled, self.in_unit = model.eval(), scaled, in_unit
+        self.dtype = dtype_of(model)
 
     def takes(self, name: str) -> bool:
         """Returns whether `forward` of the model has a parameter of this name."""
@@ -57,9 +63,15 @@ class Plain(nn.Module):
             edge_attr: [num_edges, edge_width]. Default: the model gets none.
             edge_type: [num_edges] int64. Default: the model gets none.
         """
-        given = {"edge_weight": edge_weight, "edge_attr": edge_attr, "edge_type": edge_type}
+        given = {"edge_weight": self._cast(edge_weight), "edge_attr": self._cast(edge_attr), "edge_type": edge_type}
         of_edges = {name: value for name, value in given.items() if value is not None}
-        return self.in_unit(self.model(self.scaled(x), edge_index, **of_edges))
+        return self.in_unit(self.model(self._rows(x), edge_index, **of_edges))
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return self.scaled(x).to(self.dtype)
+
+    def _cast(self, value: Tensor | None) -> Tensor | None:
+        return None if value is None else value.to(self.dtype)
 
 
 class PlainLayers(Plain):
@@ -81,9 +93,10 @@ class PlainLayers(Plain):
     ) -> Tensor:
         loops = bool(getattr(self.model, "self_loops", False))
         relations = None if edge_type is None else (edge_type, relations_of(self.model))
-        adjacency = TensorAdjacency(x, edge_index, edge_weight, edge_attr, relations, loops=loops)
+        rows, weight, features = self._rows(x), self._cast(edge_weight), self._cast(edge_attr)
+        adjacency = TensorAdjacency(rows, edge_index, weight, features, relations, loops=loops)
         num_layers: int = self.model.num_layers  # type: ignore[assignment]
-        return self.in_unit(self.model.forward(self.scaled(x), [adjacency] * num_layers))
+        return self.in_unit(self.model.forward(rows, [adjacency] * num_layers))
 
 
 class TensorAdjacency(Adjacency):
@@ -118,7 +131,7 @@ class TensorAdjacency(Adjacency):
         self.num_dst = self.num_src = x.shape[0]
         self._given, self._weight = edge_index, weight
         self._src, self._dst = edge_index[0], edge_index[1]
-        weights = x.new_ones(self._src.shape[0]) if weight is None else weight.to(x.dtype)
+        weights = x.new_ones(self._src.shape[0]) if weight is None else weight
         self._counts = x.new_ones(self._src.shape[0])
         self.edge_features = features
         self.src_nodes = torch.arange(self.num_dst, device=x.device)

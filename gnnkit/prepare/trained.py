@@ -19,7 +19,7 @@ from gnnkit.prepare.categories import aligned, aligned_edges, check
 from gnnkit.prepare.fill import Fill, told
 from gnnkit.prepare.rebalanced import resumed_folder
 from gnnkit.prepare.scale import Scale, choose, told_of_edges
-from gnnkit.ranges import shown
+from gnnkit.ranges import shown, switch
 from gnnkit.result.folder import INPUTS
 from gnnkit.settings import Settings
 from gnnkit.storage import write_atomically
@@ -42,6 +42,7 @@ class Inputs:
     category_of: list[str] | None = None  # column of text that each of `features` is a value of, or ""
     text: str = "one_hot"  # of TEXTS, for values that are new
     edge_category_of: list[str] | None = None  # as `category_of`, of `edge_features`
+    edge_weight: bool | None = None  # whether edges have weights. None: written before this was kept
 
     @classmethod
     def of(cls, graph: Graph, inputs: str) -> Inputs:
@@ -55,6 +56,7 @@ class Inputs:
             None if graph.edge_type_names is None else list(graph.edge_type_names),
             category_of=list(graph.category_of) if reads and graph.category_of else None,
             edge_category_of=list(graph.edge_category_of) if graph.edge_category_of else None,
+            edge_weight=graph.csc.weight is not None,
         )
 
     @classmethod
@@ -72,6 +74,8 @@ class Inputs:
             raise UserError(f"{path} cannot be read: {error}") from error
         if found is not None and not all(map(_are_names, found.all_names)):
             raise UserError(f"{path} holds no names of columns")
+        if found is not None and found.edge_weight is not None:
+            switch(f"{path}: edge_weight", found.edge_weight)
         return found
 
     @property

@@ -97,10 +97,11 @@ def single(given: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.float() if value.is_floating_point() else value for name, value in given.items()}
 
 
-def saved(folder: Path, model: nn.Module, widths: Widths = PLAIN) -> Path:
+def saved(folder: Path, model: nn.Module, widths: Widths = PLAIN, edge_weight: bool | None = False) -> Path:
     """Writes a folder as a run leaves it, without training."""
     folder.mkdir(parents=True)
     weights.save(model, widths, folder)
+    Inputs(None, None, 1.0, False, edge_weight=edge_weight).save(folder)
     return folder
 
 
@@ -148,7 +149,8 @@ def test_every_model_is_written_where_edges_have_features_types_and_weights(
     model = gnnkit.load(run, source.make_model(widths, 1))
     reads = ["edge_weight", *(["edge_attr"] if name in ("gat", "gine") else []), *(["edge_type"] * (name == "rgcn"))]
     for num_nodes in (3, 100):
-        found = called(path, **single(draw(num_nodes, reads)))
+        given = draw(num_nodes, reads)
+        found = called(path, **(given if suffix == "pt2" else single(given)))  # a .pt2 takes any type
         torch.testing.assert_close(found, model(**single(draw(num_nodes, OF_EDGES))), rtol=1e-4, atol=1e-4)
 
 
@@ -167,6 +169,43 @@ def test_weights_that_a_class_does_not_take_are_refused(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", Net())
     with pytest.raises(UserError, match="forward of model=Net has no parameter edge_weight: add the parameter"):
         gnnkit.export(run, tmp_path / "model.pt2", model=Net(), edge_weight=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_file_takes_weights_where_the_edges_that_trained_had_them(
+    tmp_path: Path, weighted: bool, suffix: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x, ends, labels = rng.normal(size=(NODES, WIDTH)), rng.integers(0, NODES, (2, 160)), np.arange(NODES) % CLASSES
+    of_edges = {"weight": rng.random(160)} if weighted else {}
+    graph = Graph.from_edges(*ends, NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3, **of_edges)
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, **BARE}
+    keys |= {"trainer": {"max_epochs": 2}, "features": {"scale": "none"}, "write": ["logits"]}
+    with within_process():
+        run = gnnkit.train(graph, model="gcn", folder=tmp_path / "run", **keys).folder
+    path = gnnkit.export(run, tmp_path / f"net.{suffix}")
+    given = {"x": x, "edge_index": ends} | {f"edge_{name}": value for name, value in of_edges.items()}
+    found = called(path, **single({name: torch.from_numpy(value) for name, value in given.items()}))
+    np.testing.assert_allclose(found, np.load(run / "logits.npy"), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_weights_that_a_model_does_not_read_are_no_input(tmp_path: Path) -> None:
+    model = GraphSAGE(WIDTH, CLASSES, aggregator="max")
+    run = saved(tmp_path / "run", model, edge_weight=True)
+    path = gnnkit.export(run, tmp_path / "net.pt2", model=model)
+    given = single(draw())
+    torch.testing.assert_close(called(path, **given), model.eval()(**given), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_that_does_not_say_whether_edges_had_weights_asks_for_the_argument(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run", model := GCN(WIDTH, CLASSES), edge_weight=None)
+    with pytest.raises(UserError, match=r"inputs\.json does not say whether the edges that trained had weights"):
+        gnnkit.export(run, tmp_path / "net.pt2", model=model)
+    gnnkit.export(run, tmp_path / "net.pt2", model=model, edge_weight=False)
 
 
 def called(path: Path, **given: Tensor) -> Tensor:
@@ -211,7 +250,7 @@ ABSENT = {
 @pytest.mark.parametrize("model", ["gcn", Net()], ids=["ours", "PyG"])
 def test_a_file_takes_raw_rows_on_a_machine_with_its_library_alone(tmp_path: Path, suffix: str, model: Any) -> None:
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(NODES, WIDTH)) * [1, 100, 0.01, 5, 1] + [0, 50, 0, 3, 0]
+    x = rng.normal(size=(NODES, WIDTH)) * [1, 100, 0.01, 5, 1] + [0, 50, 0, 3, 1.7e9]  # beyond float32
     ends, labels = rng.integers(0, NODES, (2, 160)), rng.integers(0, CLASSES, NODES)
     graph = Graph.from_edges(*ends, NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3)
     keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, **BARE}
@@ -223,7 +262,7 @@ def test_a_file_takes_raw_rows_on_a_machine_with_its_library_alone(tmp_path: Pat
     gnnkit.export(run, there / f"model.{suffix}", model=None if model == "gcn" else model)
     logits, predictions = np.load(run / "logits.npy"), np.load(run / "predictions.npy")
     shutil.rmtree(run)
-    np.save(there / "x.npy", x.astype(np.float32))
+    np.save(there / "x.npy", x)
     np.save(there / "edges.npy", ends)
     script = ALONE.format(absent=", ".join(map(repr, ABSENT[suffix])), call=CALLED[suffix])
     subprocess.run([sys.executable, "-c", script], cwd=there, check=True, timeout=120)

@@ -114,9 +114,11 @@ def test_a_graph_from_python_that_differs_in_kind_is_told(
 
 
 def test_a_file_of_names_that_was_changed_is_refused(settings: Settings, tmp_path: Path) -> None:
-    for text in ("{", "{}", '{"features": "abc", "edge_features": null, "both_ways": 1, "unit_rows": true}'):
+    facts = '"edge_features": null, "both_ways": 1, "unit_rows": true'
+    weighted = '{"features": null, "edge_weight": "no", ' + facts + "}"
+    for text in ("{", "{}", '{"features": "abc", ' + facts + "}", weighted):
         (tmp_path / "inputs.json").write_text(text)
-        with pytest.raises(UserError, match=r"inputs.json (is not JSON|cannot be read|holds no names of columns)"):
+        with pytest.raises(UserError, match=r"inputs.json .*(is not JSON|cannot be read|holds no names of columns|edge_weight=no must be)"):
             as_trained(replace(settings, checkpoint=str(tmp_path)), graph())
 
 
