@@ -179,14 +179,14 @@ def test_a_file_takes_weights_where_the_edges_that_trained_had_them(
 ) -> None:
     rng = np.random.default_rng(0)
     x, ends, labels = rng.normal(size=(NODES, WIDTH)), rng.integers(0, NODES, (2, 160)), np.arange(NODES) % CLASSES
-    of_edges = {"weight": rng.random(160)} if weighted else {}
-    graph = Graph.from_edges(*ends, NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3, **of_edges)
+    weight = rng.random(160) if weighted else None
+    graph = Graph.from_edges(*ends, NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3, weight=weight)
     keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, **BARE}
     keys |= {"trainer": {"max_epochs": 2}, "features": {"scale": "none"}, "write": ["logits"]}
     with within_process():
         run = gnnkit.train(graph, model="gcn", folder=tmp_path / "run", **keys).folder
     path = gnnkit.export(run, tmp_path / f"net.{suffix}")
-    given = {"x": x, "edge_index": ends} | {f"edge_{name}": value for name, value in of_edges.items()}
+    given = {"x": x, "edge_index": ends} | ({} if weight is None else {"edge_weight": weight})
     found = called(path, **single({name: torch.from_numpy(value) for name, value in given.items()}))
     np.testing.assert_allclose(found, np.load(run / "logits.npy"), atol=1e-5)
 

@@ -118,7 +118,9 @@ def test_a_file_of_names_that_was_changed_is_refused(settings: Settings, tmp_pat
     weighted = '{"features": null, "edge_weight": "no", ' + facts + "}"
     for text in ("{", "{}", '{"features": "abc", ' + facts + "}", weighted):
         (tmp_path / "inputs.json").write_text(text)
-        with pytest.raises(UserError, match=r"inputs.json:? (is not JSON|cannot be read|holds no names|edge_weight=no must)"):
+        with pytest.raises(
+            UserError, match=r"inputs.json:? (is not JSON|cannot be read|holds no names|edge_weight=no must)"
+        ):
             as_trained(replace(settings, checkpoint=str(tmp_path)), graph())
 
 
