@@ -180,7 +180,9 @@ def test_a_file_takes_weights_where_the_edges_that_trained_had_them(
     rng = np.random.default_rng(0)
     x, ends, labels = rng.normal(size=(NODES, WIDTH)), rng.integers(0, NODES, (2, 160)), np.arange(NODES) % CLASSES
     weight = rng.random(160) if weighted else None
-    graph = Graph.from_edges(*ends, NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3, weight=weight)
+    graph = Graph.from_edges(
+        ends[0], ends[1], NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3, weight=weight
+    )
     keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, **BARE}
     keys |= {"trainer": {"max_epochs": 2}, "features": {"scale": "none"}, "write": ["logits"]}
     with within_process():
@@ -252,7 +254,7 @@ def test_a_file_takes_raw_rows_on_a_machine_with_its_library_alone(tmp_path: Pat
     rng = np.random.default_rng(0)
     x = rng.normal(size=(NODES, WIDTH)) * [1, 100, 0.01, 5, 1] + [0, 50, 0, 3, 1.7e9]  # beyond float32
     ends, labels = rng.integers(0, NODES, (2, 160)), rng.integers(0, CLASSES, NODES)
-    graph = Graph.from_edges(*ends, NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3)
+    graph = Graph.from_edges(ends[0], ends[1], NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3)
     keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, **BARE}
     keys |= {"trainer": {"max_epochs": 2}, "features": {"scale": "standard"}, "write": ["logits", "predictions"]}
     with within_process():
