@@ -273,7 +273,8 @@ class Table:
         if not is_text(column.type):
             return []
         spelt = missing_cells(column, self.missing) & ~missing_cells(column, ("",))
-        return column.filter(pa.array(spelt)).to_pylist()
+        words: list[str] = column.filter(pa.array(spelt)).to_pylist()
+        return words
 
     def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
         if name not in self.names:
