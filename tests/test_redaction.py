@@ -26,7 +26,7 @@ KEPT = [
     "https://host:9000/bucket/x@v1/y.npz",
     "s3://bucket/data@v1/x.npz",
     "/data/me@host/x.npz",
-    "/work/pwd/keyboard/x.npz",
+    "/data/pwd/keyboard/x.npz",
     "https://host/x?page=2&sort=up",
 ]
 VARIABLES = [
