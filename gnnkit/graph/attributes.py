@@ -35,7 +35,7 @@ def tell_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> N
             data sets that are published with a split.
     """
     unread = sorted(names)
-    times = [name for name in unread if _WORDS.findall(name.lower())[-1] in _TIMES]
+    times = [name for name in unread if _is_time(name)]
     if times and not has_split:
         raise UserError(
             f"{what}: {times[0]} holds times, which are not supported yet, and a random split would mix past and future: "
@@ -51,13 +51,19 @@ def warn_of_times(columns: Iterable[str]) -> None:
     Args:
         columns: Names of the columns that a model reads.
     """
-    times = [name for name in columns if (words := _WORDS.findall(name.lower())) and words[-1] in _TIMES]
+    times = [name for name in columns if _is_time(name)]
     if times:
         warnings.warn(
             f"the split is drawn at random, and column {times[0]!r} holds times: the model trains on the future of nodes "
             "or edges that it is tested on; give a split by time",
             stacklevel=4,
         )
+
+
+def _is_time(name: str) -> bool:
+    """Whether the last word of a name stands for times."""
+    words = _WORDS.findall(name.lower())
+    return bool(words) and words[-1] in _TIMES
 
 
 def split_of(prefix: str, get: Get, num_nodes: int, column: int | None) -> tuple[npt.NDArray[np.int8], set[str]]:
