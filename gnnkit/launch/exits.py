@@ -47,7 +47,7 @@ def _print_failure(error: Exception) -> int:
     """
     launcher: Any = sys.modules.get("gnnkit.launch.group")
     if (mendable := _mendable(error)) is not None:
-        print(f"gnnkit: error: {redact(one_line(mendable))}", file=sys.stderr)
+        print(f"gnnkit: error: {one_line(mendable)}", file=sys.stderr)
         return MENDABLE
     if launcher is not None and isinstance(error, launcher.RankError):
         print(f"gnnkit: error: {redact(str(error))}", file=sys.stderr)
