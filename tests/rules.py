@@ -1,8 +1,11 @@
 """Rules that all tests keep, as a plugin of pytest.
 
-A test that is marked `alone` runs while no other test does, in the beginning. A test
-that is not marked `slow` should take half a second. One that takes twice that is named
-among the warnings.
+A test that is marked `exhaustive` runs with `--exhaustive`, with `-m exhaustive`, or
+where it is named. A test that is marked `alone` runs while no other test does, in the
+beginning. A test that is not marked `slow` should take half a second. One that takes
+twice that is named among the warnings. With `--store-durations=FILE`, a test of the
+default selection fails the session if it takes over five seconds of a processor and is
+not marked `long` with a reason.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import pytest
 
 WANTED = 0.5  # seconds of a processor, children included, or by the clock where threads make this less
 MAX_SECONDS = 2 * WANTED  # other tests share the cores and their caches
+LONG = 5.0  # seconds of a processor, children included, of a test without a reason
 MAX_WAIT = 30.0  # seconds by the clock, which other work takes part in
 
 
@@ -32,8 +36,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     are left out.
     """
     used, begun = sum(os.times()[:4]), time.monotonic()
-    yield
-    seconds, waited = sum(os.times()[:4]) - used, time.monotonic() - begun
+    try:
+        yield
+    finally:
+        seconds, waited = sum(os.times()[:4]) - used, time.monotonic() - begun
+        item.user_properties.append(("seconds", [round(seconds, 2), round(waited, 2)]))
     drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
     if item.get_closest_marker("slow") is not None or drawn:
         return
@@ -42,12 +49,59 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.warn(pytest.PytestWarning(text))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds what selects tests and stores what each takes."""
+    group = parser.getgroup("gnnkit")
+    group.addoption("--exhaustive", action="store_true", help="run the tests marked exhaustive too")
+    group.addoption(
+        "--store-durations", metavar="FILE", help="write the seconds of each test into a file, slowest first"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the folder of locks by which processes of pytest-xdist take turns."""
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="gnnkit-turns-")
         config.add_cleanup(folder.cleanup)
         config.turns = folder.name  # type: ignore[attr-defined]
+        if file := config.getoption("store_durations"):
+            config.pluginmanager.register(Durations(Path(file)), "gnnkit-durations")
+
+
+class Durations:
+    """Writes the seconds of each test into a file, and prints those of the slowest.
+
+    The file has a line for each test: seconds of a processor and by the clock, and id.
+    """
+
+    SLOWEST = 40
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.tests: list[tuple[float, float, str]] = []
+        self.too_long: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and (seconds := dict(report.user_properties).get("seconds")):
+            self.tests.append((*seconds, report.nodeid))
+            if seconds[0] > LONG and not {"exhaustive", "long"} & {*report.keywords}:
+                self.too_long.append(report.nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        self.tests.sort(reverse=True)
+        lines = [f"{used:8.2f} {waited:8.2f} {name}" for used, waited, name in self.tests]
+        self.file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        if self.too_long and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.section(f"seconds of a processor, and by the clock: {self.file}")
+        for line in self.file.read_text(encoding="utf-8").splitlines()[: self.SLOWEST]:
+            terminalreporter.line(line)
+        for name in self.too_long:
+            terminalreporter.line(f"takes over {LONG:.0f} s of a processor without a reason: {name}", red=True)
+            terminalreporter.line("make it quicker, or mark it long(REASON) or exhaustive")
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -63,10 +117,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the tests that run alone before the others of each process.
+    """Leaves exhaustive tests out, and puts those that run alone before the others.
 
     Then such a test waits for another such test, and not for a long one.
     """
+    option = config.option
+    if not (option.exhaustive or "exhaustive" in option.markexpr or any("::" in name for name in config.args)):
+        left_out = [item for item in items if item.get_closest_marker("exhaustive") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("exhaustive") is None]
+        config.hook.pytest_deselected(items=left_out)
     items[:] = dealt(items, getattr(config, "workerinput", {}).get("workercount", 1))
 
 

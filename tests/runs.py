@@ -6,10 +6,9 @@ import contextlib
 import copy
 import functools
 import gc
-import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,8 @@ import yaml
 import gnnkit
 from gnnkit import config, keys
 from gnnkit.config import MAIN, compose
-from gnnkit.errors import UserError
-from gnnkit.jobs import decide, foresee, partition, run
 from gnnkit.keys import plain
-from gnnkit.launch import processes
-from gnnkit.launch.environment import LOOPBACK, StartedRank
-from gnnkit.launcher import threads as threads_launcher
+from gnnkit.launch.processes import inline
 from gnnkit.result import result
 
 _VALUE = re.compile(  # of a key, as Hydra and YAML both read it
@@ -47,10 +42,7 @@ def within_process() -> Iterator[None]:
     from lightning.fabric.utilities import registry
 
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
-        for module in (decide, foresee, partition, run):
-            patch.setattr(module, "run_in_child", _run_here)
-        patch.setattr(threads_launcher, "launch", _launch)
+    with inline(), pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
         patch.setattr(config, "compose", _compose)
         patch.setattr(keys, "plain", _plain)
         patch.setattr(result, "version", _version)
@@ -68,34 +60,6 @@ def train_on_threads(data: Any, model: Any, folder: Path, epochs: int, **keys: A
     usual: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", **BARE}
     with within_process():
         return gnnkit.train(data, model=model, folder=folder, **(usual | {"trainer": {"max_epochs": epochs}} | keys))
-
-
-def _run_here(function: Callable[..., Any], *arguments: Any, beside: Any = lambda: None, **_: Any) -> Any:
-    """Is `processes.run_in_child` without the child."""
-    beside()
-    return _as_json(function(*arguments))
-
-
-def _launch(function: processes.RankFunction, *_: Any, **__: Any) -> dict[int, Any]:
-    """Is `processes.launch` without the process, whose threads are the ranks."""
-    environment = dict(os.environ)
-    os.environ.update(StartedRank(0, 1, 0, 1, LOOPBACK, 0).variables())
-    collects = gc.isenabled()
-    gc.enable()
-    try:
-        found = {0: _as_json(function(0, 1))}
-    except UserError as error:
-        raise UserError(str(error)) from error  # a process tells its parent no more than the message
-    finally:
-        os.environ.clear()
-        os.environ.update(environment)
-        if not collects:
-            gc.disable()
-    return found
-
-
-def _as_json(result: Any) -> Any:
-    return json.loads(json.dumps(result))
 
 
 def _compose(

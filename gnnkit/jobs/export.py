@@ -63,7 +63,7 @@ def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_wei
     if path.exists():
         raise UserError(f"export: {path} exists: choose another name, or remove the file")
     # A process that has exported and has computed a gradient can start no ranks.
-    run_in_child(_export, folder, path, model, edge_weight)
+    run_in_child(_export, folder, path, model, edge_weight, always=True)
     return path
 
 

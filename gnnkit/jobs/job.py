@@ -18,6 +18,7 @@ from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import after_run
 from gnnkit.launch.phases import phase, say
+from gnnkit.launch.processes import inline
 from gnnkit.launcher import RANKS
 from gnnkit.result.result import Result
 from gnnkit.settings import AUTO, launcher_for, with_workers
@@ -70,6 +71,9 @@ class Run(Job):
         if order.is_leader:
             phase(f"job={order.settings.job}: checking the configuration")
         with contextlib.ExitStack() as held:
+            launcher = order.settings.launcher
+            if launcher.name != AUTO and launcher.load().inline:
+                held.enter_context(inline())
             with contextlib.nullcontext() if order.settings.started else _collecting_nothing():
                 order = self.check(order)
                 if (found := self.done(order)) is not None:

@@ -241,9 +241,8 @@ def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys
         try:
             order = Order(_settings(settings, fixed, own, seconds), graph, folder=Path(folder) / "run")
             dispatch.preload(order)
-            figures = run_in_child(
-                _figures, order, figure, Path(folder) / "log", patience=Patience.of(settings.timeout)
-            )
+            log, patience = Path(folder) / "log", Patience.of(settings.timeout)
+            figures = run_in_child(_figures, order, figure, log, always=True, patience=patience)
         except UserError as error:
             return Trial(tried, None, None, None, 0, time.monotonic() - begun, f"refused: {error}")
     remark = "" if figures["stopped"] is None or "trainer.max_time" not in figures["stopped"] else "ended by the clock"

@@ -12,10 +12,12 @@ is the run of all processes. The `watchdog` notices a group that hangs.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from gnnkit.launch.child import Child, StartMethod
@@ -24,6 +26,7 @@ from gnnkit.launch.group import Group
 from gnnkit.launch.watchdog import Patience
 
 RankFunction = Callable[[int, int], Any]
+_INLINE = ContextVar("inline", default=False)
 
 
 def launch(
@@ -117,9 +120,25 @@ def _meeting_file() -> Iterator[str]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def inline() -> Iterator[None]:
+    """Lets `run_in_child` call functions in this process, for debuggers and tests."""
+    token = _INLINE.set(True)
+    try:
+        yield
+    finally:
+        _INLINE.reset(token)
+
+
+def is_inline() -> bool:
+    """Says whether `inline` is in effect."""
+    return _INLINE.get()
+
+
 def run_in_child(
     function: Callable[..., Any],
     *arguments: Any,
+    always: bool = False,
     patience: Patience | None = None,
     beside: Callable[[], object] = lambda: None,
     meanwhile: Callable[[], None] = lambda: None,
@@ -127,16 +146,22 @@ def run_in_child(
     """Returns `function(*arguments)` from a forked process. The result must be JSON.
 
     The process ends with the function, and so do memory and thread pools that the
-    function leaves behind. Raises errors as `launch` does.
+    function leaves behind. Raises errors as `launch` does. Within `inline`, the
+    function runs in this process, and its errors come as they are.
 
     Args:
         function: The work of the process.
         *arguments: Arguments of the function.
+        always: Whether to start a process within `inline` too, because the function
+            changes the process for good. Default: False.
         patience: How long to wait for a sign of progress. Default: `Patience()`.
         beside: Called once, as soon as the process has begun. An error of this
             function ends the process. Default: does nothing.
         meanwhile: Called a few times a second afterwards, with the same rule.
     """
+    if is_inline() and not always:
+        beside()
+        return json.loads(json.dumps(function(*arguments)))
     name = getattr(function, "__name__", str(function))
     child = Child(f"the process of {name}", "fork", {}, function, arguments)
     return Group([child], patience or Patience(), beside=beside, meanwhile=meanwhile).run()[0]

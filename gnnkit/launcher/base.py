@@ -148,6 +148,7 @@ class Launcher:
 
     starts: ClassVar[Collection[str]] = (RANKS,)  # of RANKS and JOBS
     in_one_process: ClassVar[bool] = False  # True: all ranks are threads of one process
+    inline: ClassVar[bool] = False  # True: and this process is that of the caller
     comm: ClassVar[str | None] = None  # the communicator of comm=auto. None: by the GPUs
 
     def check(self, what: str) -> None:

@@ -7,9 +7,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gnnkit.launch.processes import launch
+from gnnkit.launch.processes import is_inline, launch
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher.base import Launcher, Ranks
+from gnnkit.launcher.inline import run_inline
 
 
 class Threads(Launcher):
@@ -20,6 +21,8 @@ class Threads(Launcher):
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         ranks = dataclasses.replace(ranks, processes=1)
+        if is_inline():
+            return run_inline(ranks)
         patience = Patience.of(ranks.timeout)
         results = launch(
             functools.partial(_run, ranks),

@@ -43,7 +43,8 @@ def check_launcher(make: Callable[[], Launcher]) -> None:
     Where ranks were started before, each of them calls this function. They must come
     together and return results.
 
-    The work of the ranks is a function of this module, so it can be pickled.
+    The work of the ranks is a function of this module, so it can be pickled. A launcher
+    that is `inline` may raise the error of a rank with a note that names the rank.
 
     Args:
         make: Makes the launcher.
@@ -67,10 +68,12 @@ def _check_ranks(launcher: Launcher) -> None:
     found = _run(launcher, _place)
     assert sorted(found) == list(range(WORLD_SIZE)), f"results are of ranks {sorted(found)}"
     _check_place(found, WORLD_SIZE, launcher)
-    text = _refused(launcher, _fail, RankError)
+    text = _refused(launcher, _fail, Exception if launcher.inline else RankError)
     assert "rank 1" in text, f"a rank that fails is not named: {text}"
     assert TOLD in text, f"the error of a rank is not told: {text}"
     assert _refused(launcher, _refuse, UserError) == TOLD, "a UserError of a rank comes with another message"
+    if launcher.inline:  # what kills a rank kills the caller, and nothing runs meanwhile
+        return
     killed = _refused(launcher, _kill, RankError)
     assert "SIGKILL" in killed, f"SIGKILL is not named: {killed}"
     assert launcher.in_one_process or "rank 1" in killed, f"a rank that is killed is not named: {killed}"
@@ -123,7 +126,8 @@ def _refused(
     try:
         _run(launcher, work, meanwhile)
     except kind as error:
-        return str(error)
+        notes = getattr(error, "__notes__", []) if kind is Exception else []
+        return "\n".join([str(error), *notes])
     raise AssertionError("ranks that have failed end without an error")
 
 

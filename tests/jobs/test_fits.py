@@ -86,6 +86,7 @@ REFUSED = [
     [SAMPLED, LOST, LEADER, "comm=threads"],
     [SAMPLED, LOST, LEADER, "comm=gloo", "ENVIRONMENT"],
     [FULL, "restarts=1", "ENVIRONMENT"],
+    [FULL, "restarts=1", "launcher=inline"],
     [SAMPLED, "restarts=1", LEADER, LOST],
     [FULL, "restarts=1", RELIEF],
     [FULL, "restarts=1", "profile=true"],
@@ -101,7 +102,7 @@ class EdgeSum(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("message", "overrides"), zip(ROWS, REFUSED, strict=True), ids=map(" ".join, REFUSED))
+@pytest.mark.parametrize(("message", "overrides"), list(zip(ROWS, REFUSED, strict=True)), ids=map(" ".join, REFUSED))
 def test_each_row_refuses_a_configuration(
     message: str, overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
