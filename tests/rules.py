@@ -6,12 +6,19 @@ beginning. A test that is not marked `slow` should take half a second. One that 
 twice that is named among the warnings. With `--store-durations=FILE`, a test of the
 default selection fails the session if it takes over five seconds of a processor and is
 not marked `long` with a reason.
+
+A module with `pytestmark = pytest.mark.reads(PATH, ...)` depends on itself and on these
+files and folders, which are relative to the root. Once its tests have passed, it is
+left out until one of these files changes. It always runs with `--exhaustive`, with
+`-k`, or where it or its folder is named.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import hashlib
 import itertools
 import os
 import tempfile
@@ -59,7 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the folder of locks by which processes of pytest-xdist take turns."""
+    """Registers plugins, and makes the folder of locks of processes of pytest-xdist."""
+    config.addinivalue_line("markers", "reads(*paths): what a module depends on; left out while nothing changes")
+    config.pluginmanager.register(Readers(config), "gnnkit-readers")
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="gnnkit-turns-")
         config.add_cleanup(folder.cleanup)
@@ -102,6 +111,126 @@ class Durations:
         for name in self.too_long:
             terminalreporter.line(f"takes over {LONG:.0f} s of a processor without a reason: {name}", red=True)
             terminalreporter.line("make it quicker, or mark it long(REASON) or exhaustive")
+
+
+class Readers:
+    """Leaves a module out while the files that it reads are those with which it passed.
+
+    The process that the user starts decides, and sends the list to the processes of
+    pytest-xdist. These send back which tests a module has. All of them must pass.
+    """
+
+    KEY = "gnnkit/readers"  # in the cache of pytest: by module, the paths, their digest and the number of tests
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config, self.begun = config, time.time()
+        self.worker = getattr(config, "workerinput", None)
+        self.cache: pytest.Cache | None = getattr(config, "cache", None)  # none with -p no:cacheprovider
+        self.found: dict[str, dict[str, Any]] = {}  # by module, paths and tests
+        self.passed: set[str] = set()
+        self.failed: set[str] = set()  # modules
+        self.left_out: dict[str, dict[str, Any]] = {}
+        if self.worker is not None:
+            self.left_out = self.worker["left_out"]
+        elif not _runs_all(config):
+            digest = functools.cache(lambda *paths: digest_of(config.rootpath, paths)[0])
+            self.left_out = {
+                module: kept
+                for module, kept in self.kept().items()
+                if not _is_named(config, module) and digest(module, *kept["paths"]) == kept["digest"]
+            }
+
+    def kept(self) -> dict[str, dict[str, Any]]:
+        """Returns what the cache has of modules that passed."""
+        found: dict[str, dict[str, Any]] = self.cache.get(self.KEY, {}) if self.cache else {}
+        return found
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["left_out"] = self.left_out
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        inside = collection_path.is_relative_to(self.config.rootpath)
+        name = collection_path.relative_to(self.config.rootpath).as_posix() if inside else ""
+        return True if name in self.left_out else None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Notes the tests of each module that reads files, before any is deselected."""
+        if any("::" in name for name in self.config.args):
+            return
+        for item in items:
+            mark, module = item.get_closest_marker("reads"), item.nodeid.partition("::")[0]
+            if mark is None:
+                continue
+            if missing := [path for path in mark.args if not (self.config.rootpath / path).exists()]:
+                raise pytest.UsageError(f"{module} reads {missing[0]}, which does not exist")
+            facts = self.found.setdefault(module, {"paths": list(mark.args), "tests": []})
+            if item.get_closest_marker("exhaustive") is None:
+                facts["tests"].append(item.nodeid)
+        if self.worker is not None:
+            self.config.workeroutput["readers"] = self.found  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.found |= getattr(node, "workeroutput", {}).get("readers", {})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
+        elif report.failed:
+            self.failed.add(report.nodeid.partition("::")[0])
+
+    def pytest_sessionfinish(self) -> None:
+        """Keeps a digest for each module of which all tests by default have passed."""
+        if self.worker is not None or self.cache is None:
+            return
+        kept = {module: facts for module, facts in self.kept().items() if module not in self.failed}
+        for module, facts in self.found.items():
+            if module in self.failed or not self.passed.issuperset(facts["tests"]):
+                continue
+            digest, newest = digest_of(self.config.rootpath, (module, *facts["paths"]))
+            if newest < self.begun:  # else a test may have read what was there before
+                kept[module] = {"paths": facts["paths"], "digest": digest, "tests": len(facts["tests"])}
+        self.cache.set(self.KEY, kept)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for module, facts in self.left_out.items():
+            text = f"{facts['tests']} tests of {module} left out, which have passed with the same files as now"
+            terminalreporter.line(f"{text}: {', '.join(facts['paths'])}")
+
+
+def _runs_all(config: pytest.Config) -> bool:
+    option = config.option
+    return bool(option.exhaustive or "exhaustive" in option.markexpr or option.keyword)
+
+
+def _is_named(config: pytest.Config, module: str) -> bool:
+    """Says whether the command names a module, its folder or one of its tests."""
+    path = config.rootpath / module
+    named = {(config.invocation_params.dir / name.partition("::")[0]).resolve() for name in config.args}
+    return bool(named & {path, path.parent})
+
+
+def digest_of(root: Path, paths: tuple[str, ...]) -> tuple[str, float]:
+    """Returns a digest of names and bytes, and the time of the newest change.
+
+    Folders count with all their files, but for what is hidden or built.
+    """
+    hashed, newest = hashlib.blake2b(digest_size=16), 0.0
+    for file in sorted({file for path in paths for file in _files(root / path)}):
+        content = file.read_bytes()
+        hashed.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
+        newest = max(newest, file.stat().st_mtime)
+    return hashed.hexdigest(), newest
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        yield from (Path(folder, name) for name in names if not name.endswith((".so", ".pyc")))
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

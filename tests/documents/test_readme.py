@@ -30,9 +30,14 @@ from gnnkit import config, keys, plugins, settings
 from gnnkit.__main__ import main
 from gnnkit.graph import Graph
 from gnnkit.jobs import Order, dispatch
+from tests.cases import few
 from tests.runs import within_process
 
-ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.reads(
+    *("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "mkdocs.yml", "pyproject.toml"),
+    *("Cargo.toml", "gnnkit", "rust", "plugins", "packaging", "tests/runs.py", "tests/cases.py", "tests/apart"),
+)
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SITE = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 FOR_USERS = ("README.md", *SITE)
@@ -111,8 +116,16 @@ def given(page: str) -> set[str]:
     return {name for name in ("graph", "data") if any(f"`{name}`" in paragraph for paragraph in said)}
 
 
+# Programs without a second of training by default, and those of README that train.
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "title"), list(programs()))
+@few(
+    "name,title",
+    list(programs()),
+    default=[
+        *((name, title) for name, title in programs() if name in ("README.md", "CONTRIBUTING.md")),
+        *((f"docs/howto/{page}.md", "") for page in ("experiments", "keys", "lightning", "loader", "plugin", "report")),
+    ],
+)
 def test_code_in_documents_runs(name: str, title: str, namespace: dict[str, Any]) -> None:
     text = sections(name)[title] if title else TEXTS[name]
     for unsaid in {"graph", "data"} - given(text) if not title else ():
@@ -124,6 +137,7 @@ def test_code_in_documents_runs(name: str, title: str, namespace: dict[str, Any]
         assert 0 <= value["test_accuracy"] <= 1
 
 
+@pytest.mark.exhaustive  # layers of PyG train by default in tests/training
 @pytest.mark.slow
 def test_the_forward_of_a_model_that_calls_layers_of_pyg_trains(namespace: dict[str, Any]) -> None:
     exec(blocks(TEXTS["docs/howto/own-model.md"])[-1], namespace)
@@ -151,14 +165,21 @@ def all_commands() -> list[list[str]]:
     return [command for place, command in enumerate(found) if command not in found[:place]]
 
 
+@functools.cache
+def smallest() -> str:
+    """Returns the configuration of a run that a command may continue."""
+    return json.dumps(config.compose(["strategy=vertex_centric"]))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", all_commands(), ids=" ".join)
+@few("arguments", [pytest.param(each, id=" ".join(each)) for each in all_commands()], default=20)
 def test_commands_are_accepted(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if arguments[0].startswith("--"):
         assert main(arguments) == 0
     else:
         here = [argument for argument in arguments if argument != "trainer.resume=RUN"]  # there is no such run
-        (tmp_path / "config.yaml").write_text(json.dumps(config.compose(["strategy=vertex_centric"])))
+        if "RUN" in " ".join(here):
+            (tmp_path / "config.yaml").write_text(smallest())
         here = [argument.replace("checkpoint=RUN", f"checkpoint='{tmp_path}'") for argument in here]
         checked = dispatch.check(Order(settings.settle(config.compose(config.with_run(here))))).settings
         assert checked.workers >= 1
@@ -171,7 +192,7 @@ def sweeps() -> list[list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", sweeps(), ids=" ".join)
+@few("arguments", [pytest.param(each, id=" ".join(each)) for each in sweeps()], default=3)
 def test_sweeps_are_accepted(arguments: list[str]) -> None:
     overrides, _ = config.split(arguments)
     fixed, spaces = config.spaces(overrides)
@@ -194,15 +215,16 @@ def test_every_experiment_sweeper_and_launcher_is_in_a_table() -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Run folders of the first command of README on a small graph, and a program."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("runs"))
-        first = commands("README.md")[0]
-        assert first == ["+strategy=vertex_centric", "partition=2d"]
-        assert main([*first, *SMALL, "output=first", EVERYTHING]) == 0
-        assert main([*first, *SMALL, "model=pagerank", "comm=threads", "output=program"]) == 0
-        yield {name: Path(name).absolute() for name in ("first", "program")}
+    folder = tmp_path_factory.mktemp("runs")
+    first = commands("README.md")[0]
+    assert first == ["+strategy=vertex_centric", "partition=2d"]
+    with pytest.MonkeyPatch.context() as patch, within_process():
+        patch.chdir(folder)
+        assert main([*first, *SMALL, "comm=threads", "output=first", EVERYTHING]) == 0
+        assert main([*first, *SMALL, "comm=threads", "model=pagerank", "output=program"]) == 0
+    return {name: folder / name for name in ("first", "program")}
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.reads("gnnkit", "rust", "pyproject.toml", "tests/documents/typed_script.py")
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("typed_script.py")
 WRONG = [  # each line is a mistake that types show
     "gnnkit.train(graph, strategy=3)",
@@ -38,6 +39,7 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive  # mypy checks the package itself before each change is sent
 @pytest.mark.slow
 def test_a_users_script_is_typed_and_mistakes_in_one_are_found(tmp_path: Path) -> None:
     text = SCRIPT.read_text(encoding="utf-8")
@@ -53,6 +55,7 @@ def test_a_users_script_is_typed_and_mistakes_in_one_are_found(tmp_path: Path) -
     )
 
 
+@pytest.mark.exhaustive  # scripts of documents run by default in test_readme.py
 @pytest.mark.slow
 def test_the_script_runs_once_without_a_main_guard(tmp_path: Path) -> None:
     """Its ranks are processes in one run, and threads in the others."""

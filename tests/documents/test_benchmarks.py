@@ -12,7 +12,8 @@ from types import ModuleType
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+pytestmark = pytest.mark.reads("benchmarks", "gnnkit")
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 MODULES = ("link", "runs", "peers", "step", "instructions", "stragglers", "variants", "variants_page", "strategies")
 COMMANDS = sorted(path for path in FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
 
