@@ -103,6 +103,7 @@ def _is_one_of(value: Any, default: Collection[Any]) -> bool:
 def _param(value: Any, axis: str, number: int) -> Any:
     """Returns the value as a parameter with the id that pytest would give it."""
     if _is_param(value):
-        return value if value.id is not None else _param(value.values[0], axis, number)
+        name = value.id if value.id is not None else _param(value.values[0], axis, number).id
+        return pytest.param(*value.values, id=name, marks=value.marks)
     plain = isinstance(value, str | int | float | bool | type(None))
     return pytest.param(value, id=str(value) if plain else getattr(value, "__name__", f"{axis}{number}"))

@@ -137,7 +137,7 @@ class Readers:
             self.left_out = {
                 module: kept
                 for module, kept in self.kept().items()
-                if not _is_named(config, module) and digest(module, *kept["paths"]) == kept["digest"]
+                if _is_below_named(config, module) and digest(module, *kept["paths"]) == kept["digest"]
             }
 
     def kept(self) -> dict[str, dict[str, Any]]:
@@ -187,7 +187,7 @@ class Readers:
             return
         kept = {module: facts for module, facts in self.kept().items() if module not in self.failed}
         for module, facts in self.found.items():
-            if module in self.failed or not self.passed.issuperset(facts["tests"]):
+            if module in self.failed or not facts["tests"] or not self.passed.issuperset(facts["tests"]):
                 continue
             digest, newest = digest_of(self.config.rootpath, (module, *facts["paths"]))
             if newest < self.begun:  # else a test may have read what was there before
@@ -205,11 +205,14 @@ def _runs_all(config: pytest.Config) -> bool:
     return bool(option.exhaustive or "exhaustive" in option.markexpr or option.keyword)
 
 
-def _is_named(config: pytest.Config, module: str) -> bool:
-    """Says whether the command names a module, its folder or one of its tests."""
+def _is_below_named(config: pytest.Config, module: str) -> bool:
+    """Says whether the command names a folder around a module, and nothing closer.
+
+    What is closer is the module, its own folder or one of its tests.
+    """
     path = config.rootpath / module
     named = {(config.invocation_params.dir / name.partition("::")[0]).resolve() for name in config.args}
-    return bool(named & {path, path.parent})
+    return not named & {path, path.parent} and bool(named.intersection(path.parents))
 
 
 def digest_of(root: Path, paths: tuple[str, ...]) -> tuple[str, float]:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import gnnkit
-from gnnkit import keys, plugins
+from gnnkit import config, keys, plugins
 from gnnkit.__main__ import main
 from gnnkit.command import _parser
 from gnnkit.config import compose
@@ -29,6 +29,8 @@ from gnnkit.launch.processes import launch
 from gnnkit.launch.progress import progress
 from gnnkit.result.result import Result
 from gnnkit.testing import example_graphs
+from tests.cases import few
+from tests.runs import compose_once
 
 STRATEGY = "strategy=vertex_centric"
 
@@ -42,6 +44,7 @@ class Runs(list[Order]):
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config, "compose", compose_once)
     return tmp_path
 
 
@@ -414,8 +417,10 @@ def test_the_module_runs_as_a_program() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "reader", ["| head -1; exit ${PIPESTATUS[0]}", "| true; exit ${PIPESTATUS[0]}", ">&- 2>&- <&-"]
+@few(
+    "reader",
+    ["| head -1; exit ${PIPESTATUS[0]}", "| true; exit ${PIPESTATUS[0]}", ">&- 2>&- <&-"],
+    default=["| true; exit ${PIPESTATUS[0]}"],
 )
 def test_a_result_is_kept_whoever_reads_the_output(reader: str, empty_folder: Path) -> None:
     keys = "strategy=vertex_centric dataset=synthetic dataset.num_nodes=50 dataset.num_edges=90 workers=2 comm=threads report=false"

@@ -10,6 +10,7 @@ from gnnkit.config.earlier import of_run
 from gnnkit.errors import UserError
 from gnnkit.plugins import options
 from gnnkit.settings import settle
+from tests.cases import few
 
 
 @pytest.mark.parametrize("spelling", ["strategy=vertex_centric", "+strategy=vertex_centric"])
@@ -206,7 +207,7 @@ def test_python_values_become_overrides_that_compose_to_them() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["1d", "1.5d", "2d", "3d", "hash", "random", "balanced", "tiles", "contiguous"])
+@few("name", ["1d", "1.5d", "2d", "3d", "hash", "random", "balanced", "tiles", "contiguous"], default=["1.5d", "hash"])
 def test_every_partition_has_the_keys_of_the_layout(name: str) -> None:
     section = compose(["strategy=vertex_centric", f"partition={name}"])["partition"]
     on_grid = name[0].isdigit()
@@ -291,7 +292,7 @@ def test_a_secret_that_was_not_kept_must_be_given_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", options("experiment"))
+@few("name", options("experiment"), default=["cora_gcn"])
 def test_experiments_choose_all_but_the_file_and_can_be_changed(name: str) -> None:
     chosen = [f"experiment={name}", "dataset.root=x.npz"]
     config = compose(chosen)

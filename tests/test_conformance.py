@@ -6,10 +6,9 @@ The checks find a plugin that breaks a promise.
 from __future__ import annotations
 
 import dataclasses
+import email
 import functools
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +26,8 @@ from gnnkit.config import as_overrides, compose
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
-from gnnkit.launcher import Jobs, Launcher, Ranks
+from gnnkit.launcher import JOBS, Jobs, Launcher, Ranks
+from gnnkit.launcher.outside import Outside
 from gnnkit.launcher.processes import Processes
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
@@ -45,6 +45,7 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from tests.comm.processes import run_gloo
 from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
+from tests.forked import Forked
 from tests.launch.outside import by_hand
 
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
@@ -58,7 +59,7 @@ def configured(kind: str, name: str, **given: Any) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def arguments(tmp_path: Path) -> dict[str, dict[str, str]]:
+def arguments(tmp_path: Path) -> dict[str, dict[str, Any]]:
     """Returns the arguments that the YAML of a plugin leaves to the user."""
     np.save(tmp_path / "clusters.npy", np.arange(GRAPH.num_nodes) // 6)
     np.savez(
@@ -76,6 +77,7 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, str]]:
     return {
         "cluster": {"clusters": str(tmp_path / "clusters.npy")},
         "npz": {"root": str(tmp_path / "graph.npz")},
+        "pystdlib": {"root": str(Path(email.__file__).parent), "min_class_size": 9, "num_words": 50},
         "edges": {"root": str(tmp_path)},
         "saved": {"root": str(tmp_path / "saved")},
         "graphar": {"root": str(tmp_path / "graphar")},
@@ -94,14 +96,14 @@ def test_partitioners(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("sampler"))
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
-def test_samplers(name: str, arguments: dict[str, dict[str, str]]) -> None:
+def test_samplers(name: str, arguments: dict[str, dict[str, Any]]) -> None:
     given = arguments.get(name, {})
     testing.check_sampler(configured("sampler", name, **given)(), GRAPH, np.arange(GRAPH.num_nodes)[::-2].copy())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("dataset"))
-def test_datasets(name: str, arguments: dict[str, dict[str, str]], tmp_path: Path) -> None:
+def test_datasets(name: str, arguments: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     given = {"root": str(store(tmp_path / "store"))} if name == "store" else arguments.get(name, {})
     testing.check_dataset(configured("dataset", name, **given)())
 
@@ -161,16 +163,26 @@ def test_callbacks(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in plugins.names("launcher") if name != "ray"])  # needs a cluster
-def test_launchers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launchers(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if name == "submitit":
         pytest.importorskip("submitit")
         monkeypatch.delenv("PATH")  # so that no srun is found
     if name != "outside":
         testing.check_launcher(configured("launcher", name))
         return
-    check = "from gnnkit import testing\nfrom gnnkit.launcher.outside import Outside\ntesting.check_launcher(Outside)"
-    ranks = [subprocess.Popen([sys.executable, "-c", check], env=os.environ | place) for place in by_hand(2)]
-    assert [rank.wait(60) for rank in ranks] == [0, 0]
+    folders = [tmp_path / str(rank) for rank in range(2)]
+    for folder in folders:
+        folder.mkdir()
+    ranks = [
+        Forked(functools.partial(_check_outside, place), folder)
+        for place, folder in zip(by_hand(2), folders, strict=True)
+    ]
+    assert [rank.ended() for rank in ranks] == [(0, ""), (0, "")]
+
+
+def _check_outside(place: dict[str, str]) -> None:
+    os.environ.update(place)
+    testing.check_launcher(Outside)
 
 
 @pytest.mark.slow
@@ -596,6 +608,8 @@ def _left_behind(work: Callable[[Any], Any], comm: Any) -> Any:
 
 
 class AllWell(Processes):
+    starts = (JOBS,)
+
     def jobs(self, jobs: Jobs) -> Any:
         yield from ((number, 0) for number, _ in super().jobs(jobs))
 

@@ -28,10 +28,11 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC
 from gnnkit.sampler import Loader, MetropolisHastingsSampler, NeighborSampler
 from gnnkit.sampler.base import Reading
+from tests.cases import exhaustive
 
 ODD = [-1, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**70, -(2**63), -(2**70), 10**5000]
 ODD += [1.5, float("nan"), float("inf"), None, "a", b"a", [], {}, (1, 2), object(), np.zeros(3, np.float16)]  # type: ignore[list-item]
-CASES = 15_000  # a few seconds
+CASES, FEW = 15_000, 4_000  # in all, and by default, in a second
 NUM_EDGES = 16
 REFUSED = (ValueError, TypeError, OverflowError)
 Make = Callable[[Random], Any]
@@ -496,11 +497,11 @@ def run(case: int) -> None:
             call(random, getattr(made, method), arguments)
 
 
-def fuzz(first: int, seconds: float | None) -> None:
-    """Runs cases from `first` on, for `seconds` or `CASES`."""
+def fuzz(first: int, num_cases: int, seconds: float) -> None:
+    """Runs cases from `first` on, for some seconds where these are not 0."""
     begin = time.monotonic()
     for case in itertools.count(first):
-        if case - first == CASES if seconds is None else time.monotonic() - begin > seconds:
+        if time.monotonic() - begin > seconds if seconds else case - first == num_cases:
             return
         print(case, flush=True)
         run(case)
@@ -516,13 +517,15 @@ def test_every_function_of_the_core_has_random_arguments() -> None:
 
 
 @pytest.mark.slow
-def test_random_arguments_are_answered_or_refused_by_name() -> None:
+@pytest.mark.parametrize(("first", "num_cases"), [(0, FEW), exhaustive((FEW, CASES - FEW))])
+def test_random_arguments_are_answered_or_refused_by_name(first: int, num_cases: int) -> None:
     seconds = float(os.environ.get("GNNKIT_FUZZ_SECONDS", "0"))  # 0: the same cases on every machine
-    command = [sys.executable, __file__, os.environ.get("GNNKIT_FUZZ_FIRST", "0"), *([str(seconds)] if seconds else [])]
+    first = int(os.environ.get("GNNKIT_FUZZ_FIRST", first))
+    command = [sys.executable, __file__, str(first), str(num_cases), str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 120)
     cases = done.stdout.split()
     assert done.returncode == 0, f"case {cases[-1:]} ended with {done.returncode}: {done.stderr[-2000:]}"
-    assert seconds or len(cases) == CASES
+    assert seconds or len(cases) == num_cases
 
 
 ring = CSC(np.arange(9), (np.arange(8) + 1) % 8)
@@ -682,4 +685,4 @@ def test_tables_without_nodes_or_columns_are_walked_by_the_floor() -> None:
 
 
 if __name__ == "__main__":
-    fuzz(int(sys.argv[1]), float(sys.argv[2]) if sys.argv[2:] else None)
+    fuzz(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

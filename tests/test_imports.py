@@ -38,6 +38,7 @@ from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import Aggregation, GradientSync
 from gnnkit.task import Task
+from tests.cases import exhaustive
 
 PACKAGE = Path(gnnkit.__file__).parent
 ROOT = PACKAGE.parent
@@ -324,7 +325,7 @@ def test_a_configuration_is_composed_without_torch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("job", "without"), [("partition", ["lightning"]), ("plan", ["sympy"])])
+@pytest.mark.parametrize(("job", "without"), [("partition", ["lightning"]), exhaustive(("plan", ["sympy"]))])
 def test_a_job_runs_without_what_it_has_no_use_for(job: str, without: list[str], tmp_path: Path) -> None:
     code = f"""
 for name in {without}:

@@ -155,6 +155,8 @@ def test_a_module_is_left_out_while_what_it_reads_stays(reader: pytest.Pytester,
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines([LEFT_OUT])
     assert outcomes("-m", "not slow") == {"passed": 1}
+    done = reader.runpytest_inprocess("test_other.py")
+    done.stdout.no_fnmatch_line(LEFT_OUT)
     for asked in (["inner"], ["inner/test_reader.py"]):
         assert outcomes(*asked) == {"passed": 2, "deselected": 1}
     assert outcomes("inner/test_reader.py::test_text") == {"passed": 1}

@@ -16,7 +16,7 @@ import pytest
 
 from gnnkit import config, keys, plugins
 from gnnkit.__main__ import main
-from gnnkit.config import SECTIONS, compose, dotted
+from gnnkit.config import SECTIONS, dotted
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch, start
 from gnnkit.jobs.job import OnRanks, Run
@@ -24,6 +24,8 @@ from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
 from gnnkit.result.result import Result
 from gnnkit.settings import Settings, ranks, settle, with_workers
+from tests.cases import few
+from tests.runs import compose_once
 
 NAN, INF = math.nan, math.inf
 COUNT = [0, -4, 2.5, NAN, INF]
@@ -232,6 +234,7 @@ WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore",
                  "replace", "fill", "contiguous", "checkpoint", "final_average", "name", "options",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri", "address")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
+FIRST = [(section, plugins.options(section)[0]) for section in SECTIONS]
 
 
 @pytest.fixture
@@ -268,12 +271,6 @@ def refusal(
     return refused
 
 
-@functools.cache
-def composed_once(*overrides: str) -> dict[str, Any]:
-    """Composes a configuration, which nobody may change."""
-    return compose(overrides)
-
-
 @pytest.fixture(scope="session")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Any]]:
     """Composes the configuration in which `section` is `name`, and which runs."""
@@ -292,10 +289,22 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
         "stored": [f"partition.path={clusters.parent}"],
     }
 
+    @functools.cache
+    def together(number: int) -> dict[str, Any]:
+        """Composes one option of each section at once, which takes as long as one."""
+        named = [(section, plugins.options(section)) for section in SECTIONS if section != "strategy"]
+        row = [(section, names[number]) for section, names in named if number < len(names)]
+        keys = [f"{section}={name}" for section, name in row]
+        return compose_once(
+            ["strategy=vertex_centric", *keys, *(key for _, name in row for key in needed.get(name, []))]
+        )
+
     def composed(section: str, name: str) -> dict[str, Any]:
+        if section == "strategy":
+            return compose_once([f"strategy={name}", "workers=4"])
         strategy = "individual_sample" if section == "sampler" else "vertex_centric"
-        base = [f"strategy={strategy}"] if section != "strategy" else []
-        return composed_once(*base, f"{section}={name}", "workers=4", *needed.get(name, []))
+        own = together(plugins.options(section).index(name))[section]
+        return {**compose_once([f"strategy={strategy}", "workers=4"]), section: own}
 
     return composed
 
@@ -330,7 +339,7 @@ def wrong_types(value: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("section", "name"), OPTIONS)
+@few("section,name", OPTIONS, default=FIRST)
 def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
     section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
@@ -461,6 +470,7 @@ def test_the_command_refuses_values_before_anything_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config, "compose", compose_once)
     strategy = [] if arguments[0].startswith("strategy=") else ["strategy=vertex_centric"]
     assert main([*strategy, *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"gnnkit: error: {expected}")
@@ -472,7 +482,7 @@ def test_the_command_refuses_values_before_anything_is_started(
 @pytest.mark.parametrize("num_layers", [1, 3])
 def test_a_sampler_that_a_strategy_brings_has_one_fanout_for_each_layer(num_layers: int) -> None:
     llcg = ["strategy=preset_workload", "strategy.correction=llcg", "strategy.average=parameters"]
-    sampler = dispatch.check(Order(settle(compose([*llcg, f"model.num_layers={num_layers}"])))).settings.sampler
+    sampler = dispatch.check(Order(settle(compose_once([*llcg, f"model.num_layers={num_layers}"])))).settings.sampler
     assert sampler is not None
     assert (sampler.name, sampler.arguments["fanouts"]) == ("neighbor", [15, 10, 10][:num_layers])
 
@@ -486,18 +496,18 @@ def test_numbers_of_the_environment_are_numbers_where_a_key_takes_no_text(
     keys = {"trainer.lr": "LR", "workers": "N", "model.hidden": "N", "trainer.clip_norm": "LR", "report": "OFF"}
     keys |= {"trainer.precision": "BITS", "output": "JOB"}
     given = [f"{key}={env % name}" for key, name in keys.items()]
-    found = settle(compose(["strategy=vertex_centric", "trainer.weight_decay=${oc.env:NO_SUCH,1e-4}", *given]))
+    found = settle(compose_once(["strategy=vertex_centric", "trainer.weight_decay=${oc.env:NO_SUCH,1e-4}", *given]))
     assert (found.trainer.lr, found.trainer.weight_decay, found.trainer.clip_norm) == (0.02, 1e-4, 0.02)
     assert (found.workers, found.model.arguments["hidden"], found.report, found.trainer.precision) == (3, 3, False, 64)
     assert (found.output, found.composed["trainer"]["lr"]) == ("17", 0.02)
     with pytest.raises(UserError, match=r"^trainer.lr=1;2 must be a number above 0$"):
-        settle(compose(["strategy=vertex_centric", "trainer.lr=${oc.env:BAD}"]))
+        settle(compose_once(["strategy=vertex_centric", "trainer.lr=${oc.env:BAD}"]))
     with pytest.raises(UserError, match=r"^workers=0.02 must be null, auto or a whole number"):
-        settle(compose(["strategy=vertex_centric", "workers=${oc.env:LR}"]))
+        settle(compose_once(["strategy=vertex_centric", "workers=${oc.env:LR}"]))
 
 
 def test_every_optimizer_can_be_chosen() -> None:
-    composed, names = composed_once("strategy=vertex_centric"), ["adam", "adamw", "sgd"]
+    composed, names = compose_once(["strategy=vertex_centric"]), ["adam", "adamw", "sgd"]
     assert [settle(changed(composed, "trainer.optimizer", name)).trainer.optimizer for name in names] == names
 
 
@@ -525,7 +535,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
         monkeypatch.setattr(ranks, "num_gpus", lambda: gpus)
         monkeypatch.setattr(ranks, "num_cores", lambda: cores)
         monkeypatch.setattr(environment, "started_rank", lambda: started)
-        return settle(composed_once("strategy=vertex_centric", *overrides))
+        return settle(compose_once(["strategy=vertex_centric", *overrides]))
 
     return settled
 
@@ -586,7 +596,7 @@ def test_workers_auto_chooses_up_to_the_gpus_or_the_cores(
 )
 def test_workers_auto_is_refused_where_nothing_is_tried(overrides: list[str], told: str) -> None:
     with pytest.raises(UserError, match=re.escape(told)):
-        settle(compose(["strategy=vertex_centric", "workers=auto", *overrides]))
+        settle(compose_once(["strategy=vertex_centric", "workers=auto", *overrides]))
 
 
 def test_workers_auto_is_the_number_that_is_there(machine: Callable[..., Settings]) -> None:
@@ -637,13 +647,13 @@ def test_one_gpu_that_stays_idle_is_mentioned_with_the_way_to_use_it(
 
 @pytest.mark.parametrize(("epochs", "between"), [(1, 1), (9, 1), (10, 1), (25, 2), (100, 10), (5000, 10)])
 def test_a_run_is_evaluated_after_each_tenth_and_every_ten_epochs(epochs: int, between: int) -> None:
-    composed = compose(["strategy=vertex_centric", f"trainer.max_epochs={epochs}"])
+    composed = compose_once(["strategy=vertex_centric", f"trainer.max_epochs={epochs}"])
     assert settle(composed).trainer.check_val_every_n_epoch == between
 
 
 def test_a_page_is_served_on_request_only() -> None:
     def settled(*keys: str) -> Settings:
-        return settle(compose(["strategy=vertex_centric", *keys]))
+        return settle(compose_once(["strategy=vertex_centric", *keys]))
 
     assert not settled().serves_report
     live = settled("report=live", "report_port=8000")
@@ -678,7 +688,7 @@ def test_a_page_is_served_on_request_only() -> None:
 )
 def test_keys_that_do_not_go_together_are_refused_with_what_to_change(arguments: list[str], expected: str) -> None:
     with pytest.raises(UserError, match=re.escape(expected)):
-        settle(compose([*([] if "strategy" in arguments[0] else ["strategy=vertex_centric"]), *arguments]))
+        settle(compose_once([*([] if "strategy" in arguments[0] else ["strategy=vertex_centric"]), *arguments]))
 
 
 @pytest.mark.parametrize(
@@ -691,4 +701,4 @@ def test_keys_that_do_not_go_together_are_refused_with_what_to_change(arguments:
 )
 def test_a_section_without_a_name_is_refused_with_the_names_that_there_are(key: str, value: Any, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        settle({**composed_once("strategy=vertex_centric"), key: value})
+        settle({**compose_once(["strategy=vertex_centric"]), key: value})
