@@ -1,4 +1,4 @@
-"""Cases that run by default hold every pair of values, and each case has its id and marks."""
+"""Cases that run by default hold every pair of values, and keep their ids and marks."""
 
 from __future__ import annotations
 

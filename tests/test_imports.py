@@ -133,6 +133,7 @@ BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Launcher, Mailbox,
     NodeOrder, Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,
 )  # fmt: skip
+BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # fields of statements that hold statements
 READ_CONFIGURATION = {"settings", "config", "plugins"}
 CONFIGURATIONS = {"composed", "compose", "config", "cfg"}  # names of composed configurations
 
@@ -158,12 +159,11 @@ def statements(node: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.A
 
     Leaves out what only type checkers see.
     """
-    for child in ast.iter_child_nodes(node):
+    for child in (child for block in BLOCKS for child in getattr(node, block, ())):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             continue
-        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield child, in_function
-            yield from statements(child, in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+        yield child, in_function
+        yield from statements(child, in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

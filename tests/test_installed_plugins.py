@@ -14,6 +14,7 @@ import yaml
 
 from gnnkit.__main__ import main
 from gnnkit.plugins import KINDS
+from tests.cases import few
 from tests.folders import digests_of
 
 Run = Callable[..., tuple[int, str]]
@@ -327,7 +328,7 @@ def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(sit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sync", ["leader", "parameter_server"])
+@few("sync", ["leader", "parameter_server"], default=["leader"])
 def test_gradients_are_averaged_by_an_aggregation_from_another_distribution(sync: str, site: Path, run: Run) -> None:
     chosen = (
         f"sync={sync}",
@@ -372,7 +373,7 @@ def test_a_value_error_of_a_plugins_constructor_is_the_users_to_mend(run: Run) -
 
 @pytest.mark.slow
 def test_a_program_from_another_distribution_runs(site: Path, run: Run) -> None:
-    code, text = run("strategy=vertex_centric", "model=others_program", "dataset=others_dataset", "workers=2")
+    code, text = run("strategy=vertex_centric", "model=others_program", "dataset=others_dataset", "comm=threads", *BARE)
     assert code == 0, text
     assert np.load(next(site.parent.glob("outputs/*/*/values.npy"))).tolist() == [3] * 12
 

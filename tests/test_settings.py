@@ -252,21 +252,19 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 
 @pytest.fixture
-def refusal(
-    runs: list[Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[[dict[str, Any]], str]:
-    """Runs the command with a composed configuration.
+def refusal(runs: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[str, Any]], str]:
+    """Starts a job with a composed configuration, as the command does.
 
-    Returns the one line that ends the command, or what is wrong.
+    Returns the one line that refuses it, or what is wrong.
     """
     monkeypatch.chdir(tmp_path)
 
     def refused(composed: dict[str, Any]) -> str:
-        monkeypatch.setattr(config, "compose", lambda *_, **__: composed)
-        code = main([])
-        error = capsys.readouterr().err
-        expected = code == 2 and not runs and error.startswith("gnnkit: error: ") and error.count("\n") == 1
-        return error.removeprefix("gnnkit: error: ") if expected else f"<exit code {code}: {error}>"
+        try:
+            start(Order(settle(composed), folder=tmp_path / "run"))
+        except UserError as error:
+            return str(error) if "\n" not in str(error) and not runs else f"<{len(runs)} runs: {error}>"
+        return "<no refusal>"
 
     return refused
 
@@ -353,7 +351,7 @@ def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("section", "name"), OPTIONS)
+@few("section,name", OPTIONS, default=FIRST)
 def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
     section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
