@@ -43,6 +43,7 @@ from gnnkit.sync.base import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
+from tests.cases import exhaustive
 from tests.comm.processes import run_gloo
 from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
 from tests.forked import Forked
@@ -135,7 +136,7 @@ def test_strategies(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*plugins.names("exchange"), "quantized+adaptive"])
+@pytest.mark.parametrize("name", [*plugins.names("exchange"), exhaustive("quantized+adaptive")])
 def test_exchanges(name: str) -> None:
     testing.check_exchange(configured("exchange", name))
 

@@ -1,7 +1,8 @@
 """Random arguments to every function of the core: a result, or an error that names one.
 
-The suite runs `CASES` of them in a separate process, because a failed allocation would
-end the process. To run cases for minutes, from another case on:
+The suite runs `FEW` of them, or all `CASES` with `--exhaustive`, in a separate process,
+because a failed allocation would end the process. To run cases for minutes, from
+another case on:
 
     export GNNKIT_FUZZ_SECONDS=600 GNNKIT_FUZZ_FIRST=1000000
     uv run pytest tests/test_core_arguments.py
