@@ -10,7 +10,7 @@ from typing import Any
 from gnnkit.launch.processes import is_inline, launch
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher.base import Launcher, Ranks
-from gnnkit.launcher.inline import run_inline
+from gnnkit.launcher.in_process import run_inline
 
 
 class Threads(Launcher):
