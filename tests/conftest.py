@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -17,7 +18,7 @@ from gnnkit.graph import Graph
 from gnnkit.launch.lean import leave_out_unused
 from gnnkit.launch.signals import HANDLED
 
-leave_out_unused()  # as the program does, before Lightning is imported: a quarter of the collection's seconds
+leave_out_unused()  # as the program does, before something imports Lightning
 pytest_plugins = ["pytester", "tests.rules"]
 # A shell that starts the tests in the background turns Ctrl-C off. Tests need Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,6 +30,8 @@ SOME_RUNS = {"nn", "partition", "strategy", "sync", "task", "witness"}  # folder
 
 settings.register_profile("gnnkit", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("gnnkit")
+find(integers(), lambda _: True)  # looks for random numbers in all objects, of which there are few yet
+atexit.register(gc.unfreeze)  # Triton warns of its objects that are left when Python ends
 
 Install = Callable[..., Path]
 
@@ -47,14 +50,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         import torch.utils.tensorboard
 
         import gnnkit.jobs.train  # noqa: F401
-    find(integers(), lambda _: True)  # makes what the first test of hypothesis would wait for
-    gc.collect()
+    find(integers(), lambda _: True)  # reads the modules that have come since, for the first test of hypothesis
     gc.freeze()  # passes over all modules and tests were a tenth of the seconds of all tests
     gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()  # Triton warns of its objects that are left when Python ends
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -67,11 +67,14 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "train, a class of others": (train(model=dict), "model=<class 'dict'>: expected"),
     "train, a function of nothing": (train(model=lambda: None), "is called with .in_features, num_classes.: too many"),
     "train, a compiled model": (
-        lambda run: train(model=torch.compile(Net()))(run),  # noqa: PLW0108  # the compiler is imported when called
+        lambda run: train(model=torch.compile(Net()))(run),  # noqa: PLW0108  # imports the compiler
         r"model=OptimizedModule is wrapped by torch\.compile, which gnnkit does not use: give the module itself",
     ),
     "train, a model for several GPUs": (train(model=nn.DataParallel(Net())), "is wrapped by DataParallel"),
-    "train, a scripted model": (train(model=torch.jit.trace(nn.Linear(5, 2), X)), "is wrapped by torch.jit"),
+    "train, a scripted model": (
+        lambda run: train(model=torch.jit.trace(nn.Linear(5, 2), X))(run),  # noqa: PLW0108  # imports the compiler
+        "is wrapped by torch.jit",
+    ),
     "train, a number as logger": (train(logger=42), "logger=42: expected a logger of lightning.pytorch"),
     "train, a switch as logger": (train(logger=[True]), "logger=True: expected a logger of lightning.pytorch"),
     "train, a number as callback": (train(callbacks=[42]), "callback=int must be a Callback"),
