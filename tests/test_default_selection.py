@@ -39,6 +39,7 @@ KINDS = {
 ELSEWHERE = {  # what no check covers, and the folders of the tests
     ("partition", "stored"): ["tests/partition", "tests/jobs"],
     ("launcher", "ray"): ["plugins/gnnkit-ray/tests"],
+    ("exchange", "error_feedback"): ["plugins/gnnkit-error-feedback/tests"],
     **{("aggregation", name): ["tests/sync"] for name in ("mean", "median", "trimmed_mean", "weighted")},
     **{("job", name): ["tests/jobs"] for name in config.JOBS},
 }

@@ -67,7 +67,7 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "train, a class of others": (train(model=dict), "model=<class 'dict'>: expected"),
     "train, a function of nothing": (train(model=lambda: None), "is called with .in_features, num_classes.: too many"),
     "train, a compiled model": (
-        lambda run: train(model=torch.compile(Net()))(run),  # noqa: PLW0108  # imports the compiler
+        lambda run: train(model=torch.compile(Net(), backend="eager"))(run),  # noqa: PLW0108  # imports the compiler
         r"model=OptimizedModule is wrapped by torch\.compile, which gnnkit does not use: give the module itself",
     ),
     "train, a model for several GPUs": (train(model=nn.DataParallel(Net())), "is wrapped by DataParallel"),
@@ -93,7 +93,10 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "load, no folder": (lambda _: gnnkit.load("nofolder"), r"checkpoint=nofolder: there is no model\.safetensors"),
     "load, a name": (lambda run: gnnkit.load(run, "gcn"), r"model='gcn': expected a torch\.nn\.Module"),  # type: ignore[arg-type]
     "load, a class": (lambda run: gnnkit.load(run, Net), r"model=Net is a class: expected a module, such as Net\("),  # type: ignore[arg-type]
-    "load, a compiled model": (lambda run: gnnkit.load(run, torch.compile(GCN(5, 2))), "wrapped by torch.compile"),
+    "load, a compiled model": (
+        lambda run: gnnkit.load(run, torch.compile(GCN(5, 2), backend="eager")),
+        "wrapped by torch.compile",
+    ),
     "a call of a number": (lambda run: load(run)(42), r"called as model\(x, edge_index\) .*, got int"),
     "a call without edges": (lambda run: load(run)(X), r"called as model\(x, edge_index\) .*, got Tensor"),
     "a call of arrays": (lambda run: load(run)(X.numpy(), EDGES.numpy()), "got ndarray, ndarray"),
