@@ -91,7 +91,8 @@ class Durations:
         self.too_long: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and (seconds := dict(report.user_properties).get("seconds")):
+        properties: dict[str, Any] = dict(report.user_properties)
+        if report.when == "call" and (seconds := properties.get("seconds")):
             self.tests.append((*seconds, report.nodeid))
             if seconds[0] > LONG and not {"exhaustive", "long"} & {*report.keywords}:
                 self.too_long.append(report.nodeid)
@@ -244,7 +245,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
         return None
-    return len(os.sched_getaffinity(0)) + (config.option.markexpr != "not slow")
+    return len(os.sched_getaffinity(0)) + int(config.option.markexpr != "not slow")
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,7 +10,12 @@ import pytest
 
 from tests.cases import exhaustive, few, pairwise, product
 
-AXES = {"letter": ["a", "b", "c", "d"], "number": [1, 2, 3], "flag": [True, False], "kind": [int, str, float]}
+AXES: dict[str, list[Any]] = {
+    "letter": ["a", "b", "c", "d"],
+    "number": [1, 2, 3],
+    "flag": [True, False],
+    "kind": [int, str, float],
+}
 
 
 def kept(mark: pytest.MarkDecorator) -> list[Any]:
