@@ -30,10 +30,15 @@ SOME_RUNS = {"nn", "partition", "strategy", "sync", "task", "witness"}  # folder
 
 settings.register_profile("gnnkit", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("gnnkit")
-find(integers(), lambda _: True)  # looks for random numbers in all objects, of which there are few yet
 atexit.register(gc.unfreeze)  # Triton warns of its objects that are left when Python ends
 
 Install = Callable[..., Path]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Lets hypothesis look for random numbers while there are few objects to search."""
+    find(integers(), lambda _: True)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

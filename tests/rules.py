@@ -219,7 +219,7 @@ def _is_below_named(config: pytest.Config, module: str) -> bool:
 def digest_of(root: Path, paths: tuple[str, ...]) -> tuple[str, float]:
     """Returns a digest of names and bytes, and the time of the newest change.
 
-    Folders count with all their files, but for what is hidden or built.
+    Folders count with all files and links, but for what is hidden or built.
     """
     hashed, newest = hashlib.blake2b(digest_size=16), 0.0
     for file in sorted({file for path in paths for file in _files(root / path)}):
@@ -232,7 +232,7 @@ def digest_of(root: Path, paths: tuple[str, ...]) -> tuple[str, float]:
 def _files(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
-    for folder, folders, names in os.walk(path):
+    for folder, folders, names in os.walk(path, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
         yield from (Path(folder, name) for name in names if not name.endswith((".so", ".pyc")))
 
