@@ -190,6 +190,8 @@ PARSES = {
     "comm/host.py": "ranks of one host",
     "comm/rendezvous.py": "where ranks of one run meet",
     "launch/child.py": "reports of processes",
+    "launch/processes.py": "the answer of work in this process",
+    "launcher/in_process.py": "results of ranks in this process",
     "launch/handshake.py": "facts of ranks",
     "jobs/record.py": "facts of ranks",
     "jobs/resumable.py": "a copy of plain data",
