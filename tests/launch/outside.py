@@ -1,11 +1,12 @@
 """A launcher that knows nothing of gnnkit. Each rank has an environment and a command.
 
-As a program, imports the packages of ranks once, then obeys one line of JSON after the
+As a program, imports once what ranks import, then obeys one line of JSON after the
 other. An answer is a line of JSON with the exit code, output and seconds of each rank.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -88,10 +89,17 @@ def by_hand(world_size: int) -> list[dict[str, str]]:
 
 
 def main() -> None:
-    import torch.utils.tensorboard  # noqa: F401
+    from gnnkit.launch.lean import leave_out_unused
 
-    import gnnkit.jobs.dispatch  # noqa: F401
+    leave_out_unused()
+    import gnnkit.jobs.dispatch
+    from gnnkit.config import compose
+    from gnnkit.jobs.imports import import_for_training
+    from gnnkit.settings import settle
 
+    import_for_training()
+    settle(compose(["strategy=vertex_centric", "dataset=synthetic"]))
+    gc.freeze()  # otherwise each rank copies the pages of all modules
     for line in sys.stdin:
         print(json.dumps(obey(json.loads(line))), flush=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +122,6 @@ def test_threads_whose_models_differ_are_refused(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def outside() -> Iterator[Outside]:
-    launcher = Outside()
-    yield launcher
-    launcher.close()
-
-
 @pytest.fixture
 def ran(outside: Outside, tmp_path: Path, install: Install) -> Callable[..., list[Any]]:
     """Runs two ranks that somebody has started, with a model of a kind."""
@@ -139,6 +132,8 @@ def ran(outside: Outside, tmp_path: Path, install: Install) -> Callable[..., lis
         "dataset.num_nodes=60",
         "trainer.max_epochs=2",
         "threads=1",
+        "report=false",
+        "logger=none",
     ]
 
     def run(kind: str, *more: str) -> list[Any]:

@@ -224,14 +224,10 @@ def test_a_token_that_is_short_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "codes"), [(("a" * 16, "a" * 16), [0, 0]), (("a" * 16, "b" * 16), [2, 2])])
 def test_ranks_started_outside_show_each_other_the_token_of_the_environment(
-    tmp_path: Path, tokens: tuple[str, str], codes: list[int]
+    outside: Outside, tmp_path: Path, tokens: tuple[str, str], codes: list[int]
 ) -> None:
-    launcher = Outside()
-    try:
-        places = [{**place, TOKEN: token} for place, token in zip(by_hand(2), tokens, strict=True)]
-        ended = launcher.run(tmp_path, [[*RUN, "output=run"]] * 2, places)
-    finally:
-        launcher.close()
+    places = [{**place, TOKEN: token} for place, token in zip(by_hand(2), tokens, strict=True)]
+    ended = outside.run(tmp_path, [[*RUN, "output=run"]] * 2, places)
     assert [each.code for each in ended] == codes, ended
     if any(codes):
         assert all(re.search("rank [01] does not know the token of this run", each.output) for each in ended)
