@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class Outside:
 
         Args:
             folder: Working directory.
-            argvs: Arguments of the command, by rank.
+            argvs: Arguments of the command, by rank. Or `-c` and a program in Python.
             environments: Environment variables, by rank.
             sites: Folders with installed plugins.
             kill: By rank, the file in `folder` that brings SIGKILL. Default: none.
@@ -140,10 +141,22 @@ def become_rank(request: dict[str, Any], rank: int, argv: list[str], environment
             del os.environ[name]
     os.environ.update(environment)
     sys.path[:0] = request["sites"]
+    if argv[0] == "-c":
+        become_program(argv[1])
     from gnnkit.__main__ import program
 
     sys.argv = ["gnnkit", *argv]
     program()
+
+
+def become_program(text: str) -> None:
+    try:
+        exec(text, {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
 
 
 if __name__ == "__main__":

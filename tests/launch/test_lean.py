@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-pytestmark = pytest.mark.slow  # imports torch anew
+import gnnkit
+from gnnkit.errors import UserError
+from gnnkit.launch import lean
+from tests.cases import few
+from tests.launch.outside import Outside
+
+pytestmark = pytest.mark.slow  # imports the compiler
 
 BEGIN = """
 import sys
-from gnnkit.launch import lean
-lean.leave_out_unused()
 import lightning, torch
 import scipy.signal
+from gnnkit.launch import lean
 from lightning.pytorch.utilities.compile import OptimizedModule
 model = torch.nn.Linear(3, 3)
 x = torch.ones(2, 3)
@@ -34,7 +39,13 @@ optimizer.zero_grad()
 assert not torch.equal(before, model.weight)
 assert not {"sympy", "torch._dynamo.eval_frame", "scipy.optimize"} & set(sys.modules)
 """,
-    "a name that nobody has is an error, and a compiled model is one": """
+    "a submodule is imported once, a name that nobody has is an error, and a compiled model is one": """
+from torch._dynamo.utils import counters
+import torch._dynamo.eval_frame as frame
+assert torch._dynamo.utils.counters is counters
+assert torch._dynamo.OptimizedModule is frame.OptimizedModule is sys.modules["torch._dynamo"].OptimizedModule
+assert frame.__spec__.loader is not None and frame.__spec__.origin == frame.__file__
+assert not isinstance(sys.modules["torch._dynamo"], lean.StandIn)
 try:
     torch._dynamo.no_such_name
 except AttributeError as error:
@@ -47,31 +58,6 @@ assert isinstance(compiled, OptimizedModule)
 assert torch.equal(compiled(x), model(x))
 compiled(x).sum().backward()
 optimizer.step()
-""",
-    "a submodule is imported once": """
-from torch._dynamo.utils import counters
-import torch._dynamo.eval_frame as frame
-assert torch._dynamo.utils.counters is counters
-assert torch._dynamo.OptimizedModule is frame.OptimizedModule is sys.modules["torch._dynamo"].OptimizedModule
-assert frame.__spec__.loader is not None and frame.__spec__.origin == frame.__file__
-assert not isinstance(sys.modules["torch._dynamo"], lean.StandIn)
-""",
-    "a known function is the real one afterwards": """
-early = torch._dynamo.disable(lambda: torch.compiler.is_compiling())
-held = sys.modules["torch._dynamo"]
-assert held.utils.get_optimize_ddp_mode() == "ddp_optimizer"
-import torch._dynamo.config
-assert held.disable is torch._dynamo.disable and held.utils is torch._dynamo.utils
-assert torch._dynamo.utils.get_optimize_ddp_mode() == "ddp_optimizer"
-compiled = torch.compile(lambda x: (x + 1, early()), backend="eager")
-assert compiled(x)[1] is False
-""",
-    "threads that ask at once get one module": """
-from concurrent.futures import ThreadPoolExecutor
-held = sys.modules["torch._dynamo"]
-with ThreadPoolExecutor(4) as pool:
-    found = list(pool.map(lambda name: getattr(held, name), ["optimize", "export", "reset", "optimize"]))
-assert found[0] is found[3] is torch._dynamo.optimize
 """,
     "the signals of SciPy are the real ones": """
 assert len(scipy.signal.windows.hann(5)) == 5
@@ -87,29 +73,50 @@ with FlopCounterMode(display=False) as counter:
 assert counter.get_total_flops() == 2 * 2 * 3 * 3
 """,
 }
+EXHAUSTIVE = {
+    "threads that ask at once get one module, and a known function is the real one afterwards": """
+from concurrent.futures import ThreadPoolExecutor
+early = torch._dynamo.disable(lambda: torch.compiler.is_compiling())
+held = sys.modules["torch._dynamo"]
+assert held.utils.get_optimize_ddp_mode() == "ddp_optimizer"
+with ThreadPoolExecutor(4) as pool:
+    found = list(pool.map(lambda name: getattr(held, name), ["optimize", "export", "reset", "optimize"]))
+assert found[0] is found[3] is torch._dynamo.optimize
+assert held.disable is torch._dynamo.disable and held.utils is torch._dynamo.utils
+assert torch._dynamo.utils.get_optimize_ddp_mode() == "ddp_optimizer"
+compiled = torch.compile(lambda x: (x + 1, early()), backend="eager")
+assert compiled(x)[1] is False
+""",
+}
 
 
-FORKS = """
-import json, os
-failed = []
-for name, case in json.load(sys.stdin).items():
-    pid = os.fork()
-    if pid == 0:
-        exec(case, globals())
-        os._exit(0)
-    if os.waitpid(pid, 0)[1]:
-        failed.append(name)
-sys.exit(f"failed: {failed}" if failed else 0)
-"""
+@few("cases", [pytest.param(CASES, id="usual"), pytest.param(EXHAUSTIVE, id="more")], default=["usual"])
+def test_the_modules_themselves_come_when_asked_for(outside: Outside, tmp_path: Path, cases: dict[str, str]) -> None:
+    """Each case is a fork of a process that has imported what ranks import."""
+    ended = outside.run(tmp_path, [["-c", BEGIN + case] for case in cases.values()], [{}] * len(cases))
+    failed = {name: each.output for name, each in zip(cases, ended, strict=True) if each.code}
+    assert failed == {}
 
 
-def test_the_modules_themselves_come_when_asked_for() -> None:
-    """Imports once. Each case is then a fork, which has imported nothing else."""
-    command = [sys.executable, "-c", BEGIN + FORKS]
-    done = subprocess.run(command, input=json.dumps(CASES), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_a_function_is_kept_from_the_compiler_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lean, "_imported", {})
+    kept = [lean.disable(int), lean.disable(recursive=False)(int)]
+    assert [each("7") for each in kept] == [7, 7]
+    disable = {True: lambda call: call + 1, False: lambda call: call + 2}
+    compiler = SimpleNamespace(disable=lambda function, recursive: lambda text: disable[recursive](function(text)))
+    lean._imported[lean.COMPILER] = compiler
+    assert [each("7") for each in kept] == [8, 9]
 
 
+def test_stand_ins_come_before_the_checks_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr(lean, "leave_out_unused", lambda: calls.append(True))
+    with pytest.raises(UserError):
+        gnnkit.train(strategy="vertex")
+    assert calls == [True]
+
+
+@pytest.mark.exhaustive
 def test_the_command_trains_without_the_compiler_and_a_model_may_compile(tmp_path: Path) -> None:
     """The model compiles from its second step on."""
     code = """
@@ -143,6 +150,7 @@ class Model(GCN):
     assert "step 2 compiler True" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_python_trains_without_the_compiler_and_may_compile_afterwards(tmp_path: Path) -> None:
     """The caller has imported torch, as most do."""
     code = """
