@@ -93,7 +93,7 @@ def main() -> None:
     from gnnkit.launch.lean import leave_out_unused
 
     leave_out_unused()
-    import gnnkit.jobs.dispatch
+    import gnnkit.jobs.dispatch  # noqa: F401
     from gnnkit.config import compose
     from gnnkit.jobs.imports import import_for_training
     from gnnkit.settings import settle

@@ -226,7 +226,12 @@ def test_a_rank_ends_with_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     ranks: Any = SimpleNamespace(run_several=work, by_rank=dict)
     context = multiprocessing.get_context("fork")
-    for name, value in {**by_hand(1)[0], "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x"}.items():
+    for name, value in {
+        **by_hand(1)[0],
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "TORCHELASTIC_RUN_ID": "x",
+    }.items():
         monkeypatch.setenv(name, value)
     process = context.Process(target=torchrun)
     process.start()

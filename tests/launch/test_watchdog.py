@@ -12,7 +12,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +27,10 @@ from gnnkit.launch import watchdog
 from gnnkit.launch.group import RankError, waits_in
 from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.launch.progress import progress
-from gnnkit.launch.watchdog import Patience, could_run, cpu_seconds
+from gnnkit.launch.watchdog import FEWEST, PERIOD, Patience, Watchdog, could_run, cpu_seconds
 from gnnkit.model.gcn import GCN
-from tests.runs import BARE
+from tests.cases import few
+from tests.runs import BARE, within_process
 
 NEVER = 1e6  # seconds
 
@@ -61,14 +64,198 @@ def run_a_program(seconds: float) -> int:
     return os.system(f"timeout {seconds} sh -c 'sh -c \"while :; do :; done\"; :'")
 
 
-@pytest.mark.slow
+@dataclass
+class FakeRank:
+    """A process as the watchdog sees it."""
+
+    pid: int
+    share: float | None = 0.0  # of a core that the process uses. None: unknown
+    training: bool = True
+    stopped: bool = False
+    could_run: bool = False
+    count: int = 0
+    phase: str = "step 7"
+    seconds: float = 0.0  # CPU time
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.pid}"
+
+
+Behave = Callable[[float, list[FakeRank]], None]  # changes the ranks. Takes the seconds since the begin
+Watch = Callable[..., tuple[float, str] | None]
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Watches three ranks in virtual time: `watch(behave, patience, until=...)`.
+
+    Returns the second and the message of the verdict, or None if there is none.
+    """
+
+    def watch(
+        behave: Behave, patience: Patience, *, until: float = 100.0, tick: float = 0.5
+    ) -> tuple[float, str] | None:
+        now, ranks = 0.0, [FakeRank(0), FakeRank(1), FakeRank(2)]
+        monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: now))
+        monkeypatch.setattr(
+            watchdog, "cpu_seconds", lambda pid: None if ranks[pid].share is None else ranks[pid].seconds
+        )
+        monkeypatch.setattr(watchdog, "could_run", lambda pid: ranks[pid].could_run)
+        monkeypatch.setattr(watchdog, "is_stopped", lambda pid: ranks[pid].stopped)
+        dog = Watchdog(patience)
+        while now < until:
+            now += tick
+            behave(now, ranks)
+            for rank in ranks:
+                rank.seconds += (rank.share or 0.0) * tick
+            if message := dog.look(ranks):
+                return now, message
+        return None
+
+    return watch
+
+
+def set_ranks(**values: Any) -> Behave:
+    """Sets attributes of all ranks: `set_ranks(share=0.1)`. A list has one for each."""
+
+    def behave(now: float, ranks: list[FakeRank]) -> None:
+        for name, value in values.items():
+            for rank in ranks:
+                setattr(rank, name, value[rank.pid] if isinstance(value, list) else value)
+
+    return behave
+
+
+PLACES = "rank 0 in step 7, rank 1 in step 7, rank 2 in step 7"
+IDLE = Patience(NEVER, 5.0, NEVER)
+
+
 @pytest.mark.parametrize(
-    ("function", "patience", "message"),
+    ("behave", "patience", "seconds", "message"),
+    [
+        (set_ranks(), IDLE, 5.0, f"no progress for 5 s, and nothing computes: {PLACES}"),
+        (set_ranks(share=0.001), IDLE, 5.0, f"no progress for 5 s, and nothing computes: {PLACES}"),
+        (set_ranks(share=0.08), IDLE, 5.0, f"no step for 6 s, and no process does more than turn in .*: {PLACES}"),
+        (set_ranks(share=0.2), IDLE, 5.0, "no step for 6 s"),
+        (set_ranks(share=0.1, training=[False, False, True]), IDLE, 5.0, "no step for 6 s"),
+        (set_ranks(share=[0, 0, 1]), Patience(NEVER, 5.0, 8.0), 8.0,
+         f"no progress for 9 s of computing, 30 times comm.timeout, which a larger comm.timeout extends: {PLACES}"),
+        (set_ranks(stopped=[False, True, False]), Patience(2.0, 5.0, NEVER), 2.0,
+         r"rank 1 has been stopped for 2 s \(SIGSTOP\), in step 7$"),
+    ],
+)  # fmt: skip
+def test_ranks_without_progress_are_named_after_the_patience(
+    watch: Watch, behave: Behave, patience: Patience, seconds: float, message: str
+) -> None:
+    found = watch(behave, patience)
+    assert found is not None
+    assert re.match(message, found[1])
+    assert seconds < found[0] <= seconds + 2 * PERIOD
+
+
+def report(now: float, ranks: list[FakeRank]) -> None:
+    ranks[1].count = int(now / 3)
+
+
+def stop_and_go_on(now: float, ranks: list[FakeRank]) -> None:
+    ranks[0].stopped = int(now) % 4 > 1
+    ranks[1].count = int(now)
+
+
+def run_every_second_look(now: float, ranks: list[FakeRank]) -> None:
+    ranks[2].share, ranks[2].could_run = 0.1, int(now) % 2 == 0
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [
+        report,
+        set_ranks(share=[0, 0, 1]),
+        set_ranks(share=[0, 0, 0.3]),
+        set_ranks(share=[0.1, 0, 0], could_run=[True, False, False]),
+        set_ranks(share=[0.01, 0, 0], training=False),
+        set_ranks(share=[None, 0, 0]),
+        run_every_second_look,
+    ],
+    ids=["report", "compute", "use a part of a core", "could run", "download", "unknown", "could run now and then"],
+)
+def test_ranks_that_report_or_work_are_left_alone(watch: Watch, behave: Behave) -> None:
+    assert watch(behave, IDLE) is None
+
+
+def test_a_rank_that_goes_on_in_time_has_not_been_stopped(watch: Watch) -> None:
+    assert watch(stop_and_go_on, Patience(2.5, NEVER, NEVER)) is None
+
+
+def test_time_in_which_the_launcher_was_stopped_does_not_count(watch: Watch) -> None:
+    assert watch(set_ranks(), IDLE, until=1000.0, tick=60.0) == (
+        180.0,
+        f"no progress for 4 s, and nothing computes: {PLACES}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "patience", "seconds"),
+    [(0.0, IDLE, 20.0), (0.1, IDLE, 20.0), (1.0, Patience(NEVER, NEVER, 5.0), 600.0)],
+    ids=["idle", "turn in short sleeps", "compute"],
+)
+def test_bounds_grow_with_the_time_between_two_signs(
+    watch: Watch, share: float, patience: Patience, seconds: float
+) -> None:
+    def behave(now: float, ranks: list[FakeRank]) -> None:
+        ranks[0].count, ranks[0].share = min(int(now), 8), share  # a sign each second, 20 or 600 are the bound
+
+    found = watch(behave, patience, until=1000.0)
+    assert found is not None
+    assert 8 + seconds <= found[0] <= 8 + seconds + 2 * PERIOD
+
+
+def test_few_signs_do_not_change_a_bound(watch: Watch) -> None:
+    def behave(now: float, ranks: list[FakeRank]) -> None:
+        ranks[0].count = min(int(now), FEWEST - 1)
+
+    found = watch(behave, IDLE)
+    assert found is not None
+    assert found[0] < 8 + FEWEST
+
+
+@pytest.mark.parametrize(
+    ("behave", "told"),
+    [
+        (set_ranks(share=[0, 1, 0]), "rank 1 in step 7, 2 others wait"),
+        (set_ranks(share=1), PLACES),
+        (set_ranks(share=1, training=False), None),
+        (set_ranks(share=0.01), None),
+    ],
+    ids=["one", "all", "outside of training", "none"],
+)
+def test_slow_ranks_of_training_are_named_once(
+    watch: Watch, capsys: pytest.CaptureFixture[str], behave: Behave, told: str | None
+) -> None:
+    def begin_well(now: float, ranks: list[FakeRank]) -> None:
+        ranks[0].count = min(int(now), 10)
+        behave(now, ranks)
+
+    assert watch(begin_well, Patience(NEVER, NEVER, NEVER)) is None
+    shown = capsys.readouterr().err
+    assert (shown == "") if told is None else re.fullmatch(rf"no step for 20 s, longer than usual: {told}\n", shown)
+
+
+def test_the_patience_with_idle_ranks_is_the_deadline_of_transfers() -> None:
+    assert Patience.of(120.0) == Patience(10.0, 120.0, 3600.0)
+    assert Patience.of(2.0) == Patience(10.0, 10.0, 300.0)
+
+
+@pytest.mark.slow
+@few(
+    "function,patience,message",
     [
         (stop, Patience(0.5, NEVER, NEVER), r"the process of stop has been stopped for \d s \(SIGSTOP\), in its start"),
         (loop, Patience(NEVER, 0.3, 1.0), r"no progress for \d s of computing, .* the process of loop in its start"),
         (lambda: time.sleep(60), Patience(NEVER, 0.5, NEVER), r"no progress for \d s, and nothing computes"),
     ],
+    default=1,
 )
 def test_a_child_that_does_not_go_on_is_ended_with_its_stack(
     function: Callable[[], None], patience: Patience, message: str
@@ -81,21 +268,23 @@ def test_a_child_that_does_not_go_on_is_ended_with_its_stack(
     assert shows(str(caught.value), function)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize(("function", "result"), [(work_in_steps, "done"), (loop, None), (run_a_program, 31744)])
 def test_a_child_that_reports_or_computes_is_left_alone(function: Callable[[float], Any], result: Any) -> None:
-    assert run_in_child(function, 1.5, patience=Patience(0.3, 0.5, NEVER)) == result
+    assert run_in_child(function, 1.0, patience=Patience(0.3, 0.5, NEVER)) == result
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_bound_grows_with_the_time_between_two_signs() -> None:
     def slow_at_last() -> str:
         for step in range(8):
             progress(f"step {step}")
-            time.sleep(0.15)
-        time.sleep(1.5)  # more than idle, less than 20 steps
+            time.sleep(0.1)
+        time.sleep(1.0)  # more than idle, less than 20 steps
         return "done"
 
     assert run_in_child(slow_at_last, patience=Patience(NEVER, 0.5, NEVER)) == "done"
@@ -146,7 +335,7 @@ def rank_that(action: Callable[[], None], patience: Patience, timeout: float, *,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", [stop, loop, lambda: time.sleep(60)])
+@few("action", [stop, loop, lambda: time.sleep(60)], default=2)
 def test_a_silent_rank_is_blamed_and_not_the_ranks_that_waited_for_it(action: Callable[[], None]) -> None:
     message = rank_that(action, Patience(), timeout=1.5)
     first, *others = message.splitlines()
@@ -173,6 +362,7 @@ def test_ranks_that_all_wait_for_ever_are_ended() -> None:
     assert re.match(r"no progress for \d s, and nothing computes: rank 0 in step 3, rank 1 in step 3", message)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_leader_that_is_stopped_before_the_ranks_meet_is_named() -> None:
     message = rank_that(stop, Patience(1.0, NEVER, NEVER), timeout=60, before=True)
@@ -224,9 +414,9 @@ def own_gcn(in_features: int, num_classes: int, hang: Callable[[], None], calls:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hang", [stop, loop])
+@few("hang", [stop, loop], default=[stop])
 def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[], None], tmp_path: Path) -> None:
-    with pytest.raises(RankError) as caught:
+    with within_process(), pytest.raises(RankError) as caught:
         gnnkit.train(
             strategy="vertex_centric",
             dataset={"name": "synthetic", "num_nodes": 100},
@@ -266,7 +456,7 @@ def turn_in_threads() -> None:
     turn()
 
 
-def compute(seconds: float = 1.5) -> None:
+def compute(seconds: float = 1.0) -> None:
     """Shares one core with all ranks and with hogs."""
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     hogs = [subprocess.Popen(["timeout", str(seconds), "sh", "-c", "while :; do :; done"]) for _ in range(2)]
@@ -275,7 +465,7 @@ def compute(seconds: float = 1.5) -> None:
         hog.wait()
 
 
-def wait_for_program(seconds: float = 1.5) -> None:
+def wait_for_program(seconds: float = 1.0) -> None:
     subprocess.run(["timeout", str(seconds), "sh", "-c", "while :; do :; done"], check=False)
 
 
@@ -292,7 +482,7 @@ def in_training(action: Callable[[], None], patience: Patience, *, trains: bool 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", [turn, turn_in_threads])
+@few("action", [turn, turn_in_threads], default=[turn_in_threads])
 def test_ranks_that_all_turn_in_short_sleeps_hang(action: Callable[[], None]) -> None:
     start = time.monotonic()
     with pytest.raises(RankError, match=r"^no (step|progress) for \d s, and no.*: rank 0 in step 7"):
@@ -300,6 +490,7 @@ def test_ranks_that_all_turn_in_short_sleeps_hang(action: Callable[[], None]) ->
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("action", [compute, wait_for_program])
@@ -307,6 +498,7 @@ def test_ranks_that_compute_in_training_are_left_alone(action: Callable[[], None
     in_training(action, Patience(NEVER, 0.5, NEVER))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_outside_of_training_a_little_use_of_the_cpu_is_work() -> None:
     """A download turns in short waits too."""
@@ -320,7 +512,7 @@ def test_a_model_that_turns_in_short_sleeps_on_all_ranks_is_named(
     monkeypatch.setattr(watchdog, "LEAST", 2.0)
     start = time.monotonic()
     silent = r"^no (step|progress) for \d+ s, and (no process does|nothing computes).* rank 1 in step 3"
-    with pytest.raises(RankError, match=silent) as caught:
+    with within_process(), pytest.raises(RankError, match=silent) as caught:
         gnnkit.train(
             strategy="vertex_centric",
             dataset={"name": "synthetic", "num_nodes": 100},
@@ -335,6 +527,7 @@ def test_a_model_that_turns_in_short_sleeps_on_all_ranks_is_named(
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_slow_rank_is_named_while_it_works(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -372,3 +565,13 @@ def test_a_process_that_sleeps_could_not_run_and_one_that_computes_could() -> No
         time.sleep(0.1)
         assert not could_run(process.pid)
         process.kill()
+
+
+def test_a_descendant_that_computes_counts() -> None:
+    command = ["sh", "-c", "sh -c 'while :; do :; done'; :"]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        deadline = time.monotonic() + 30
+        while not could_run(process.pid) or (cpu_seconds(process.pid) or 0.0) < 0.05:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
