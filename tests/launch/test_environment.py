@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -157,6 +158,11 @@ def test_the_rank_of_a_pod_is_the_only_one_there() -> None:
         started_rank(PYTORCH_JOB | {"PET_NPROC_PER_NODE": "2"})
 
 
+@functools.cache
+def composed(*keys: str) -> dict[str, Any]:
+    return compose(["strategy=vertex_centric", "dataset=synthetic", "workers=2", *keys])
+
+
 @pytest.mark.parametrize(
     ("environment", "told"),
     [
@@ -184,10 +190,9 @@ def test_tasks_without_ranks_are_refused_unless_a_launcher_is_named(
         with pytest.raises(UserError) as error:
             ask()
         assert str(error.value).startswith(told)
-    plain = ["strategy=vertex_centric", "dataset=synthetic", "workers=2"]
     with pytest.raises(UserError, match=re.escape(told)):
-        settle(compose(plain))
-    assert settle(compose([*plain, "launcher=processes"])).started is None
+        settle(composed())
+    assert settle(composed("launcher=processes")).started is None
 
 
 @pytest.mark.parametrize(

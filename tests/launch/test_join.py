@@ -84,7 +84,9 @@ def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(
         places, launcher = [{**place, **pod_of_kubeflow(rank, 2)} for rank, place in enumerate(by_hand(2))], "outside"
     else:
         places, launcher = [step_of_slurm(rank, 2, os.getpid()) for rank in range(2)], "auto"
-    ended = outside.run(tmp_path, [[*RUN, "output=run", f"launcher={launcher}"]] * 2, places)
+    argv = [*RUN, f"launcher={launcher}"]
+    changes_no_result = ["output=elsewhere", "threads=2", "trainer.progress_bar=true"]
+    ended = outside.run(tmp_path, [[*argv, "output=run"], [*argv, *changes_no_result]], places)
     assert [each.code for each in ended] == [0, 0], ended
     assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out0", "out1", "run"]
@@ -114,13 +116,6 @@ def test_ranks_that_do_not_run_the_same_are_refused(outside: Outside, tmp_path: 
         assert len(told) == 1
     assert max(each.seconds for each in ended) < 30  # less than the deadline of the ranks
     assert not (tmp_path / "run/prepared").exists()
-
-
-@pytest.mark.slow
-def test_ranks_may_differ_in_what_changes_no_result(outside: Outside, tmp_path: Path) -> None:
-    argvs = [[*RUN, "output=run"], [*RUN, "output=elsewhere", "threads=2", "trainer.progress_bar=true"]]
-    ended = outside.run(tmp_path, argvs, by_hand(2))
-    assert [each.code for each in ended] == [0, 0], ended
 
 
 def test_the_first_key_that_differs_is_named_with_all_values() -> None:
@@ -154,7 +149,7 @@ def test_ranks_that_never_come_are_told_in_a_line(outside: Outside, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dead", "left"), [(0, 1), (1, 0)])
+@few("dead,left", [(0, 1), (1, 0)], default=1)
 def test_a_rank_that_dies_while_the_leader_plans_is_noticed_at_once(
     outside: Outside, tmp_path: Path, install: Install, dead: int, left: int
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from gnnkit import plugins, testing
 from gnnkit.__main__ import main
 from tests.conftest import Install
+from tests.runs import within_process
 
 LAUNCHER = '''
 import json, multiprocessing, os, signal, socket, tempfile, time
@@ -31,7 +32,7 @@ class Served(Launcher):
 
     def ranks(self, ranks, meanwhile=lambda: None):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["gnnkit.testing"])
+        context.set_forkserver_preload(["gnnkit.testing", "gnnkit.jobs.train", "torch.utils.tensorboard"])
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         size = ranks.world_size
@@ -99,8 +100,9 @@ def test_a_launcher_of_another_package_keeps_the_promises(installed: Path) -> No
 
 @pytest.mark.slow
 def test_a_launcher_of_another_package_runs_the_ranks_of_a_job(installed: Path) -> None:
-    assert main([*RUN, "output=usual"]) == 0
-    assert main([*RUN, "output=run", "launcher=served"]) == 0
+    with within_process():
+        assert main([*RUN, "output=usual"]) == 0
+        assert main([*RUN, "output=run", "launcher=served"]) == 0
     usual, found = (json.loads(Path(name, "result.json").read_text()) for name in ("usual", "run"))
     assert found["train_loss"] == usual["train_loss"]
     assert found["world_size"] == 2

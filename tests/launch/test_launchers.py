@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,17 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.sweep.sweep import Command, _Sweep
 from gnnkit.launcher import Launcher
 from gnnkit.settings import Settings, settle
+from tests.runs import within_process
 
+pytestmark = pytest.mark.usefixtures("within")
 PLAIN = ["strategy=vertex_centric", "dataset=synthetic", "workers=2"]
 STARTED = {"RANK": "1", "WORLD_SIZE": "2"}
+
+
+@pytest.fixture(scope="module")
+def within() -> Iterator[None]:
+    with within_process():
+        yield
 
 
 @functools.cache
@@ -64,7 +73,7 @@ def test_ranks_that_are_threads_get_a_communicator_of_threads() -> None:
         (["launcher=processes", "comm=threads"], {}, "comm=threads has all ranks in one process, and launcher=proc"),
         (["launcher=threads", "comm=gloo"], {}, "launcher=threads has all ranks in one process, and comm=gloo each"),
         (["launcher.ask=[outside]"], {}, "launcher.ask=['outside']: none of these starts the ranks of comm=gloo"),
-        (["launcher.ask=[mars]"], {}, "launcher.ask=['mars'] must be a list of launchers, there are: outside, proc"),
+        (["launcher.ask=[mars]"], {}, "launcher.ask=['mars'] must be a list of launchers, there are: inline, outside, pr"),
         (["launcher=mars"], {}, "launcher=mars is not known"),
     ],
 )

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
@@ -20,9 +19,11 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.launch.handshake import difference
 from gnnkit.model.calls import calls
+from tests.cases import few
 from tests.conftest import Install
 from tests.jobs.test_train import small_graph
 from tests.launch.outside import Outside, by_hand
+from tests.runs import train_on_threads
 
 MODEL = """
 import os
@@ -116,10 +117,7 @@ def test_threads_whose_models_differ_are_refused(tmp_path: Path) -> None:
         return made
 
     with pytest.raises(UserError, match=r"model call 1 must be the same on all ranks"):
-        gnnkit.train(
-            small_graph(), folder=tmp_path / "run", model=make, workers=3, threads=1, comm="threads", report=False,
-            strategy="vertex_centric", trainer={"max_epochs": 1},
-        )  # fmt: skip
+        train_on_threads(small_graph(), make, tmp_path / "run", 1, threads=1)
 
 
 @pytest.fixture
@@ -144,8 +142,8 @@ def ran(outside: Outside, tmp_path: Path, install: Install) -> Callable[..., lis
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "message"),
+@few(
+    "kind,message",
     [
         (
             "parameters",
@@ -154,6 +152,7 @@ def ran(outside: Outside, tmp_path: Path, install: Install) -> Callable[..., lis
         ("calls", "model call 3 must be the same on all ranks: rank 0 has model call 3=mean of 10 columns in layer 0"),
         ("count", "model call 3 must be the same on all ranks"),
     ],
+    default=1,
 )
 def test_ranks_started_from_outside_with_other_orders_are_refused(
     ran: Callable[..., list[Any]], kind: str, message: str

@@ -28,9 +28,11 @@ from gnnkit.graph import Graph
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launcher import RankError, Ranks
 from gnnkit.launcher.processes import Processes
+from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 from tests.launch.outside import Outside, by_hand
 from tests.launch.test_join import RUN
+from tests.runs import BARE, within_process
 
 LISTENS = "0A"  # state of a TCP socket in /proc/net/tcp
 RUBBISH = (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 4096, secrets.token_bytes(64), b"")
@@ -39,7 +41,8 @@ RUBBISH = (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 4096, secrets.token_b
 class Stranger:
     """Connects to everything that the processes below this one listen at, and stays."""
 
-    def __init__(self, firsts: Iterable[bytes] = RUBBISH) -> None:
+    def __init__(self, firsts: Iterable[bytes] = RUBBISH, pause: float = 0.01) -> None:
+        self.pause = pause  # seconds between two looks for listeners
         self.firsts = tuple(firsts)  # the first bytes of a connection each
         self.connections: list[socket.socket] = []
         self.found: set[Any] = set()
@@ -70,7 +73,7 @@ class Stranger:
                 for first in self.firsts:
                     with contextlib.suppress(OSError):
                         self._connect(address, first)
-            time.sleep(0.002)
+            time.sleep(self.pause)
 
     def _connect(self, address: Any, first: bytes) -> None:
         by_name = isinstance(address, str)
@@ -120,20 +123,23 @@ def small_graph() -> Graph:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/unix").exists(), reason="looks for listeners in /proc")
-@pytest.mark.parametrize(
+@few(
     "keys",
     [
-        {"strategy": "vertex_centric"},
-        {"strategy": "vertex_centric", "parts": 3, "workers": 2},
-        {"strategy": "individual_sample", "sync": {"name": "parameter_server", "servers": 1}},
+        pytest.param({"strategy": "vertex_centric"}, id="shared memory"),
+        pytest.param({"strategy": "vertex_centric", "parts": 3, "workers": 2}, id="parts"),
+        pytest.param(
+            {"strategy": "individual_sample", "sync": {"name": "parameter_server", "servers": 1}}, id="servers"
+        ),
     ],
-    ids=["shared memory", "parts", "servers"],
+    default=["servers"],
 )
 def test_a_stranger_at_every_listener_changes_no_bit_and_hears_nothing(keys: dict[str, Any], tmp_path: Path) -> None:
-    keys = {"workers": 3, "trainer": {"max_epochs": 3}, "report": False, "logger": "none", "threads": 1, **keys}
-    plain = gnnkit.train(small_graph(), output=str(tmp_path / "plain"), **keys)
-    with Stranger() as stranger:
-        disturbed = gnnkit.train(small_graph(), output=str(tmp_path / "disturbed"), **keys)
+    keys = {"workers": 3, "trainer": {"max_epochs": 2}, "threads": 1, **BARE, **keys}
+    with within_process():
+        plain = gnnkit.train(small_graph(), output=str(tmp_path / "plain"), **keys)
+        with Stranger() as stranger:
+            disturbed = gnnkit.train(small_graph(), output=str(tmp_path / "disturbed"), **keys)
     assert stranger.connections, "the stranger reaches gloo at least"
     assert stranger.heard() == b""
     assert all(host[0].startswith("127.") for host in stranger.found if not isinstance(host, str))
@@ -153,8 +159,8 @@ def _tell(comm: Communicator) -> list[int]:
 def test_who_takes_the_place_of_a_rank_in_gloo_ends_the_run_and_hears_nothing_of_it() -> None:
     """Gloo lets in who knows its small numbers. What follows needs the token."""
     places = [struct.pack("<q", number) for number in range(40)]
-    with Stranger(places) as stranger, contextlib.suppress(RankError, UserError):
-        found = Processes().ranks(Ranks(_tell, 3, Gloo, 3.0))
+    with Stranger(places, pause=0.002) as stranger, contextlib.suppress(RankError, UserError):
+        found = Processes().ranks(Ranks(_tell, 3, Gloo, 2.0))
         assert found == {rank: 3 * int(MARK.sum()) for rank in range(3)}
     assert stranger.connections
     assert bytes(MARK[:8].tolist()) not in stranger.heard()
@@ -222,7 +228,9 @@ def test_a_token_that_is_short_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tokens", "codes"), [(("a" * 16, "a" * 16), [0, 0]), (("a" * 16, "b" * 16), [2, 2])])
+@pytest.mark.parametrize(
+    ("tokens", "codes"), [exhaustive((("a" * 16, "a" * 16), [0, 0])), (("a" * 16, "b" * 16), [2, 2])]
+)
 def test_ranks_started_outside_show_each_other_the_token_of_the_environment(
     outside: Outside, tmp_path: Path, tokens: tuple[str, str], codes: list[int]
 ) -> None:
