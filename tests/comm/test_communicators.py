@@ -18,6 +18,7 @@ from gnnkit.comm.threads import FEW, Threads
 from gnnkit.launcher import RankError, Ranks
 from gnnkit.launcher.processes import Processes
 from gnnkit.testing import check_communicator
+from tests.cases import few
 from tests.comm.processes import run_gloo
 
 RUNNERS = {"threads": Threads.run, "gloo": run_gloo}
@@ -49,7 +50,7 @@ def spread(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world_size", "processes"), [(2, 2), (5, 2), (7, 3)])
+@few("world_size,processes", [(2, 2), (5, 2), (7, 3)], default=[(5, 2)])
 def test_threads_of_several_processes_keep_the_promises_of_the_interface(world_size: int, processes: int) -> None:
     spread(check_communicator, world_size, processes)
 
@@ -59,13 +60,13 @@ def test_sums_do_not_depend_on_the_number_of_processes() -> None:
     def work(comm: Communicator) -> str:
         digest, generator = hashlib.sha256(), torch.Generator().manual_seed(comm.rank)
         evens = comm.split([rank for rank in range(comm.world_size) if rank % 2 == comm.rank % 2])
-        for size in (0, 1, FEW, FEW + 1, 100_003):
+        for size in (0, 1, FEW, FEW + 1, 10_003):
             for group in (comm, evens):
                 digest.update(group.all_reduce(torch.randn(size, generator=generator)).numpy().tobytes())
         return digest.hexdigest()
 
-    found = [spread(work, 6, processes) for processes in (1, 2, 4, 6)]
-    assert found == [found[0]] * 4
+    found = [spread(work, 6, processes) for processes in (1, 4, 6)]
+    assert found == [found[0]] * 3
     assert len(set(found[0])) == 2  # one for each half
 
 
@@ -105,7 +106,7 @@ def test_a_process_that_is_killed_ends_the_ranks_of_the_others() -> None:
 def test_a_rank_of_another_process_that_does_not_come_is_named() -> None:
     def work(comm: Communicator) -> str:
         if comm.rank == 2:
-            time.sleep(2)
+            time.sleep(1.0)
             return ""
         with pytest.raises(DeadlineExceeded) as late:
             comm.all_to_all(torch.ones(3), [1] * 3, [1] * 3)

@@ -17,7 +17,9 @@ from gnnkit.__main__ import main
 from gnnkit.comm import Card, Communicator, Link, Linked
 from gnnkit.comm.threads import Threads
 from gnnkit.testing import check_communicator
+from tests.cases import few
 from tests.comm.processes import run_gloo
+from tests.runs import within_process
 
 RANKS = 3
 SLOW = Link(gigabits=8e-5, milliseconds=10.0)  # 10 kB in a second: 1 kB takes 0.1 s
@@ -123,24 +125,26 @@ def test_values_on_processes_have_the_bits_of_no_link() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "keys",
-    [["strategy=vertex_centric"], ["strategy=preset_workload", "sync=parameter_server"], ["strategy=joint_sample"]],
-    ids=" ".join,
+@few(
+    "chosen",
+    ["strategy=vertex_centric", "strategy=preset_workload sync=parameter_server", "strategy=joint_sample"],
+    default=["strategy=vertex_centric", "strategy=preset_workload sync=parameter_server"],
 )
 def test_a_run_over_a_link_has_the_bits_of_the_run_without_and_waits(
-    keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*QUICK, *keys, "output=plain"]) == 0
-    assert main([*QUICK, *keys, "output=slow", "comm.link={gigabits:1,milliseconds:15}"]) == 0
+    keys = [*QUICK, *chosen.split()]
+    with within_process():
+        assert main([*keys, "output=plain"]) == 0
+        assert main([*keys, "output=slow", "comm.link={gigabits:1,milliseconds:15}"]) == 0
     arrays = [np.load(tmp_path / folder / "predictions.npy") for folder in ("plain", "slow")]
     models = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("plain", "slow")]
     assert np.array_equal(*arrays)
     assert models[0] == models[1]
     plain, slow = (waited(tmp_path / folder) for folder in ("plain", "slow"))
     assert slow["sync"] >= plain["sync"] / 2 + 0.02, "sums and letters wait"
-    if keys == ["strategy=vertex_centric"]:
+    if chosen == "strategy=vertex_centric":
         assert slow["exchange"] >= 0.045, "rows wait, in two steps forward and back"
 
 

@@ -19,6 +19,7 @@ import torch
 from gnnkit.comm import Communicator, PeerLost, frames, host, shared_memory
 from gnnkit.comm.process import Gloo
 from gnnkit.testing import check_communicator
+from tests.cases import few
 from tests.comm.processes import run_gloo
 
 LARGE = shared_memory.INLINE  # bytes that travel in one message, at most
@@ -67,7 +68,7 @@ def lent(comm: Communicator, *arguments: Any, **keys: Any) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@few("world_size", [1, 2, 3], default=[3])
 def test_rows_arrive_as_over_tcp(world_size: int) -> None:
     """Sizes grow and shrink, so buffers are mapped, used again and replaced."""
 
@@ -257,9 +258,11 @@ def test_a_quick_reader_does_not_free_a_buffer_that_is_still_written(monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 2], [0, 0, None, 0, 1]])
-def test_rows_between_hosts_travel_over_tcp(hosts: list[int | None]) -> None:
+@few("number", range(4), default=[3])
+def test_rows_between_hosts_travel_over_tcp(number: int) -> None:
     """None is a rank whose system lacks what shared memory needs."""
+    layouts: list[list[int | None]] = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 2], [0, 0, None, 0, 1]]
+    hosts = layouts[number]
 
     def work(comm: Communicator) -> list[int]:
         here, tcp = hosts[comm.rank], over_tcp(comm)
@@ -341,22 +344,21 @@ def waits(comm: Communicator, leave: Callable[[], None], *, leaver: int) -> tupl
 
 
 @pytest.mark.slow
-@pytest.mark.alone  # other programs keep files in /dev/shm
 def test_a_rank_that_is_killed_ends_every_wait_at_once_and_leaves_no_file() -> None:
-    before = set(Path("/dev/shm").iterdir())
-
     def work(comm: Communicator) -> Any:
         def die() -> None:
             time.sleep(0.5)  # the others wait
             os.kill(os.getpid(), signal.SIGKILL)
 
-        return waits(comm, die, leaver=1)
+        waited = waits(comm, die, leaver=1)
+        mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line]
+        assert all(line.endswith("(deleted)") for line in mapped), "a file with a name stays"
+        return waited
 
     for rank, (seconds, cpu, error) in zip((0, 2), run_gloo(work, 3, dies=1), strict=True):
         assert error == f"PeerLost: rank {rank}: lost its peer rank 1, which has ended"
         assert seconds < 5  # of 30
         assert cpu < 0.25, "a rank that waits sleeps"
-    assert set(Path("/dev/shm").iterdir()) == before
 
 
 @pytest.mark.slow

@@ -73,7 +73,11 @@ def test_ranks_that_are_threads_get_a_communicator_of_threads() -> None:
         (["launcher=processes", "comm=threads"], {}, "comm=threads has all ranks in one process, and launcher=proc"),
         (["launcher=threads", "comm=gloo"], {}, "launcher=threads has all ranks in one process, and comm=gloo each"),
         (["launcher.ask=[outside]"], {}, "launcher.ask=['outside']: none of these starts the ranks of comm=gloo"),
-        (["launcher.ask=[mars]"], {}, "launcher.ask=['mars'] must be a list of launchers, there are: inline, outside, pr"),
+        (
+            ["launcher.ask=[mars]"],
+            {},
+            "launcher.ask=['mars'] must be a list of launchers, there are: inline, outside, pr",
+        ),
         (["launcher=mars"], {}, "launcher=mars is not known"),
     ],
 )

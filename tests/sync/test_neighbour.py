@@ -28,6 +28,7 @@ from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
 from gnnkit.sync.neighbour import Links, Neighbour, connected, metropolis
 from gnnkit.training import checkpoint
+from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 from tests.sync.training import make_model, parameters, shards_on, train
 
@@ -67,13 +68,20 @@ def weights(links: Links) -> Tensor:  # [P, P]
     return rows
 
 
-@pytest.mark.parametrize("run", [Threads.run, pytest.param(run_gloo, marks=pytest.mark.slow)], ids=["threads", "gloo"])
-@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize(
+    ("run", "rounds"),
+    [
+        pytest.param(Threads.run, 1, id="threads-1"),
+        pytest.param(Threads.run, 3, id="threads-3"),
+        exhaustive(pytest.param(run_gloo, 1, id="gloo-1", marks=pytest.mark.slow)),
+        pytest.param(run_gloo, 3, id="gloo-3", marks=pytest.mark.slow),
+    ],
+)
 def test_gradients_of_workers_that_are_all_neighbours_are_those_of_all_reduce(run: Run, rounds: int) -> None:
     shards, model = shards_on(Grid(3, 1, 1)), make_model()
 
     def trained(sync: Callable[[], GradientSync], comm: Communicator) -> tuple[Tensor, float]:
-        module = train(shards, sync, copy.deepcopy(model), comm, epochs=8)[0]
+        module = train(shards, sync, copy.deepcopy(model), comm, epochs=4)[0]
         return parameters(module), drift(module, comm)
 
     expected = run(functools.partial(trained, AllReduce), 3)
@@ -122,7 +130,7 @@ def test_steps_with_tracked_gradients_end_at_the_minimum_of_all_workers(links: L
         sync, share = Neighbour("parameters"), SHARES[comm.rank]
         sync.setup(module, comm)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
-        for _ in range(200):
+        for _ in range(120):
             module.weight.grad = share * (module.weight.detach() - comm.rank**2)
             sync.step(module, optimizer, share)
         return float(module.weight.item())
@@ -250,7 +258,7 @@ def ring_graph(num_nodes: int = 80) -> Graph:
 
 
 def whole_run(folder: Path, strategy: str, exchange: str, **keys: Any) -> dict[str, Any]:
-    trainer = {"max_epochs": 6, "precision": 64, "lr": 0.05, **keys.pop("trainer", {})}
+    trainer = {"max_epochs": 4, "precision": 64, "lr": 0.05, **keys.pop("trainer", {})}
     chosen = {"workers": 4, "threads": 1, "comm": "threads", "model": "gcn", "report": False, "logger": "none", **keys}
     if strategy == "individual_sample":
         chosen |= {"strategy": {"name": strategy, "batch_size": 4}, "sampler": {"name": "neighbor", "fanouts": [2, 2]}}
@@ -275,7 +283,7 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(tmp_path: Path, strategy:
     assert result["drift"] > 0
     assert result["final_drift"] == 0
     assert "sync=neighbour: its steps are not those of the exact gradient" in result["inexact"]
-    whole_run(tmp_path / "half", strategy, exchange, trainer={"max_epochs": 3})
+    whole_run(tmp_path / "half", strategy, exchange, trainer={"max_epochs": 2})
     whole_run(tmp_path / "rest", strategy, exchange, trainer={"resume": str(tmp_path / "half")})
     for found, expected in zip(workers_of(tmp_path / "rest"), workers_of(tmp_path / "whole"), strict=True):
         assert all(torch.equal(found[name], value) for name, value in expected.items())
@@ -299,7 +307,7 @@ def test_a_worker_whose_loss_is_not_finite_ends_the_run_by_name(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+@few("strategy", ["vertex_centric", "individual_sample"], default=1)
 def test_processes_give_the_result_of_threads(tmp_path: Path, strategy: str) -> None:
     result = whole_run(
         tmp_path / "run", strategy, "parameters", job="verify", comm="gloo", trainer={"checkpoint": False}

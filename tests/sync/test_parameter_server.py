@@ -26,6 +26,7 @@ from gnnkit.sync.leader import Leader
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.sync.served import balanced
 from gnnkit.testing import check_sync
+from tests.cases import product
 from tests.comm.processes import run_gloo
 from tests.sync.training import make_model, parameters, sgd, shards_on, train
 
@@ -94,12 +95,14 @@ def test_own_steps_between_lead_where_they_lead_under_the_leader() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "keys",
-    [{"mode": "async"}, {"mode": "async", "servers": 2, "damping": "staleness"}, {"mode": "ssp", "staleness": 1}],
-    ids=str,
+@product(
+    keys=[
+        pytest.param({"mode": "async"}, id="async"),
+        pytest.param({"mode": "async", "servers": 2, "damping": "staleness"}, id="damped"),
+        pytest.param({"mode": "ssp", "staleness": 1}, id="ssp"),
+    ],
+    leader=[pytest.param(False, id="server"), pytest.param(True, id="leader")],
 )
-@pytest.mark.parametrize("leader", [False, True], ids=["server", "leader"])
 def test_workers_that_do_not_wait_come_to_the_optimum(leader: bool, keys: dict[str, Any]) -> None:
     """Least squares, whose rows are dealt out to three workers of unlike speed."""
     rng = torch.Generator().manual_seed(0)

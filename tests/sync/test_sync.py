@@ -20,6 +20,7 @@ from gnnkit.sync import average_parameters, drift
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
 from gnnkit.sync.leader import Leader
+from tests.cases import exhaustive
 from tests.comm.processes import run_gloo
 from tests.sync.training import make_model, parameters, shards_on, train
 
@@ -28,12 +29,19 @@ MODEL = make_model()
 
 
 def trained(shards: list[Shard], sync: Callable[[], GradientSync], comm: Communicator) -> Tensor:
-    return parameters(train(shards, sync, copy.deepcopy(MODEL), comm, epochs=8)[0])
+    return parameters(train(shards, sync, copy.deepcopy(MODEL), comm, epochs=4)[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [Threads.run, run_gloo], ids=["threads", "gloo"])
-@pytest.mark.parametrize("grid", [Grid(3, 1, 1), Grid(2, 2, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("run", "grid"),
+    [
+        pytest.param(Threads.run, Grid(3, 1, 1), id="threads-3 x 1 x 1"),
+        pytest.param(Threads.run, Grid(2, 2, 1), id="threads-2 x 2 x 1"),
+        pytest.param(run_gloo, Grid(3, 1, 1), id="gloo-3 x 1 x 1"),
+        exhaustive(pytest.param(run_gloo, Grid(2, 2, 1), id="gloo-2 x 2 x 1")),
+    ],
+)
 def test_the_leaders_update_equals_all_reduce(run: Run, grid: Grid) -> None:
     shards = shards_on(grid)
     expected = run(functools.partial(trained, shards, AllReduce), grid.world_size)

@@ -22,6 +22,8 @@ from gnnkit.strategy import Worker
 from gnnkit.testing import check_exchange
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import on_ranks
+from tests.cases import few
+from tests.runs import within_process
 
 EPOCHS = 32
 
@@ -64,21 +66,22 @@ def blocks() -> Graph:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@few(
     "keys",
     [
-        {"strategy": "vertex_centric", "partition": "2d"},
-        {"strategy": "vertex_centric", "overrides": ["strategy.local_iterations=2"]},
-        {"strategy": "preset_workload", "overrides": ["strategy.exchange_every=2"]},
+        pytest.param({"strategy": "vertex_centric", "partition": "2d"}, id="2d"),
+        pytest.param({"strategy": "vertex_centric", "overrides": ["strategy.local_iterations=2"]}, id="own steps"),
+        pytest.param({"strategy": "preset_workload", "overrides": ["strategy.exchange_every=2"]}, id="preset_workload"),
     ],
-    ids=str,
+    default=["2d"],
 )
 def test_runs_by_command_learn_and_send_fewer_bytes(keys: dict[str, Any], tmp_path: Path) -> None:
     sent, options = {}, {"workers": 4, "threads": 1, "comm": "threads", "logger": "none", "report": False}
     for name in ("exact", "error_feedback"):
-        result = gnnkit.train(
-            blocks(), exchange=name, folder=tmp_path / name, trainer={"max_epochs": 20}, **options, **keys
-        )
+        with within_process():
+            result = gnnkit.train(
+                blocks(), exchange=name, folder=tmp_path / name, trainer={"max_epochs": 20}, **options, **keys
+            )
         assert result["test_accuracy"] > 0.7
         sent[name] = result["bytes_sent"]
         assert result["exchange"] == name

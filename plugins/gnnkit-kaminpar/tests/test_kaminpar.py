@@ -18,6 +18,8 @@ from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition import Balance, node_weights, undirected
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.testing import check_partitioner
+from tests.cases import exhaustive
+from tests.runs import within_process
 
 PRESETS = get_args(Preset)
 
@@ -74,10 +76,10 @@ def test_seeds_repeat_and_differ() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_cut_of_many_small_graphs_repeats(preset: Preset) -> None:
+@pytest.mark.parametrize(("preset", "graphs"), [("eco", 25), *(exhaustive((preset, 50)) for preset in PRESETS)])
+def test_a_cut_of_many_small_graphs_repeats(preset: Preset, graphs: int) -> None:
     """Fails for compressed graphs, and where threads of the reader join a cut."""
-    for number in range(100):
+    for number in range(graphs):
         graph = hubs(260 + number, 20 * (260 + number))
         first, again = (KaMinPar(preset=preset, seed=number).assign_nodes(graph, 7) for _ in range(2))
         np.testing.assert_array_equal(first, again)
@@ -153,7 +155,8 @@ def test_a_job_runs_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     common = ["strategy=vertex_centric", "dataset=npz", "dataset.root=graph.npz", "workers=4", "threads=1"]
     chosen = ["partition=kaminpar", "partition.grid=2d", "partition.options.balance=edges"]
-    assert main([*common, "comm=threads", "trainer.max_epochs=2", "report=false", "logger=none", *chosen]) == 0
+    with within_process():
+        assert main([*common, "comm=threads", "trainer.max_epochs=2", "report=false", "logger=none", *chosen]) == 0
     (result,) = tmp_path.glob("outputs/*/*/result.json")
     run = json.loads(result.read_text())
     assert (run["nodes"], run["world_size"], run["grid"]) == ("kaminpar", 4, [2, 2, 1])

@@ -18,6 +18,7 @@ from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition import Grid, measure
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.testing import check_partitioner
+from tests.runs import within_process
 
 
 def lattice(side: int, *, shuffle: bool = True) -> Graph:
@@ -206,7 +207,8 @@ def test_jobs_run_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen:
     )
     monkeypatch.chdir(tmp_path)
     common = ["strategy=vertex_centric", "dataset=npz", "dataset.root=graph.npz", "workers=4", "threads=1"]
-    assert main([*common, "comm=threads", "trainer.max_epochs=2", "report=false", "logger=none", *chosen]) == 0
+    with within_process():
+        assert main([*common, "comm=threads", "trainer.max_epochs=2", "report=false", "logger=none", *chosen]) == 0
     (result,) = tmp_path.glob("outputs/*/*/result.json")
     run = json.loads(result.read_text())
     assert (run["nodes"], run["world_size"]) == ("metis", 4)
