@@ -56,7 +56,8 @@ def test_threads_of_several_processes_keep_the_promises_of_the_interface(world_s
 
 
 @pytest.mark.slow
-def test_sums_do_not_depend_on_the_number_of_processes() -> None:
+@few("processes", [2, 4, 6], default=[4])
+def test_sums_do_not_depend_on_the_number_of_processes(processes: int) -> None:
     def work(comm: Communicator) -> str:
         digest, generator = hashlib.sha256(), torch.Generator().manual_seed(comm.rank)
         evens = comm.split([rank for rank in range(comm.world_size) if rank % 2 == comm.rank % 2])
@@ -65,9 +66,9 @@ def test_sums_do_not_depend_on_the_number_of_processes() -> None:
                 digest.update(group.all_reduce(torch.randn(size, generator=generator)).numpy().tobytes())
         return digest.hexdigest()
 
-    found = [spread(work, 6, processes) for processes in (1, 4, 6)]
-    assert found == [found[0]] * 3
-    assert len(set(found[0])) == 2  # one for each half
+    found = spread(work, 6, processes)
+    assert found == Threads.run(work, 6)
+    assert len(set(found)) == 2  # one for each half
 
 
 @pytest.mark.slow

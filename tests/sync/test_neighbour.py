@@ -74,7 +74,7 @@ def weights(links: Links) -> Tensor:  # [P, P]
         pytest.param(Threads.run, 1, id="threads-1"),
         pytest.param(Threads.run, 3, id="threads-3"),
         exhaustive(pytest.param(run_gloo, 1, id="gloo-1", marks=pytest.mark.slow)),
-        pytest.param(run_gloo, 3, id="gloo-3", marks=pytest.mark.slow),
+        exhaustive(pytest.param(run_gloo, 3, id="gloo-3", marks=pytest.mark.slow)),
     ],
 )
 def test_gradients_of_workers_that_are_all_neighbours_are_those_of_all_reduce(run: Run, rounds: int) -> None:
@@ -130,7 +130,7 @@ def test_steps_with_tracked_gradients_end_at_the_minimum_of_all_workers(links: L
         sync, share = Neighbour("parameters"), SHARES[comm.rank]
         sync.setup(module, comm)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
-        for _ in range(120):
+        for _ in range(160):
             module.weight.grad = share * (module.weight.detach() - comm.rank**2)
             sync.step(module, optimizer, share)
         return float(module.weight.item())
@@ -275,8 +275,10 @@ def workers_of(folder: Path) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "exchange"), [("vertex_centric", "gradients"), ("individual_sample", "parameters")]
+@few(
+    "strategy,exchange",
+    [("vertex_centric", "gradients"), ("individual_sample", "parameters")],
+    default=[("individual_sample", "parameters")],
 )
 def test_a_resumed_run_ends_where_an_unbroken_one_does(tmp_path: Path, strategy: str, exchange: str) -> None:
     result = whole_run(tmp_path / "whole", strategy, exchange)
@@ -290,7 +292,7 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(tmp_path: Path, strategy:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", ["gradients", "parameters"])
+@few("exchange", ["gradients", "parameters"], default=1)
 def test_a_worker_that_leaves_out_a_step_still_meets_its_neighbours(tmp_path: Path, exchange: str) -> None:
     result = whole_run(tmp_path / "run", "individual_sample", exchange, model=Breaks, trainer={"on_nan": "skip"})
     assert result["skipped_steps"] > 0
