@@ -19,21 +19,23 @@ from gnnkit.exchange.quantized import Quantized
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
-from gnnkit.testing import check_exchange
+from gnnkit.testing import check_exchange, exchange
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import on_ranks
 from tests.cases import few
-from tests.runs import within_process
+from tests.runs import BARE, within_process
 
 EPOCHS = 32
 
 
 @pytest.mark.slow
-def test_error_feedback_keeps_the_promises_of_exchanges() -> None:
+@few("num_grids", [2, None], default=1)
+def test_error_feedback_keeps_the_promises_of_exchanges(num_grids: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "GRIDS", exchange.GRIDS[:num_grids])
     check_exchange(lambda: ErrorFeedback(8))
 
 
-def error_of_mean(exchange: RowExchange) -> float:
+def error_of_mean(rows: RowExchange) -> float:
     """The largest error of the mean over epochs of sums over in-edges."""
 
     def work(worker: Worker) -> float:
@@ -43,7 +45,7 @@ def error_of_mean(exchange: RowExchange) -> float:
             (adjacency,) = ShardAdjacency.layers(engine, 1, 7, forward)
             return adjacency.aggregate(x)
 
-        passes = ForwardPasses(exchange, engine, pauses=False)
+        passes = ForwardPasses(rows, engine, pauses=False)
         found = torch.stack([sums(passes.step(epoch, exchanges=True)) for epoch in range(EPOCHS)])
         error = (found.mean(0) - sums(ForwardPass())).abs()
         engine.close()
@@ -76,12 +78,11 @@ def blocks() -> Graph:
     default=["2d"],
 )
 def test_runs_by_command_learn_and_send_fewer_bytes(keys: dict[str, Any], tmp_path: Path) -> None:
-    sent, options = {}, {"workers": 4, "threads": 1, "comm": "threads", "logger": "none", "report": False}
+    sent, options = {}, {"workers": 4, "threads": 1, "comm": "threads", **BARE}
+    trainer = {"max_epochs": 20, "check_val_every_n_epoch": 20, "checkpoint": False}
     for name in ("exact", "error_feedback"):
         with within_process():
-            result = gnnkit.train(
-                blocks(), exchange=name, folder=tmp_path / name, trainer={"max_epochs": 20}, **options, **keys
-            )
+            result = gnnkit.train(blocks(), exchange=name, folder=tmp_path / name, trainer=trainer, **options, **keys)
         assert result["test_accuracy"] > 0.7
         sent[name] = result["bytes_sent"]
         assert result["exchange"] == name
