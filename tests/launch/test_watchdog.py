@@ -283,7 +283,7 @@ def test_a_bound_grows_with_the_time_between_two_signs() -> None:
     def slow_at_last() -> str:
         for step in range(8):
             progress(f"step {step}")
-            time.sleep(0.1)
+            time.sleep(0.15)
         time.sleep(1.0)  # more than idle, less than 20 steps
         return "done"
 
