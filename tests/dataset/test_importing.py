@@ -33,6 +33,7 @@ from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.importing import Forked
+from tests.cases import few
 from tests.folders import digests_of
 from tests.forked import forked
 
@@ -42,9 +43,10 @@ TINY = Room(1 << 26, 1, bucket=7)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a few edges make several pieces."""
+    """Lets a few edges make several pieces, and waits for no disk."""
     monkeypatch.setattr(pieces, "_MOST_PIECE", 16)
     monkeypatch.setattr(pieces, "_LEAST_PIECE", 16)
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # no test turns the machine off
 
 
 def imported(folder: Path, work: Path, room: Room = TINY, crew: Crew = ALONE, **options: Any) -> Path:
@@ -217,7 +219,7 @@ def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> N
     check(tmp_path / "data", tmp_path, seed, Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, 10**6][seed % 4]))
 
 
-@pytest.mark.parametrize("seed", range(18))
+@few("seed", range(18), default=range(9))
 def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     room = Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, None][seed % 4])
     check(tmp_path / "data", tmp_path, seed, room, Turns([2, 3, 8][seed % 3]))
@@ -321,9 +323,9 @@ def test_parts_of_a_table_are_one_table_in_the_order_of_their_numbers(tmp_path: 
         EdgeFolder(str(tmp_path / "parts")).load()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_imports_write_the_bytes_of_the_graph(tmp_path: Path) -> None:
-    for seed in range(100, 220):
+    for seed in range(100, 160):
         work = tmp_path / str(seed)
         work.mkdir()
         check(
@@ -359,7 +361,7 @@ def writes_of(folder: Path, work: Path, room: Room, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("crew", [ALONE, Turns(3)], ids=["alone", "three processes"])
-@pytest.mark.parametrize("seed", [4, 13])
+@few("seed", [4, 13], default=[4])
 def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, crew: Crew, tmp_path: Path) -> None:
     folder, room = tmp_path / "data", Room(1 << 26, 1, commit=0.0, bucket=20)
     options = {**random_folder(folder, seed), "crew": crew}
@@ -377,7 +379,7 @@ def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, cre
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "symmetrize"), [(1, True), (3, True), (3, False)])
+@few("size, symmetrize", [(1, True), (3, True), (3, False)], default=[(3, True)])
 def test_an_import_goes_on_wherever_it_was_killed(size: int, symmetrize: bool, tmp_path: Path) -> None:
     crew = ALONE if size == 1 else Forked(size, Patience(), tmp_path)
     rng, folder = np.random.default_rng(0), tmp_path / "data"
@@ -600,7 +602,9 @@ def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
         imported(tmp_path / "data", tmp_path / "work", Room(1 << 26, 1))
 
 
-def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path) -> None:
+def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_MOST_PIECE", 1024)
+    monkeypatch.setattr(pieces, "_LEAST_PIECE", 1024)
     room = Room(1 << 21, 1)
     folder = bad(tmp_path / "data", edges={"src": np.arange(20_000) % 9, "dst": np.zeros(20_000, int)})
     with pytest.raises(
@@ -616,12 +620,12 @@ def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path) -> None:
         imported(tmp_path / "text", tmp_path / "work", room)
 
 
-@pytest.mark.slow
-def test_memory_stays_within_its_bound_for_twenty_million_edges(
+@pytest.mark.exhaustive
+def test_memory_stays_within_its_bound_for_millions_of_edges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # pieces as large as memory allows
-    folder, m, n, given = tmp_path / "data", 20_000_000, 500_000, 150 << 20
+    folder, m, n, given = tmp_path / "data", 5_000_000, 125_000, 40 << 20
     folder.mkdir()
     ends = np.lib.format.open_memmap(folder / "edges.npy", "w+", np.int64, (2, m))
     ends[:] = np.random.default_rng(0).integers(0, n, (2, m))
