@@ -411,7 +411,7 @@ def bad(folder: Path, **tables: Any) -> Path:
     for name, columns in tables.items():
         table = columns if isinstance(columns, pa.Table) else pa.table(columns)
         (folder / name).parent.mkdir(exist_ok=True)
-        pa.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=20)
+        pa.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=max(20, table.num_rows // 20))
     return folder
 
 

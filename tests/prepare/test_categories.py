@@ -159,7 +159,7 @@ def test_a_model_of_text_trains_and_predicts_for_new_nodes(tmp_path: Path, capfd
     write(tmp_path / "old", TOWNS * 30, rng)
     write(tmp_path / "new", ["Bern", "Bern", "Rome", "Ulm"], rng)
     dataset = {"name": "edges", "root": str(tmp_path / "old"), "symmetrize": True}
-    trainer = {"max_epochs": 60, "lr": 0.05}
+    trainer = {"max_epochs": 20, "lr": 0.1}
     model = {"name": "sage", "dropout": 0.0}
     keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, "model": model}
     run = gnnkit.train(dataset=dataset, folder=tmp_path / "run", trainer=trainer, **keys, **BARE)
@@ -185,7 +185,7 @@ def test_init_and_an_import_take_text_without_a_key(
     asked = ["dataset=edges", f"dataset.root={tmp_path / 'old'}"]
     assert main(["job=init", *asked, "output=new", "init.minutes=0"]) == 0
     assert "text: one_hot" in (tmp_path / "new/experiment/mine.yaml").read_text()
-    quick = ["trainer.max_epochs=2", "comm=threads", "workers=2"]
+    quick = ["trainer.max_epochs=1", "comm=threads", "workers=2", "report=false", "logger=none"]
     assert main(["--config-dir", "new", "+experiment=mine", *quick, "output=run"]) == 0
     assert json.loads((tmp_path / "run/inputs.json").read_text())["category_of"] == ["", "town", "town", "town"]
     capfd.readouterr()

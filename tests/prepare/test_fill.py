@@ -120,10 +120,11 @@ def test_a_run_and_its_predictions_fill_alike(tmp_path: Path, capfd: pytest.Capt
     with pytest.raises(UserError, match=r"empty, the first in column 'height', row \d+: choose features.fill=mean"):
         run(graph, tmp_path / "refused")
     capfd.readouterr()
-    run(graph, tmp_path / "run", features={"fill": "mean"})
+    brief = {"trainer": {"max_epochs": 2}}
+    run(graph, tmp_path / "run", features={"fill": "mean"}, **brief)
     assert "empty cells in 1 of 4 columns take the mean of the nodes that train" in capfd.readouterr().out
     by_hand = Fill.of(graph, "mean").apply(graph)
-    run(by_hand, tmp_path / "by_hand")
+    run(by_hand, tmp_path / "by_hand", **brief)
     few = replace(graph, split=np.where(graph.split == Split.TEST, Split.TRAIN, 0).astype(np.int8))  # another mean
     with within_process():
         keys = {"workers": 2, "threads": 1, "comm": "threads", "write": ["logits"]}
@@ -137,7 +138,7 @@ def test_a_run_and_its_predictions_fill_alike(tmp_path: Path, capfd: pytest.Capt
 
 @pytest.mark.slow
 def test_dropped_columns_are_read_over_in_new_data(tmp_path: Path) -> None:
-    run(holed(2), tmp_path / "run", features={"fill": "drop"})
+    run(holed(2), tmp_path / "run", features={"fill": "drop"}, trainer={"max_epochs": 1})
     assert gnnkit.load(tmp_path / "run")(holed(2, seed=1)).shape == (120, 3)
     with pytest.raises(UserError, match=r"features.fill=zero must be refuse: only inputs=features reads the key"):
         run(table(), tmp_path / "other", inputs="degree", features={"fill": "zero"})

@@ -16,6 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.prepare.scale import Scale, choose, is_table, told_of_edges, uneven
 from gnnkit.prepare.trained import Inputs
+from tests.cases import few
 from tests.runs import BARE, within_process
 
 SCALES = np.array([3e-3, 1.0, 40.0, 5e6])
@@ -191,13 +192,13 @@ def test_a_forged_scale_is_refused(scale: Any, tmp_path: Path) -> None:
 
 
 def run(graph: Graph, folder: Path, **keys: Any) -> Mapping[str, Any]:
-    keys = {"trainer": {"max_epochs": 30, "lr": 0.02}, "strategy": "vertex_centric", **keys}
+    keys = {"trainer": {"max_epochs": 12, "lr": 0.05}, "strategy": "vertex_centric", **keys}
     with within_process():
         return gnnkit.train(graph, folder=folder, workers=2, threads=1, comm="threads", **BARE, **keys)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+@few("strategy", ["vertex_centric", "individual_sample"], default=["vertex_centric"])
 def test_a_table_of_any_scale_trains_as_an_even_one(
     strategy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,7 +213,7 @@ def test_a_table_of_any_scale_trains_as_an_even_one(
 @pytest.mark.slow
 def test_new_data_is_scaled_by_the_numbers_of_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     graph = table()
-    run(graph, tmp_path / "run")
+    run(graph, tmp_path / "run", trainer={"max_epochs": 2})
     some = np.arange(120) < 40  # of which mean and deviation are others
     new = replace(graph, split=np.where(some, Split.TEST, 0).astype(np.int8))
     keys = {"workers": 2, "threads": 1, "comm": "threads"}
@@ -234,20 +235,14 @@ def test_new_data_is_scaled_by_the_numbers_of_the_run(tmp_path: Path, capfd: pyt
 
 @pytest.mark.slow
 def test_a_resumed_run_keeps_the_scale(tmp_path: Path) -> None:
-    keys = {"strategy": "vertex_centric"}
-    whole = run(table(), tmp_path / "whole", **keys, trainer={"max_epochs": 6})
-    run(table(), tmp_path / "half", **keys, trainer={"max_epochs": 3})
+    whole = run(table(), tmp_path / "whole", trainer={"max_epochs": 3})
+    run(table(), tmp_path / "half", trainer={"max_epochs": 1})
     resume = str(tmp_path / "half/checkpoints/last.json")
-    rest = run(table(), tmp_path / "rest", **keys, trainer={"max_epochs": 6, "resume": resume})
+    resumed = {"max_epochs": 3, "resume": resume}
+    rest = run(table(), tmp_path / "rest", trainer=resumed)
     assert rest["train_loss"] == whole["train_loss"]
     with pytest.raises(UserError, match=r"features\.scale"):
-        run(
-            table(),
-            tmp_path / "o",
-            **keys,
-            trainer={"max_epochs": 6, "resume": resume},
-            overrides=["features.scale=none"],
-        )
+        run(table(), tmp_path / "o", trainer=resumed, overrides=["features.scale=none"])
 
 
 def test_nothing_is_scaled_where_there_are_no_features(tmp_path: Path) -> None:
