@@ -20,6 +20,7 @@ from gnnkit.__main__ import main
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
+from tests.runs import within_process
 
 NODES = "id,label,split,f0,f1\n10,0,train,1,0.5\n30,1,val,2,0\n20,-1,none,3,0\n40,,,4,0\n"
 EDGES = "src,dst,weight,kind\n10,20,0.5,7\n30,10,2,8\n20,10,1,9\n"
@@ -225,11 +226,12 @@ def test_sorted_ids_give_the_run_of_a_sorted_table_and_results_name_them(tmp_pat
         common += ["report=false", "logger=none"]
         for job in ("train", "partition"):
             out = [f"job={job}", f"output={root / job}"]
-            assert main(["+strategy=vertex_centric", "trainer.max_epochs=3", *common, *out]) == 0
+            assert main(["+strategy=vertex_centric", "trainer.max_epochs=2", *common, *out]) == 0
         return root
 
-    tidy = run("tidy", np.arange(40))
-    found = run("found", rng.permutation(40), "dataset.sort_ids=true")
+    with within_process():
+        tidy = run("tidy", np.arange(40))
+        found = run("found", rng.permutation(40), "dataset.sort_ids=true")
     for root, job in itertools.product((tidy, found), ("train", "partition")):
         np.testing.assert_array_equal(np.load(root / job / "node_ids.npy"), ids)
     for name in ("train/predictions.npy", "partition/partition/node_rank.npy"):

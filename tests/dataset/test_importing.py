@@ -621,9 +621,7 @@ def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path, monkeypat
 
 
 @pytest.mark.exhaustive
-def test_memory_stays_within_its_bound_for_millions_of_edges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_stays_within_its_bound_for_millions_of_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # pieces as large as memory allows
     folder, m, n, given = tmp_path / "data", 5_000_000, 125_000, 40 << 20
     folder.mkdir()

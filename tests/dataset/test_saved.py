@@ -11,6 +11,7 @@ from gnnkit.__main__ import main
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from tests.graphs import random_graph
+from tests.runs import within_process
 
 
 def test_a_saved_graph_is_the_data_set(tmp_path: Path) -> None:
@@ -36,9 +37,9 @@ def test_what_is_no_saved_graph_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_trains_on_a_saved_graph(tmp_path: Path) -> None:
     random_graph().save(tmp_path / "graph")
-    here = [f"dataset.root={tmp_path}/graph", "comm=threads", "workers=2", "trainer.max_epochs=2"]
+    here = [f"dataset.root={tmp_path}/graph", "comm=threads", "workers=2", "trainer.max_epochs=1"]
     here += ["report=false", "logger=none"]
-    with warnings.catch_warnings():
+    with within_process(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert main(["strategy=vertex_centric", "dataset=saved", *here, f"output={tmp_path}/run"]) == 0
     assert np.load(tmp_path / "run/predictions.npy").shape == (40,)

@@ -27,6 +27,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.ids import MAX_EXACT, narrowed, whole_numbers
 from gnnkit.graph.missing import MISSING
+from tests.cases import few
 
 Columns = dict[str, list[Any]]
 Reader = Callable[[Columns, Columns | None, Path], Graph]
@@ -108,7 +109,7 @@ def expected(edges: Columns, nodes: Columns | None) -> Any:
     return pairs if known else "refused"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@few("seed", range(6), default=2)
 @pytest.mark.parametrize("reader", READERS)
 def test_text_ids_mean_the_same_to_every_reader(reader: str, seed: int, tmp_path: Path) -> None:
     random = Random(seed)
@@ -123,7 +124,7 @@ def test_text_ids_mean_the_same_to_every_reader(reader: str, seed: int, tmp_path
         assert outcome(READERS[reader], edges, nodes, tmp_path / str(number)) == right, (edges, nodes)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@few("seed", range(6), default=3)
 @pytest.mark.parametrize("reader", FRAMES | FILES)
 def test_text_ends_name_the_nodes_or_are_refused(reader: str, seed: int, tmp_path: Path) -> None:
     random = Random(seed + 100)

@@ -215,12 +215,12 @@ def test_a_damaged_entry_is_noticed_and_made_anew(prepared: Prepare, tmp_path: P
     (entry,) = entries(tmp_path, "shards")
     numbers = (entry / PREPARED / "0/owned.npy").read_bytes()
     meta = (entry / "entry.json").read_text()
-    for name, content in {
+    for name, damages in {
         f"{PREPARED}/0/owned.npy": (numbers[:-1], numbers[::-1], None),
         f"{PREPARED}/0/more.npy": (numbers,),
         "entry.json": ("{", meta.replace('"why": "', '"why": "x')),
     }.items():
-        for damage in content:
+        for damage in damages:
             (entry / name).unlink(missing_ok=True)  # is a link that runs share
             if damage is not None:
                 (entry / name).write_bytes(damage.encode() if isinstance(damage, str) else damage)

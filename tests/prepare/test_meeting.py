@@ -96,7 +96,7 @@ def test_an_error_of_a_member_ends_the_others(tmp_path: Path) -> None:
 def test_a_member_that_dies_or_stops_ends_the_others_within_seconds(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "LOST", 2.0)
+    monkeypatch.setattr(meeting, "LOST", 1.0)
 
     def ends(crew: Met) -> None:
         crew.share(lambda rank: None)
@@ -111,7 +111,7 @@ def test_a_member_that_dies_or_stops_ends_the_others_within_seconds(
             begun = time.monotonic()
             return crew.share(lambda rank: None)
 
-        with pytest.raises(LostMember, match="rank 1 shows no sign of life for 2 seconds"):
+        with pytest.raises(LostMember, match="rank 1 shows no sign of life for 1 seconds"):
             member(0, 2, tmp_path, waits)
         assert time.monotonic() - begun < 10
         child.process.kill()

@@ -23,6 +23,7 @@ from gnnkit.sampler import (
 )
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.testing import check_sampler
+from tests.cases import few
 
 
 class FirstNeighbors(Sampler):
@@ -123,7 +124,7 @@ def rmat() -> CSC:
 
 @pytest.mark.slow
 @each_sampler
-@pytest.mark.parametrize("num_seeds", [20, 400, 4_000])  # the hops of the first are too small for more than one thread
+@few("num_seeds", [20, 400, 4_000], default=[20, 400])  # the hops of the first are too small for more than one thread
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_threads_within_a_batch_do_not_change_it(sampler: Sampler, num_seeds: int, rmat: CSC) -> None:
     if not isinstance(sampler, NativeSampler):

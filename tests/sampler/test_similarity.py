@@ -207,7 +207,7 @@ def test_by_default_the_nodes_drawn_are_more_like_the_start_than_its_neighbours(
     assert likeness(walks, graph, rows) > likeness(NeighborSampler([10]), graph, rows) + 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["cora", "pubmed", "amazon_photo"])
 def test_on_real_graphs_too_they_are_more_like_the_start(name: str, planetoid: Callable[[str], Graph]) -> None:
     graph = planetoid(name)

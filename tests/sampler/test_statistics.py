@@ -25,7 +25,7 @@ MANY = 1 << 18  # edges of the nodes that are drawn for at once
 
 
 def stars(degree: int, copies: int, weight: Array | None = None) -> CSC:
-    """In-edges of each of the first nodes from `degree` nodes that have no other edge."""
+    """In-edges of each of the first nodes from `degree` nodes without other edges."""
     indptr = np.minimum(np.arange(copies * (degree + 1) + 1), copies) * degree
     weight = None if weight is None else np.tile(weight, copies)
     return CSC(indptr, np.arange(copies, copies * (degree + 1), dtype=np.int32), weight)

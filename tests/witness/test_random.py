@@ -9,20 +9,18 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
-from hypothesis import strategies as st
 
 from gnnkit.testing.witness import check_plan
 from gnnkit.testing.witness.__main__ import main
 from gnnkit.testing.witness.cases import draw
+from tests.cases import few
 
 
 @pytest.mark.slow
-@settings(max_examples=30, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
-@given(st.integers(0, 2**20))
+@few("seed", range(24), default=6)
 def test_ranks_train_as_plain_torch_does(seed: int) -> None:
     case = draw(Random(seed))
-    note(case.words)
+    print(case.words)  # shown where the test fails
     check_plan(case.plan)
 
 

@@ -38,6 +38,7 @@ from gnnkit.testing import check_witness
 from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, check_graph
 from gnnkit.testing.witness import Plan, check_plan, serial
 from gnnkit.testing.witness.models import HIDDEN, READS, Cooked, Recipe
+from tests.cases import few
 from tests.models import MODELS
 from tests.runs import BARE
 
@@ -176,10 +177,23 @@ def test_every_exact_way_trains_as_matrices_do(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("optimizer", "decay"), [("sgd", 0.0), ("adam", 0.0), ("sgd", 0.1), ("adam", 0.1), ("adamw", 0.1)]
+@few(
+    "name, optimizer, decay",
+    [
+        (name, *update)
+        for name in ("exact", "individual", "topology at owners", "cooperative")
+        for update in (("sgd", 0.0), ("adam", 0.0), ("sgd", 0.1), ("adam", 0.1), ("adamw", 0.1))
+    ],
+    default=[
+        ("exact", "sgd", 0.0),
+        ("exact", "adam", 0.1),
+        ("exact", "adamw", 0.1),
+        ("individual", "sgd", 0.1),
+        ("individual", "adam", 0.0),
+        ("topology at owners", "adam", 0.1),
+        ("cooperative", "adamw", 0.1),
+    ],
 )
-@pytest.mark.parametrize("name", ["exact", "individual", "topology at owners", "cooperative"])
 def test_learned_rows_are_an_embedding(name: str, optimizer: str, decay: float) -> None:
     keys = {"optimizer": optimizer, "lr": 0.05, "learned_decay": decay}
     check(cooked("mean", "sum"), embedding=HIDDEN, **keys, **WAYS.get(name, {}))
