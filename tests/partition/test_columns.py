@@ -14,9 +14,11 @@ from partition_cases import complete_graph, destinations, graphs, make_graph, ra
 import gnnkit
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
+from gnnkit.jobs import rehearse
 from gnnkit.partition import Grid, Partition, fewest_words, in_columns, measure
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.stored import Stored
+from tests.cases import few
 from tests.runs import BARE
 
 
@@ -92,7 +94,7 @@ def test_uneven_columns_are_left_out() -> None:
 
 
 def run(folder: Path, *overrides: str, workers: int, **keys: Any) -> dict[str, Any]:
-    chosen = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 3, "precision": 64}, "workers": workers} | BARE
+    chosen = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 2, "precision": 64}, "workers": workers} | BARE
     overrides = ("partition.nodes=random", *overrides)
     graph = random_graph(60, 1500)
     return dict(
@@ -101,8 +103,8 @@ def run(folder: Path, *overrides: str, workers: int, **keys: Any) -> dict[str, A
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("columns", "model", "grid"),
+@few(
+    "columns, model, grid",
     [
         ([2, 1], "gcn", "2d"),
         ([3, 2], "gat", "2d"),
@@ -110,6 +112,7 @@ def run(folder: Path, *overrides: str, workers: int, **keys: Any) -> dict[str, A
         ([3, 2], "gin", "1.5d"),
         ([3, 3, 2], "gat", "replication"),
     ],
+    default=[([3, 2], "gat", "2d"), ([3, 2, 2], "sage", "3d")],
 )
 def test_columns_train_as_one_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], columns: list[int], model: str, grid: str
@@ -123,7 +126,11 @@ def test_columns_train_as_one_process(
 
 
 @pytest.mark.slow
-def test_a_run_says_that_its_columns_are_unequal_and_stores_them(tmp_path: Path) -> None:
+def test_a_run_says_that_its_columns_are_unequal_and_stores_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearse, "_STEPS", 2)
+    monkeypatch.setattr(rehearse, "measure_flops", lambda *_: 1e9)
     cut = run(tmp_path / "cut", "partition=2d", "job=partition", workers=5)
     assert cut["columns"] == [3, 2]
     assert [(region["row"], region["col"]) for region in cut["regions"]] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]

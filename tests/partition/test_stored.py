@@ -20,7 +20,7 @@ from tests.folders import digests_of
 
 
 def run(folder: Path, *overrides: str, graph: Graph | None = None, workers: int = 4, **keys: Any) -> dict[str, Any]:
-    chosen = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 3, "precision": 64}, "workers": workers}
+    chosen = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 1, "precision": 64}, "workers": workers}
     chosen |= {"report": False, "logger": "none", "types": "ignore"}
     result = gnnkit.train(
         graph or check_graph(), strategy="vertex_centric", overrides=overrides, folder=folder, **chosen, **keys
