@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from gnnkit.__main__ import main
+from tests.runs import within_process
+
 pytestmark = pytest.mark.slow
-KEYS = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "workers=2", "trainer.max_epochs=1"]
+KEYS = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "workers=2", "comm=threads",
+        "cache=false", "logger=none", "report=false", "trainer.max_epochs=1"]  # fmt: skip
 ACCESS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "a long secret", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -43,15 +47,36 @@ def system() -> Any:
     return s3fs.S3FileSystem(skip_instance_cache=True)
 
 
-def gnnkit(server: dict[str, str], *keys: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gnnkit", *keys, "cache=false"]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, env=os.environ | server, timeout=240
-    )
+class Done(NamedTuple):
+    """How a command ended, and what it has printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def test_a_run_and_predictions_are_copied_to_an_object_store(server: dict[str, str], tmp_path: Path) -> None:
-    done = gnnkit(server, *KEYS, "output=run", "upload=s3://bucket/runs/first", folder=tmp_path)
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def gnnkit(
+    server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """The command line, in this process and in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+
+    def gnnkit(*keys: str) -> Done:
+        type(system()).clear_instance_cache()  # which knows servers of before
+        capfd.readouterr()
+        with within_process():
+            code = main(keys)
+        return Done(code, *capfd.readouterr())
+
+    return gnnkit
+
+
+def test_a_run_and_predictions_are_copied_to_an_object_store(gnnkit: Command, tmp_path: Path) -> None:
+    done = gnnkit(*KEYS, "output=run", "upload=s3://bucket/runs/first")
     assert done.returncode == 0, done.stderr
     local = {path.relative_to(tmp_path / "run").as_posix(): path for path in (tmp_path / "run").rglob("*")}
     local = {name: path for name, path in local.items() if path.is_file()}
@@ -59,7 +84,7 @@ def test_a_run_and_predictions_are_copied_to_an_object_store(server: dict[str, s
     assert {path.removeprefix("bucket/runs/first/") for path in there} == {*local}
     assert all(system().cat(f"bucket/runs/first/{name}") == path.read_bytes() for name, path in local.items())
     predict = ["job=predict", "checkpoint=run", "output=predicted", "upload=s3://bucket/predicted"]
-    done = gnnkit(server, *KEYS[:-1], *predict, folder=tmp_path)
+    done = gnnkit(*KEYS[:-1], *predict)
     assert done.returncode == 0, done.stderr
     expected = (tmp_path / "run" / "predictions.npy").read_bytes()
     assert system().cat("bucket/predicted/predictions.npy") == expected
@@ -76,9 +101,11 @@ def test_a_run_and_predictions_are_copied_to_an_object_store(server: dict[str, s
     ids=["no bucket", "no server"],
 )
 def test_a_place_that_takes_no_files_ends_the_run_before_it_starts(
-    url: str, access: dict[str, str], told: str, server: dict[str, str], tmp_path: Path
+    url: str, access: dict[str, str], told: str, gnnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = gnnkit(server | access, *KEYS, "output=run", f"upload={url}", folder=tmp_path)
+    for name, value in access.items():
+        monkeypatch.setenv(name, value)
+    done = gnnkit(*KEYS, "output=run", f"upload={url}")
     lines = done.stderr.splitlines()
     assert done.returncode == 2
     assert lines[-1].startswith(f"gnnkit: error: upload={url}: "), done.stderr
@@ -87,10 +114,11 @@ def test_a_place_that_takes_no_files_ends_the_run_before_it_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_goes_on_from_the_store_after_its_machine_is_lost(server: dict[str, str], tmp_path: Path) -> None:
+def test_a_run_goes_on_from_the_store_after_its_machine_is_lost(
+    server: dict[str, str], gnnkit: Command, tmp_path: Path
+) -> None:
     url, newest = "s3://bucket/runs/lost", "bucket/runs/lost/checkpoints/last.json"
-    keys = [*KEYS[:-1], "logger=none"]
-    command = [sys.executable, "-m", "gnnkit", *keys, "cache=false", "trainer.max_epochs=100000"]
+    command = [sys.executable, "-m", "gnnkit", *KEYS[:-1], "trainer.max_epochs=100000"]
     killed = subprocess.Popen(
         [*command, "output=first", f"upload={url}"],
         stdout=subprocess.DEVNULL,
@@ -108,16 +136,16 @@ def test_a_run_goes_on_from_the_store_after_its_machine_is_lost(server: dict[str
     assert not system().exists("bucket/runs/lost/result.json")
     reached = dict(json.loads(json.loads(system().cat(newest))["body"])["state"]["dict"])["epoch"]
     shutil.rmtree(tmp_path / "first")
-    more = [*keys, f"trainer.max_epochs={reached + 2}"]
-    done = gnnkit(server, *more, "output=second", f"upload={url}", folder=tmp_path)
+    more = [*KEYS[:-1], f"trainer.max_epochs={reached + 2}"]
+    done = gnnkit(*more, "output=second", f"upload={url}")
     assert done.returncode == 2
     assert f"upload={url} holds a run: choose another folder, or on_exists=resume" in done.stderr
-    done = gnnkit(server, *more, "on_exists=resume", f"upload={url}", folder=tmp_path)
+    done = gnnkit(*more, "on_exists=resume", f"upload={url}")
     assert "on_exists=resume with upload needs output=FOLDER" in done.stderr
-    done = gnnkit(server, *more, "output=second", "on_exists=resume", f"upload={url}", folder=tmp_path)
+    done = gnnkit(*more, "output=second", "on_exists=resume", f"upload={url}")
     assert done.returncode == 0, done.stderr
     assert f"copying the last checkpoint of {url}" in done.stdout
     assert system().exists("bucket/runs/lost/result.json")
-    assert gnnkit(server, *more, "output=alone", folder=tmp_path).returncode == 0
+    assert gnnkit(*more, "output=alone").returncode == 0
     expected = (tmp_path / "alone/model.safetensors").read_bytes()
     assert system().cat("bucket/runs/lost/model.safetensors") == expected

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,13 +22,11 @@ from tests.report.browser import Browser, find
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 OFFLINE = """
-import socket, sys
+import socket
 def refuse(*_, **__):
     raise OSError("the build asks for the network")
 socket.socket.connect = socket.getaddrinfo = refuse
-from mkdocs.__main__ import cli
-cli(["build", "--strict", "--quiet", "--site-dir", sys.argv[1]])
-"""
+"""  # Python runs the file sitecustomize.py in the beginning
 
 
 def loaded(name: str) -> ModuleType:
@@ -43,66 +41,73 @@ def loaded(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built without a network."""
+    """The site as it is published beside older ones, built without a network."""
     pytest.importorskip("material", reason="needs the dependency group docs")
     pytest.importorskip("mkdocstrings", reason="needs the dependency group docs")
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    folder, offline = tmp_path_factory.mktemp("sites"), tmp_path_factory.mktemp("offline")
+    for older in ("0.0.9", "0.0.10"):
+        (folder / older).mkdir()
+        (folder / older / "index.html").touch()
+    (offline / "sitecustomize.py").write_text(OFFLINE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(offline), prepend=os.pathsep)
+        version: str = loaded("publish").publish(folder)
+    return folder / version
 
 
-def hits(page: Path, words: str, profile: Path) -> list[str]:
-    """Searches in a page that is opened from disk. Returns the links that are found."""
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = find()
     if program is None:
         pytest.skip("needs a browser")
-    with Browser(program, profile) as browser:
-        browser.open(page, 1300)
+    with Browser(program, tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+def hits(browser: Browser, words: str) -> list[str]:
+    """Searches in the page that is open. Returns the links that are found."""
+    links: list[str] = []
+    for query in ("", words):  # what was found before goes first
         browser.evaluate(
             "(() => {const field = document.querySelector('.md-search__input'); field.focus();"
-            f"field.value = {json.dumps(words)}; field.dispatchEvent(new KeyboardEvent('keyup', {{bubbles: true}}))}})()"
+            f"field.value = {json.dumps(query)}; field.dispatchEvent(new KeyboardEvent('keyup', {{bubbles: true}}))}})()"
         )
         until = time.monotonic() + 30
         while time.monotonic() < until:
-            found = browser.evaluate("[...document.querySelectorAll('.md-search-result__link')].map(a => a.href)")
-            if found:
-                return [str(link) for link in found]
-            time.sleep(0.1)
-    return []
+            links = browser.evaluate("[...document.querySelectorAll('.md-search-result__link')].map(a => a.href)")
+            if bool(links) == bool(query):
+                break
+            time.sleep(0.05)
+    return links
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("early stopping", "howto/best-model.html"),
-        ("onnx", "howto/predict.html"),
-        ("class weights", "howto/tasks.html"),
-        ("features.fill", "howto/features.html"),
-        ("it holds a run", "howto/troubleshooting.html"),
-    ],
-)
-def test_search_finds_from_disk(words: str, expected: str, site: Path, tmp_path: Path) -> None:
-    for page in ("index.html", "howto/keys.html"):
-        found = hits(site / page, words, tmp_path / page.replace("/", "-"))
-        assert any(expected in link for link in found), found
+FOUND = {
+    "early stopping": "howto/best-model.html",
+    "onnx": "howto/predict.html",
+    "class weights": "howto/tasks.html",
+    "features.fill": "howto/features.html",
+    "it holds a run": "howto/troubleshooting.html",
+}
 
 
-def test_versions_are_published_side_by_side(tmp_path: Path, site: Path) -> None:
-    for older in ("0.0.9", "0.0.10"):
-        (tmp_path / older).mkdir()
-        (tmp_path / older / "index.html").touch()
-    publish = loaded("publish")
-    version = publish.publish(tmp_path)
-    names = [each["version"] for each in json.loads((tmp_path / "versions.json").read_text())]
-    assert names == [version, "0.0.10", "0.0.9"]
-    assert f'href="{version}/index.html"' in (tmp_path / "index.html").read_text()
-    page = (tmp_path / version / "howto/keys.html").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["index.html", "howto/keys.html"])
+def test_search_finds_from_disk(page: str, site: Path, browser: Browser) -> None:
+    browser.open(site / page, 1300)
+    for words, expected in FOUND.items():
+        links = hits(browser, words)
+        assert any(expected in link for link in links), (words, links)
+
+
+def test_versions_are_published_side_by_side(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [each["version"] for each in json.loads((site.parent / "versions.json").read_text())]
+    assert names == [site.name, "0.0.10", "0.0.9"]
+    assert f'href="{site.name}/index.html"' in (site.parent / "index.html").read_text()
+    page = (site / "howto/keys.html").read_text(encoding="utf-8")
     assert '"provider": "mike"' in page
-    assert f"gnnkit {version}" in page
-    assert '"provider"' not in (site / "howto/keys.html").read_text(encoding="utf-8")
+    assert f"gnnkit {site.name}" in page
+    for place, extra in (("published", {"version": {"provider": "mike"}}), ("", {})):
+        monkeypatch.setenv("GNNKIT_SITE", place)
+        assert loaded("hooks").on_config(SimpleNamespace(extra={})).extra == extra
 
 
 def test_the_site_is_built_strictly_and_asks_for_nothing_from_the_network(site: Path) -> None:
