@@ -32,6 +32,7 @@ from gnnkit.jobs import Order, join
 from gnnkit.jobs import start as start_job
 from gnnkit.settings import settle
 from gnnkit.training import checkpoint
+from tests.cases import few
 from tests.launch.outside import FOREIGN
 
 pytestmark = pytest.mark.slow
@@ -138,17 +139,17 @@ def losses(run: Path) -> list[tuple[int, int, float]]:
     return sorted((state["rank"], state["step"], state["loss"]) for state in states)
 
 
-@pytest.mark.parametrize(
+@few(
     "strategy",
     [
-        ("strategy=individual_sample", "strategy.topology=partitioned"),
-        ("strategy=joint_sample",),
-        ("strategy=joint_sample", "parts=5"),
+        "strategy=individual_sample strategy.topology=partitioned",
+        "strategy=joint_sample",
+        "strategy=joint_sample parts=5",
     ],
-    ids=" ".join,
+    default=["strategy=individual_sample strategy.topology=partitioned", "strategy=joint_sample parts=5"],
 )
-def test_two_hosts_train_as_two_ranks_of_one_host(tmp_path: Path, link: ModuleType, strategy: Sequence[str]) -> None:
-    overrides = [*strategy, *RUN, *TRAINED]
+def test_two_hosts_train_as_two_ranks_of_one_host(tmp_path: Path, link: ModuleType, strategy: str) -> None:
+    overrides = [*strategy.split(), *RUN, *TRAINED]
     with two_hosts(link) as hosts:
         found = on_two_hosts(hosts, tmp_path, [*overrides, f"output={tmp_path}/two"])
     for addresses, host in zip(found, hosts, strict=True):
@@ -170,13 +171,13 @@ def test_two_hosts_train_as_two_ranks_of_one_host(tmp_path: Path, link: ModuleTy
     assert not (two / "prepared").exists()
 
 
-@pytest.mark.parametrize("way", [(), ("parts=4",), ("sync=parameter_server",)], ids=" ".join)
+@few("way", ["", "parts=4", "sync=parameter_server"], default=["", "parts=4"])
 def test_a_cut_cable_ends_both_sides_within_seconds_and_the_run_goes_on_to_the_bit(
-    tmp_path: Path, link: ModuleType, way: Sequence[str]
+    tmp_path: Path, link: ModuleType, way: str
 ) -> None:
     """The goal is 5 s, where `comm.timeout` is 60. The leader's checkpoint is whole."""
-    strategy = "preset_workload" if "sync=parameter_server" in way else "vertex_centric"
-    keys = [*way, *RUN, f"strategy={strategy}", "comm.timeout=60", "trainer.checkpoint_every=2", "report=false"]
+    strategy = "preset_workload" if way == "sync=parameter_server" else "vertex_centric"
+    keys = [*way.split(), *RUN, f"strategy={strategy}", "comm.timeout=60", "trainer.checkpoint_every=2", "report=false"]
     run = tmp_path / "run"
     with contextlib.ExitStack() as stack:
         try:
@@ -199,7 +200,7 @@ def test_a_cut_cable_ends_both_sides_within_seconds_and_the_run_goes_on_to_the_b
     assert before.name == "last.json"
     assert not damaged
     epochs = f"trainer.max_epochs={checkpoint.whole_numbers(before)['epoch'] + 2}"
-    here = [*keys, epochs, "workers=2", "comm=gloo"] if "parts=4" not in way else [*keys, epochs, "workers=2"]
+    here = [*keys, epochs, "workers=2", "comm=gloo"] if way != "parts=4" else [*keys, epochs, "workers=2"]
     start_job(Order(settle(compose([*here, f"output={run}", "on_exists=resume"]))))
     start_job(Order(settle(compose([*here, f"output={tmp_path}/whole"]))))
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()

@@ -37,10 +37,11 @@ Rng = np.random.Generator
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a few edges and rows make several pieces."""
+    """Lets a few edges and rows make several pieces, and waits for no disk."""
     monkeypatch.setattr(pieces, "_MOST_PIECE", 16)
     monkeypatch.setattr(pieces, "_LEAST_PIECE", 16)
     monkeypatch.setattr(pieces, "_MOST_ROWS", 9)
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # no test turns the machine off
 
 
 def imported(dataset: Dataset, work: Path) -> dict[str, str]:

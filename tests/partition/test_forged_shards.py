@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,17 @@ SCALARS = ["rank", "num_nodes", "num_edges", "num_classes", "num_relations", "gr
 OF_NODES = ["owned", "cell_nodes", "labels", "indices"]
 
 
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "shard"
+    uncut(check_graph()).save(folder)
+    assert Shard.load(folder).num_nodes == check_graph().num_nodes
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    uncut(check_graph()).save(tmp_path / "shard")
-    assert Shard.load(tmp_path / "shard").num_nodes == check_graph().num_nodes
-    return tmp_path / "shard"
+def folder(shard: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(shard, tmp_path / "shard")
 
 
 @pytest.fixture(autouse=True)

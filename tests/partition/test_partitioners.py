@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_cases import GRIDS, graphs, make_graph, random_graph
 
@@ -49,6 +49,7 @@ def lattice(*shape: int) -> Graph:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=lambda p: type(p).__name__)
+@settings(max_examples=25)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), dims=st.sampled_from([2, 3]))
 def test_every_node_gets_one_owner_and_the_same_one_again(
     partitioner: Partitioner, graph: Graph, grid: Grid, dims: int

@@ -97,6 +97,7 @@ def test_one_rank_cut_alone_is_the_same_shard(case: tuple[Graph, Partition]) -> 
 
 
 @pytest.mark.slow
+@settings(max_examples=30)
 @given(cases())
 def test_self_loops_are_added_once_where_missing_as_if_the_graph_had_them(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
@@ -132,6 +133,7 @@ def _graph_with_loops(graph: Graph, missing: np.ndarray) -> Graph:
     return Graph(csc, graph.features, graph.labels, graph.split, features)
 
 
+@settings(max_examples=30)
 @given(cases())
 def test_self_loops_of_a_vertex_cut_need_no_further_rows(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
