@@ -123,7 +123,7 @@ def on_two_hosts(hosts: Sequence[Host], folder: Path, overrides: Sequence[str]) 
             for number, agent in enumerate(agents):
                 with contextlib.suppress(OSError):  # a process that ends
                     found[number] |= listening(agent.pid)
-            time.sleep(0.02)
+            time.sleep(0.1)
         assert [agent.returncode for agent in agents] == [0, 0], [
             (folder / f"out{number}").read_text() for number in range(2)
         ]

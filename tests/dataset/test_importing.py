@@ -360,6 +360,7 @@ def writes_of(folder: Path, work: Path, room: Room, **options: Any) -> int:
     return 10**9 - disk.left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crew", [ALONE, Turns(3)], ids=["alone", "three processes"])
 @few("seed", [4, 13], default=[4])
 def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, crew: Crew, tmp_path: Path) -> None:

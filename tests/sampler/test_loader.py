@@ -463,6 +463,7 @@ def test_an_iterator_may_move_to_another_thread() -> None:
     assert content(iter([first, *rest])) == content(loader())
 
 
+@pytest.mark.slow
 def test_a_loader_survives_a_fork_and_an_iterator_says_that_it_does_not() -> None:
     code = f"""{MAKE}
 own = loader()
