@@ -19,6 +19,7 @@ from gnnkit.partition.shard import cut_all
 from gnnkit.partition.shift import shifted, work_of
 from gnnkit.plan.choose import assign
 from gnnkit.settings import Choice, PartitionSettings
+from tests.cases import exhaustive
 
 LAYOUTS: dict[str, tuple[str, Any, str, int]] = {
     "1d": ("contiguous", "1d", "none", 4),
@@ -38,7 +39,7 @@ def laid_out(graph: Graph, name: str) -> Partition:
     return assign(graph, PartitionSettings(Choice("partition", nodes, {}), grid, None, border), workers)
 
 
-@pytest.fixture(scope="module", params=["sbm", "rmat"])
+@pytest.fixture(scope="module", params=[exhaustive("sbm"), "rmat"])
 def graph(request: pytest.FixtureRequest) -> Graph:
     loaded: Graph = Synthetic(kind=request.param, num_nodes=3000, num_edges=20_000, width=4).load()
     return loaded
