@@ -66,7 +66,7 @@ def gnnkit(
     monkeypatch.chdir(tmp_path)
 
     def gnnkit(*keys: str) -> Done:
-        type(system()).clear_instance_cache()  # which knows servers of before
+        type(system()).clear_instance_cache()  # an instance keeps its server
         capfd.readouterr()
         with within_process():
             code = main(keys)

@@ -43,7 +43,7 @@ TINY = Room(1 << 26, 1, bucket=7)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a few edges make several pieces, and waits for no disk."""
+    """Lets a few edges make several pieces, and skips `fsync`."""
     monkeypatch.setattr(pieces, "_MOST_PIECE", 16)
     monkeypatch.setattr(pieces, "_LEAST_PIECE", 16)
     monkeypatch.setattr(os, "fsync", lambda _: None)  # no test turns the machine off

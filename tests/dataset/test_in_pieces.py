@@ -37,7 +37,7 @@ Rng = np.random.Generator
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a few edges and rows make several pieces, and waits for no disk."""
+    """Lets a few edges and rows make several pieces, and skips `fsync`."""
     monkeypatch.setattr(pieces, "_MOST_PIECE", 16)
     monkeypatch.setattr(pieces, "_LEAST_PIECE", 16)
     monkeypatch.setattr(pieces, "_MOST_ROWS", 9)

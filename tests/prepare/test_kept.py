@@ -44,7 +44,7 @@ code = functools.cache(kept._code)
 
 @pytest.fixture(autouse=True)
 def code_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads the times of gnnkit's own files once, which was a third of all seconds."""
+    """Stamps gnnkit's own files once. Doing so per entry took a third of the time."""
     monkeypatch.setattr(kept, "_code", code)
 
 
@@ -221,7 +221,7 @@ def test_a_damaged_entry_is_noticed_and_made_anew(prepared: Prepare, tmp_path: P
         "entry.json": ("{", meta.replace('"why": "', '"why": "x')),
     }.items():
         for damage in damages:
-            (entry / name).unlink(missing_ok=True)  # is a link that runs share
+            (entry / name).unlink(missing_ok=True)  # the run folders link to the same file
             if damage is not None:
                 (entry / name).write_bytes(damage.encode() if isinstance(damage, str) else damage)
             facts, files = prepared(graph)

@@ -21,22 +21,22 @@ from tests.cases import few
 Array = npt.NDArray[np.float64]
 
 
-MANY = 1 << 18  # edges of the nodes that are drawn for at once
+MAX_EDGES = 1 << 18  # of a graph with several nodes to draw at
 
 
 def stars(degree: int, copies: int, weight: Array | None = None) -> CSC:
-    """In-edges of each of the first nodes from `degree` nodes without other edges."""
+    """Returns a graph of `copies` nodes, each with `degree` in-edges from leaves."""
     indptr = np.minimum(np.arange(copies * (degree + 1) + 1), copies) * degree
     weight = None if weight is None else np.tile(weight, copies)
     return CSC(indptr, np.arange(copies, copies * (degree + 1), dtype=np.int32), weight)
 
 
 def draws(sampler: Sampler, degree: int, keys: range, weight: Array | None = None) -> npt.NDArray[np.int64]:
-    """Draws `len(keys)` times at a node, whose edges have the numbers 0..degree - 1.
+    """Returns the edges, 0..degree - 1, of `len(keys)` draws at a node.
 
-    The draws are those of several equal nodes for some of the keys, which is quicker.
+    It draws at several equal nodes with fewer keys, which is quicker.
     """
-    copies = max(k for k in (1, 2, 5, 10, 20) if k == 1 or k * degree <= MANY)
+    copies = max(k for k in (1, 2, 5, 10, 20) if k == 1 or k * degree <= MAX_EDGES)
     graph, nodes = stars(degree, copies, weight), np.arange(copies)
     hops = [sampler.draw(graph, nodes, 0, key=key).edge_ids for key in keys[::copies]]
     return np.concatenate(hops) % degree
