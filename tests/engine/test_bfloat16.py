@@ -23,6 +23,7 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.training.step import loss_part
 from tests.models import MODELS
 from tests.sync.training import shards_on, vertex_centric
+from tests.turns import turns
 
 GRIDS = [Grid(1, 1, 1), Grid(3, 1, 1), Grid(2, 2, 1), Grid(2, 1, 2)]
 ROUNDED = 2.0**-8  # share of a number that rounding to bfloat16 changes at most
@@ -101,8 +102,7 @@ def gradients(name: str, grid: Grid, input_dtype: torch.dtype | None, *, sparse:
     return found[0][0], sum(each for _, each in found)
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
-@pytest.mark.parametrize("name", ["gcn", "gat", "gin", "sage", "sage-max", "rgcn"])
+@turns(name=["gcn", "gat", "gin", "sage", "sage-max", "rgcn"], grid=GRIDS)
 def test_the_gradient_of_a_step_is_that_of_float32_but_for_rounding(name: str, grid: Grid) -> None:
     exact, num_bytes = gradients(name, grid, None)
     rounded, fewer = gradients(name, grid, torch.bfloat16)

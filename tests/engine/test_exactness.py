@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
+from tests.cases import few
 from tests.comm.processes import run_gloo
 from tests.engine.reference import Answer, Runner, on_ranks, one_process
 
@@ -74,12 +76,11 @@ def make_model(name: str) -> torch.nn.Module:
     return MODELS[name](WIDTH, CLASSES, hidden=7, num_layers=2, dropout=0.4).double()
 
 
-def modules() -> dict[str, torch.nn.Module]:
-    return {name: make_model(name) for name in MODELS}
+def answers(graph: Graph, names: Iterable[str] = MODELS) -> dict[str, Answer]:
+    return {name: one_process(graph, make_model(name)) for name in names}
 
 
-def answers(graph: Graph) -> dict[str, Answer]:
-    return {name: one_process(graph, module) for name, module in modules().items()}
+some_models = st.sets(st.sampled_from(list(MODELS)), min_size=1, max_size=4)
 
 
 def assert_ranks_give(
@@ -92,19 +93,21 @@ def assert_ranks_give(
 
 @pytest.mark.slow
 @settings(max_examples=12)
-@given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99))
+@given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99), names=some_models)
 def test_any_assignment_on_any_grid_gives_one_process_result(
-    graph: Graph, grid: tuple[int, int, int], seed: int
+    graph: Graph, grid: tuple[int, int, int], seed: int, names: set[str]
 ) -> None:
     chosen = Grid(*grid)
     node_rank = np.random.default_rng(seed).integers(0, chosen.world_size, graph.num_nodes).astype(np.int32)
-    assert_ranks_give(answers(graph), graph, Partition(node_rank, None, chosen))
+    assert_ranks_give(answers(graph, sorted(names)), graph, Partition(node_rank, None, chosen))
 
 
 @pytest.mark.slow
 @settings(max_examples=12)
-@given(graph=graphs(), cells=st.integers(1, 5), slices=st.integers(1, 2), seed=st.integers(0, 99))
-def test_any_vertex_cut_gives_one_process_result(graph: Graph, cells: int, slices: int, seed: int) -> None:
+@given(graph=graphs(), cells=st.integers(1, 5), slices=st.integers(1, 2), seed=st.integers(0, 99), names=some_models)
+def test_any_vertex_cut_gives_one_process_result(
+    graph: Graph, cells: int, slices: int, seed: int, names: set[str]
+) -> None:
     rng = np.random.default_rng(seed)
     grid = Grid(cells, 1, slices)
     partition = Partition(
@@ -112,7 +115,7 @@ def test_any_vertex_cut_gives_one_process_result(graph: Graph, cells: int, slice
         rng.integers(0, cells, graph.num_edges).astype(np.int32),
         grid,
     )
-    assert_ranks_give(answers(graph), graph, partition)
+    assert_ranks_give(answers(graph, sorted(names)), graph, partition)
 
 
 def test_a_loop_that_another_cell_holds_is_not_added_again() -> None:
@@ -129,21 +132,19 @@ def fixed_case(directed: bool) -> tuple[Graph, dict[str, Answer]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
-def test_every_grid_of_up_to_eight_ranks(directed: bool) -> None:
-    """Every grid runs every model. Half of the models meet each direction on a grid."""
-    graph, expected = fixed_case(directed)
-    for turn, grid in enumerate(GRIDS):
-        chosen = {
-            name: answer for place, (name, answer) in enumerate(expected.items()) if (place + turn) % 2 == directed
-        }
+@few("turn", range(4), default=[0])
+def test_every_grid_of_up_to_eight_ranks(turn: int) -> None:
+    """Each turn gives a grid about two models, and four turns give it every model."""
+    for number, grid in enumerate(GRIDS):
+        graph, expected = fixed_case((number // 4 + turn) % 2 == 0)
+        chosen = {name: answer for place, (name, answer) in enumerate(expected.items()) if (place + number) % 4 == turn}
         node_rank = np.sort(np.random.default_rng(2).integers(0, math.prod(grid), graph.num_nodes)).astype(np.int32)
         assert_ranks_give(chosen, graph, Partition(node_rank, None, Grid(*grid)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", [(1, 1, 2), (4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 3, 1)], ids=str)
-def test_gloo_processes_give_one_process_result(grid: tuple[int, int, int]) -> None:
+@few("grid", [Grid(2, 2, 1), Grid(1, 1, 2), Grid(4, 1, 1), Grid(2, 1, 2), Grid(1, 3, 1)], default=1)
+def test_gloo_processes_give_one_process_result(grid: Grid) -> None:
     graph, expected = fixed_case(directed=True)
-    node_rank = np.random.default_rng(3).integers(0, math.prod(grid), graph.num_nodes).astype(np.int32)
-    assert_ranks_give(expected, graph, Partition(node_rank, None, Grid(*grid)), run_gloo)
+    node_rank = np.random.default_rng(3).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
+    assert_ranks_give(expected, graph, Partition(node_rank, None, grid), run_gloo)

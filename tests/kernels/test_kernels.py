@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import torch
 from gnnkit.graph import CSC
 from gnnkit.kernels.dropout import _lanes, dropout, keep, kept, relu_dropout
 from gnnkit.kernels.sums import EdgeKernels, Factors, TorchKernels
+from tests.cases import few
 
 CPU = torch.device("cpu")
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
@@ -53,17 +51,7 @@ def test_kernels_of_torch_equal_the_native_ones(num_edges: int) -> None:
 
 @pytest.mark.slow
 @needs_triton
-def test_kernels_of_triton_equal_the_native_ones() -> None:
-    tests = Path(__file__).with_name("interpreted.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", str(tests)]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("rows", ["fp32", "bf16", "fp64"])
+@few("rows", ["fp32", "bf16", "fp64"], ["bf16"])
 def test_kernels_of_triton_compile_without_a_gpu(rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import triton
     import triton.language as tl

@@ -40,7 +40,8 @@ assert os.wait()[1] == 0
 """
 
 
-@pytest.mark.slow  # imports torch anew
+@pytest.mark.exhaustive  # an interpreter that imports torch anew: all processes of a session have threads already
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere sums have threads of their own")
 def test_sums_run_on_the_threads_of_torch_and_outlive_a_fork() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=120)

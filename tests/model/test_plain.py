@@ -26,7 +26,8 @@ from gnnkit.model.gin import GINE
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
-from tests.runs import BARE
+from tests.cases import few
+from tests.runs import train_on_threads
 
 NODES, WIDTH = 30, 6
 
@@ -59,13 +60,15 @@ class Own(nn.Module):
         return adjacencies[0].aggregate(self.product(x), reduce="mean")
 
 
+def train(folder: Path, model: Any) -> None:
+    """Trains, and writes logits of features as these are."""
+    train_on_threads(graph(), model, folder, 1, workers=2, write=["logits"], features={"scale": "none"})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gcn", "gat", "own"])
+@few("model", ["gcn", "gat", "own"], ["gat", "own"])
 def test_a_loaded_model_computes_what_the_run_has_written(tmp_path: Path, model: str) -> None:
-    given: Any = Own if model == "own" else {"name": model, "hidden": 8}
-    keys: dict[str, Any] = {"workers": 2, "threads": 1, "comm": "threads", "trainer": {"max_epochs": 2}, **BARE}
-    keys |= {"write": ["logits"], "features": {"scale": "none"}}
-    gnnkit.train(graph(), strategy="vertex_centric", model=given, folder=tmp_path / "run", **keys)
+    train(tmp_path / "run", Own if model == "own" else {"name": model, "hidden": 8})
     expected = torch.from_numpy(np.load(tmp_path / "run/logits.npy"))
     loaded = gnnkit.load(tmp_path / "run", Own() if model == "own" else None)
     x = torch.from_numpy(np.asarray(graph().features))
@@ -82,8 +85,7 @@ def test_a_loaded_model_computes_what_the_run_has_written(tmp_path: Path, model:
 def test_a_loaded_class_of_pyg_stays_as_it_is(tmp_path: Path) -> None:
     """PyG's own models have `num_layers` too."""
     make = functools.partial(pyg.GCN, WIDTH, 8, 2, 3)
-    keys: dict[str, Any] = {"workers": 2, "threads": 1, "comm": "threads", "trainer": {"max_epochs": 2}, **BARE}
-    gnnkit.train(graph(), model=make(), folder=tmp_path / "run", write=["logits"], features={"scale": "none"}, **keys)
+    train(tmp_path / "run", make())
     loaded = gnnkit.load(tmp_path / "run", make())
     found = loaded(torch.from_numpy(np.asarray(graph().features)), edges())
     torch.testing.assert_close(found, torch.from_numpy(np.load(tmp_path / "run/logits.npy")), rtol=1e-4, atol=1e-5)

@@ -28,6 +28,7 @@ from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.strategy.base import Worker
 from gnnkit.testing.ranks import by_node
+from tests.cases import few
 from tests.comm.processes import run_gloo
 
 CLASSES = 3
@@ -135,7 +136,7 @@ def spread(graph: Graph, grid: Grid, seed: int) -> Partition:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99))
 def test_pagerank_equals_networkx_and_the_dense_solution(graph: Graph, grid: tuple[int, int, int], seed: int) -> None:
     values, _ = ran(pagerank(), graph, spread(graph, Grid(*grid), seed))
@@ -145,7 +146,7 @@ def test_pagerank_equals_networkx_and_the_dense_solution(graph: Graph, grid: tup
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99))
 def test_label_propagation_equals_the_dense_solution(graph: Graph, grid: tuple[int, int, int], seed: int) -> None:
     values, _ = ran(propagation(), graph, spread(graph, Grid(*grid), seed))
@@ -153,11 +154,13 @@ def test_label_propagation_equals_the_dense_solution(graph: Graph, grid: tuple[i
 
 
 @pytest.mark.slow
-def test_every_grid_of_up_to_eight_ranks_gives_the_dense_solution() -> None:
+@few("part", range(3), default=1)
+def test_every_grid_of_up_to_eight_ranks_gives_the_dense_solution(part: int) -> None:
     """The programs take turns, from the smallest grids to the largest."""
     graph = fixed_graph()
     turns = itertools.cycle([(pagerank, solved_pagerank), (propagation, solved_propagation)])
-    for grid, (program, solved) in zip(sorted(GRIDS, key=math.prod), turns, strict=False):
+    cases = list(zip(sorted(GRIDS, key=math.prod), turns, strict=False))
+    for grid, (program, solved) in cases[part::3]:
         values, _ = ran(program(), graph, spread(graph, Grid(*grid), 2))
         assert close(values, solved(graph)), grid
 
@@ -173,7 +176,7 @@ def test_a_vertex_cut_gives_the_dense_solution(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "solved"), [(pagerank, solved_pagerank), (propagation, solved_propagation)])
+@few("program,solved", [(propagation, solved_propagation), (pagerank, solved_pagerank)], default=1)
 def test_processes_give_the_dense_solution(
     program: Callable[[], Program], solved: Callable[[Graph], np.ndarray]
 ) -> None:

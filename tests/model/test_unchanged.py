@@ -33,8 +33,10 @@ from gnnkit.model.exactness import inexact
 from gnnkit.model.unchanged import adapted
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from gnnkit.settings import settle
+from tests.cases import few
 from tests.graphs import pyg_data
 from tests.runs import BARE, train_on_threads, within_process
+from tests.turns import turns
 
 NODES, WIDTH, EDGE_WIDTH, HIDDEN, CLASSES = 23, 6, 3, 8, 4
 DEGREES = torch.tensor([5, 4, 3, 3, 2, 1, 1])
@@ -253,8 +255,7 @@ def compare(name: str, ranks: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("name", MODELS)
+@turns(name=list(MODELS), ranks=[3, 2, 1])
 def test_a_class_of_pyg_gives_what_pyg_gives(name: str, ranks: int) -> None:
     compare(name, ranks)
 
@@ -645,7 +646,7 @@ def train(tmp_path: Path, model: Any, **keys: Any) -> gnnkit.Result:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [TwoLayers(WIDTH, CLASSES), TwoLayers])
+@few("model", [TwoLayers(WIDTH, CLASSES), TwoLayers], default=1)
 def test_training_is_that_of_one_process_with_dropout_and_batch_normalisation(tmp_path: Path, model: Any) -> None:
     result = train(tmp_path, model, job="verify")
     assert result["verified"], result["largest_difference"]
@@ -653,10 +654,10 @@ def test_training_is_that_of_one_process_with_dropout_and_batch_normalisation(tm
 
 
 @pytest.mark.slow
-def test_a_run_over_processes_is_loaded_into_the_class_of_the_user(tmp_path: Path) -> None:
+@few("comm", ["threads", "gloo"], default=1)
+def test_a_run_is_loaded_into_the_class_of_the_user(tmp_path: Path, comm: str) -> None:
     data, model = make_data(), TwoLayers(WIDTH, CLASSES)
-    keys: dict[str, Any] = {"trainer": {"max_epochs": 2}, "workers": 3, **BARE}
-    result = gnnkit.train(data, model=model, strategy="vertex_centric", folder=tmp_path / "run", **keys)
+    result = train(tmp_path, model, comm=comm)
     assert (result["exact"], result["inexact"], result["model"]) == (True, [], "TwoLayers")
     loaded = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES))
     assert isinstance(loaded, TwoLayers)
@@ -669,6 +670,7 @@ def test_a_run_over_processes_is_loaded_into_the_class_of_the_user(tmp_path: Pat
     assert tested["test_accuracy"] == pytest.approx(result["test_accuracy"])
 
 
+LLCG: Any = {"name": "preset_workload", "correction": "llcg"}
 SAMPLED: tuple[Any, ...] = (
     "individual_sample",
     {"name": "individual_sample", "topology": "partitioned"},
@@ -678,7 +680,7 @@ SAMPLED: tuple[Any, ...] = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", SAMPLED, ids=str)
+@few("strategy", SAMPLED, default=["preset_workload", "joint_sample"])
 def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, strategy: Any) -> None:
     result = train(tmp_path, TwoLayers, strategy=strategy, job="verify")
     assert result["verified"], result["largest_difference"]
@@ -687,7 +689,7 @@ def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [*SAMPLED, {"name": "preset_workload", "correction": "llcg"}], ids=str)
+@few("strategy", [*SAMPLED, LLCG], default=["individual_sample", LLCG])
 def test_a_model_that_was_trained_on_batches_is_evaluated_on_the_whole_graph(tmp_path: Path, strategy: Any) -> None:
     result = train(tmp_path, TwoLayers, strategy=strategy, write=["logits"])
     loaded, data = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES)), make_data()
@@ -695,11 +697,12 @@ def test_a_model_that_was_trained_on_batches_is_evaluated_on_the_whole_graph(tmp
     np.testing.assert_allclose(np.load(result.folder / "logits.npy"), expected, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_batches_of_a_store_train_a_class_of_pyg(tmp_path: Path) -> None:
     data = make_data()
     shape: dict[str, Any] = {"workers": 3, "comm": "threads", "strategy": "individual_sample", **BARE}
-    keys: dict[str, Any] = {"model": TwoLayers, "trainer": {"max_epochs": 2}, **shape}
+    keys: dict[str, Any] = {"model": TwoLayers, "trainer": {"max_epochs": 1}, **shape}
     with within_process():
         gnnkit.train(data, job="partition", folder=tmp_path / "store", **shape)
         first = gnnkit.train(data, folder=tmp_path / "first", **keys)
@@ -733,15 +736,15 @@ class Means(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["individual_sample", "joint_sample"])
+@few("strategy", ["individual_sample", "joint_sample"], default=1)
 def test_batches_with_all_neighbours_train_as_pyg_on_the_whole_graph(tmp_path: Path, strategy: str) -> None:
     model, data = Means(WIDTH, CLASSES), make_data()
     alone = copy.deepcopy(model)
     fanouts = {"name": "neighbor", "fanouts": [1000, 1000]}
-    trainer = {"max_epochs": 5, "lr": 0.05, "optimizer": "sgd", "weight_decay": 0}
+    trainer = {"max_epochs": 3, "lr": 0.05, "optimizer": "sgd", "weight_decay": 0}
     result = train(tmp_path, model, strategy=strategy, sampler=fanouts, trainer=trainer)
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.05)
-    for _ in range(5):
+    for _ in range(3):
         optimizer.zero_grad()
         nodes = data.train_mask & (data.y >= 0)
         loss = F.cross_entropy(alone(data.x, data.edge_index)[nodes], data.y[nodes])
@@ -753,9 +756,10 @@ def test_batches_with_all_neighbours_train_as_pyg_on_the_whole_graph(tmp_path: P
         torch.testing.assert_close(loaded.state_dict()[name], value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_batch_of_all_workers_is_that_of_one_worker(tmp_path: Path) -> None:
-    model, trainer = TwoLayers(WIDTH, CLASSES, p=0.0), {"max_epochs": 3}
+    model, trainer = TwoLayers(WIDTH, CLASSES, p=0.0), {"max_epochs": 2}
     keys = {"sampler": {"name": "neighbor", "fanouts": [2, 2]}, "trainer": trainer}
     losses = [
         train(tmp_path / strategy, copy.deepcopy(model), strategy=strategy, workers=workers, **keys)["train_loss"]
@@ -772,9 +776,11 @@ def test_owners_draw_once_for_one_edge_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("partition", "workers"), [("2d", 4), ("1.5d", 4), ("3d", 4), ({"name": "1d", "grid": [1, 1, 2]}, 2), ("hdrf", 2)]
-)  # fmt: skip
+@few(
+    "partition,workers",
+    [("2d", 4), ("1.5d", 4), ("3d", 4), ({"name": "1d", "grid": [1, 1, 2]}, 2), ("hdrf", 2)],
+    default=2,
+)
 def test_other_layouts_are_refused_with_what_to_change(tmp_path: Path, partition: Any, workers: int) -> None:
     with pytest.raises(UserError, match=r"^model=TwoLayers|^partition.*use partition\.grid=1d"):
         train(tmp_path, TwoLayers, strategy="vertex_centric", partition=partition, workers=workers)
@@ -782,12 +788,10 @@ def test_other_layouts_are_refused_with_what_to_change(tmp_path: Path, partition
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "strategy",
-    [{"name": "joint_sample", "mode": "push_pull"}, {"name": "preset_workload", "exchange_every": 1}],
-    ids=str,
+@turns(
+    strategy=[{"name": "joint_sample", "mode": "push_pull"}, {"name": "preset_workload", "exchange_every": 1}],
+    model=[TwoLayers, TwoLayers(WIDTH, CLASSES)],
 )
-@pytest.mark.parametrize("model", [TwoLayers, TwoLayers(WIDTH, CLASSES)], ids=["class", "module"])
 def test_batches_that_workers_share_are_refused_by_name(tmp_path: Path, strategy: Any, model: Any) -> None:
     name = strategy if isinstance(strategy, str) else strategy["name"]
     with pytest.raises(UserError, match=f"strategy={name}: model=TwoLayers reads one edge_index .*individual_sample"):
@@ -795,26 +799,27 @@ def test_batches_that_workers_share_are_refused_by_name(tmp_path: Path, strategy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@few(
     "keys",
     [
-        {"exchange": "quantized"},
         {"exchange": "pipelined"},
+        {"exchange": "quantized"},
         {"exchange": "adaptive"},
         {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
-        {"task": "link_prediction"},
         {"sync": "parameter_server"},
+        {"task": "link_prediction"},
     ],
-    ids=str,
+    default=2,
 )
 def test_other_keys_of_full_graphs_go_with_classes_of_pyg(tmp_path: Path, keys: dict[str, Any]) -> None:
     assert np.isfinite(train(tmp_path, TwoLayers(WIDTH, CLASSES), **keys)["train_loss"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_accuracy_on_cora_is_that_of_pyg(tmp_path: Path, data_folder: Path) -> None:
     graph = Npz(str(data_folder / "cora.npz")).load()
-    epochs, rate = 60, 0.01
+    epochs, rate = 30, 0.02
     torch.manual_seed(0)
     model = TwoLayers(graph.features.shape[1], graph.num_classes, p=0.0, hidden=16)
     alone = copy.deepcopy(model)

@@ -27,7 +27,9 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training.step import loss_part
+from tests.cases import few
 from tests.strategy.test_corners import GRAPHS
+from tests.turns import turns
 
 GRAPH = check_graph(30)
 GRIDS = [Grid(r, c, s) for r in range(1, 5) for c in range(1, 5) for s in range(1, 5) if 1 < r * c * s <= 4]
@@ -110,14 +112,13 @@ def check(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@few("grid", GRIDS, default=8)
 def test_full_graph_training_on_a_grid_is_that_of_one_rank(grid: Grid) -> None:
     check(grid, VertexCentric, Deep(("cat", "max", "lstm")[grid.world_size % 3]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [GCN, GraphSAGE], ids=["gcn", "sage"])
-@pytest.mark.parametrize("norm", ["batch", "layer"])
+@turns(make=[GCN, GraphSAGE], norm=["batch", "layer"])
 def test_models_with_a_norm_are_exact(make: Callable[..., nn.Module], norm: str) -> None:
     torch.manual_seed(2)
     model = make(WIDTH, CLASSES, hidden=HIDDEN, norm=norm).double()
@@ -141,15 +142,13 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("name", SAMPLED)
+@turns(name=list(SAMPLED), sampler=list(SAMPLERS))
 def test_a_sampled_step_is_that_of_one_rank_with_all_seeds(name: str, sampler: str) -> None:
     check(Grid(3, 1, 1), SAMPLED[name], Deep("cat"), SAMPLERS[sampler]())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graph", ["two seeds", "no edges", "all seeds isolated"])
-@pytest.mark.parametrize("name", SAMPLED)
+@turns(name=list(SAMPLED), graph=["two seeds", "no edges", "all seeds isolated"])
 def test_ranks_without_rows_take_part(name: str, graph: str) -> None:
     check(Grid(3, 1, 1), SAMPLED[name], Deep("lstm"), SAMPLERS["neighbor"](), GRAPHS[graph])
 

@@ -18,6 +18,7 @@ from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.model.pyg import PyG
 from gnnkit.nn import BatchNorm, Dropout
+from tests.cases import exhaustive
 from tests.graphs import random_graph
 from tests.runs import BARE
 
@@ -31,7 +32,7 @@ def batches(size: int) -> dict[str, Any]:
 
 def run(folder: Path, **keys: Any) -> Any:
     given = {"workers": 2, "comm": "threads", "threads": 1, "partition": "1d", "write": ["logits"], **BARE, **keys}
-    trainer = {"max_epochs": 4, "check_val_every_n_epoch": 2, "precision": 64, **given.pop("trainer", {})}
+    trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1, "precision": 64, **given.pop("trainer", {})}
     model = given.pop("model", {"name": "gcn", "norm": "batch"})
     return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, **given)
 
@@ -67,8 +68,8 @@ class ByNeighbourhood(nn.Module):
 @pytest.mark.parametrize(
     ("keys", "alone"),
     [
-        (FULL, FULL),
-        ({**FULL, "partition": "2d", "workers": 4, "sync": "leader"}, FULL),
+        exhaustive((FULL, FULL)),
+        exhaustive(({**FULL, "partition": "2d", "workers": 4, "sync": "leader"}, FULL)),
         ({**SAMPLED, "strategy": batches(8)}, {**SAMPLED, "strategy": batches(16)}),
     ],
     ids=["1d", "2d", "sampled"],
@@ -81,10 +82,10 @@ def test_processes_train_and_evaluate_as_one_does(tmp_path: Path, keys: dict[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [FULL, SAMPLED], ids=["full", "sampled"])
+@pytest.mark.parametrize("keys", [FULL, exhaustive(SAMPLED)], ids=["full", "sampled"])
 def test_a_resumed_run_has_the_running_statistics_of_an_unbroken_one(tmp_path: Path, keys: dict[str, Any]) -> None:
     whole = run(tmp_path / "whole", **keys)
-    half = run(tmp_path / "half", **keys, trainer={"max_epochs": 2})
+    half = run(tmp_path / "half", **keys, trainer={"max_epochs": 1})
     rest = run(tmp_path / "rest", **keys, trainer={"resume": str(half.folder)})
     for name, value in buffers(whole).items():
         assert torch.equal(buffers(rest)[name], value), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle, product
 from pathlib import Path
@@ -28,7 +28,9 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training.step import loss_part
+from tests.cases import exhaustive, few
 from tests.strategy.test_individual_sample import make_model
+from tests.turns import turns
 
 THREE = Grid(3, 1, 1)  # the last rank owns nothing
 GRAPH = check_graph(30)
@@ -127,20 +129,25 @@ def linear(strategy: str, model: str) -> bool:
     return strategy != "push_pull" or model in ("gcn", "sage")
 
 
-def in_turn(*names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Returns all combinations of names, each with the next model in turn."""
-    return [(*each, model) for each, model in zip(product(*names), cycle(MODELS), strict=False)]
+def in_turn(*names: Sequence[str]) -> list[Any]:
+    """Returns all combinations of names, each with the next model in turn.
+
+    By default each name has one case or more.
+    """
+    sizes, cases = [len(each) for each in names], zip(product(*names), cycle(MODELS), strict=False)
+    kept = {tuple(each[i % size] for each, size in zip(names, sizes, strict=True)) for i in range(max(sizes))}
+    return [(*each, model) if each in kept else exhaustive((*each, model)) for each, model in cases]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "graph", "model"), in_turn(STRATEGIES, GRAPHS))
+@pytest.mark.parametrize(("strategy", "graph", "model"), in_turn([*STRATEGIES], [*GRAPHS]))
 def test_batches_of_one_seed_on_three_ranks_are_those_of_one_rank(strategy: str, graph: str, model: str) -> None:
     model = model if linear(strategy, model) else "sage"
     check(GRAPHS[graph], STRATEGIES[strategy], SAMPLERS["neighbor"], model)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "sampler", "model"), in_turn(STRATEGIES, SAMPLERS))
+@pytest.mark.parametrize(("strategy", "sampler", "model"), in_turn([*STRATEGIES], [*SAMPLERS]))
 def test_hops_without_neighbours_are_those_of_one_rank(strategy: str, sampler: str, model: str) -> None:
     model = model if linear(strategy, model) else "gcn"
     check(GRAPH, STRATEGIES[strategy], SAMPLERS[sampler], model, size=2)
@@ -170,7 +177,7 @@ WHOLE_IN_A_SHARE = ("no edges", "all seeds isolated")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keys", "graph", "model"), in_turn(PRESET, GRAPHS))
+@pytest.mark.parametrize(("keys", "graph", "model"), in_turn([*PRESET], [*GRAPHS]))
 def test_shares_without_cut_edges_are_those_of_one_rank(keys: str, graph: str, model: str) -> None:
     if graph in WHOLE_IN_A_SHARE or keys == "exchange":
         check(GRAPHS[graph], lambda size: PresetWorkload(**PRESET[keys]), None, model)
@@ -189,8 +196,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("keys", OTHERS)
+@turns(keys=[*OTHERS], graph=[*GRAPHS])
 def test_shares_of_every_kind_give_finite_steps_on_every_graph(keys: str, graph: str) -> None:
     strategy = functools.partial(PresetWorkload, **OTHERS[keys])
     sampler = SAMPLERS["neighbor"]() if strategy().reads.sampler else None
@@ -209,7 +215,7 @@ RUNS: list[Any] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", RUNS, ids=str)
+@few("strategy", RUNS, default=[RUNS[2]])
 def test_whole_runs_without_edges_predict_what_one_worker_predicts(tmp_path: Path, strategy: Any) -> None:
     figures = []
     for workers in (1, 4):
@@ -217,7 +223,7 @@ def test_whole_runs_without_edges_predict_what_one_worker_predicts(tmp_path: Pat
         if isinstance(keys, dict) and "batch_size" in keys:
             keys["batch_size"] = 4 // workers
         drawn = {"sampler": {"name": "neighbor", "fanouts": [2, 2]}} if "batch_size" in keys else {}
-        trainer = {"max_epochs": 2, "precision": 64, "check_val_every_n_epoch": 1, "checkpoint": False}
+        trainer = {"max_epochs": 1, "precision": 64, "check_val_every_n_epoch": 1, "checkpoint": False}
         options = {"comm": "threads", "threads": 1, "trainer": trainer, "workers": workers, **drawn}
         options |= {"report": False, "logger": "none", "types": "ignore"}
         folder = tmp_path / str(workers)

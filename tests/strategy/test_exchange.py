@@ -37,8 +37,11 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.testing import check_strategy
 from gnnkit.training import checkpoint
+from tests.cases import few
+from tests.comm.processes import run_gloo
 from tests.jobs.test_train import small_graph
 from tests.sync.training import CLASSES, WIDTH, make_graph, parameters, shards_on, train, vertex_centric
+from tests.turns import turns
 
 RANKS = 3
 ROWS = Grid(RANKS, 1, 1)
@@ -83,24 +86,28 @@ class Ended:
 
 
 def run(
-    model: nn.Module, grid: Grid = ROWS, epochs: int = 4, graph: Graph | None = None, **options: Any
+    model: nn.Module,
+    grid: Grid = ROWS,
+    epochs: int = 4,
+    graph: Graph | None = None,
+    start: Callable[..., list[Any]] = Threads.run,
+    **options: Any,
 ) -> list[Ended]:
-    """Trains on threads, and returns what each rank has at the end."""
+    """Trains on threads or processes, and returns what each rank has at the end."""
     shards = shards_on(grid, graph)
 
-    def on_rank(comm: Communicator) -> Ended:
+    def on_rank(comm: Communicator) -> tuple[Any, ...]:
         own = copy.deepcopy(model)
         _, strategy, _ = train(shards, AllReduce, own, comm, epochs=epochs, make_optimizer=sgd, **options)
         strategy.close()
         gradient = torch.cat([p.grad.flatten() for p in own.parameters() if p.grad is not None])
         tally = strategy.tally
-        return Ended(parameters(own), gradient, sum(tally.words.values()), tally.bytes_sent)
+        return parameters(own), gradient, sum(tally.words.values()), tally.bytes_sent
 
-    return Threads.run(on_rank, grid.world_size, timeout=30)
+    return [Ended(*values) for values in start(on_rank, grid.world_size, timeout=30)]
 
 
-# Two ways at once are slow: the inner loop has each alone.
-EACH = [pytest.param(name, marks=pytest.mark.slow) if "+" in name else name for name in OPTIONS]
+each_alone = few("exchange", OPTIONS, [name for name in OPTIONS if "+" not in name])
 
 
 @functools.cache
@@ -121,8 +128,7 @@ EXACT = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gcn", "sage"])
-@pytest.mark.parametrize("options", EXACT, ids=str)
+@turns(options=EXACT, name=["gcn", "sage"])
 def test_the_exact_end_of_every_option_gives_the_bits_of_the_exact_run(name: str, options: dict[str, Any]) -> None:
     model = model_of(name, dropout=0.4)
     for exact, found in zip(exact_run(name, 0.4), run(model, **options), strict=True):
@@ -131,7 +137,7 @@ def test_the_exact_end_of_every_option_gives_the_bits_of_the_exact_run(name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", EACH)
+@each_alone
 def test_two_runs_have_equal_bits_and_only_the_exact_one_is_exact(exchange: str) -> None:
     model = model_of("gcn", dropout=0.4)
     first, second = (run(model, exchange=exchange, **OPTIONS[exchange]) for _ in range(2))
@@ -226,13 +232,13 @@ def test_without_kept_rows_the_cut_edges_are_missing_and_degrees_stay_global() -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gcn", "sage", "gin"])
+@few("name", ["gcn", "sage", "gin"], ["gcn"])
 def test_sampled_sums_and_their_gradients_are_unbiased(name: str) -> None:
     """One layer, whose result is linear in the rows: its mean over epochs is exact."""
     torch.manual_seed(1)
     model = MODELS[name](WIDTH, CLASSES, num_layers=1, dropout=0.0).double()
     linear = model.convs[0] if name != "gin" else _Sum()
-    shards, epochs = shards_on(ROWS), 150
+    shards, epochs = shards_on(ROWS), 80
 
     def on_rank(comm: Communicator) -> Tensor:  # [epochs + 1, numbers], the exact ones first
         own, outcomes = copy.deepcopy(linear), []
@@ -341,7 +347,7 @@ def test_a_block_travels_after_a_large_change_and_not_after_a_small_one() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", EACH)
+@each_alone
 def test_evaluation_and_a_second_look_are_exact_and_leave_no_trace(exchange: str) -> None:
     shards, model = shards_on(ROWS), model_of("gcn", dropout=0.4)
 
@@ -349,8 +355,8 @@ def test_evaluation_and_a_second_look_are_exact_and_leave_no_trace(exchange: str
         ends = []
         for looks in (False, True):
             own = copy.deepcopy(model)
-            module, strategy, _ = train(shards, AllReduce, own, comm, epochs=3, exchange=exchange, **OPTIONS[exchange])
-            (batch,) = strategy.batches(3)
+            module, strategy, _ = train(shards, AllReduce, own, comm, epochs=2, exchange=exchange, **OPTIONS[exchange])
+            (batch,) = strategy.batches(2)
             if looks:
                 words = sum(strategy.tally.words.values())
                 exact = Evaluation.of(Worker(comm, shards[comm.rank], torch.float64, 7), own, 1.0).logits(own)
@@ -405,7 +411,10 @@ class WithStep(Plain):
 
 @pytest.mark.slow
 def test_the_check_of_a_loss_leaves_stale_rows_alone(tmp_path: Path) -> None:
-    found = [trained(tmp_path / kind.__name__, "pipelined", "threads", model=kind)[1] for kind in (Plain, WithStep)]
+    found = [
+        trained(tmp_path / kind.__name__, "pipelined", "threads", model=kind, max_epochs=3)[1]
+        for kind in (Plain, WithStep)
+    ]
     plain, with_step = (checkpoint.load(path)["state_dict"] for path in found)
     assert all(torch.equal(with_step[name], value) for name, value in plain.items())
 
@@ -413,8 +422,8 @@ def test_the_check_of_a_loss_leaves_stale_rows_alone(tmp_path: Path) -> None:
 # Resuming.
 
 
-@pytest.mark.parametrize("done", [pytest.param(1, marks=pytest.mark.slow), 4])
-@pytest.mark.parametrize("exchange", ["pipelined", "adaptive", "quantized+pipelined", "quantized+adaptive"])
+@pytest.mark.slow
+@turns(exchange=["pipelined", "adaptive", "quantized+adaptive", "quantized+pipelined"], done=[4, 1])
 def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
     shards, model, options = shards_on(ROWS), model_of("sage", dropout=0.4), OPTIONS[exchange]
 
@@ -464,25 +473,34 @@ def trained(
 
 
 @pytest.mark.slow
-def test_processes_pipeline_as_threads_do_and_resume_to_the_bit(tmp_path: Path) -> None:
+def test_processes_pipeline_as_threads_do() -> None:
+    model = model_of("gcn")
+    of_processes, of_threads = (
+        run(model, exchange="pipelined", start=start, **OPTIONS["pipelined"]) for start in (run_gloo, Threads.run)
+    )
+    for found, expected in zip(of_processes, of_threads, strict=True):
+        torch.testing.assert_close(found.parameters, expected.parameters, rtol=0, atol=1e-12)
+        assert (found.words, found.bytes_sent) == (expected.words, expected.bytes_sent)
+
+
+@pytest.mark.slow
+@few("comm", ["threads", "gloo"], default=1)
+def test_a_run_that_pipelines_resumes_to_the_bit(tmp_path: Path, comm: str) -> None:
     def values(path: Path) -> Tensor:
         return torch.cat([value.flatten() for value in checkpoint.load(path)["state_dict"].values()])
 
-    result, whole = trained(tmp_path / "whole", "pipelined", "gloo")
+    result, whole = trained(tmp_path / "whole", "pipelined", comm, max_epochs=4)
     assert not result["exact"]
-    _, half = trained(tmp_path / "half", "pipelined", "gloo", max_epochs=3)
-    _, rest = trained(tmp_path / "rest", "pipelined", "gloo", resume=str(half))
+    _, half = trained(tmp_path / "half", "pipelined", comm, max_epochs=2)
+    _, rest = trained(tmp_path / "rest", "pipelined", comm, max_epochs=4, resume=str(half))
     assert torch.equal(values(rest), values(whole))
-    _, threads = trained(tmp_path / "threads", "pipelined", "threads")
-    torch.testing.assert_close(values(threads), values(whole), rtol=0, atol=1e-12)
 
 
 # Every grid, every model.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gcn", "sage-max", "gat"])
-@pytest.mark.parametrize("grid", [ROWS, Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2), Grid(1, 1, 3)], ids=str)
+@turns(grid=[ROWS, Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2), Grid(1, 1, 3)], name=["gcn", "sage-max", "gat"])
 def test_quantised_rows_serve_every_grid_and_model(name: str, grid: Grid) -> None:
     model = model_of(name)
     exact = run(model, grid, epochs=1)[0]
@@ -496,8 +514,7 @@ def test_quantised_rows_serve_every_grid_and_model(name: str, grid: Grid) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gat", "sage-max"])
-@pytest.mark.parametrize("exchange", ["pipelined", "adaptive"])
+@turns(exchange=["pipelined", "adaptive"], name=["gat", "sage-max"])
 def test_stale_rows_serve_attention_and_maxima(name: str, exchange: str) -> None:
     exact = {"pipelined": {"staleness": 0}, "adaptive": {"variation": 0.0}}
     model = model_of(name, dropout=0.4)
@@ -547,7 +564,7 @@ _adam = functools.partial(torch.optim.Adam, lr=0.05)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", OPTIONS)
+@few("exchange", [name for name in OPTIONS if name != "exact"], ["pipelined"])
 def test_training_reaches_the_accuracy_of_the_exact_exchange(exchange: str) -> None:
     assert accuracy("exact") > 0.9
     assert accuracy(exchange) >= accuracy("exact") - 0.05
@@ -584,8 +601,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason(options: dict[str,
         vertex_centric(**options)
 
 
-@pytest.mark.parametrize("exchange", ["pipelined", "sampled", "quantized+adaptive"])
-@pytest.mark.parametrize("grid", [Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2)], ids=str)
+@turns(exchange=["pipelined", "sampled", "quantized+adaptive"], grid=[Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2)])
 def test_grids_that_spread_in_edges_are_refused(exchange: str, grid: Grid) -> None:
     with pytest.raises(UserError, match=r"^partition\.grid=.* needs every in-edge with the owner of its node"):
         run(model_of("gcn"), grid, exchange=exchange)
@@ -625,7 +641,7 @@ def test_programs_are_exact(override: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("local_iterations", [2, 3])
+@few("local_iterations", [2, 3], default=[3])
 def test_quantised_rows_go_with_local_iterations(local_iterations: int) -> None:
     options = {"local_iterations": local_iterations, "exchange": "quantized"}
     found = run(model_of("gat"), **options)
@@ -642,7 +658,7 @@ def test_exchanges_without_memory_keep_the_promises_of_a_strategy(exchange: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [1, 2])
+@few("every", [1, 2], default=[2])
 def test_shares_exchange_rows_with_few_bits(every: int) -> None:
     check_strategy(lambda: PresetWorkload(exchange_every=every, exchange=Quantized(4)))
 
@@ -674,7 +690,7 @@ def test_one_rank_is_exact_under_every_exchange() -> None:
         assert run(model, alone, exchange=exchange)[0].equals(exact), exchange
 
 
-@pytest.mark.parametrize("exchange", EACH)
+@pytest.mark.parametrize("exchange", OPTIONS)
 def test_a_rank_that_owns_nothing_joins_in(exchange: str) -> None:
     owner = (np.arange(make_graph().num_nodes) % (RANKS - 1)).astype(np.int32)
     shards, model = list(cut_all(make_graph(), Partition(owner, None, ROWS))), model_of("gcn")

@@ -41,8 +41,10 @@ from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.sync.neighbour import Neighbour
 from gnnkit.testing.graphs import CLASSES, WIDTH
 from gnnkit.training.finite import decide_together
+from tests.cases import few
 from tests.models import MODELS
 from tests.strategy.test_individual_sample import GRAPH, Numbered, make_model, step, steps, worker
+from tests.turns import turns
 
 DRAWS: dict[str, Callable[[], Sampler]] = {
     "neighbor": lambda: NeighborSampler([3, 2]),
@@ -93,8 +95,7 @@ def first_batch(strategy: ExecutionStrategy, own: Worker, model: nn.Module) -> B
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("ranks", [1, 3, 8])
+@turns(name=[*DRAWS], ranks=[3, 8, 1])
 def test_the_union_of_the_ranks_nodes_and_edges_is_the_serial_batch(name: str, ranks: int) -> None:
     model = make_model("gcn")
     parts = Threads.run(
@@ -112,8 +113,7 @@ def test_the_union_of_the_ranks_nodes_and_edges_is_the_serial_batch(name: str, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gcn", "sage"])
-@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
+@turns(mode=["cooperative", "push_pull"], model=["gcn", "sage"])
 def test_one_to_eight_ranks_have_the_loss_and_gradient_of_one(mode: str, model: str) -> None:
     module, sampler = make_model(model), lambda: NeighborSampler([3, 3])
     for ranks in (1, 2, 3, 5, 8):
@@ -122,43 +122,46 @@ def test_one_to_eight_ranks_have_the_loss_and_gradient_of_one(mode: str, model: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-def test_owners_that_draw_together_compute_every_model_as_one_rank(model: str) -> None:
-    module = make_model(model)
-    for sampler in DRAWS.values():
-        check_equal(together(JointSample(batch_size=6), module, sampler, 3), serial(module, sampler, 18))
+@turns(name=[*DRAWS], model=[*MODELS])
+def test_owners_that_draw_together_compute_every_model_as_one_rank(name: str, model: str) -> None:
+    module, sampler = make_model(model), DRAWS[name]
+    check_equal(together(JointSample(batch_size=6), module, sampler, 3), serial(module, sampler, 18))
+
+
+ANY: dict[str, Callable[[], Sampler]] = {
+    **{name: DRAWS[name] for name in ("redraw", "weighted", "no draw")},
+    "balanced": lambda: BalancedSampler([3, 2]),
+    "cluster": lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12),
+    "walks": lambda: MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4),
+    "similar walks": lambda: MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4, target="similarity"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", LINEAR)
-@pytest.mark.parametrize("hidden", [1, 7])  # columns of a rank: 2, 2 and 1. Products come before the sum, or after
+@turns(
+    name=[*ANY], model=LINEAR, hidden=[1, 7]
+)  # columns of a rank: 2, 2 and 1. Products come before the sum, or after
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
-def test_columns_of_the_first_layer_add_up_to_individual_batches(model: str, hidden: int) -> None:
+def test_columns_of_the_first_layer_add_up_to_individual_batches(name: str, model: str, hidden: int) -> None:
     torch.manual_seed(1)
-    module = MODELS[model](WIDTH, CLASSES, hidden=hidden, dropout=0.3).double()
-    samplers: list[Callable[[], Sampler]] = [
-        DRAWS["redraw"],
-        DRAWS["weighted"],
-        DRAWS["no draw"],
-        lambda: BalancedSampler([3, 2]),
-        lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12),
-        lambda: MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4),
-        lambda: MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4, target="similarity"),
-    ]
-    for sampler in samplers:
-        work = lambda comm: steps(IndividualSample(batch_size=6), module, worker(comm, sampler()))  # noqa: E731, B023
-        check_equal(together(JointSample("push_pull", 6), module, sampler, 3), sum(Threads.run(work, 3)))
+    module, sampler = MODELS[model](WIDTH, CLASSES, hidden=hidden, dropout=0.3).double(), ANY[name]
+    work = lambda comm: steps(IndividualSample(batch_size=6), module, worker(comm, sampler()))  # noqa: E731
+    check_equal(together(JointSample("push_pull", 6), module, sampler, 3), sum(Threads.run(work, 3)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", LINEAR)
-def test_columns_of_a_graph_that_no_rank_holds_give_the_same_batches(model: str) -> None:
-    module = make_model(model)
-    for sampler in DRAWS.values():
-        expected = together(JointSample("push_pull", 6), module, sampler, 3)
-        check_equal(together(JointSample("push_pull", 6, topology="partitioned"), module, sampler, 3), expected)
+@turns(name=[*DRAWS], model=LINEAR)
+def test_columns_of_a_graph_that_no_rank_holds_give_the_same_batches(name: str, model: str) -> None:
+    module, sampler = make_model(model), DRAWS[name]
+    expected = together(JointSample("push_pull", 6), module, sampler, 3)
+    check_equal(together(JointSample("push_pull", 6, topology="partitioned"), module, sampler, 3), expected)
+
+
+@pytest.mark.slow
+def test_ranks_without_columns_take_part() -> None:
+    module = make_model("gcn")
     many = together(JointSample("push_pull", 2, topology="partitioned"), module, FullSampler, 8)
-    check_equal(many, serial(module, FullSampler, 16))  # more ranks than columns
+    check_equal(many, serial(module, FullSampler, 16))
 
 
 @pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
@@ -191,9 +194,10 @@ def test_layers_of_pyg_read_the_rows_of_other_owners() -> None:
 
 
 @pytest.mark.slow
-def test_push_pull_keeps_the_promises_of_strategies() -> None:  # the default mode: in tests/test_conformance.py
-    for topology in ("shared", "partitioned"):
-        testing.check_strategy(lambda: JointSample("push_pull", batch_size=4, topology=topology))  # noqa: B023
+@few("topology", ["shared", "partitioned"], ["partitioned"])
+def test_push_pull_keeps_the_promises_of_strategies(topology: str) -> None:
+    """Those of the default mode are tested in `tests/test_conformance.py`."""
+    testing.check_strategy(lambda: JointSample("push_pull", batch_size=4, topology=topology))
 
 
 def words(strategy: ExecutionStrategy, model: nn.Module, own: Worker) -> tuple[int, int]:
@@ -386,9 +390,7 @@ def test_batches_do_not_depend_on_how_many_are_drawn_ahead() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mode", "topology"), [("cooperative", None), ("push_pull", None), ("push_pull", "partitioned")]
-)
+@few("mode,topology", [("cooperative", None), ("push_pull", None), ("push_pull", "partitioned")], default=1)
 def test_processes_compute_what_one_process_computes(mode: str, topology: str | None, tmp_path: Path) -> None:
     result = gnnkit.train(
         GRAPH,

@@ -26,8 +26,10 @@ from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.row_cache import CACHES
 from gnnkit.testing.strategy import check_strategy
+from tests.cases import few
 from tests.remote.test_frontier import GRAPH, PARTITIONS
 from tests.strategy.test_individual_sample import make_model, step
+from tests.turns import turns
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "neighbor": lambda: NeighborSampler([3, 2]),
@@ -82,8 +84,7 @@ def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("mode", ["partitioned", "features"])
+@turns(name=[*SAMPLERS], mode=["partitioned", "features"])
 def test_losses_and_gradients_have_the_bits_of_a_shared_graph(name: str, mode: str) -> None:
     for ranks, partition in ((1, "random"), (2, "contiguous"), (4, "one owns nothing")):
         expected = on_ranks(ranks, functools.partial(train, mode="shared"), "shared", SAMPLERS[name]())
@@ -164,8 +165,7 @@ def test_words_fetched_are_the_distinct_rows_of_other_ranks(mode: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cache", [name for name in CACHES if name != "none"])
-@pytest.mark.parametrize("mode", ["partitioned", "features"])
+@turns(cache=[name for name in CACHES if name != "none"], mode=["partitioned", "features"])
 def test_a_cache_changes_words_and_nothing_else(cache: str, mode: str) -> None:
     sampler, keys = NeighborSampler([3, 2]), {"cache": cache, "cache_rows": 8}
     plain = on_ranks(3, functools.partial(train, mode=mode, epochs=2), mode, sampler)
@@ -186,7 +186,7 @@ def test_a_cache_of_all_rows_fetches_each_row_once() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cache", ["none", "lru", "exact"])
+@few("cache", ["none", "lru", "exact"], ["none", "exact"])
 def test_an_epoch_goes_on_from_any_step_to_the_bit(cache: str) -> None:
     def work(worker: Worker) -> None:
         module, strategy = made("gcn"), IndividualSample(batch_size=2, topology="partitioned", cache=cache)
@@ -224,13 +224,17 @@ def test_an_error_on_one_rank_reaches_the_training_thread_of_all() -> None:
 
 
 @pytest.mark.slow
-def test_the_promises_of_strategies_hold() -> None:
-    for sampler in (NeighborSampler([5, 5], threads=1), LaborSampler([3, 3], redraw=True)):
-        check_strategy(
-            lambda: IndividualSample(batch_size=3, topology="partitioned", cache="lru", cache_rows=5),
-            sampler=sampler,
-        )
-    check_strategy(lambda: IndividualSample(batch_size=3, features="partitioned", cache="exact", cache_rows=5))
+@few(
+    "keys,sampler",
+    [
+        ({"topology": "partitioned", "cache": "lru"}, LaborSampler([3, 3], redraw=True)),
+        ({"topology": "partitioned", "cache": "lru"}, NeighborSampler([5, 5], threads=1)),
+        ({"features": "partitioned", "cache": "exact"}, None),
+    ],
+    default=1,
+)
+def test_the_promises_of_strategies_hold(keys: dict[str, Any], sampler: Sampler | None) -> None:
+    check_strategy(lambda: IndividualSample(batch_size=3, cache_rows=5, **keys), sampler=sampler)
 
 
 @pytest.mark.parametrize(
@@ -260,13 +264,14 @@ def test_a_sampler_that_reads_other_nodes_is_refused_before_ranks_start() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("comm", "keys", "nodes"),
+@few(
+    "comm,keys,nodes",
     [
-        ("gloo", {"topology": "partitioned", "cache": "lru"}, "random"),
         ("threads", {"topology": "partitioned", "cache": "vip"}, "hash"),
+        ("gloo", {"topology": "partitioned", "cache": "lru"}, "random"),
         ("threads", {"features": "partitioned", "cache": "exact"}, "contiguous"),
     ],
+    default=1,
 )
 def test_whole_runs_are_those_of_a_shared_graph(tmp_path: Path, comm: str, keys: dict[str, Any], nodes: str) -> None:
     def run(name: str, **more: Any) -> Any:
@@ -277,7 +282,7 @@ def test_whole_runs_are_those_of_a_shared_graph(tmp_path: Path, comm: str, keys:
             types="ignore",
             comm=comm,
             workers=3,
-            trainer={"max_epochs": 3},
+            trainer={"max_epochs": 2},
             overrides=["sampler.fanouts=[4,4]", f"partition={nodes}"],
             report=False,
             logger="none",
@@ -293,7 +298,7 @@ def test_whole_runs_are_those_of_a_shared_graph(tmp_path: Path, comm: str, keys:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"topology": "partitioned"}, {"features": "partitioned"}], ids=["both", "features"])
+@few("keys", [{"topology": "partitioned"}, {"features": "partitioned"}], default=1)
 def test_whole_runs_are_verified(tmp_path: Path, keys: dict[str, Any]) -> None:
     result = gnnkit.train(
         GRAPH,

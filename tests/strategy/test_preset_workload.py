@@ -50,7 +50,9 @@ from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_part
 from gnnkit.training.trainer import make_trainer
+from tests.cases import few
 from tests.models import MODELS
+from tests.turns import turns
 
 GRAPH = check_graph(48)
 OWNERS = {ranks: np.random.default_rng(ranks).integers(0, ranks, 48).astype(np.int32) for ranks in (1, 2, 3, 4)}
@@ -162,7 +164,11 @@ def test_a_workload_of_your_own_goes_with_our_keys() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*KEYS, *EXCHANGES])
+@few(
+    "name",
+    [*KEYS, *EXCHANGES],
+    ["local", "clusters by two", "clusters of their own", "llcg of clusters", "dynamic", "coverage", "drifting"],
+)
 def test_every_mode_keeps_the_promises_of_strategies(name: str) -> None:
     check_strategy(lambda: PresetWorkload(**{**KEYS, **EXCHANGES}[name]))
 
@@ -353,7 +359,7 @@ def test_degrees_say_how_often_the_edges_that_are_left_count(degrees: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KEYS)
+@few("name", KEYS, ["one_hop", "clusters by ldg", "accumulated", "parameters", "llcg", "dynamic", "coverage"])
 def test_no_word_of_a_row_moves(name: str) -> None:
     for _, strategy in Threads.run(functools.partial(trained, lambda: PresetWorkload(**KEYS[name]), epochs=2), 3):
         assert not strategy.tally.words
@@ -583,6 +589,7 @@ class Burns(GCN):
         return super().forward(x, adjacencies)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.alone  # workers divide the graph by the seconds that they measure
 def test_a_run_with_a_slow_rank_comes_to_even_seconds(tmp_path: Path) -> None:
@@ -637,6 +644,7 @@ def _accuracy(
     return module.task.measure(module.evaluation.logits(model), own)["test_accuracy"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llcg", "coverage"])
 def test_corrections_close_the_gap_where_the_signal_sits_on_cut_edges(name: str, accuracies: dict[str, float]) -> None:
@@ -647,6 +655,7 @@ def test_corrections_close_the_gap_where_the_signal_sits_on_cut_edges(name: str,
     assert (accuracies[name] - plain) / (full - plain) >= 0.8
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_workers_with_other_classes_train_one_model_by_control_variates() -> None:
     """Each of four workers knows one class, and steps alone three times of four."""
@@ -662,8 +671,7 @@ def test_workers_with_other_classes_train_one_model_by_control_variates() -> Non
     assert found(control_variates=False) < exact - 0.2
 
 
-@pytest.mark.parametrize("name", ["gcn", "sage", "gat"])
-@pytest.mark.parametrize("mode", ["one_hop", "clusters", "llcg", "coverage", "each second"])
+@turns(mode=["one_hop", "clusters", "llcg", "coverage", "each second"], name=["gcn", "sage", "gat"])
 def test_sparse_features_train_what_dense_ones_do(mode: str, name: str) -> None:
     keys = {**KEYS, **EXCHANGES}[mode]
     dense = wide_graph()
@@ -671,7 +679,7 @@ def test_sparse_features_train_what_dense_ones_do(mode: str, name: str) -> None:
 
     def found(graph: Graph, comm: Communicator) -> tuple[Tensor, Tensor, bool]:
         model = filled(SPARSE_READERS[name](40, CLASSES, hidden=4, dropout=0.3).double())
-        values, strategy = trained(lambda: PresetWorkload(**keys), comm, graph=graph, make_net=lambda: model)
+        values, strategy = trained(lambda: PresetWorkload(**keys), comm, graph=graph, make_net=lambda: model, epochs=2)
         x = next(iter(strategy.batches(0))).x
         evaluation = Evaluation.of(strategy.worker, model, 100.0)  # type: ignore[attr-defined]
         return values, evaluation.logits(model), isinstance(x, SparseRows)

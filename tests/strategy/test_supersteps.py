@@ -25,6 +25,7 @@ from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
 from gnnkit.sync.leader import Leader
 from tests.sync.training import CLASSES, WIDTH, make_model, parameters, shards_on, train
+from tests.turns import turns
 
 MODEL = make_model()
 GRIDS = [Grid(3, 1, 1), Grid(2, 2, 1), Grid(2, 1, 2), Grid(1, 1, 2)]
@@ -45,8 +46,7 @@ def run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sync", [AllReduce, Leader])
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@turns(grid=GRIDS, sync=[AllReduce, Leader])
 def test_parameters_drift_within_a_superstep_only(grid: Grid, sync: type[GradientSync]) -> None:
     shards = shards_on(grid)
     for epochs in (1, 3):
@@ -61,8 +61,7 @@ def test_one_rank_is_exact_with_any_number_of_local_iterations() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
-@pytest.mark.parametrize("name", MODELS)
+@turns(grid=GRIDS, name=[*MODELS])
 def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_moves_nothing(
     grid: Grid, name: str
 ) -> None:

@@ -30,7 +30,7 @@ SPLITS = {"train": 1, "val": 2, "test": 3}
 
 
 def run(folder: Path, graph: Graph, **keys: Any) -> dict[str, Any]:
-    keys = {"workers": 3, "threads": 1, "comm": "threads", "trainer": {"max_epochs": 3}} | BARE | keys
+    keys = {"workers": 3, "threads": 1, "comm": "threads", "trainer": {"max_epochs": 2}} | BARE | keys
     gnnkit.train(graph, strategy="vertex_centric", folder=folder, **keys)
     return json.loads((folder / "result.json").read_text())  # type: ignore[no-any-return]
 

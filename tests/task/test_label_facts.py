@@ -29,28 +29,28 @@ def prices(scale: float, mean: float) -> Graph:
     return replace(graph, labels=np.where(unknown, np.nan, mean + scale * wanted), split=split, class_names=None)
 
 
-def train(folder: Path, graph: Graph, workers: int = 2, epochs: int = 30, **keys: Any) -> Any:
+def train(folder: Path, graph: Graph, workers: int = 2, *, epochs: int, **keys: Any) -> Any:
     trainer = {"max_epochs": epochs, "lr": 0.05}
     with within_process():
         return gnnkit.train(graph, folder=folder, workers=workers, trainer=trainer, **{**KEYS, **keys})
 
 
 def test_numbers_of_any_size_train_alike(tmp_path: Path) -> None:
-    small = train(tmp_path / "small", prices(1, 0), task="regression")
-    large = train(tmp_path / "large", prices(1e5, 3e6), workers=3, task="regression")
+    small = train(tmp_path / "small", prices(1, 0), task="regression", epochs=5)
+    large = train(tmp_path / "large", prices(1e5, 3e6), workers=3, task="regression", epochs=5)
     assert large["train_loss"] == pytest.approx(small["train_loss"], rel=1e-3)
     assert large["test_rmse"] == pytest.approx(1e5 * small["test_rmse"], rel=1e-3)
     found = np.load(tmp_path / "large/predictions.npy")
     expected = 3e6 + 1e5 * np.load(tmp_path / "small/predictions.npy")
     np.testing.assert_allclose(found, expected, atol=200)
-    plain = train(tmp_path / "plain", prices(1e5, 3e6), task={"name": "regression", "scale": "none"})
+    plain = train(tmp_path / "plain", prices(1e5, 3e6), task={"name": "regression", "scale": "none"}, epochs=5)
     assert plain["test_rmse"] > 5 * large["test_rmse"]
     assert not (tmp_path / "plain/labels.json").exists()
 
 
 def test_a_trained_model_says_numbers_in_the_unit_of_the_labels(tmp_path: Path) -> None:
     graph = prices(1e5, 3e6)
-    run = train(tmp_path / "run", graph, task="regression")
+    run = train(tmp_path / "run", graph, task="regression", epochs=2)
     expected = np.load(tmp_path / "run/predictions.npy")
     loaded = gnnkit.load(run.folder)
     np.testing.assert_allclose(loaded(graph).detach()[:, 0], expected, rtol=1e-5)
@@ -80,7 +80,7 @@ def test_a_loaded_model_trains_on_and_is_loaded_again(tmp_path: Path) -> None:
             return self.conv(x, edge_index)  # type: ignore[no-any-return]
 
     graph = prices(1e5, 3e6)
-    first = train(tmp_path / "first", graph, model=Net(), task="regression")
+    first = train(tmp_path / "first", graph, model=Net(), task="regression", epochs=8)
     second = train(tmp_path / "second", graph, model=gnnkit.load(first.folder, Net()), task="regression", epochs=1)
     assert second["train_loss"] < 1.05 * first["train_loss"]
     again = gnnkit.load(second.folder, gnnkit.load(first.folder, Net()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ from gnnkit.task.ranking import ranking
 from gnnkit.testing import check_task
 from gnnkit.testing.graphs import WIDTH, check_graph
 from gnnkit.training.step import loss_part
+from tests.cases import few
 from tests.models import MODELS
 from tests.task.steps import make_workers, run_steps
+from tests.turns import turns
 
 TASK = LinkPrediction(width=6, negatives=2, eval_negatives=7)
 GIVEN = check_graph(48).symmetrize()
@@ -53,15 +56,17 @@ def make_model(name: str) -> nn.Module:
     return MODELS[name](WIDTH, 6, hidden=4, dropout=0.3).double()
 
 
+@functools.cache
+def on_grid(name: str, grid: Grid) -> Tensor:
+    """Returns loss and gradient of each step of full-graph training."""
+    workers = make_workers(GRAPH, grid, whole=False, links=LINKS)
+    return run_steps(VertexCentric(), TASK, make_model(name), workers, grid.world_size)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_full_graph_ranks_compute_together_what_one_process_computes(name: str) -> None:
-    model = make_model(name)
-    expected = run_steps(VertexCentric(), TASK, model, make_workers(GRAPH, Grid(1, 1, 1), whole=False, links=LINKS), 1)
-    for grid in GRIDS:
-        workers = make_workers(GRAPH, grid, whole=False, links=LINKS)
-        found = run_steps(VertexCentric(), TASK, model, workers, grid.world_size)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10, msg=f"{name} on {grid}")
+@turns(name=list(MODELS), grid=GRIDS)
+def test_full_graph_ranks_compute_together_what_one_process_computes(name: str, grid: Grid) -> None:
+    torch.testing.assert_close(on_grid(name, grid), on_grid(name, Grid(1, 1, 1)), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["gcn", pytest.param("gat", marks=pytest.mark.slow)])
@@ -157,8 +162,7 @@ def edges_read(batch: Batch) -> Ids:  # [num_edges, 2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gcn", "gat"])
-@pytest.mark.parametrize("kind", ["vertex_centric", "individual_sample"])
+@turns(kind=["vertex_centric", "individual_sample"], name=["gcn", "gat"])
 def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str, kind: str) -> None:
     assert LINKS is not None
     whole = kind == "individual_sample"
@@ -184,7 +188,7 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
         assert 0.1 < np.mean(predicted) / len(pairs) < 0.5
 
 
-@pytest.mark.parametrize("name", ["gcn", "sage", "sage-max", "gat", "gine"])
+@few("name", ["gcn", "sage", "sage-max", "gat", "gine"], ["gcn", "sage-max", "gine"])
 def test_leaving_out_held_edges_is_the_graph_without_them(name: str) -> None:
     model = make_model(name).eval()
     taken = unordered(pairs_of(GRAPH.csc), 48) % 3 == 0
@@ -241,27 +245,23 @@ def train_scores(worker: Worker, task: LinkPrediction, strategy: ExecutionStrate
     return {"loss": float(np.mean(losses)), "train": train, "val": task.measure(outputs, worker)["val_roc_auc"]}
 
 
-SERVING: list[ExecutionStrategy] = [
-    IndividualSample(batch_size=400),
-    IndividualSample(batch_size=400, features="partitioned"),
-    IndividualSample(batch_size=400, topology="partitioned"),
-    JointSample(batch_size=400),
-    JointSample("push_pull", batch_size=400),
-    JointSample("push_pull", batch_size=400, topology="partitioned"),
-]
+SERVING: dict[str, ExecutionStrategy] = {
+    "shared": IndividualSample(batch_size=400),
+    "features apart": IndividualSample(batch_size=400, features="partitioned"),
+    "topology apart": IndividualSample(batch_size=400, topology="partitioned"),
+    "cooperative": JointSample(batch_size=400),
+    "push_pull": JointSample("push_pull", batch_size=400),
+    "push_pull apart": JointSample("push_pull", batch_size=400, topology="partitioned"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "strategy",
-    SERVING,
-    ids=["shared", "features apart", "topology apart", "cooperative", "push_pull", "push_pull apart"],
-)
+@few("name", SERVING, ["topology apart"])
 def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_not(
-    strategy: ExecutionStrategy,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Edges and features are random, so that only a leak can tell edges from others."""
+    strategy = SERVING[name]
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 1200, (2, 1500))
     task = LinkPrediction(width=16, val_share=0.2, eval_negatives=1)
@@ -408,6 +408,7 @@ def test_negative_pairs_are_no_edges_and_change_either_end() -> None:
     assert len(np.unique(flat[:, 1])) > 30
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [{"name": "individual_sample", "batch_size": 4000}, "vertex_centric"])
 def test_a_model_that_memorises_a_random_graph_has_no_skill_on_held_out_edges(strategy: Any, tmp_path: Path) -> None:
@@ -422,7 +423,7 @@ def test_a_model_that_memorises_a_random_graph_has_no_skill_on_held_out_edges(st
         model={"name": "sage", "num_layers": 1, "dropout": 0.0},
         workers=1,
         comm="threads",
-        trainer={"max_epochs": 60, "lr": 0.02},
+        trainer={"max_epochs": 40, "lr": 0.03, "check_val_every_n_epoch": 40},
         report=False,
         logger="none",
         folder=tmp_path / "run",
@@ -538,14 +539,14 @@ def test_a_graph_without_edges_that_train_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("decoder", "keys"),
+@few(
+    "decoder,keys",
     [
-        ("dot", {"strategy": "vertex_centric", "partition": "2d", "workers": 4}),
         ("mlp", {"strategy": "vertex_centric", "workers": 2}),
+        ("dot", {"strategy": "vertex_centric", "partition": "2d", "workers": 4}),
         ("mlp", {"strategy": "individual_sample", "sampler": {"name": "neighbor", "fanouts": [3, 3]}, "workers": 2}),
     ],
-    ids=["vertex_centric", "vertex_centric-mlp", "individual_sample-mlp"],
+    default=1,
 )
 def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[str, Any], tmp_path: Path) -> None:
     graph = check_graph(60)
@@ -598,7 +599,7 @@ def test_a_model_of_ones_own_reads_pairs(tmp_path: Path) -> None:
     keys |= {"report": False, "logger": "none", "types": "ignore"}
     runs = [
         gnnkit.train(
-            check_graph(60), model=Own, workers=count, trainer={"max_epochs": 2}, folder=tmp_path / str(count), **keys
+            check_graph(60), model=Own, workers=count, trainer={"max_epochs": 1}, folder=tmp_path / str(count), **keys
         )
         for count in (1, 3)
     ]

@@ -26,8 +26,10 @@ from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.link_seeds import GraphEdges, ShardEdges, StepEdges
 from gnnkit.strategy.row_cache import CACHES
 from gnnkit.testing.graphs import check_graph
+from tests.cases import few
 from tests.task.steps import make_workers, run_steps
 from tests.task.test_link_prediction import GRAPH, LINKS, TASK, make_model, positive_ends
+from tests.turns import turns
 
 NUM_NODES = GRAPH.num_nodes
 STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
@@ -77,39 +79,37 @@ def made(kind: str, size: int, ranks: int, sampler: Sampler) -> list[list[Batch]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("kind", ["features apart", "topology apart"])
+@turns(name=list(SAMPLERS), kind=["topology apart", "features apart"])
 def test_batches_of_edges_have_the_bits_of_a_shared_graph(kind: str, name: str) -> None:
     model = "gat" if name == "neighbor" else "sage"
     for ranks in (1, 3) if name == "neighbor" else (3,):
-        found = total(STRATEGIES[kind](18), ranks, SAMPLERS[name](), make_model(model))
-        assert torch.equal(found, of_a_shared_graph(18, ranks, name, model)), ranks
+        found = total(STRATEGIES[kind](36), ranks, SAMPLERS[name](), make_model(model))
+        assert torch.equal(found, of_a_shared_graph(36, ranks, name, model)), ranks
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLERS)
+@few("name", SAMPLERS, ["neighbor", "labor", "full"])
 def test_edges_predicted_together_have_the_loss_and_gradient_of_one_rank(name: str) -> None:
     model = "gcn" if name == "neighbor" else "gin"
     for ranks in (1, 2, 4) if name == "neighbor" else (3,):
-        found = total(STRATEGIES["cooperative"](16), ranks, SAMPLERS[name](), make_model(model))
-        torch.testing.assert_close(found, of_a_shared_graph(16 * ranks, 1, name, model), rtol=1e-10, atol=1e-10)
+        found = total(STRATEGIES["cooperative"](24), ranks, SAMPLERS[name](), make_model(model))
+        torch.testing.assert_close(found, of_a_shared_graph(24 * ranks, 1, name, model), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["neighbor", "uneven", "labor"])
-def test_columns_of_the_first_layer_add_up_to_individual_batches_of_edges(name: str) -> None:
+@turns(name=["uneven", "labor", "neighbor"], kind=["push_pull", "push_pull apart"])
+def test_columns_of_the_first_layer_add_up_to_individual_batches_of_edges(name: str, kind: str) -> None:
     for ranks in (1, 2, 4) if name == "neighbor" else (3,):
-        for kind in ("push_pull", "push_pull apart"):
-            found = total(STRATEGIES[kind](16), ranks, SAMPLERS[name](), make_model("gcn"))
-            torch.testing.assert_close(found, of_a_shared_graph(16, ranks, name, "gcn"), rtol=1e-10, atol=1e-10)
+        found = total(STRATEGIES[kind](36), ranks, SAMPLERS[name](), make_model("gcn"))
+        torch.testing.assert_close(found, of_a_shared_graph(36, ranks, name, "gcn"), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow
 def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
     sampler = SAMPLERS["uneven"]()
     for ranks in (1, 2, 3, 4):
-        parts = made("cooperative", 4, ranks, sampler)
-        (serial,) = made("shared", 4 * ranks, 1, sampler)
+        parts = made("cooperative", 12, ranks, sampler)
+        (serial,) = made("shared", 12 * ranks, 1, sampler)
         for step, one in enumerate(serial):
             for layer, expected in enumerate(one.adjacencies):
                 held = [part[step].adjacencies[layer] for part in parts]
@@ -120,17 +120,16 @@ def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", STRATEGIES)
-@pytest.mark.parametrize("name", ["gcn", "gat"])
+@turns(kind=list(STRATEGIES), name=["gcn", "gat"])
 def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, name: str) -> None:
     assert LINKS is not None
     if kind.startswith("push_pull") and name == "gat":
         name = "sage"
     held = unordered(np.concatenate([LINKS.val, LINKS.test]), NUM_NODES)
-    every, strategy = pairs_of(GRAPH.csc), STRATEGIES[kind](5)
+    every, strategy = pairs_of(GRAPH.csc), STRATEGIES[kind](10)
 
     def work(comm: Threads) -> list[tuple[Ids, Ids]]:
-        own = STRATEGIES[kind](5)
+        own = STRATEGIES[kind](10)
         model = make_model(name)
         own.setup(workers_of(strategy, 3, FullSampler())(comm), model)
         steps = []
@@ -179,11 +178,11 @@ def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ran
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cache", CACHES)
+@few("cache", CACHES, ["lru", "exact"])
 def test_a_cache_changes_no_batch_of_edges(cache: str) -> None:
-    cached = IndividualSample(batch_size=12, topology="partitioned", cache=cache, cache_rows=None)
+    cached = IndividualSample(batch_size=24, topology="partitioned", cache=cache, cache_rows=None)
     found = total(cached, 3, SAMPLERS["neighbor"](), make_model("sage"))
-    assert torch.equal(found, of_a_shared_graph(12, 3, "neighbor", "sage"))
+    assert torch.equal(found, of_a_shared_graph(24, 3, "neighbor", "sage"))
 
 
 @pytest.mark.parametrize("kind", ["topology apart", "cooperative"])
@@ -220,7 +219,7 @@ def test_a_sampler_without_edge_ids_is_refused() -> None:
 def test_epochs_go_on_from_any_step() -> None:
     def work(comm: Threads) -> None:
         for kind, make in STRATEGIES.items():
-            own = make(6)
+            own = make(18)
             own.setup(workers_of(own, 2, SAMPLERS["neighbor"]())(comm), make_model("gcn"))
             whole = [described(batch) for batch in own.batches(1)]
             broken = own.batches(1)
@@ -235,14 +234,14 @@ def test_epochs_go_on_from_any_step() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("comm", "keys"),
+@few(
+    "comm,keys",
     [
-        ("gloo", {"name": "individual_sample", "topology": "partitioned", "cache": "vip"}),
         ("threads", {"name": "joint_sample"}),
+        ("gloo", {"name": "individual_sample", "topology": "partitioned", "cache": "vip"}),
         ("threads", {"name": "joint_sample", "mode": "push_pull", "topology": "partitioned"}),
     ],
-    ids=["individual", "cooperative", "push_pull"],
+    default=1,
 )
 def test_whole_runs_over_edges_that_no_rank_holds_are_verified(comm: str, keys: dict[str, Any], tmp_path: Path) -> None:
     result = gnnkit.train(

@@ -54,7 +54,7 @@ def test_predictions_are_in_the_order_of_the_nodes_and_classes_have_their_names(
     dataset = {"name": "edges", "root": str(tmp_path)}
     run = tmp_path / "run"
     result = gnnkit.train(
-        dataset=dataset, strategy="vertex_centric", task=name, trainer={"max_epochs": 3}, folder=run, **keys
+        dataset=dataset, strategy="vertex_centric", task=name, trainer={"max_epochs": 1}, folder=run, **keys
     )
     nodes, predicted = rows(tmp_path / "nodes.csv"), np.load(run / "predictions.npy")
     if name == "link_prediction":

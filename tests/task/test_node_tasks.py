@@ -45,8 +45,10 @@ from gnnkit.task.ranking import mean_areas
 from gnnkit.task.regression import Regression
 from gnnkit.testing.graphs import WIDTH, check_graph
 from gnnkit.training.observer import Observer
+from tests.cases import few
 from tests.runs import BARE, within_process
 from tests.task.steps import make_workers, run_steps
+from tests.turns import turns
 
 RNG = np.random.default_rng(0)
 PLAIN = dataclasses.replace(check_graph(48), split=np.where(np.arange(48) % 5 == 4, 0, 1 + np.arange(48) % 3).astype(np.int8), labels=RNG.integers(0, 3, 48))  # fmt: skip
@@ -89,8 +91,7 @@ def of_one_rank(name: str, batch_size: int | None) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", TASKS)
+@turns(strategy=list(STRATEGIES), name=list(TASKS))
 def test_ranks_compute_together_what_one_process_computes(name: str, strategy: str) -> None:
     task, graph = TASKS[name]
     make, sampler = STRATEGIES[strategy]
@@ -229,7 +230,7 @@ def test_labels_that_teach_little_are_named_on_all_ranks(labels: Any, names: Any
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+@few("strategy", ["vertex_centric", "individual_sample"], default=1)
 def test_a_run_warns_of_a_class_that_no_node_trains(
     strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,7 +267,7 @@ def test_new_data_may_lack_classes_and_a_list_may_not() -> None:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_best_roc_auc_of_two_classes_is_kept_and_of_three_refused(tmp_path: Path, classes: int) -> None:
     graph = dataclasses.replace(PLAIN, labels=PLAIN.labels % classes)
-    trainer = {"max_epochs": 4, "monitor": "val_roc_auc", "check_val_every_n_epoch": 1}
+    trainer = {"max_epochs": 2, "monitor": "val_roc_auc", "check_val_every_n_epoch": 1}
     keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "types": "ignore", **BARE}
     with within_process():
         if classes == 3:

@@ -1,22 +1,24 @@
-"""Triton's kernels equal the native ones. `test_kernels.py` runs these tests.
-
-The tests need TRITON_INTERPRET=1 before anything imports Triton: so a process of their
-own.
-"""
+"""Triton's kernels equal the native ones, as Triton's interpreter runs them."""
 
 from __future__ import annotations
+
+import importlib
+import sys
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import gnnkit.kernels
 from gnnkit.graph import CSC
-from gnnkit.kernels import triton as triton_kernels
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.sums import EdgeKernels, Factors, NativeKernels, wide
-from gnnkit.kernels.triton import TritonKernels
+from tests.turns import turns
 
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 CPU = torch.device("cpu")
 NUM_DST, NUM_SRC = 9, 13  # few: an interpreted program takes milliseconds
 TOLERANCE = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
@@ -37,20 +39,49 @@ def held(name: str) -> CSC:
     return CSC.from_edges(src, dst, NUM_DST, num_sources=NUM_SRC)
 
 
-@pytest.fixture(params=["no edges", "some", "in pieces"])
-def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[EdgeKernels, TritonKernels]:
+@pytest.fixture(scope="module")
+def interpreted() -> Any:
+    """A second copy of the module of kernels, which Triton's interpreter runs.
+
+    Triton decides as it is imported, so it is imported anew, and the copy in use put
+    back. Its library has one copy.
+    """
+
+    def modules() -> list[str]:
+        ours = "gnnkit.kernels.triton"
+        return [n for n in sys.modules if n == ours or (f"{n}.".startswith("triton.") and n[:9] != "triton._C")]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        patch.setattr(gnnkit.kernels, "triton", None, raising=False)
+        before = {name: sys.modules.pop(name) for name in modules()}
+        try:
+            module = importlib.import_module("gnnkit.kernels.triton")
+        finally:
+            for name in modules():
+                del sys.modules[name]
+            sys.modules.update(before)
+    module._COLUMNS = 16  # of a tile
+    return module
+
+
+KINDS = ["in pieces", "some", "no edges"]
+Pair = tuple[EdgeKernels, EdgeKernels]
+
+
+@pytest.fixture
+def pair(kind: str, interpreted: Any, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """The native kernels and those of Triton over the same edges, in narrow tiles.
 
     A result of 18 columns has several tiles along both sides. The last are not full.
     """
-    monkeypatch.setattr(triton_kernels, "_COLUMNS", 16)
-    if request.param == "in pieces":
-        monkeypatch.setattr(triton_kernels, "LONG", 4)
-    kernels = EdgeKernels.of(held(request.param), CPU), TritonKernels.of_csc(held(request.param), CPU)
-    assert isinstance(kernels[0], NativeKernels)
-    assert isinstance(kernels[1], TritonKernels)
-    assert (kernels[1]._pieces is not None) == (request.param == "in pieces")
-    return kernels
+    if kind == "in pieces":
+        monkeypatch.setattr(interpreted, "LONG", 4)
+    of_triton = interpreted.TritonKernels.of_csc(held(kind), CPU)
+    native = EdgeKernels.of(held(kind), CPU)
+    assert isinstance(native, NativeKernels)
+    assert (of_triton._pieces is not None) == (kind == "in pieces")
+    return native, of_triton
 
 
 def drawn(*shape: int, dtype: torch.dtype = F64) -> Tensor:
@@ -63,12 +94,10 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype = F64) -> None:
     torch.testing.assert_close(found, expected.to(found.dtype), rtol=bound, atol=4 * bound)
 
 
-@pytest.mark.parametrize(
-    ("width", "dtype"),
-    [(1, F64), (3, torch.bfloat16), (16, torch.float32), (18, torch.float16)],
-)
-def test_sums_by_all_factors(pair: tuple[EdgeKernels, TritonKernels], width: int, dtype: torch.dtype) -> None:
-    native, of_triton = pair
+@pytest.mark.slow
+@turns(kind=KINDS, rows=[(1, F64), (3, torch.bfloat16), (16, torch.float32), (18, torch.float16)])
+def test_sums_by_all_factors(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
+    (native, of_triton), (width, dtype) = pair, rows
     for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
         x, before = drawn(a.num_src, width, dtype=dtype), drawn(a.num_dst, width + 2, dtype=dtype)
         edge = drawn(a.num_edges, 1, dtype=wide(dtype))
@@ -91,11 +120,10 @@ def test_sums_by_all_factors(pair: tuple[EdgeKernels, TritonKernels], width: int
         close(narrow, expected, dtype)
 
 
-@pytest.mark.parametrize(("heads", "of_head"), [(1, 18), (2, 5), (3, 1), (3, 6)])
-def test_heads_have_factors_and_products_of_their_own(
-    pair: tuple[EdgeKernels, TritonKernels], heads: int, of_head: int
-) -> None:
-    native, of_triton = pair
+@pytest.mark.slow
+@turns(kind=KINDS, width=[(3, 6), (2, 5), (3, 1), (1, 18)])
+def test_heads_have_factors_and_products_of_their_own(pair: Pair, width: tuple[int, int]) -> None:
+    (native, of_triton), (heads, of_head) = pair, width
     weight = drawn(native.num_edges, heads)
     for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
         x = drawn(a.num_src, heads, of_head)
@@ -108,11 +136,10 @@ def test_heads_have_factors_and_products_of_their_own(
     close(half, native.edge_dot(x.bfloat16(), grad.bfloat16()), torch.float32)
 
 
-@pytest.mark.parametrize(("width", "dtype"), [(1, torch.bfloat16), (18, F64)])
-def test_own_rows_are_added_or_stand_beside(
-    pair: tuple[EdgeKernels, TritonKernels], width: int, dtype: torch.dtype
-) -> None:
-    native, of_triton = pair
+@pytest.mark.slow
+@turns(kind=KINDS, rows=[(1, torch.bfloat16), (18, F64)])
+def test_own_rows_are_added_or_stand_beside(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
+    (native, of_triton), (width, dtype) = pair, rows
     x, grad = drawn(NUM_SRC, width, dtype=dtype), drawn(NUM_DST, 2 * width, dtype=dtype)
     edge, destination = drawn(native.num_edges, 1, dtype=wide(dtype)), drawn(NUM_DST, dtype=wide(dtype))
     close(of_triton.sum(x, Factors(edge), own=0.7), native.sum(x, Factors(edge), own=0.7), dtype)
@@ -123,11 +150,10 @@ def test_own_rows_are_added_or_stand_beside(
         close(found, native.transpose().sum_beside_backward(grad, factors.turned), dtype)
 
 
-@pytest.mark.parametrize(("width", "dtype"), [(1, F64), (3, torch.float16), (18, torch.float32)])
-def test_maxima_are_of_the_first_edge_and_nan_is_the_largest(
-    pair: tuple[EdgeKernels, TritonKernels], width: int, dtype: torch.dtype
-) -> None:
-    native, of_triton = pair
+@pytest.mark.slow
+@turns(kind=KINDS, rows=[(3, torch.float16), (18, torch.float32), (1, F64)])
+def test_maxima_are_of_the_first_edge_and_nan_is_the_largest(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
+    (native, of_triton), (width, dtype) = pair, rows
     for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
         x = drawn(a.num_src, width, dtype=dtype).round()  # with ties
         x[2, 0], x[-4, 0], x[-2, 0], x[-1] = -torch.inf, torch.nan, torch.inf, -torch.inf
@@ -139,23 +165,25 @@ def test_maxima_are_of_the_first_edge_and_nan_is_the_largest(
     close(of_triton.max_backward(grad, arg), native.max_backward(grad, arg), dtype)
 
 
-def test_the_first_edge_has_the_maximum_of_rows_of_minus_infinity() -> None:
-    kernels = TritonKernels.of_csc(held("some"), CPU)
+def test_the_first_edge_has_the_maximum_of_rows_of_minus_infinity(interpreted: Any) -> None:
+    kernels = interpreted.TritonKernels.of_csc(held("some"), CPU)
     best, arg = kernels.max(torch.full((NUM_SRC, 2), -torch.inf))
     assert (best == -torch.inf).all()
     first = torch.where(kernels.indptr.diff() > 0, kernels.indptr[:-1], -1)
     assert torch.equal(arg, first[:, None].expand(-1, 2).long())
 
 
-def test_results_without_numbers() -> None:
+def test_results_without_numbers(interpreted: Any) -> None:
     for csc in (CSC(np.zeros(1, np.int64), np.zeros(0, np.int32), num_sources=0), held("some")):
-        kernels = TritonKernels.of_csc(csc, CPU)
+        kernels = interpreted.TritonKernels.of_csc(csc, CPU)
         assert kernels.sum(torch.ones(kernels.num_src, 0)).shape == (kernels.num_dst, 0)
         assert kernels.max(torch.ones(kernels.num_src, 0))[0].shape == (kernels.num_dst, 0)
         assert kernels.transpose().sum(torch.ones(kernels.num_dst, 2)).shape == (kernels.num_src, 2)
 
 
-def test_attention_by_kernels_of_triton_has_the_gradients_of_the_native_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_by_kernels_of_triton_has_the_gradients_of_the_native_ones(
+    interpreted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def attention() -> list[Tensor]:
         edges = HeldEdges(held("some"), CPU)
         scores, x = drawn(NUM_SRC, 3).requires_grad_(), drawn(NUM_SRC, 3, 5).requires_grad_()
@@ -167,6 +195,6 @@ def test_attention_by_kernels_of_triton_has_the_gradients_of_the_native_ones(mon
         return [z, *torch.autograd.grad(z.sin().sum(), (scores, x))]
 
     expected = attention()
-    monkeypatch.setattr(EdgeKernels, "of", TritonKernels.of_csc)
+    monkeypatch.setattr(EdgeKernels, "of", interpreted.TritonKernels.of_csc)
     for found, same in zip(attention(), expected, strict=True):
         close(found, same)
