@@ -16,6 +16,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.model.gcn import GCN
+from gnnkit.order import NodeOrder
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.settings import Choice
@@ -65,6 +66,7 @@ def train(
     local_iterations: int = 1,
     make_optimizer: Callable[[list[nn.Parameter]], Optimizer] = sgd,
     mailbox: Mailbox | None = None,
+    order: NodeOrder | None = None,
     **options: Any,
 ) -> tuple[nn.Module, VertexCentric, Optimizer]:
     """The module, the strategy and the optimiser of this rank after some epochs.
@@ -72,7 +74,7 @@ def train(
     `options` are those of the strategy.
     """
     strategy = vertex_centric(local_iterations=local_iterations, **options)
-    worker = Worker(comm, shards[comm.rank], torch.float64, 7)
+    worker = Worker(comm, shards[comm.rank], torch.float64, 7, order=order)
     strategy.setup(worker, model)
     module = TrainingModule(
         model, strategy, worker, Evaluation.of(worker, model, 1.0), optimizer="sgd", lr=0.1, weight_decay=0.0
