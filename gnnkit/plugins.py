@@ -200,7 +200,10 @@ def conf_folders() -> list[Path]:
     if not CONF.is_dir():
         raise UserError(f"{CONF} is missing, and was a symbolic link to ../conf: make it with ln -s ../conf {CONF}")
     points = sorted(_points("conf"), key=lambda point: point.name)
-    return [CONF, *(folder for point in points if (folder := _package_folder(point.value) / "conf").is_dir())]
+    return [
+        CONF,
+        *(folder for point in points if (folder := _package_folder(point.value, tuple(sys.path)) / "conf").is_dir()),
+    ]
 
 
 def _points(kind: str) -> EntryPoints:
@@ -303,10 +306,11 @@ def _owner(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "an unknown distribution"
 
 
-def _package_folder(package: str) -> Path:
+@functools.cache
+def _package_folder(package: str, path: tuple[str, ...]) -> Path:
     """Finds the folder of package `a.b` without running code of the package.
 
-    Asks only the finder of `a`.
+    Asks only the finder of `a`, once for each `sys.path`.
     """
     top, *rest = package.split(".")
     spec = importlib.util.find_spec(top)

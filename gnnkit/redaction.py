@@ -64,12 +64,17 @@ def without_items(text: str) -> str:
     return _ITEM.sub(lambda part: f"{part[1]}{part[2]}{HIDDEN}" if is_secret(part[1], part[3]) else part[0], text)
 
 
-def as_interpolation(text: str) -> str:
+def as_interpolation(text: str, secrets: Mapping[str, str] | None = None) -> str:
     """Replaces values of secret environment variables by `${oc.env:NAME}`.
 
     A file then holds no secret and still describes the same run.
+
+    Args:
+        text: Any text.
+        secrets: Values by name. Default: `secret_variables()`, which reads the whole
+            environment.
     """
-    for name, value in secret_variables().items():
+    for name, value in (secret_variables() if secrets is None else secrets).items():
         if value in text:
             text = re.sub(_alone(value), f"${{oc.env:{name}}}", text)
     return text

@@ -14,6 +14,7 @@ from gnnkit.redaction import (
     as_interpolation,
     is_interpolation,
     is_secret,
+    secret_variables,
     without_credentials,
     without_items,
 )
@@ -23,7 +24,7 @@ _QUOTED = re.compile(r"='([\w./+-]*)'$")  # a word that needs no quotes
 
 def shown(composed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a configuration as plain data, without secrets."""
-    plain: dict[str, Any] = _redacted(composed)
+    plain: dict[str, Any] = _redacted(composed, secret_variables())
     return plain
 
 
@@ -36,7 +37,7 @@ def plain_yaml(node: Mapping[str, Any] | Sequence[Any]) -> str:
     """Spells plain data as YAML without comments and secrets."""
     import yaml
 
-    text: str = yaml.safe_dump(_redacted(node), sort_keys=False, allow_unicode=True, width=2**31)
+    text: str = yaml.safe_dump(_redacted(node, secret_variables()), sort_keys=False, allow_unicode=True, width=2**31)
     return text
 
 
@@ -45,7 +46,8 @@ def override(text: str) -> str:
     key, is_value, value = text.partition("=")
     if not is_value or is_interpolation(value):
         return text
-    hidden = _redacted({key_of(key).rpartition(".")[2]: without_items(value) if value[:1] in "{[" else value})
+    node = {key_of(key).rpartition(".")[2]: without_items(value) if value[:1] in "{[" else value}
+    hidden = _redacted(node, secret_variables())
     return f"{key}={next(iter(hidden.values()))}"
 
 
@@ -60,20 +62,20 @@ def command(overrides: Sequence[str], program: str = "gnnkit", options: Sequence
     return shlex.join([program, *options, *(_QUOTED.sub(r"=\1", override(text)) for text in overrides)])
 
 
-def _redacted(node: Any) -> Any:
+def _redacted(node: Any, secrets: Mapping[str, str]) -> Any:
     if isinstance(node, Mapping):
         return {
-            key: _hidden(value) if value and is_secret(str(key), value) else _redacted(value)
+            key: _hidden(value, secrets) if value and is_secret(str(key), value) else _redacted(value, secrets)
             for key, value in node.items()
         }
     if isinstance(node, list):
-        return [_redacted(item) for item in node]
+        return [_redacted(item, secrets) for item in node]
     if not isinstance(node, str):
         return node
-    return without_credentials(node if "${" in node else as_interpolation(node))
+    return without_credentials(node if "${" in node else as_interpolation(node, secrets))
 
 
-def _hidden(value: Any) -> str:
+def _hidden(value: Any, secrets: Mapping[str, str]) -> str:
     """Names the variable that a secret comes from, or hides the secret."""
-    named = as_interpolation(value) if isinstance(value, str) else HIDDEN
+    named = as_interpolation(value, secrets) if isinstance(value, str) else HIDDEN
     return named if is_interpolation(named) else HIDDEN
