@@ -92,7 +92,7 @@ def assert_ranks_give(
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99), names=some_models)
 def test_any_assignment_on_any_grid_gives_one_process_result(
     graph: Graph, grid: tuple[int, int, int], seed: int, names: set[str]
@@ -103,7 +103,7 @@ def test_any_assignment_on_any_grid_gives_one_process_result(
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(graph=graphs(), cells=st.integers(1, 5), slices=st.integers(1, 2), seed=st.integers(0, 99), names=some_models)
 def test_any_vertex_cut_gives_one_process_result(
     graph: Graph, cells: int, slices: int, seed: int, names: set[str]
@@ -132,14 +132,14 @@ def fixed_case(directed: bool) -> tuple[Graph, dict[str, Answer]]:
 
 
 @pytest.mark.slow
-@few("turn", range(4), default=[0])
+@few("turn", range(9), default=1)
 def test_every_grid_of_up_to_eight_ranks(turn: int) -> None:
-    """Each turn gives a grid about two models, and four turns give it every model."""
+    """Each turn gives a grid one model. Each model meets directed and undirected edges."""
     for number, grid in enumerate(GRIDS):
-        graph, expected = fixed_case((number // 4 + turn) % 2 == 0)
-        chosen = {name: answer for place, (name, answer) in enumerate(expected.items()) if (place + number) % 4 == turn}
+        graph, expected = fixed_case((number // 9 + turn) % 2 == 0)
+        name = list(MODELS)[(number + turn) % 9]
         node_rank = np.sort(np.random.default_rng(2).integers(0, math.prod(grid), graph.num_nodes)).astype(np.int32)
-        assert_ranks_give(chosen, graph, Partition(node_rank, None, Grid(*grid)))
+        assert_ranks_give({name: expected[name]}, graph, Partition(node_rank, None, Grid(*grid)))
 
 
 @pytest.mark.slow
@@ -147,4 +147,5 @@ def test_every_grid_of_up_to_eight_ranks(turn: int) -> None:
 def test_gloo_processes_give_one_process_result(grid: Grid) -> None:
     graph, expected = fixed_case(directed=True)
     node_rank = np.random.default_rng(3).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
-    assert_ranks_give(expected, graph, Partition(node_rank, None, grid), run_gloo)
+    chosen = {name: expected[name] for name in ("gcn", "sage-max", "gat", "rgcn")}
+    assert_ranks_give(chosen, graph, Partition(node_rank, None, grid), run_gloo)

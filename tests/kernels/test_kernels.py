@@ -12,7 +12,6 @@ import torch
 from gnnkit.graph import CSC
 from gnnkit.kernels.dropout import _lanes, dropout, keep, kept, relu_dropout
 from gnnkit.kernels.sums import EdgeKernels, Factors, TorchKernels
-from tests.cases import few
 
 CPU = torch.device("cpu")
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
@@ -49,9 +48,10 @@ def test_kernels_of_torch_equal_the_native_ones(num_edges: int) -> None:
     torch.testing.assert_close(of_torch.max_backward(back, arg), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @needs_triton
-@few("rows", ["fp32", "bf16", "fp64"], ["bf16"])
+@pytest.mark.parametrize("rows", ["fp32", "bf16", "fp64"])
 def test_kernels_of_triton_compile_without_a_gpu(rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import triton
     import triton.language as tl

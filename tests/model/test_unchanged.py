@@ -680,7 +680,7 @@ SAMPLED: tuple[Any, ...] = (
 
 
 @pytest.mark.slow
-@few("strategy", SAMPLED, default=["preset_workload", "joint_sample"])
+@few("strategy", SAMPLED, default=["joint_sample"])
 def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, strategy: Any) -> None:
     result = train(tmp_path, TwoLayers, strategy=strategy, job="verify")
     assert result["verified"], result["largest_difference"]
@@ -689,7 +689,7 @@ def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, 
 
 
 @pytest.mark.slow
-@few("strategy", [*SAMPLED, LLCG], default=["individual_sample", LLCG])
+@few("strategy", [*SAMPLED, LLCG], default=[LLCG])
 def test_a_model_that_was_trained_on_batches_is_evaluated_on_the_whole_graph(tmp_path: Path, strategy: Any) -> None:
     result = train(tmp_path, TwoLayers, strategy=strategy, write=["logits"])
     loaded, data = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES)), make_data()
@@ -713,7 +713,7 @@ def test_batches_of_a_store_train_a_class_of_pyg(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("model", [lambda a, b: pyg.models.GCN(a, 4, 3, b), pyg.models.GCN(WIDTH, 4, 3, CLASSES)])
+@few("model", [pyg.models.GCN(WIDTH, 4, 3, CLASSES), lambda a, b: pyg.models.GCN(a, 4, 3, b)], default=1)
 def test_convolutions_without_a_hop_of_their_own_are_named(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     settings = settle(config.compose(["strategy=individual_sample", "sampler.fanouts=[2,2]"]))
     Parts.of(Order(settings, model=model)).check()
@@ -779,7 +779,7 @@ def test_owners_draw_once_for_one_edge_index(tmp_path: Path) -> None:
 @few(
     "partition,workers",
     [("2d", 4), ("1.5d", 4), ("3d", 4), ({"name": "1d", "grid": [1, 1, 2]}, 2), ("hdrf", 2)],
-    default=2,
+    default=1,
 )
 def test_other_layouts_are_refused_with_what_to_change(tmp_path: Path, partition: Any, workers: int) -> None:
     with pytest.raises(UserError, match=r"^model=TwoLayers|^partition.*use partition\.grid=1d"):
@@ -809,7 +809,7 @@ def test_batches_that_workers_share_are_refused_by_name(tmp_path: Path, strategy
         {"sync": "parameter_server"},
         {"task": "link_prediction"},
     ],
-    default=2,
+    default=1,
 )
 def test_other_keys_of_full_graphs_go_with_classes_of_pyg(tmp_path: Path, keys: dict[str, Any]) -> None:
     assert np.isfinite(train(tmp_path, TwoLayers(WIDTH, CLASSES), **keys)["train_loss"])

@@ -177,6 +177,7 @@ def test_a_run_lengthens_and_all_workers_agree(tmp_path: Path, comm: str, monkey
     assert len([line for line in lines if line["synchronised"]]) == 3 * 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_superstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is left out of the decision here, so that the runs are alike to the bit."""

@@ -28,7 +28,7 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training.step import loss_part
-from tests.cases import exhaustive, few
+from tests.cases import exhaustive
 from tests.strategy.test_individual_sample import make_model
 from tests.turns import turns
 
@@ -214,8 +214,9 @@ RUNS: list[Any] = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few("strategy", RUNS, default=[RUNS[2]])
+@pytest.mark.parametrize("strategy", RUNS, ids=str)
 def test_whole_runs_without_edges_predict_what_one_worker_predicts(tmp_path: Path, strategy: Any) -> None:
     figures = []
     for workers in (1, 4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,7 +305,7 @@ def row_bytes(bits: int, width: int) -> int:
     ids=str,
 )
 def test_words_and_bytes_are_those_of_the_formula(options: dict[str, Any], bits: int, keep: float) -> None:
-    epochs, rows = 3, boundary()
+    epochs, rows = 2, boundary()
     kept = np.vectorize(lambda n: round(keep * n))(rows)
     size, width = sum(row_bytes(bits, w) for w in WIDTHS), sum(WIDTHS)
     for rank, found in enumerate(run(model_of("gcn"), epochs=epochs, **options)):
@@ -409,6 +410,7 @@ class WithStep(Plain):
         return nn.functional.cross_entropy(logits, batch.labels, reduction="sum") / max(batch.total, 1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_check_of_a_loss_leaves_stale_rows_alone(tmp_path: Path) -> None:
     found = [
@@ -423,7 +425,11 @@ def test_the_check_of_a_loss_leaves_stale_rows_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@turns(exchange=["pipelined", "adaptive", "quantized+adaptive", "quantized+pipelined"], done=[4, 1])
+@few(
+    "exchange,done",
+    [*itertools.product(["pipelined", "adaptive", "quantized+adaptive", "quantized+pipelined"], [4, 1])],
+    default=[("pipelined", 4), ("quantized+adaptive", 1)],
+)
 def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
     shards, model, options = shards_on(ROWS), model_of("sage", dropout=0.4), OPTIONS[exchange]
 
@@ -483,8 +489,9 @@ def test_processes_pipeline_as_threads_do() -> None:
         assert (found.words, found.bytes_sent) == (expected.words, expected.bytes_sent)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few("comm", ["threads", "gloo"], default=1)
+@pytest.mark.parametrize("comm", ["threads", "gloo"])
 def test_a_run_that_pipelines_resumes_to_the_bit(tmp_path: Path, comm: str) -> None:
     def values(path: Path) -> Tensor:
         return torch.cat([value.flatten() for value in checkpoint.load(path)["state_dict"].values()])
@@ -563,8 +570,9 @@ def accuracy(exchange: str) -> float:
 _adam = functools.partial(torch.optim.Adam, lr=0.05)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few("exchange", [name for name in OPTIONS if name != "exact"], ["pipelined"])
+@pytest.mark.parametrize("exchange", [name for name in OPTIONS if name != "exact"])
 def test_training_reaches_the_accuracy_of_the_exact_exchange(exchange: str) -> None:
     assert accuracy("exact") > 0.9
     assert accuracy(exchange) >= accuracy("exact") - 0.05
@@ -634,7 +642,7 @@ def test_sampling_refuses_layers_written_for_one_process() -> None:
         run(ForOneProcess().double(), exchange="sampled")
 
 
-@pytest.mark.parametrize("override", ["exchange=quantized", "strategy.local_iterations=2"])
+@few("override", ["exchange=quantized", "strategy.local_iterations=2"], default=1)
 def test_programs_are_exact(override: str) -> None:
     with pytest.raises(UserError, match=r"needs strategy=vertex_centric, .* exchange=exact"):
         gnnkit.train(small_graph(), strategy="vertex_centric", model="pagerank", workers=2, overrides=[override])
@@ -652,7 +660,7 @@ def test_quantised_rows_go_with_local_iterations(local_iterations: int) -> None:
     assert not found[0].equals(exact[0])
 
 
-@pytest.mark.parametrize("exchange", ["quantized", "sampled", "quantized+sampled"])
+@few("exchange", ["quantized", "sampled", "quantized+sampled"], ["quantized+sampled"])
 def test_exchanges_without_memory_keep_the_promises_of_a_strategy(exchange: str) -> None:
     check_strategy(lambda: vertex_centric(exchange), grids=[ROWS])
 
@@ -690,7 +698,7 @@ def test_one_rank_is_exact_under_every_exchange() -> None:
         assert run(model, alone, exchange=exchange)[0].equals(exact), exchange
 
 
-@pytest.mark.parametrize("exchange", OPTIONS)
+@each_alone
 def test_a_rank_that_owns_nothing_joins_in(exchange: str) -> None:
     owner = (np.arange(make_graph().num_nodes) % (RANKS - 1)).astype(np.int32)
     shards, model = list(cut_all(make_graph(), Partition(owner, None, ROWS))), model_of("gcn")

@@ -178,7 +178,7 @@ def test_all_neighbours_in_one_batch_are_full_graph_training_noise_included(mode
 def test_sums_over_drawn_edges_estimate_the_sums_over_all(name: str) -> None:
     """The mean of one layer's sums over many draws is the sum over all in-edges."""
     samplers = {"neighbor": NeighborSampler([2]), "weighted": WeightedSampler([2]), "labor": LaborSampler([2])}
-    x, nodes, draws = torch.tensor(GRAPH.features), np.arange(GRAPH.num_nodes), 400
+    x, nodes, draws = torch.tensor(GRAPH.features), np.arange(GRAPH.num_nodes), 250
     strategy = IndividualSample()
     strategy.setup(worker(Numbered(0, 1), samplers[name]), make_model("sage"))
 
@@ -209,7 +209,7 @@ def test_an_epoch_covers_the_training_nodes_once_and_ranks_out_of_seeds_join_wit
 
 
 @pytest.mark.slow
-@few("model", MODELS, ["gcn", "gat", "gine"])
+@few("model", MODELS, ["gcn"])
 def test_empty_batches_isolated_seeds_and_batches_of_one_are_no_special_case(model: str) -> None:
     module = make_model(model)
     for ranks, size in ((3, 1), (40, 4)):

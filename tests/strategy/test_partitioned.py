@@ -297,8 +297,9 @@ def test_whole_runs_are_those_of_a_shared_graph(tmp_path: Path, comm: str, keys:
     assert found["exact"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few("keys", [{"topology": "partitioned"}, {"features": "partitioned"}], default=1)
+@pytest.mark.parametrize("keys", [{"topology": "partitioned"}, {"features": "partitioned"}], ids=["both", "features"])
 def test_whole_runs_are_verified(tmp_path: Path, keys: dict[str, Any]) -> None:
     result = gnnkit.train(
         GRAPH,

@@ -164,28 +164,24 @@ def test_a_workload_of_your_own_goes_with_our_keys() -> None:
 
 
 @pytest.mark.slow
-@few(
-    "name",
-    [*KEYS, *EXCHANGES],
-    ["local", "clusters by two", "clusters of their own", "llcg of clusters", "dynamic", "coverage", "drifting"],
-)
+@few("name", [*KEYS, *EXCHANGES], ["clusters by two", "llcg", "coverage", "drifting"])
 def test_every_mode_keeps_the_promises_of_strategies(name: str) -> None:
     check_strategy(lambda: PresetWorkload(**{**KEYS, **EXCHANGES}[name]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@few(
     "keys",
     [
-        {"halo": "none"},
         {},
+        {"halo": "none"},
         {"halo": "none", "degrees": "local"},
         {"halo": "cluster", "clusters": 1, "clusters_per_batch": 1},
         {"halo": "none", "average": "parameters", "sync_every": 1},
         {"halo": "none", "average": "parameters"},
         {"split": "dynamic", "chunks": 1},
     ],
-    ids=str,
+    default=4,
 )
 def test_without_cut_edges_and_a_synchronisation_in_each_step_training_is_serial(keys: dict[str, Any]) -> None:
     owner = OWNERS[3]
@@ -679,7 +675,7 @@ def test_sparse_features_train_what_dense_ones_do(mode: str, name: str) -> None:
 
     def found(graph: Graph, comm: Communicator) -> tuple[Tensor, Tensor, bool]:
         model = filled(SPARSE_READERS[name](40, CLASSES, hidden=4, dropout=0.3).double())
-        values, strategy = trained(lambda: PresetWorkload(**keys), comm, graph=graph, make_net=lambda: model, epochs=2)
+        values, strategy = trained(lambda: PresetWorkload(**keys), comm, graph=graph, make_net=lambda: model, epochs=1)
         x = next(iter(strategy.batches(0))).x
         evaluation = Evaluation.of(strategy.worker, model, 100.0)  # type: ignore[attr-defined]
         return values, evaluation.logits(model), isinstance(x, SparseRows)

@@ -255,8 +255,9 @@ SERVING: dict[str, ExecutionStrategy] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few("name", SERVING, ["topology apart"])
+@pytest.mark.parametrize("name", SERVING)
 def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_not(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

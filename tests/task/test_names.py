@@ -12,6 +12,7 @@ import pytest
 
 import gnnkit
 from gnnkit.testing.graphs import check_graph
+from tests.cases import few
 
 RNG = np.random.default_rng(1)
 NAMES = [f"node {number}" for number in RNG.permutation(48)]  # in no order
@@ -46,7 +47,7 @@ def mean_over_test(nodes: list[dict[str, str]], values: list[float]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LABELS)
+@few("name", LABELS, ["multilabel", "link_prediction"])
 def test_predictions_are_in_the_order_of_the_nodes_and_classes_have_their_names(name: str, tmp_path: Path) -> None:
     write(tmp_path, LABELS[name])
     keys: dict[str, Any] = {"workers": 3, "comm": "threads", "partition": {"name": "1d", "nodes": "hash"}}

@@ -403,7 +403,7 @@ def test_errors_reach_their_best_value_from_above() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["multilabel", "regression"])
+@few("name", ["multilabel", "regression"], default=1)
 def test_a_run_writes_figures_predictions_and_names_of_the_task(name: str, tmp_path: Path) -> None:
     _, graph = TASKS[name]
     names = ("a", "b", "c", "d") if name == "multilabel" else None
