@@ -134,7 +134,7 @@ def fixed_case(directed: bool) -> tuple[Graph, dict[str, Answer]]:
 @pytest.mark.slow
 @few("turn", range(9), default=1)
 def test_every_grid_of_up_to_eight_ranks(turn: int) -> None:
-    """Each turn gives a grid one model. Each model meets directed and undirected edges."""
+    """Each turn gives a grid one model. A model meets directed and undirected edges."""
     for number, grid in enumerate(GRIDS):
         graph, expected = fixed_case((number // 9 + turn) % 2 == 0)
         name = list(MODELS)[(number + turn) % 9]
