@@ -21,6 +21,7 @@ from gnnkit.partition.base import Grid
 from gnnkit.strategy.base import Worker
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.training.step import loss_part
+from tests.cases import few
 from tests.models import MODELS
 from tests.sync.training import shards_on, vertex_centric
 from tests.turns import turns
@@ -52,7 +53,7 @@ def sums(engine: Engine, x: Tensor) -> list[Tensor]:
     ]
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@few("grid", GRIDS, GRIDS[2:])
 def test_sums_and_their_gradients_are_rounded_a_few_times_on_any_layout(grid: Grid) -> None:
     shards = shards_on(grid, make_graph())
 

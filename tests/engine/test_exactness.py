@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -92,7 +93,7 @@ def assert_ranks_give(
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99), names=some_models)
 def test_any_assignment_on_any_grid_gives_one_process_result(
     graph: Graph, grid: tuple[int, int, int], seed: int, names: set[str]
@@ -103,7 +104,7 @@ def test_any_assignment_on_any_grid_gives_one_process_result(
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(graph=graphs(), cells=st.integers(1, 5), slices=st.integers(1, 2), seed=st.integers(0, 99), names=some_models)
 def test_any_vertex_cut_gives_one_process_result(
     graph: Graph, cells: int, slices: int, seed: int, names: set[str]
@@ -132,18 +133,19 @@ def fixed_case(directed: bool) -> tuple[Graph, dict[str, Answer]]:
 
 
 @pytest.mark.slow
-@few("turn", range(9), default=1)
-def test_every_grid_of_up_to_eight_ranks(turn: int) -> None:
+@few("turn,large", [*itertools.product(range(9), [False, True])], default=1)
+def test_every_grid_of_up_to_eight_ranks(turn: int, large: bool) -> None:
     """Each turn gives a grid one model. A model meets directed and undirected edges."""
-    for number, grid in enumerate(GRIDS):
+    for number, grid in enumerate(grid for grid in GRIDS if (math.prod(grid) > 6) == large):
         graph, expected = fixed_case((number // 9 + turn) % 2 == 0)
         name = list(MODELS)[(number + turn) % 9]
         node_rank = np.sort(np.random.default_rng(2).integers(0, math.prod(grid), graph.num_nodes)).astype(np.int32)
         assert_ranks_give({name: expected[name]}, graph, Partition(node_rank, None, Grid(*grid)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few("grid", [Grid(2, 2, 1), Grid(1, 1, 2), Grid(4, 1, 1), Grid(2, 1, 2), Grid(1, 3, 1)], default=1)
+@pytest.mark.parametrize("grid", [Grid(2, 2, 1), Grid(1, 1, 2), Grid(4, 1, 1), Grid(2, 1, 2), Grid(1, 3, 1)], ids=str)
 def test_gloo_processes_give_one_process_result(grid: Grid) -> None:
     graph, expected = fixed_case(directed=True)
     node_rank = np.random.default_rng(3).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)

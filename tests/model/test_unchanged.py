@@ -689,7 +689,7 @@ def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, 
 
 
 @pytest.mark.slow
-@few("strategy", [*SAMPLED, LLCG], default=[LLCG])
+@few("strategy", [*SAMPLED, LLCG], default=["preset_workload"])
 def test_a_model_that_was_trained_on_batches_is_evaluated_on_the_whole_graph(tmp_path: Path, strategy: Any) -> None:
     result = train(tmp_path, TwoLayers, strategy=strategy, write=["logits"])
     loaded, data = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES)), make_data()
@@ -735,8 +735,9 @@ class Means(nn.Module):
         return out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few("strategy", ["individual_sample", "joint_sample"], default=1)
+@pytest.mark.parametrize("strategy", ["individual_sample", "joint_sample"])
 def test_batches_with_all_neighbours_train_as_pyg_on_the_whole_graph(tmp_path: Path, strategy: str) -> None:
     model, data = Means(WIDTH, CLASSES), make_data()
     alone = copy.deepcopy(model)
@@ -798,8 +799,9 @@ def test_batches_that_workers_share_are_refused_by_name(tmp_path: Path, strategy
         train(tmp_path, model, strategy=strategy)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few(
+@pytest.mark.parametrize(
     "keys",
     [
         {"exchange": "pipelined"},
@@ -809,7 +811,7 @@ def test_batches_that_workers_share_are_refused_by_name(tmp_path: Path, strategy
         {"sync": "parameter_server"},
         {"task": "link_prediction"},
     ],
-    default=1,
+    ids=str,
 )
 def test_other_keys_of_full_graphs_go_with_classes_of_pyg(tmp_path: Path, keys: dict[str, Any]) -> None:
     assert np.isfinite(train(tmp_path, TwoLayers(WIDTH, CLASSES), **keys)["train_loss"])

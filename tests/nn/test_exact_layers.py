@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -112,13 +113,13 @@ def check(
 
 
 @pytest.mark.slow
-@few("grid", GRIDS, default=8)
+@few("grid", GRIDS, default=6)
 def test_full_graph_training_on_a_grid_is_that_of_one_rank(grid: Grid) -> None:
     check(grid, VertexCentric, Deep(("cat", "max", "lstm")[grid.world_size % 3]))
 
 
 @pytest.mark.slow
-@turns(make=[GCN, GraphSAGE], norm=["batch", "layer"])
+@few("make,norm", [*itertools.product([GCN, GraphSAGE], ["batch", "layer"])], default=1)
 def test_models_with_a_norm_are_exact(make: Callable[..., nn.Module], norm: str) -> None:
     torch.manual_seed(2)
     model = make(WIDTH, CLASSES, hidden=HIDDEN, norm=norm).double()
@@ -153,7 +154,7 @@ def test_ranks_without_rows_take_part(name: str, graph: str) -> None:
     check(Grid(3, 1, 1), SAMPLED[name], Deep("lstm"), SAMPLERS["neighbor"](), GRAPHS[graph])
 
 
-@pytest.mark.parametrize("topology", ["shared", "partitioned"])
+@few("topology", ["shared", "partitioned"], ["partitioned"])
 def test_rows_after_the_first_layer_of_push_pull_are_normalised_and_dropped(topology: str) -> None:
     class Linear(Deep):
         """A first layer that holds some columns."""

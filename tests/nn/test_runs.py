@@ -18,7 +18,6 @@ from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.model.pyg import PyG
 from gnnkit.nn import BatchNorm, Dropout
-from tests.cases import exhaustive
 from tests.graphs import random_graph
 from tests.runs import BARE
 
@@ -64,12 +63,13 @@ class ByNeighbourhood(nn.Module):
         return logits
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "alone"),
     [
-        exhaustive((FULL, FULL)),
-        exhaustive(({**FULL, "partition": "2d", "workers": 4, "sync": "leader"}, FULL)),
+        (FULL, FULL),
+        ({**FULL, "partition": "2d", "workers": 4, "sync": "leader"}, FULL),
         ({**SAMPLED, "strategy": batches(8)}, {**SAMPLED, "strategy": batches(16)}),
     ],
     ids=["1d", "2d", "sampled"],
@@ -81,8 +81,9 @@ def test_processes_train_and_evaluate_as_one_does(tmp_path: Path, keys: dict[str
     assert sum(int(value) for name, value in buffers(many).items() if name.endswith("tracked")) > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [FULL, exhaustive(SAMPLED)], ids=["full", "sampled"])
+@pytest.mark.parametrize("keys", [FULL, SAMPLED], ids=["full", "sampled"])
 def test_a_resumed_run_has_the_running_statistics_of_an_unbroken_one(tmp_path: Path, keys: dict[str, Any]) -> None:
     whole = run(tmp_path / "whole", **keys)
     half = run(tmp_path / "half", **keys, trainer={"max_epochs": 1})
@@ -91,6 +92,7 @@ def test_a_resumed_run_has_the_running_statistics_of_an_unbroken_one(tmp_path: P
         assert torch.equal(buffers(rest)[name], value), name
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_evaluation_by_layers_is_that_by_neighbourhoods(tmp_path: Path) -> None:
     from gnnkit.model.gcn import GCN

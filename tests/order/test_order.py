@@ -228,8 +228,9 @@ class Net(nn.Module):
         return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few("model,file", [("pagerank", "values.npy"), (Net, "predictions.npy")], default=1)
+@pytest.mark.parametrize(("model", "file"), [("pagerank", "values.npy"), (Net, "predictions.npy")])
 def test_a_class_of_pyg_and_a_program_have_the_same_results_in_any_order(model: Any, file: str, tmp_path: Path) -> None:
     graph, found = Synthetic("sbm", 90, 400, num_classes=3, width=6).load(), []
     for order in ("none", "rcm"):

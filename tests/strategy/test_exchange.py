@@ -108,7 +108,7 @@ def run(
     return [Ended(*values) for values in start(on_rank, grid.world_size, timeout=30)]
 
 
-each_alone = few("exchange", OPTIONS, [name for name in OPTIONS if "+" not in name])
+some_exchanges = few("exchange", OPTIONS, ["exact", "pipelined", "sampled", "quantized+adaptive"])
 
 
 @functools.cache
@@ -129,7 +129,7 @@ EXACT = [
 
 
 @pytest.mark.slow
-@turns(options=EXACT, name=["gcn", "sage"])
+@few("options,name", [*itertools.product(EXACT, ["gcn", "sage"])], default=5)
 def test_the_exact_end_of_every_option_gives_the_bits_of_the_exact_run(name: str, options: dict[str, Any]) -> None:
     model = model_of(name, dropout=0.4)
     for exact, found in zip(exact_run(name, 0.4), run(model, **options), strict=True):
@@ -138,7 +138,7 @@ def test_the_exact_end_of_every_option_gives_the_bits_of_the_exact_run(name: str
 
 
 @pytest.mark.slow
-@each_alone
+@some_exchanges
 def test_two_runs_have_equal_bits_and_only_the_exact_one_is_exact(exchange: str) -> None:
     model = model_of("gcn", dropout=0.4)
     first, second = (run(model, exchange=exchange, **OPTIONS[exchange]) for _ in range(2))
@@ -215,7 +215,7 @@ def replayed(model: nn.Module, epochs: int, make: Callable[[Tensor, Tensor], Rep
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("staleness", "smoothing"), [(0, 0.0), (1, 0.0), (2, 0.0), (1, 0.6), (3, 0.25)])
+@few("staleness,smoothing", [(1, 0.0), (0, 0.0), (2, 0.0), (1, 0.6), (3, 0.25)], default=3)
 def test_pipelined_rows_and_gradients_are_as_old_as_promised(staleness: int, smoothing: float) -> None:
     model, epochs = model_of("gcn"), 7
     expected = replayed(model, epochs, lambda own, cut: Replay(own, cut, staleness, smoothing))
@@ -348,7 +348,7 @@ def test_a_block_travels_after_a_large_change_and_not_after_a_small_one() -> Non
 
 
 @pytest.mark.slow
-@each_alone
+@some_exchanges
 def test_evaluation_and_a_second_look_are_exact_and_leave_no_trace(exchange: str) -> None:
     shards, model = shards_on(ROWS), model_of("gcn", dropout=0.4)
 
@@ -507,7 +507,15 @@ def test_a_run_that_pipelines_resumes_to_the_bit(tmp_path: Path, comm: str) -> N
 
 
 @pytest.mark.slow
-@turns(grid=[ROWS, Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2), Grid(1, 1, 3)], name=["gcn", "sage-max", "gat"])
+@few(
+    "grid,name",
+    [
+        *itertools.product(
+            [ROWS, Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2), Grid(1, 1, 3)], ["gcn", "sage-max", "gat"]
+        )
+    ],
+    default=3,
+)
 def test_quantised_rows_serve_every_grid_and_model(name: str, grid: Grid) -> None:
     model = model_of(name)
     exact = run(model, grid, epochs=1)[0]
@@ -521,7 +529,7 @@ def test_quantised_rows_serve_every_grid_and_model(name: str, grid: Grid) -> Non
 
 
 @pytest.mark.slow
-@turns(exchange=["pipelined", "adaptive"], name=["gat", "sage-max"])
+@few("exchange,name", [*itertools.product(["pipelined", "adaptive"], ["gat", "sage-max"])], default=1)
 def test_stale_rows_serve_attention_and_maxima(name: str, exchange: str) -> None:
     exact = {"pipelined": {"staleness": 0}, "adaptive": {"variation": 0.0}}
     model = model_of(name, dropout=0.4)
@@ -698,7 +706,7 @@ def test_one_rank_is_exact_under_every_exchange() -> None:
         assert run(model, alone, exchange=exchange)[0].equals(exact), exchange
 
 
-@each_alone
+@some_exchanges
 def test_a_rank_that_owns_nothing_joins_in(exchange: str) -> None:
     owner = (np.arange(make_graph().num_nodes) % (RANKS - 1)).astype(np.int32)
     shards, model = list(cut_all(make_graph(), Partition(owner, None, ROWS))), model_of("gcn")

@@ -41,6 +41,7 @@ from gnnkit.testing.graphs import WIDTH, check_graph
 from gnnkit.training.step import loss_part
 from tests.cases import few
 from tests.models import MODELS
+from tests.runs import BARE
 from tests.task.steps import make_workers, run_steps
 from tests.turns import turns
 
@@ -576,28 +577,33 @@ def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[st
     assert verified["reference"] == "one rank with the whole graph"
 
 
+class Own(L.LightningModule):
+    """A model of a user, with a loss of its own."""
+
+    num_layers = 2
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.gcn = GCN(in_features, num_classes, hidden=5)
+
+    def forward(self, x: Tensor, adjacencies: Any) -> Tensor:
+        return self.gcn(x, adjacencies)
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        ends = batch.outputs(self(batch.x, batch.adjacencies))
+        scores = (ends[:, 0] * ends[:, 1]).sum(1)
+        loss = nn.functional.binary_cross_entropy_with_logits(scores, batch.labels, reduction="sum")
+        return loss / batch.total
+
+
+OF_EDGES: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "types": "ignore", **BARE}
+
+
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_model_of_ones_own_reads_pairs(tmp_path: Path) -> None:
     """`batch.outputs` brings both ends, from other ranks too."""
-
-    class Own(L.LightningModule):
-        num_layers = 2
-
-        def __init__(self, in_features: int, num_classes: int) -> None:
-            super().__init__()
-            self.gcn = GCN(in_features, num_classes, hidden=5)
-
-        def forward(self, x: Tensor, adjacencies: Any) -> Tensor:
-            return self.gcn(x, adjacencies)
-
-        def training_step(self, batch: Batch, index: int) -> Tensor:
-            ends = batch.outputs(self(batch.x, batch.adjacencies))
-            scores = (ends[:, 0] * ends[:, 1]).sum(1)
-            loss = nn.functional.binary_cross_entropy_with_logits(scores, batch.labels, reduction="sum")
-            return loss / batch.total
-
-    keys: dict[str, Any] = {"strategy": "vertex_centric", "task": "link_prediction", "comm": "threads"}
-    keys |= {"report": False, "logger": "none", "types": "ignore"}
+    keys = {**OF_EDGES, "task": "link_prediction"}
     runs = [
         gnnkit.train(
             check_graph(60), model=Own, workers=count, trainer={"max_epochs": 1}, folder=tmp_path / str(count), **keys
@@ -605,8 +611,12 @@ def test_a_model_of_ones_own_reads_pairs(tmp_path: Path) -> None:
         for count in (1, 3)
     ]
     assert runs[0]["train_loss"] == pytest.approx(runs[1]["train_loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_step_without_the_parameters_of_the_task_is_refused(tmp_path: Path) -> None:
     task = {"name": "link_prediction", "decoder": "mlp"}
     with pytest.raises(
         UserError, match="model=Own brings a training_step, which leaves out the parameters of the task"
     ):
-        gnnkit.train(check_graph(60), model=Own, folder=tmp_path / "mlp", **(keys | {"task": task}))
+        gnnkit.train(check_graph(60), model=Own, task=task, folder=tmp_path / "run", **OF_EDGES)

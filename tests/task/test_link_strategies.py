@@ -233,15 +233,16 @@ def test_epochs_go_on_from_any_step() -> None:
     Threads.run(work, 2, timeout=30.0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few(
-    "comm,keys",
+@pytest.mark.parametrize(
+    ("comm", "keys"),
     [
         ("threads", {"name": "joint_sample"}),
         ("gloo", {"name": "individual_sample", "topology": "partitioned", "cache": "vip"}),
         ("threads", {"name": "joint_sample", "mode": "push_pull", "topology": "partitioned"}),
     ],
-    default=1,
+    ids=["cooperative", "individual", "push_pull"],
 )
 def test_whole_runs_over_edges_that_no_rank_holds_are_verified(comm: str, keys: dict[str, Any], tmp_path: Path) -> None:
     result = gnnkit.train(
