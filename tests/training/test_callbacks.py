@@ -14,10 +14,12 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.testing import check_callback
 from gnnkit.training import checkpoint
+from tests.cases import few
 from tests.jobs.test_train import small_graph
 from tests.training.test_own_models import Own, logged, seeded
 
-RANKS = [{"comm": "threads"}, {"comm": "gloo"}, {"comm": "gloo", "sync": "leader"}]
+RANKS: list[dict[str, Any]] = [{"comm": "threads"}, {"comm": "gloo"}, {"comm": "gloo", "sync": "leader"}]
+on_ranks = few("keys", RANKS, default=[RANKS[0]])
 
 
 def run(folder: Path, *callbacks: Any, **keys: Any) -> Any:
@@ -50,17 +52,22 @@ def parameters(folder: Path) -> dict[str, Any]:
     return checkpoint.load(folder / "checkpoints/last.json")["state_dict"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.slow
-def test_a_callback_changes_training_on_all_ranks_alike(tmp_path: Path) -> None:
-    given = Shrink()
-    one = run(tmp_path / "one", given, workers=1)
-    free = run(tmp_path / "free", workers=1)
+@pytest.fixture(scope="module")
+def shrunk(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """The loss of one rank with the callback, which has a copy of it."""
+    given, folder = Shrink(), tmp_path_factory.mktemp("shrunk")
+    one, free = run(folder / "one", given, workers=1), run(folder / "free", workers=1)
     assert one["train_loss"] != pytest.approx(free["train_loss"], rel=1e-3)
-    assert given.seen == 0, "each rank has a copy"
-    for i, keys in enumerate(RANKS):
-        many = run(tmp_path / str(i), Shrink(), **keys)
-        assert many["train_loss"] == pytest.approx(one["train_loss"], rel=1e-10), keys
-        assert many["drift"] == 0
+    assert given.seen == 0
+    return float(one["train_loss"])
+
+
+@pytest.mark.slow
+@on_ranks
+def test_a_callback_changes_training_on_all_ranks_alike(tmp_path: Path, shrunk: float, keys: dict[str, Any]) -> None:
+    many = run(tmp_path / "run", Shrink(), **keys)
+    assert many["train_loss"] == pytest.approx(shrunk, rel=1e-10)
+    assert many["drift"] == 0
 
 
 @pytest.mark.slow
@@ -74,7 +81,8 @@ def test_a_resumed_run_goes_on_with_the_state_of_callbacks(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_early_stopping_of_lightning_ends_all_ranks_after_the_same_epoch(tmp_path: Path) -> None:
+@on_ranks
+def test_early_stopping_of_lightning_ends_all_ranks_after_the_same_epoch(tmp_path: Path, keys: dict[str, Any]) -> None:
     """Also by a value that differs between ranks: one rank that stops, stops all."""
 
     class Uneven(Own):
@@ -86,10 +94,9 @@ def test_early_stopping_of_lightning_ends_all_ranks_after_the_same_epoch(tmp_pat
             super().__init__()
             self.plain.linear = torch.nn.Linear(8, 3)
 
-    for i, keys in enumerate(RANKS):
-        stop = theirs.EarlyStopping("uneven", mode="max", patience=1)
-        result = run(tmp_path / str(i), stop, model=seeded(Uneven), trainer={"max_epochs": 20}, **keys)
-        assert result["epochs"] == 4, keys
+    stop = theirs.EarlyStopping("uneven", mode="max", patience=1)
+    result = run(tmp_path / "run", stop, model=seeded(Uneven), trainer={"max_epochs": 20}, **keys)
+    assert result["epochs"] == 4
 
 
 @pytest.mark.slow

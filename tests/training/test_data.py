@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,9 +22,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Split
 from gnnkit.sampler import FullSampler, Loader, NeighborSampler
 from gnnkit.training.data import GraphDataModule
+from tests.forked import forked
 from tests.jobs.test_train import small_graph
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Classifier(L.LightningModule):
@@ -126,24 +124,33 @@ def test_loaders_alone_serve_a_trainer_too(tmp_path: Path) -> None:
     assert torch.cat([seeds for seeds, _ in predicted]).tolist() == nodes(Split.TEST)
 
 
-RANKS = """
-import sys
-from pathlib import Path
-from tests.training.test_data import *
+RANKS: dict[str, Any] = {"devices": 2, "strategy": "ddp_fork", "num_sanity_val_steps": 0, "enable_checkpointing": False}
 
-options = {"devices": 2, "strategy": "ddp_fork", "num_sanity_val_steps": 0, "enable_checkpointing": False}
-own = trainer(Path(sys.argv[1]), **options)
-own.fit(Classifier(), datamodule=data())
-own.predict(Classifier(), datamodule=data(), return_predictions=False)
-"""
+
+def in_fork(work: Callable[[], object], folder: Path) -> None:
+    """Does the work in a fork, as the trainer changes the process and forks the ranks."""
+
+    def alone() -> None:
+        torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # the ranks use no GPU
+            work()
+
+    with forked(alone, folder) as program:
+        code, text = program.ended()
+    assert code == 0, text
 
 
 @pytest.mark.slow
-def test_two_ranks_of_ddp_share_every_split(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "SEEN": str(tmp_path)}
-    command = [sys.executable, "-c", RANKS, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+def test_two_ranks_of_ddp_share_every_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEEN", str(tmp_path))
+
+    def work() -> None:
+        own = trainer(tmp_path, **RANKS)
+        own.fit(Classifier(), datamodule=data())
+        own.predict(Classifier(), datamodule=data(), return_predictions=False)
+
+    in_fork(work, tmp_path)
     expected = {"train": nodes(Split.TRAIN) * 3, "val": nodes(Split.VAL) * 3}
     expected["predict"] = list(range(small_graph().num_nodes))
     stages = {"train": "fit", "val": "fit", "predict": "predict"}
@@ -188,28 +195,21 @@ def test_every_loss_of_every_rank_is_a_mean_over_some_node(num_nodes: int, batch
                 assert {*seeds} == {*np.flatnonzero(graph.split == SPLITS[name]).tolist()}
 
 
-EMPTY = """
-import sys
-from pathlib import Path
-from tests.training.test_data import *
-
 class Logs(Classifier):
-    def on_train_end(self):
-        metrics = self.trainer.callback_metrics
-        (Path(sys.argv[1]) / f"loss-{self.global_rank}").write_text(str(float(metrics["val_loss"])))
+    """Writes down the last loss that a rank has seen."""
 
-split = np.zeros(small_graph().num_nodes, np.int8)
-split[:5], split[5:10] = Split.TRAIN, Split.VAL
-module = GraphDataModule(replace(small_graph(), split=split), NeighborSampler(fanouts=[4]), 2)
-options = {"devices": 2, "strategy": "ddp_fork", "num_sanity_val_steps": 0, "enable_checkpointing": False}
-trainer(Path(sys.argv[1]), **options).fit(Logs(), datamodule=module)
-"""
+    def on_train_end(self) -> None:
+        loss = self.trainer.callback_metrics["val_loss"]
+        (Path(os.environ["SEEN"]) / f"loss-{self.global_rank}").write_text(str(float(loss)))
 
 
 @pytest.mark.slow
-def test_ranks_whose_last_batch_would_be_empty_train_to_a_finite_loss(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", EMPTY, str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+def test_ranks_whose_last_batch_would_be_empty_train_to_a_finite_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEEN", str(tmp_path))
+    split = np.zeros(small_graph().num_nodes, np.int8)
+    split[:5], split[5:10] = Split.TRAIN, Split.VAL
+    module = GraphDataModule(replace(small_graph(), split=split), NeighborSampler(fanouts=[4]), 2)
+    in_fork(lambda: trainer(tmp_path, **RANKS).fit(Logs(), datamodule=module), tmp_path)
     assert all(np.isfinite(float((tmp_path / f"loss-{rank}").read_text())) for rank in range(2))

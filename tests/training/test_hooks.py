@@ -18,13 +18,16 @@ from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.training import hooks
 from gnnkit.training.metrics import gather_everywhere
+from tests.cases import exhaustive
 from tests.training.test_own_models import CLASSES, Own, logged, seeded, train
 
-RANKS = [
+RANKS: list[dict[str, Any]] = [
     {"comm": "threads", "workers": 3},
+    {"comm": "threads", "workers": 2, "sync": "leader"},
     {"comm": "gloo", "workers": 2},
     {"comm": "gloo", "workers": 2, "sync": "leader"},
 ]
+on_ranks = pytest.mark.parametrize("keys", [*RANKS[:2], *map(exhaustive, RANKS[2:])], ids=str)
 EVERY = {"max_epochs": 4, "precision": 64, "checkpoint": False, "check_val_every_n_epoch": 2}
 
 
@@ -59,24 +62,29 @@ class Measured(Own):
         self.log("tested", hits, sync_dist=True, reduce_fx="sum")
 
 
-@pytest.mark.slow
-def test_steps_and_metrics_of_a_model_are_about_all_ranks(tmp_path: Path) -> None:
-    one = train(seeded(Measured), tmp_path / "one", 1, trainer=EVERY)
-    expected = {name: logged(tmp_path / "one", name) for name in ("seen", "own_loss", "right", "area", "val_loss")}
-    assert expected["right"] == logged(tmp_path / "one", "val_accuracy")
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[float]], Any]:
+    """What one rank logs, and what its test step does."""
+    folder = tmp_path_factory.mktemp("measured") / "one"
+    one = train(seeded(Measured), folder, 1, trainer=EVERY)
+    expected = {name: logged(folder, name) for name in ("seen", "own_loss", "right", "area", "val_loss")}
+    assert expected["right"] == logged(folder, "val_accuracy")
     assert expected["own_loss"] == pytest.approx(expected["val_loss"], rel=1e-6)
     assert len(expected["seen"]) == 4
     assert len(expected["area"]) == 2
     assert one["test_step"] == {"tested": pytest.approx(one["test_accuracy"])}
-    for i, keys in enumerate(RANKS):
-        many = train(seeded(Measured), tmp_path / str(i), keys["workers"], trainer=EVERY, **_without(keys, "workers"))
-        for name, values in expected.items():
-            assert logged(tmp_path / str(i), name) == pytest.approx(values, rel=1e-6), (keys, name)
-        assert many["test_step"] == one["test_step"]
+    return expected, one["test_step"]
 
 
-def _without(keys: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in keys.items() if key != name}
+@pytest.mark.slow
+@on_ranks
+def test_steps_and_metrics_of_a_model_are_about_all_ranks(
+    tmp_path: Path, measured: tuple[dict[str, list[float]], Any], keys: dict[str, Any]
+) -> None:
+    many = train(seeded(Measured), tmp_path / "run", trainer=EVERY, **keys)
+    for name, values in measured[0].items():
+        assert logged(tmp_path / "run", name) == pytest.approx(values, rel=1e-6), name
+    assert many["test_step"] == measured[1]
 
 
 def test_tensors_of_all_ranks_are_everywhere() -> None:
@@ -127,23 +135,19 @@ class Noting(Own):
         self.note("train_end")
 
 
-@pytest.mark.slow
-def test_hooks_are_called_on_all_ranks_in_the_order_of_lightning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes = {}
-    for i, keys in enumerate([{"workers": 1, "comm": "threads"}, *RANKS]):
-        (folder := tmp_path / f"notes{i}").mkdir()
-        monkeypatch.setenv("NOTES", str(folder))
-        train(
-            seeded(Noting),
-            tmp_path / str(i),
-            keys["workers"],
-            trainer=EVERY | {"max_epochs": 2},
-            **_without(keys, "workers"),
-        )
-        notes[i] = [path.read_text().splitlines() for path in sorted(folder.iterdir())]
-    ((alone,),) = [notes[0]]
+def noted(folder: Path, **keys: Any) -> list[list[str]]:
+    """Trains, and returns what the model notes on each rank."""
+    (folder / "notes").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NOTES", str(folder / "notes"))
+        train(seeded(Noting), folder / "run", trainer=EVERY | {"max_epochs": 2}, **keys)
+    return [path.read_text().splitlines() for path in sorted((folder / "notes").iterdir())]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a model of the only rank notes."""
+    (alone,) = noted(tmp_path_factory.mktemp("alone"), workers=1, comm="threads")
     assert [line.split()[0] for line in alone] == [
         "train_start",
         *("epoch_start", "batch_start", "before_step", "batch_end"),
@@ -151,11 +155,20 @@ def test_hooks_are_called_on_all_ranks_in_the_order_of_lightning(
         *("epoch_start", "batch_start", "before_step", "batch_end"),
         *("validation_epoch_end", "epoch_end", "train_end"),
     ]
-    for i, keys in enumerate(RANKS, 1):
-        for rank, lines in enumerate(notes[i]):
-            steps_here = keys.get("sync") != "leader" or rank == 0
-            expected = alone if steps_here else [line for line in alone if "before_step" not in line]
-            assert lines == expected, (keys, rank)
+    return alone
+
+
+@pytest.mark.slow
+@on_ranks
+def test_hooks_are_called_on_all_ranks_in_the_order_of_lightning(
+    tmp_path: Path, alone: list[str], keys: dict[str, Any]
+) -> None:
+    notes = noted(tmp_path, **keys)
+    assert len(notes) == keys["workers"]
+    for rank, lines in enumerate(notes):
+        steps_here = keys.get("sync") != "leader" or rank == 0
+        expected = alone if steps_here else [line for line in alone if "before_step" not in line]
+        assert lines == expected, rank
 
 
 class Clipping(Own):
@@ -165,14 +178,21 @@ class Clipping(Own):
         self.clip_gradients(optimizer, gradient_clip_val=0.01, gradient_clip_algorithm="norm")
 
 
-@pytest.mark.slow
-def test_a_model_clips_the_gradient_of_all_ranks(tmp_path: Path) -> None:
-    one = train(seeded(Clipping), tmp_path / "one", 1, trainer=EVERY)
-    free = train(seeded(Own), tmp_path / "free", 1, trainer=EVERY)
+@pytest.fixture(scope="module")
+def clipped(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """The loss of one rank whose model clips gradients."""
+    folder = tmp_path_factory.mktemp("clipped")
+    one = train(seeded(Clipping), folder / "one", 1, trainer=EVERY)
+    free = train(seeded(Own), folder / "free", 1, trainer=EVERY)
     assert one["train_loss"] != pytest.approx(free["train_loss"], rel=1e-6)
-    for i, keys in enumerate(RANKS):
-        many = train(seeded(Clipping), tmp_path / str(i), keys["workers"], trainer=EVERY, **_without(keys, "workers"))
-        assert many["train_loss"] == pytest.approx(one["train_loss"], rel=1e-10)
+    return float(one["train_loss"])
+
+
+@pytest.mark.slow
+@on_ranks
+def test_a_model_clips_the_gradient_of_all_ranks(tmp_path: Path, clipped: float, keys: dict[str, Any]) -> None:
+    many = train(seeded(Clipping), tmp_path / "run", trainer=EVERY, **keys)
+    assert many["train_loss"] == pytest.approx(clipped, rel=1e-10)
 
 
 class Following(Own):
@@ -198,14 +218,13 @@ def rates(folder: Path) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("monitor", ["val_accuracy", "mine"])
-@pytest.mark.parametrize("keys", RANKS, ids=str)
+@on_ranks
 def test_a_rate_follows_a_value_of_evaluations(
     tmp_path: Path, keys: dict[str, Any], monitor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The value does not move, so the rate halves after each further evaluation."""
     monkeypatch.setattr(Following, "monitor", monitor)
-    keys = {**keys, "trainer": EVERY | {"max_epochs": 7}, "callback": "learning_rate"}
-    train(seeded(Following), tmp_path / "run", keys["workers"], **_without(keys, "workers"))
+    train(seeded(Following), tmp_path / "run", trainer=EVERY | {"max_epochs": 7}, callback="learning_rate", **keys)
     assert rates(tmp_path / "run") == pytest.approx([1e-6] * 4 + [5e-7] * 2 + [2.5e-7])
 
 

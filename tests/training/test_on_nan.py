@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from gnnkit.store.parts import Parts
 from gnnkit.training import checkpoint, finite
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.updates import Updates
+from tests.cases import exhaustive, few, product
 from tests.graphs import random_graph
 from tests.runs import BARE
 
@@ -126,7 +127,7 @@ def parameters(folder: Path) -> Tensor:
     "keys",
     [
         {"comm": "gloo"},
-        {"comm": "gloo", "sync": "leader"},
+        exhaustive({"comm": "gloo", "sync": "leader"}),
         {"comm": "threads"},
         {"comm": "threads", "sync": "leader", "workers": 3},
     ],
@@ -160,7 +161,7 @@ def test_the_place_is_named(tmp_path: Path, how: str, expected: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comm", ["threads", "gloo"])
+@few("comm", ["threads", "gloo"], default=["threads"])
 def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
     model = Net([4], node=None)
     strategy = {"name": "individual_sample", "batch_size": 4}
@@ -205,9 +206,7 @@ def spoil_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["async", "ssp"])
-@pytest.mark.parametrize("sync", ["leader", "parameter_server"])
-@pytest.mark.parametrize("rank", [0, 1])
+@product(rank=[0, 1], sync=["leader", "parameter_server"], mode=["async", "ssp"])
 def test_a_worker_that_leaves_out_its_steps_keeps_no_other_one_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, mode: str, rank: int
 ) -> None:
@@ -226,24 +225,30 @@ def test_a_worker_that_leaves_out_its_steps_keeps_no_other_one_waiting(
     assert result["epochs"] == 3
 
 
+SPOILT: list[dict[str, Any]] = [
+    {},
+    {"workers": 3},
+    {"partition": {"name": "2d", "grid": [2, 2, 1]}, "workers": 4},
+    {"exchange": "pipelined"},
+    {"exchange": "adaptive"},
+    {"sync": "leader"},
+    {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
+    {"strategy": JOINT, **DRAWS},
+    {"strategy": FETCHED, **DRAWS},
+    {"comm": {"name": "gloo", "timeout": 20}},
+]
+
+
+def stops_and_skips() -> Iterator[Any]:
+    """Yields all pairs, of which every second one runs by default, and both of the first."""
+    for number, keys in enumerate(SPOILT):
+        for turn, on_nan in enumerate(("stop", "skip")):
+            runs = number == 0 or ((number + turn) % 2 and "comm" not in keys)
+            yield (keys, on_nan) if runs else exhaustive((keys, on_nan))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("on_nan", ["stop", "skip"])
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {},
-        {"workers": 3},
-        {"partition": {"name": "2d", "grid": [2, 2, 1]}, "workers": 4},
-        {"exchange": "pipelined"},
-        {"exchange": "adaptive"},
-        {"sync": "leader"},
-        {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
-        {"strategy": JOINT, **DRAWS},
-        {"strategy": FETCHED, **DRAWS},
-        {"comm": {"name": "gloo", "timeout": 20}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("keys", "on_nan"), [*stops_and_skips()], ids=str)
 def test_input_rows_of_one_rank_that_are_not_finite_end_or_skip_the_step_of_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], on_nan: str
 ) -> None:
@@ -260,7 +265,7 @@ def test_input_rows_of_one_rank_that_are_not_finite_end_or_skip_the_step_of_all_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "step"), [(6, 3), (5, 4)], ids=["found at the next exchange", "found at the end"])
-@pytest.mark.parametrize("keys", [{}, {"sync": "leader"}, {"comm": "gloo"}], ids=str)
+@pytest.mark.parametrize("keys", [{}, exhaustive({"sync": "leader"}), exhaustive({"comm": "gloo"})], ids=str)
 def test_a_local_iteration_is_found_by_all_ranks_later(
     tmp_path: Path, epochs: int, step: int, keys: dict[str, Any]
 ) -> None:
@@ -271,7 +276,7 @@ def test_a_local_iteration_is_found_by_all_ranks_later(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"comm": "gloo"}, {"comm": "threads"}, {"sync": "leader"}], ids=str)
+@pytest.mark.parametrize("keys", [exhaustive({"comm": "gloo"}), {"comm": "threads"}, {"sync": "leader"}], ids=str)
 def test_skipped_steps_are_taken_by_no_rank(tmp_path: Path, keys: dict[str, Any]) -> None:
     result = run(tmp_path / "skips", Net([2, 3, 4, 5], norm=True), {"on_nan": "skip"}, **keys)
     run(tmp_path / "short", Net([], norm=True), {"max_epochs": 2}, **keys)
@@ -291,7 +296,7 @@ def test_a_local_iteration_is_skipped_by_its_rank_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"comm": "gloo"}, {"comm": "threads"}, {"sync": "leader"}], ids=str)
+@pytest.mark.parametrize("keys", [exhaustive({"comm": "gloo"}), {"comm": "threads"}, {"sync": "leader"}], ids=str)
 def test_a_rollback_goes_on_from_the_last_checkpoint_at_half_the_learning_rate(
     tmp_path: Path, keys: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from gnnkit.jobs import weights
 from gnnkit.jobs.models import Widths
 from gnnkit.training import checkpoint
 from tests.graphs import random_graph
+from tests.runs import BARE
 
 
 class Shared(nn.Module):
@@ -60,7 +61,7 @@ def train(folder: Path, epochs: int, **trainer: Any) -> Any:
     torch.manual_seed(0)
     return gnnkit.train(
         random_graph(), model=Shared(), strategy="vertex_centric", workers=2, comm="threads", threads=1, folder=folder,
-        trainer={"max_epochs": epochs, "monitor": "train_loss", **trainer},
+        trainer={"max_epochs": epochs, "monitor": "train_loss", **trainer}, **BARE,
     )  # fmt: skip
 
 
