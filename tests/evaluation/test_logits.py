@@ -193,6 +193,7 @@ def measured(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_peak_of_memory_is_bounded_where_activations_are_ten_times_as_large(tmp_path: Path) -> None:
     from gnnkit.graph import Graph
 

@@ -16,6 +16,7 @@ from gnnkit.jobs import Order, dispatch
 from gnnkit.settings import settle
 from gnnkit.training import checkpoint
 from gnnkit.training.module import accumulated
+from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
@@ -42,8 +43,19 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"comm": "threads"}, {"comm": "gloo"}, {"comm": "gloo", "sync": "leader"}], ids=str)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "keys"),
+    [
+        (1, {"comm": "threads"}),
+        (2, {"comm": "gloo"}),
+        (2, {"comm": "threads", "sync": "leader"}),
+        exhaustive((1, {"comm": "gloo"})),
+        exhaustive((1, {"comm": "gloo", "sync": "leader"})),
+        exhaustive((2, {"comm": "threads"})),
+        exhaustive((2, {"comm": "gloo", "sync": "leader"})),
+    ],
+    ids=str,
+)
 def test_three_batches_make_the_step_of_one_three_times_as_large(
     tmp_path: Path, large: Any, workers: int, keys: dict[str, Any]
 ) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -19,6 +19,7 @@ import torch
 from gnnkit import storage
 from gnnkit.errors import UserError
 from gnnkit.training import checkpoint, resume
+from tests.cases import exhaustive
 
 
 def state(number: int) -> dict[str, Any]:
@@ -115,7 +116,8 @@ def damaged_at_random(file: Path, random: Random) -> str:
 
 
 @pytest.mark.slow
-def test_no_damage_is_read_without_a_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", [100, exhaustive(int(os.environ.get("GNNKIT_DAMAGED", "400")))])
+def test_no_damage_is_read_without_a_word(tmp_path: Path, cases: int) -> None:
     """Of one file or several. The older checkpoint counts, or the error names the file.
 
     GNNKIT_DAMAGED=10000 draws as many cases.
@@ -123,7 +125,7 @@ def test_no_damage_is_read_without_a_word(tmp_path: Path) -> None:
     for number in (1, 2):
         checkpoint.save(state(number), tmp_path / "before/last.json", 2)
     outcomes: Counter[object] = Counter()
-    for case in range(int(os.environ.get("GNNKIT_DAMAGED", "400"))):
+    for case in range(cases):
         random, folder = Random(case), tmp_path / "case"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(tmp_path / "before", folder)
@@ -141,45 +143,43 @@ def test_no_damage_is_read_without_a_word(tmp_path: Path) -> None:
     assert {*outcomes} == {"refused", 1, 2}
 
 
-def killed_at(line: int, path: Path) -> bool:
-    """Saves in a fork that ends at the nth line. Returns whether it came so far."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
-    left = line
-    ours = {checkpoint.__file__, storage.__file__}
+def copies_at_lines(folder: Path, copies: Path, save: Callable[[], None]) -> Iterator[Path]:
+    """Saves, and yields a copy of the folder as a kill before any line would leave it.
+
+    Buffers of the process are not in the copy, as they end with a process.
+    """
+    ours, before, number = {checkpoint.__file__, storage.__file__}, object(), 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal left
+        nonlocal before, number
         if frame.f_code.co_filename not in ours:
             return None
-        left -= event == "line"
-        if left < 0:
-            os._exit(1)
+        found = {path.name: path.lstat() for path in folder.iterdir()}
+        if event == "line" and found != before:
+            before, number = found, number + 1
+            shutil.copytree(folder, copies / f"{number:04}")
         return trace
 
     sys.settrace(trace)
-    checkpoint.save(state(3), path, 2)
-    os._exit(0)
+    try:
+        save()
+    finally:
+        sys.settrace(None)
+    yield from sorted(copies.iterdir())
 
 
 @pytest.mark.slow
 def test_a_save_that_is_killed_at_any_line_leaves_the_checkpoints_before_or_the_new_one(tmp_path: Path) -> None:
-    line, seen = 0, set()
+    path = tmp_path / "run/last.json"
     for number in (1, 2):
-        checkpoint.save(state(number), tmp_path / "before/last.json", 2)
-    while True:
-        path = shutil.copytree(tmp_path / "before", tmp_path / str(line)) / "last.json"
-        was_killed = killed_at(line, path)
-        found = numbers(path)
-        seen.add(found[0])
-        assert found[0] in (2, 3)
-        assert 2 in found
-        if not was_killed:
-            break
-        line += 1
-    assert line > 100
-    assert seen == {2, 3}
+        checkpoint.save(state(number), path, 2)
+    left = [
+        numbers(copy / path.name)
+        for copy in copies_at_lines(path.parent, tmp_path / "copies", lambda: checkpoint.save(state(3), path, 2))
+    ]
+    assert len(left) > 10
+    assert all(found[0] in (2, 3) and 2 in found for found in left)
+    assert (left[0], left[-1]) == ([2, 1], [3, 2])
 
 
 def test_a_writer_that_was_given_up_changes_nothing(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training import checkpoint
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.module import TrainingModule
+from tests.cases import few
 from tests.runs import BARE
 
 WIDTH, STEPS = 5, 6
@@ -126,13 +127,20 @@ def check_same(found: list[Trained], expected: list[Trained]) -> None:
         assert_close(each.numbers, expected[0].numbers, "losses and parameters")
 
 
+sgd = functools.partial(SGD, lr=0.3)
+LAYOUTS = [*((name, Grid(3, 1, 1)) for name in STRATEGIES)] + [
+    ("vertex_centric", grid) for grid in (Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [adam, functools.partial(SGD, lr=0.3)], ids=["adam", "sgd"])
 @pytest.mark.parametrize(
-    ("name", "grid"),
-    [(name, Grid(3, 1, 1)) for name in STRATEGIES]
-    + [("vertex_centric", grid) for grid in (Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))],
-    ids=str,
+    ("name", "grid", "make"),
+    [
+        pytest.param(name, grid, make, id=f"{name}-{grid}-{rule}", marks=[pytest.mark.exhaustive] if odd else [])
+        for number, (name, grid) in enumerate(LAYOUTS)
+        for make, rule, odd in ((adam, "adam", number % 2), (sgd, "sgd", 1 - number % 2))
+    ],
 )
 def test_rows_losses_parameters_and_logits_are_those_of_one_rank(
     name: str, grid: Grid, make: Callable[..., Optimizer]
@@ -289,11 +297,12 @@ def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path: Path, str
 
 
 @pytest.mark.slow
+@few("comm", ["threads", "gloo"], default=["threads"])
 @pytest.mark.parametrize("name", ["vertex_centric", "individual_sample", "joint_sample"])
-def test_verify_compares_learned_rows_of_processes_with_one_process(tmp_path: Path, name: str) -> None:
+def test_verify_compares_learned_rows_of_ranks_with_one_rank(tmp_path: Path, name: str, comm: str) -> None:
     drawn = [] if name == "vertex_centric" else ["strategy.batch_size=20", "sampler.fanouts=[3,2]"]
     overrides = [f"strategy={name}", *drawn, "dataset=synthetic", "dataset.num_nodes=120", "job=verify"]
-    composed = compose([*overrides, "inputs=learned", "embedding=6", "workers=2", "comm=gloo", "threads=1"])
+    composed = compose([*overrides, "inputs=learned", "embedding=6", "workers=2", f"comm={comm}", "threads=1"])
     result = start(Order(settle(composed), folder=tmp_path / "run"))
     assert result["verified"] is True
     assert result["largest_difference"]["embedding"] < 1e-10

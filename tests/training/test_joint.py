@@ -16,8 +16,9 @@ from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
 from gnnkit.strategy import Steps
 from gnnkit.training.joint import JointLoss
+from tests.cases import exhaustive
+from tests.runs import BARE
 
-BARE: dict[str, Any] = {"report": False, "logger": "none"}
 PRESET = {"name": "preset_workload", "average": "parameters", "sync_every": 4}
 
 
@@ -56,10 +57,10 @@ def test_a_joint_model_that_loses_twice_is_told_once(capfd: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("keys", "cure"),
     [
-        ({"strategy": {"name": "vertex_centric", "local_iterations": 1}}, None),
+        exhaustive(({"strategy": {"name": "vertex_centric", "local_iterations": 1}}, None)),
         ({"strategy": {"name": "vertex_centric", "local_iterations": 8}}, "choose strategy.local_iterations=2 or auto"),
         ({"strategy": {**PRESET, "control_variates": False}}, "choose strategy.control_variates=true"),
-        ({"strategy": PRESET}, None),
+        exhaustive(({"strategy": PRESET}, None)),
     ],
 )
 def test_workers_with_one_class_each_are_told_what_keeps_them_together(

@@ -20,6 +20,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
 from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.logged import REDUCTIONS, Logged, over_ranks
+from tests.cases import exhaustive
 from tests.runs import BARE
 from tests.training.test_own_models import CLASSES, WIDTH, Own, logged, seeded
 
@@ -122,7 +123,7 @@ class Notes(L.Callback):
         (Silent, {}),
         (Late, {}),
         (Watched, {"workers": 3}),
-        (Silent, {"comm": "gloo"}),
+        exhaustive((Silent, {"comm": "gloo"})),
         (Watched, {"sync": "leader"}),
     ],
     ids=str,
@@ -163,15 +164,21 @@ class Sampled(Own):
         return self.plain.linear(x[: len(mean)] + mean)
 
 
+HOOKS = [
+    "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_train_batch_end",
+    "on_validation_start", "on_validation_epoch_end", "on_validation_end", "on_train_epoch_end",
+]  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "hook",
+    ("of_model", "hook"),
     [
-        "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_train_batch_end",
-        "on_validation_start", "on_validation_epoch_end", "on_validation_end", "on_train_epoch_end",
+        (of_model, hook) if (number + of_model) % 2 == 0 else exhaustive((of_model, hook))
+        for number, hook in enumerate(HOOKS)
+        for of_model in (False, True)
     ],
-)  # fmt: skip
-@pytest.mark.parametrize("of_model", [False, True])
+)
 def test_one_rank_that_wants_to_stop_ends_training_of_all_after_the_epoch(
     tmp_path: Path, hook: str, of_model: bool
 ) -> None:

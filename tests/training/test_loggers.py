@@ -101,7 +101,7 @@ def test_a_run_is_kept_offline_for_weights_and_biases(tmp_path: Path, monkeypatc
 def test_a_run_is_kept_in_a_folder_by_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     assert MLflow().make(tmp_path / "first").experiment  # MLflow puts the folder into the environment
-    result = run(tmp_path / "run", comm="gloo", logger=["csv", {"name": "mlflow", "experiment": "mine"}])
+    result = run(tmp_path / "run", logger=["csv", {"name": "mlflow", "experiment": "mine"}])
     (folder,) = (path.parent for path in (tmp_path / "run/mlflow").glob("*/*/metrics"))
     lines = [line.split() for line in (folder / "metrics/train_loss").read_text().splitlines()]
     assert [int(step) for _, _, step in lines] == [0, 1, 2, 3]

@@ -18,6 +18,7 @@ from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.model.gcn import GCN
 from gnnkit.strategy import Batch
+from tests.cases import exhaustive
 from tests.graphs import random_graph
 from tests.runs import BARE
 
@@ -72,7 +73,7 @@ SAMPLED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mean", "penalty"])
-@pytest.mark.parametrize("keys", [{}, {"comm": "gloo"}, {"sync": "leader", "workers": 3}, SAMPLED], ids=str)
+@pytest.mark.parametrize("keys", [{}, exhaustive({"comm": "gloo"}), {"sync": "leader", "workers": 3}, SAMPLED], ids=str)
 def test_a_loss_that_does_not_divide_by_the_total_is_refused(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r'^model=Own: training_step .* use reduction="sum" and divide by batch.total$'):
         run(tmp_path / "run", kind, **keys)

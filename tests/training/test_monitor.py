@@ -26,6 +26,7 @@ from gnnkit.settings import settle
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.training import checkpoint
 from gnnkit.training.monitor import Monitor
+from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
@@ -74,7 +75,7 @@ def test_a_value_has_to_get_better_by_more_than_min_delta() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("monitor", ["train_loss", "val_accuracy"])
-@pytest.mark.parametrize("comm", ["threads", "gloo"])
+@few("comm", ["threads", "gloo"], default=["threads"])
 def test_training_ends_early_and_says_why(
     tmp_path: Path, monitor: str, comm: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,8 +132,15 @@ SAMPLED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("monitor", ["train_loss", "val_accuracy"])
-@pytest.mark.parametrize(("keys", "every"), [({}, {"checkpoint_every": 1}), (SAMPLED, {"checkpoint_every_n_steps": 2})])
+@pytest.mark.parametrize(
+    ("monitor", "keys", "every"),
+    [
+        ("val_accuracy", {}, {"checkpoint_every": 1}),
+        ("train_loss", SAMPLED, {"checkpoint_every_n_steps": 2}),
+        exhaustive(("train_loss", {}, {"checkpoint_every": 1})),
+        exhaustive(("val_accuracy", SAMPLED, {"checkpoint_every_n_steps": 2})),
+    ],
+)
 def test_a_resumed_run_ends_where_an_unbroken_one_does(
     tmp_path: Path, monitor: str, keys: dict[str, Any], every: dict[str, int]
 ) -> None:
@@ -241,7 +249,7 @@ def scalars(folder: Path, name: str) -> list[float]:
     "keys",
     [
         {},
-        {"sync": "leader"},
+        exhaustive({"sync": "leader"}),
         {"sync": "parameter_server"},
         {"strategy": {"name": "vertex_centric", "local_iterations": 3}},
     ],

@@ -1,7 +1,7 @@
 """One rank alone meets a fault in some phase: the run ends with its error, or is right.
 
 No rank hangs, and no rank sees the fault as an error of its own program. The tests draw
-some dozens of cases. `GNNKIT_FAULTS` is the number of further ones, from another seed.
+some dozens of cases, of which one for each phase runs by default. `GNNKIT_FAULTS` is the number of further ones, from another seed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from gnnkit.strategy import Worker
 from gnnkit.task.base import NodeTask
 from gnnkit.training import checkpoint
 from gnnkit.training.evaluated import Evaluated
+from tests.cases import exhaustive
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
@@ -296,6 +297,12 @@ def in_turn() -> list[Case]:
     return chosen
 
 
+def first_of_each_phase(cases: Sequence[Case]) -> list[Any]:
+    """Marks the others exhaustive."""
+    first = {case.phase: case for case in reversed(cases)}
+    return [case if first[case.phase] is case else exhaustive(case) for case in cases]
+
+
 def drawn(count: int) -> list[Case]:
     """Draws further cases."""
     generator = random.Random(int(os.environ.get("GNNKIT_FAULTS_SEED", "0")))
@@ -308,7 +315,7 @@ def drawn(count: int) -> list[Case]:
     return cases
 
 
-@pytest.mark.parametrize("case", [*in_turn(), *drawn(MORE)], ids=str)
+@pytest.mark.parametrize("case", [*first_of_each_phase(in_turn()), *drawn(MORE)], ids=str)
 def test_a_fault_of_one_rank_ends_the_run_with_its_error_or_leaves_it_right(case: Case, tmp_path: Path) -> None:
     if check(case, tmp_path / "run") == "refused":  # the strategy and the sync do not go together
         assert check(replace(case, strategy="vertex_centric", sync="all_reduce"), tmp_path / "plain") != "refused"

@@ -22,6 +22,7 @@ from gnnkit.graph import Graph
 from gnnkit.model.pyg import PyG
 from gnnkit.nn import Dropout
 from gnnkit.strategy.base import Batch
+from tests.cases import exhaustive
 
 WIDTH, CLASSES = 4, 3
 
@@ -157,7 +158,15 @@ def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "keys", [{"comm": "gloo"}, {"comm": "gloo", "sync": "leader"}, {"comm": "threads"}, {"workers": 1}], ids=str
+    "keys",
+    [
+        exhaustive({"comm": "gloo"}),
+        exhaustive({"comm": "gloo", "sync": "leader"}),
+        {"comm": "threads"},
+        {"comm": "threads", "sync": "leader"},
+        {"workers": 1},
+    ],
+    ids=str,
 )
 def test_what_a_lightning_module_logs_counts_all_ranks(keys: dict[str, Any], tmp_path: Path) -> None:
     keys = {"workers": 2, **keys}

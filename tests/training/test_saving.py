@@ -25,7 +25,7 @@ from gnnkit.training.saving import Checkpoints
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
-KILLS = int(os.environ.get("GNNKIT_KILLS", "20"))
+KILLS = int(os.environ.get("GNNKIT_KILLS", "10"))
 
 
 class Alone:
@@ -288,6 +288,7 @@ def save_for_ever(folder: Path, alone: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before_or_the_new_one(
     tmp_path: Path, alone: Any
