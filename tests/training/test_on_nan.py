@@ -240,7 +240,7 @@ SPOILT: list[dict[str, Any]] = [
 
 
 def stops_and_skips() -> Iterator[Any]:
-    """Yields all pairs, of which every second one runs by default, and both of the first."""
+    """Yields all pairs. Every second one runs by default, and both of the first."""
     for number, keys in enumerate(SPOILT):
         for turn, on_nan in enumerate(("stop", "skip")):
             runs = number == 0 or ((number + turn) % 2 and "comm" not in keys)

@@ -1,7 +1,8 @@
 """One rank alone meets a fault in some phase: the run ends with its error, or is right.
 
 No rank hangs, and no rank sees the fault as an error of its own program. The tests draw
-some dozens of cases, of which one for each phase runs by default. `GNNKIT_FAULTS` is the number of further ones, from another seed.
+some dozens of cases, of which one for each phase runs by default. `GNNKIT_FAULTS` is
+the number of further ones, from another seed.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from gnnkit.training import checkpoint, resume, saving
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
+from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 from tests.graphs import random_graph
 
@@ -164,8 +165,17 @@ FULL = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check_val", [1, 2, 3, 10])
-@pytest.mark.parametrize(("name", "interval", "workers"), [("one", "step", 1), ("three", "epoch", 2)])
+@pytest.mark.parametrize(
+    ("name", "interval", "workers", "check_val"),
+    [
+        ("one", "step", 1, 1),
+        ("one", "step", 1, 3),
+        ("three", "epoch", 2, 2),
+        ("one", "step", 1, 10),
+        exhaustive(("one", "step", 1, 2)),
+        *(exhaustive(("three", "epoch", 2, check_val)) for check_val in (1, 3, 10)),
+    ],
+)
 def test_a_run_resumed_from_any_epoch_ends_where_an_unbroken_one_does(
     tmp_path: Path, name: str, interval: str, workers: int, check_val: int
 ) -> None:
@@ -178,7 +188,7 @@ def test_a_run_resumed_from_any_epoch_ends_where_an_unbroken_one_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FULL)
+@few("name", FULL, default=["one"])
 def test_a_parameter_servers_optimiser_goes_on_from_any_epoch(tmp_path: Path, name: str) -> None:
     case = Case(FULL[name], epochs=5, sync=ParameterServer)
     expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
@@ -190,7 +200,7 @@ def test_a_parameter_servers_optimiser_goes_on_from_any_epoch(tmp_path: Path, na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FULL)
+@few("name", FULL, default=["one"])
 def test_a_chain_of_three_resumed_runs_ends_where_an_unbroken_one_does(tmp_path: Path, name: str) -> None:
     case = Case(FULL[name], "epoch", 1)
     expected = Threads.run(functools.partial(train, case), 2)
@@ -206,8 +216,11 @@ SAMPLED = Case(functools.partial(IndividualSample, batch_size=3), "step", 2, epo
 JOINT = {mode: functools.partial(JointSample, mode, batch_size=2) for mode in ("cooperative", "push_pull")}
 
 
+RUNS = [pytest.param(Threads.run, id="threads"), pytest.param(run_gloo, id="gloo")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [Threads.run, run_gloo], ids=["threads", "gloo"])
+@few("run", RUNS, default=["threads"])
 def test_a_run_resumed_from_any_step_of_an_epoch_ends_where_an_unbroken_one_does(
     tmp_path: Path, run: Callable[..., list[Any]]
 ) -> None:
@@ -238,7 +251,7 @@ PARTITIONED = Case(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [Threads.run, run_gloo], ids=["threads", "gloo"])
+@few("run", RUNS, default=["threads"])
 def test_a_run_that_fetches_rows_resumes_within_an_epoch_with_the_bits_of_a_shared_graph(
     tmp_path: Path, run: Callable[..., list[Any]]
 ) -> None:
@@ -265,14 +278,19 @@ PRESET: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PRESET)
-def test_a_preset_workload_resumed_from_any_step_ends_where_an_unbroken_one_does(tmp_path: Path, name: str) -> None:
-    """Also tests kept gradients, and the optimiser's state for corrections."""
+@pytest.mark.parametrize(("name", "most"), [*((name, 3) for name in PRESET), exhaustive(("clusters", 100))])
+def test_a_preset_workload_resumed_from_any_step_ends_where_an_unbroken_one_does(
+    tmp_path: Path, name: str, most: int
+) -> None:
+    """Also tests kept gradients, and the optimiser's state for corrections.
+
+    Resumes from so many checkpoints at most, spread evenly.
+    """
     case = Case(functools.partial(PresetWorkload, **PRESET[name]), "step", 2, epochs=3, steps=1)
     expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
     saved = sorted(tmp_path.glob("*.json"))
     assert len(saved) >= 2
-    for path in saved:
+    for path in saved[:: max(len(saved) // most, 1)]:
         resumed = functools.partial(train, case, resumed=path)
         assert_same(Threads.run(resumed, 2), expected, checkpoint.load(path)["global_step"])
 

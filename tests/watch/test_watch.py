@@ -32,6 +32,7 @@ from gnnkit.training.display import Display, worker_table
 from gnnkit.watch.channel import StateChannel
 from gnnkit.watch.stragglers import Straggler, Stragglers
 from gnnkit.watch.watch import Watch, WorkerState
+from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
@@ -56,14 +57,14 @@ class Sleeps(GCN):
 
 
 def train(folder: Path, model: Any = GCN, **keys: Any) -> dict[str, Any]:
-    trainer = {"max_epochs": 30, "precision": 64, "checkpoint": False, **keys.pop("trainer", {})}
+    trainer = {"max_epochs": 22, "precision": 64, "checkpoint": False, **keys.pop("trainer", {})}
     chosen = {"workers": 3, "threads": 1, "comm": "gloo", "trainer": trainer, **BARE, **keys}
     return gnnkit.train(small_graph(), strategy="vertex_centric", model=model, folder=folder, **chosen)
 
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.parametrize("sync", ["all_reduce", "leader"])
+@pytest.mark.parametrize("sync", ["all_reduce", exhaustive("leader")])
 def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
     tmp_path: Path, sync: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,7 +249,7 @@ def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
             super().__init__(watch, Console(file=screen.open("w"), force_terminal=True, width=120))
 
     monkeypatch.setattr(running, "Display", OnScreen)
-    train(tmp_path / "terminal", Sleeps, trainer={"progress_bar": True, "max_epochs": 20})
+    train(tmp_path / "terminal", comm="threads", trainer={"progress_bar": True, "max_epochs": 20})
     drawn = screen.read_text()
     for expected in ("20/20", "train_loss", "gradient", "exchange", "seeds/s", "edges/s", "bytes/s"):
         assert expected in drawn
@@ -259,7 +260,7 @@ def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
     assert "\x1b" not in capfd.readouterr().out
 
 
-WORKERS, EPOCHS = 3, 4
+WORKERS, EPOCHS = 3, 3
 
 
 @cache
@@ -336,8 +337,8 @@ def test_the_work_of_vertex_centric_is_the_shards_edges_after_a_resume_too(
     tmp_path: Path, local_iterations: int
 ) -> None:
     chosen = ("vertex_centric", f"strategy.local_iterations={local_iterations}")
-    train_skewed(tmp_path / "half", *chosen, max_epochs=EPOCHS - 2, checkpoint=True)
-    result = train_skewed(tmp_path / "rest", *chosen, resume=str(tmp_path / "half/checkpoints/last.json"))
+    train_skewed(tmp_path / "first", *chosen, max_epochs=EPOCHS - 2, checkpoint=True)
+    result = train_skewed(tmp_path / "rest", *chosen, resume=str(tmp_path / "first/checkpoints/last.json"))
     edges = np.diff(skewed_graph().csc.indptr[[0, 40, 80, 120]])  # partition=contiguous; sage has two layers
     check_work(result, tmp_path / "rest", np.array([2 * edges] * 2))
     assert result["balance"]["work_worst"] == pytest.approx(result["balance"]["edges"])
