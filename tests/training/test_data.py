@@ -128,7 +128,7 @@ RANKS: dict[str, Any] = {"devices": 2, "strategy": "ddp_fork", "num_sanity_val_s
 
 
 def in_fork(work: Callable[[], object], folder: Path) -> None:
-    """Does the work in a fork, as the trainer changes the process and forks the ranks."""
+    """Does the work in a fork, as the trainer changes its process."""
 
     def alone() -> None:
         torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import queue
+import signal
 import subprocess
 import sys
 import time
@@ -13,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.cases import exhaustive
+from tests.forked import Forked
+
 SHELLS = ["code"] + (["IPython"] if importlib.util.find_spec("IPython") else [])
 CODE = """
 import sys, gnnkit
@@ -25,7 +30,13 @@ print("interactive", hasattr(sys, "ps1"), "epochs", result["epochs"])
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def within() -> None:
+    """Takes the place of the fixture that keeps runs in the process of the test."""
+
+
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shell", SHELLS)
 def test_ranks_train_from_an_interactive_session(tmp_path: Path, shell: str) -> None:
     (tmp_path / "code.py").write_text(CODE)
@@ -54,17 +65,32 @@ print(f"left: {left}")
 """
 
 
+def be_kernel(connection_file: str) -> None:
+    """Makes this process a kernel, with a process group of its own as Jupyter does."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    os.setsid()
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # where it is set, a kernel reads no output of other processes
+    torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
+    IPKernelApp.launch_instance(["-f", connection_file])
+
+
 class Notebook:
-    """A kernel of Jupyter, which runs cells.
+    """A kernel of Jupyter, which runs cells, in a fork.
 
     A thread of the kernel reads what other processes print, maybe after the cell has
     ended, and in the middle of a line. That text counts as printed by the last cell.
     """
 
-    def __init__(self) -> None:
-        manager = pytest.importorskip("jupyter_client.manager")
+    def __init__(self, folder: Path) -> None:
+        jupyter = pytest.importorskip("jupyter_client")
         pytest.importorskip("ipykernel")
-        self.manager, self.client = manager.start_new_kernel(kernel_name="python3", startup_timeout=60)
+        file, _ = jupyter.write_connection_file(str(folder / "connection.json"))
+        self.kernel = Forked(lambda: be_kernel(file), folder)
+        self.client = jupyter.BlockingKernelClient(connection_file=file)
+        self.client.load_connection_file()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
         self.printed = ""  # since the last cell began
         self.red, self.bars = "", set[str]()  # on standard error, and displays, since then
         self.traceback: list[str] = []
@@ -81,7 +107,7 @@ class Notebook:
         cell, error = self.client.execute(code), None
         for message in self._messages(seconds):
             if interrupt_at is not None and interrupt_at in self.printed:
-                self.manager.interrupt_kernel()
+                os.killpg(self.kernel.pid, signal.SIGINT)
                 interrupt_at = None
             if message["parent_header"].get("msg_id") == cell:
                 error = message["content"].get("ename", error)
@@ -116,12 +142,9 @@ class Notebook:
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("notebook"))
-        notebook = Notebook()
+    notebook = Notebook(tmp_path_factory.mktemp("notebook"))
     try:
         error = notebook.run(
-            f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
             "import gnnkit\nfrom tests.jobs.test_train import small_graph\n"
             "graph, count = small_graph(), 0\n"
             "def train(max_epochs=2, **keys):\n"
@@ -132,7 +155,8 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
         yield notebook
     finally:
         notebook.client.stop_channels()
-        notebook.manager.shutdown_kernel(now=True)
+        notebook.kernel.process.kill()
+        notebook.kernel.process.join()
 
 
 @pytest.mark.slow
@@ -140,11 +164,9 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     ("sync", "comm"),
     [
         ("all_reduce", "gloo"),
-        ("leader", "gloo"),
-        ("neighbour", "gloo"),
-        ("parameter_server", "gloo"),
-        ("all_reduce", "threads"),
         ("parameter_server", "threads"),
+        *map(exhaustive, [("leader", "gloo"), ("neighbour", "gloo"), ("parameter_server", "gloo")]),
+        exhaustive(("all_reduce", "threads")),
     ],
 )
 def test_cells_train_with_every_sync_and_communicator(notebook: Notebook, sync: str, comm: str) -> None:

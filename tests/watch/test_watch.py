@@ -36,7 +36,7 @@ from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
-SLOW, FIRST_SLOW, SECONDS = 1, 10, 0.03  # rank, step, seconds it sleeps in each
+SLOW, FIRST_SLOW, SECONDS = 1, 6, 0.03  # rank, step, seconds it sleeps in each
 
 
 class Sleeps(GCN):
@@ -57,7 +57,7 @@ class Sleeps(GCN):
 
 
 def train(folder: Path, model: Any = GCN, **keys: Any) -> dict[str, Any]:
-    trainer = {"max_epochs": 22, "precision": 64, "checkpoint": False, **keys.pop("trainer", {})}
+    trainer = {"max_epochs": 16, "precision": 64, "checkpoint": False, **keys.pop("trainer", {})}
     chosen = {"workers": 3, "threads": 1, "comm": "gloo", "trainer": trainer, **BARE, **keys}
     return gnnkit.train(small_graph(), strategy="vertex_centric", model=model, folder=folder, **chosen)
 
