@@ -26,6 +26,7 @@ from gnnkit.remote import FeatureStore
 from gnnkit.strategy import Worker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import by_node
+from tests.cases import exhaustive
 from tests.models import MODELS
 
 GRAPH = check_graph(60)
@@ -95,8 +96,14 @@ def test_a_slow_rank_still_opens_the_rows_that_a_fast_one_removes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layerwise", [True, False], ids=["layer by layer", "as a whole"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "layerwise"),
+    [
+        *(pytest.param(name, True, id=f"{name}-layer by layer") for name in MODELS),
+        pytest.param("gcn", False, id="gcn-as a whole"),
+        *(exhaustive(pytest.param(name, False, id=f"{name}-as a whole")) for name in MODELS if name != "gcn"),
+    ],
+)
 def test_chunks_of_any_size_give_the_logits_of_the_full_pass(name: str, layerwise: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=4, num_layers=3).double()

@@ -40,7 +40,7 @@ from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training import checkpoint
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.module import TrainingModule
-from tests.cases import few
+from tests.cases import exhaustive, few
 from tests.runs import BARE
 
 WIDTH, STEPS = 5, 6
@@ -277,7 +277,8 @@ def job(folder: Path, *, strategy: Any, trainer: dict[str, Any] | None = None, *
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "strategy", [{"name": "individual_sample", "batch_size": 3}, {"name": "joint_sample", "batch_size": 3}]
+    "strategy",
+    [{"name": "individual_sample", "batch_size": 3}, exhaustive({"name": "joint_sample", "batch_size": 3})],
 )
 def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path: Path, strategy: dict[str, Any]) -> None:
     keys: dict[str, Any] = {"strategy": strategy, "workers": 2, "inputs": "learned", "embedding": 3}

@@ -122,7 +122,7 @@ class Notes(L.Callback):
         (Watched, {}),
         (Silent, {}),
         (Late, {}),
-        (Watched, {"workers": 3}),
+        exhaustive((Watched, {"workers": 3})),
         exhaustive((Silent, {"comm": "gloo"})),
         (Watched, {"sync": "leader"}),
     ],

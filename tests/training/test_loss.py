@@ -75,7 +75,9 @@ SAMPLED = {
 @pytest.mark.parametrize("kind", ["mean", "penalty"])
 @pytest.mark.parametrize("keys", [{}, exhaustive({"comm": "gloo"}), {"sync": "leader", "workers": 3}, SAMPLED], ids=str)
 def test_a_loss_that_does_not_divide_by_the_total_is_refused(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r'(?m)^model=Own: training_step .* use reduction="sum" and divide by batch.total$'):
+    with pytest.raises(
+        UserError, match=r'(?m)^model=Own: training_step .* use reduction="sum" and divide by batch.total$'
+    ):
         run(tmp_path / "run", kind, **keys)
 
 

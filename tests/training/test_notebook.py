@@ -70,6 +70,7 @@ def be_kernel(connection_file: str) -> None:
     from ipykernel.kernelapp import IPKernelApp
 
     os.setsid()
+    os.environ["JPY_PARENT_PID"] = str(os.getppid())  # without which the kernel outlives the tests
     os.environ.pop("PYTEST_CURRENT_TEST", None)  # where it is set, a kernel reads no output of other processes
     torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
     IPKernelApp.launch_instance(["-f", connection_file])
