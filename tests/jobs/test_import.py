@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import functools
 import json
 import os
 import resource
@@ -9,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +23,7 @@ import pyarrow.parquet
 import pytest
 
 import gnnkit
+from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.pieces import Room
@@ -31,11 +35,14 @@ from gnnkit.partition import Grid
 from gnnkit.prepare import imported
 from gnnkit.prepare import importing as entry
 from gnnkit.settings import settle
+from tests.cases import few, product
 from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint
+from tests.forked import Forked, forked
 from tests.runs import BARE
 
 N, M = 60, 500
 MADE = ("parts/", "partition/", "node_ids.npy", "inputs.json")  # of a store
+SEVERAL = "1GB"  # memory of several importers
 
 
 def tables(folder: Path, *, ids: bool = True, wide: float = 1.0, relations: bool = False, flaws: bool = False) -> Path:
@@ -63,8 +70,10 @@ def tables(folder: Path, *, ids: bool = True, wide: float = 1.0, relations: bool
 
 
 def run(job: str, data: Path, folder: Path, **keys: Any) -> Any:
+    """Runs a job on tables. An import is of one process, unless `memory` is given."""
     dataset = {"name": "edges", "root": str(data), "symmetrize": True}
-    given = {"dataset": dataset, "strategy": "individual_sample", "cache": False, **keys}
+    memory = {"memory": "64MiB"} if job == "import" else {}
+    given = {"dataset": dataset, "strategy": "individual_sample", "cache": False, **memory, **keys}
     return gnnkit.train(job=job, folder=folder, **given)
 
 
@@ -72,46 +81,50 @@ def made(folder: Path) -> dict[str, str]:
     return {name: digest for name, digest in digests_of(folder).items() if name.startswith(MADE)}
 
 
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The digests of the store of the tables, by name of the file."""
+    folder = tmp_path_factory.mktemp("usual")
+    run("import", tables(folder / "data"), folder / "store")
+    return made(folder / "store")
+
+
+ROWS: dict[str, Any] = {"features": {"scale": "row"}}
+ZEROS: dict[str, Any] = {"features": {"fill": "zero"}, "strategy": "vertex_centric"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
-        {"partition": "1d", "workers": 3},
         {"partition": "hash", "workers": 4, "wide": 100.0},
         {"partition": "random", "workers": 2, "inputs": "degree"},
-        {"partition": "ldg", "workers": 3},
-        {"partition": {"name": "fennel", "options": {"passes": 2}}, "workers": 2},
-        {"partition": {"name": "buffered", "options": {"buffer": 16}}, "workers": 3},
+        {"partition": "ldg", "workers": 3, "relations": True},
+        {"partition": "hash", "workers": 3, "relations": True, "strategy": "vertex_centric"},
         {"workers": 1, "inputs": "learned", "strategy": "vertex_centric"},
-        {"workers": 2, "features": {"scale": "row"}, "ids": False},
+        {"partition": {"name": "buffered", "options": {"buffer": 16}}, "workers": 3, **ROWS, "ids": False},
+        {"partition": {"name": "fennel", "options": {"passes": 2}}, "workers": 2, "flaws": True, **ZEROS},
         {"workers": 2, "flaws": True, "wide": 100.0, "features": {"fill": "mean", "text": "known"}},
-        {"workers": 2, "flaws": True, "features": {"fill": "zero"}, "strategy": "vertex_centric"},
         {"workers": 2, "flaws": True, "features": {"fill": "drop"}, "partition": "hash"},
         {"workers": 2, "flaws": True, "inputs": "learned"},
-        {"partition": "hash", "workers": 3, "relations": True},
-        {"partition": "hash", "workers": 3, "relations": True, "strategy": "vertex_centric"},
     ],
     ids=[
-        "ranges",
         "hash, scaled",
         "random, degrees",
-        "ldg",
-        "fennel",
-        "buffered",
+        "ldg, relations",
+        "relations, parts alone",
         "one worker",
-        "rows that add up to 1",
-        "means in empty cells",
-        "zeros in empty cells",
+        "buffered, rows that add up to 1",
+        "fennel, zeros in empty cells",
+        "ranges, means in empty cells",
         "columns with empty cells left out",
         "empty cells that nobody reads",
-        "relations",
-        "relations, parts alone",
     ],
 )
 def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], tmp_path: Path) -> None:
     shape = {name: keys.pop(name) for name in ("ids", "wide", "relations", "flaws") if name in keys}
     data = tables(tmp_path / "data", **shape)
-    run("import", data, tmp_path / "imported", memory="64MiB", **keys)
+    run("import", data, tmp_path / "imported", **keys)
     run("partition", data, tmp_path / "cut", **keys)
     assert made(tmp_path / "imported") == made(tmp_path / "cut")
     stores = [json.loads((tmp_path / name / "store.json").read_bytes()) for name in ("imported", "cut")]
@@ -120,10 +133,15 @@ def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("symmetrize", "relations"), [(False, False), (True, False), (False, True)])
+@few(
+    ("symmetrize", "relations", "numbers"),
+    [(True, False, (1, 3)), (True, False, (1, 2, 4)), (False, False, (1, 2, 4)), (False, True, (1, 2, 4))],
+    default=[(True, False, (1, 3))],
+)
 def test_any_number_of_importers_writes_the_same_store(
     symmetrize: bool,
     relations: bool,
+    numbers: tuple[int, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -131,17 +149,17 @@ def test_any_number_of_importers_writes_the_same_store(
     data = tables(tmp_path / "data", relations=relations)
     dataset = {"name": "edges", "root": str(data), "symmetrize": symmetrize}
     stores = []
-    for cores in (1, 2, 4):
+    for cores in numbers:
         monkeypatch.setattr(entry, "num_cores", lambda cores=cores: cores)
-        run("import", data, tmp_path / str(cores), workers=4, memory="1GB", dataset=dataset)
+        run("import", data, tmp_path / str(cores), workers=4, memory=SEVERAL, dataset=dataset)
         assert (f"in {cores} processes" in capfd.readouterr().out) == (cores > 1)
         stores.append(made(tmp_path / str(cores)))
-    assert stores == stores[:1] * 3
+    assert stores == stores[:1] * len(numbers)
 
 
 @pytest.mark.slow
 def test_an_importer_that_dies_ends_the_others_and_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usual: dict[str, str]
 ) -> None:
     data, dies = tables(tmp_path / "data"), tmp_path / "dies"
     dies.touch()
@@ -161,47 +179,56 @@ def test_an_importer_that_dies_ends_the_others_and_the_same_command_goes_on(
     monkeypatch.setattr(entry.Forked, "share", killed)
     begun = time.monotonic()
     with pytest.raises(RankError, match="importer 1 was ended by SIGKILL"):
-        run("import", data, tmp_path / "store", memory="1GB")
+        run("import", data, tmp_path / "store", memory=SEVERAL)
     assert time.monotonic() - begun < 20
     dies.unlink()
-    run("import", data, tmp_path / "store", memory="1GB")
-    monkeypatch.undo()
-    run("import", data, tmp_path / "whole", memory="64MiB")
-    assert made(tmp_path / "store") == made(tmp_path / "whole")
+    run("import", data, tmp_path / "store", memory=SEVERAL)
+    assert made(tmp_path / "store") == usual
 
 
-def outside(data: Path, store: Path | None, rank: int, *overrides: str) -> subprocess.Popen[str]:
-    """Starts a rank as torchrun or a batch system does."""
-    command = [sys.executable, "-m", "gnnkit", "job=import", "dataset=edges", f"dataset.root={data}", "workers=3"]
-    command += ["strategy=individual_sample", "cache=false", "memory=1GB", *overrides]
-    command += [] if store is None else [f"output={store}"]
-    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@contextlib.contextmanager
+def outside(data: Path, folder: Path, rank: int, *overrides: str) -> Iterator[Forked]:
+    """Starts a rank as torchrun or a batch system does, which starts processes itself."""
+    command = ["job=import", "dataset=edges", f"dataset.root={data}", "workers=3", "strategy=individual_sample"]
+    command += ["cache=false", f"memory={SEVERAL}", *overrides]
+
+    def work() -> None:
+        os.environ.update(RANK=str(rank), WORLD_SIZE="3")
+        raise SystemExit(contextvars.Context().run(main, command))
+
+    folder.mkdir()
+    with forked(work, folder) as program:
+        yield program
+
+
+def together(data: Path, folder: Path, keys: list[list[str]]) -> list[tuple[int | None, str]]:
+    """Runs three ranks. Returns the exit code of each, and what it has printed."""
+    with contextlib.ExitStack() as stack:
+        ranks = [stack.enter_context(outside(data, folder / f"rank{rank}", rank, *keys[rank])) for rank in range(3)]
+        return [rank.ended() for rank in ranks]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("symmetrize", ["false", "true"])
+@few("symmetrize", ["false", "true"], default=["true"])
 def test_ranks_from_outside_write_the_same_store_together(symmetrize: str, tmp_path: Path) -> None:
-    data, keys = tables(tmp_path / "data"), [f"dataset.symmetrize={symmetrize}"]
-    ranks = [outside(data, tmp_path / "store", rank, *keys) for rank in range(3)]
-    told = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0, 0], told
-    assert ("in 3 processes" in told[0][0], told[1:]) == (True, [("", ""), ("", "")])
+    data, keys = tables(tmp_path / "data"), [f"dataset.symmetrize={symmetrize}", f"output={tmp_path / 'store'}"]
+    ended = together(data, tmp_path, [keys] * 3)
+    assert [code for code, _ in ended] == [0, 0, 0], ended
+    assert ("in 3 processes" in ended[0][1], [told for _, told in ended[1:]]) == (True, ["", ""])
     dataset = {"name": "edges", "root": str(data), "symmetrize": symmetrize == "true"}
-    run("import", data, tmp_path / "alone", dataset=dataset, workers=3, memory="64MiB")
+    run("import", data, tmp_path / "alone", dataset=dataset, workers=3)
     assert made(tmp_path / "store") == made(tmp_path / "alone")
-    assert {path.name for path in tmp_path.iterdir()} == {"data", "store", "alone"}
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "store", "alone", "rank0", "rank1", "rank2"}
 
 
 @pytest.mark.slow
 def test_ranks_with_other_keys_or_without_a_folder_are_refused(tmp_path: Path) -> None:
-    data = tables(tmp_path / "data")
-    keys = [["dataset.symmetrize=false"], ["dataset.symmetrize=true"], ["dataset.symmetrize=true"]]
-    ranks = [outside(data, tmp_path / "store", rank, *keys[rank]) for rank in range(3)]
-    told = [rank.communicate(timeout=120)[1] for rank in ranks]
-    assert all("3 processes import together, and not all with the same keys and files" in each for each in told), told
-    _, told_alone = outside(data, None, 1).communicate(timeout=120)
-    assert "job=import on ranks that were started from outside needs output=FOLDER" in told_alone
+    data, keys = tables(tmp_path / "data"), ["dataset.symmetrize=true", f"output={tmp_path / 'store'}"]
+    ended = together(data, tmp_path, [["dataset.symmetrize=false", keys[1]], keys, keys])
+    wanted = "3 processes import together, and not all with the same keys and files"
+    assert all(wanted in told for _, told in ended), ended
+    with outside(data, tmp_path / "alone", 1) as alone:
+        assert "job=import on ranks that were started from outside needs output=FOLDER" in alone.ended()[1]
 
 
 def ogb_folder(folder: Path) -> dict[str, Any]:
@@ -240,13 +267,15 @@ def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
-@pytest.mark.parametrize("keys", [{}, {"inputs": "degree"}, {"inputs": "learned"}], ids=["", "degree", "learned"])
-@pytest.mark.parametrize("relations", [False, True], ids=["", "relations"])
+@product(
+    strategy=["vertex_centric", "individual_sample"],
+    inputs=["features", "degree", "learned"],
+    relations=[False, True],
+)
 def test_a_store_that_is_cut_anew_is_the_store_of_the_data(
-    strategy: str, keys: dict[str, Any], relations: bool, tmp_path: Path
+    strategy: str, inputs: str, relations: bool, tmp_path: Path
 ) -> None:
-    data, keys = tables(tmp_path / "data", wide=100.0, relations=relations), {"strategy": strategy, **keys}
+    data, keys = tables(tmp_path / "data", wide=100.0, relations=relations), {"strategy": strategy, "inputs": inputs}
     run("import", data, tmp_path / "first", partition="hash", workers=3, **keys)
     shape: dict[str, Any] = {"partition": "ldg", "workers": 2, "cache": False}
     store = {"name": "store", "root": str(tmp_path / "first")}
@@ -258,9 +287,10 @@ def test_a_store_that_is_cut_anew_is_the_store_of_the_data(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@few(
     ("strategy", "model"),
     [("individual_sample", "sage"), ("vertex_centric", "gcn"), ("preset_workload", "gcn"), ("vertex_centric", "rgcn")],
+    default=[("vertex_centric", "rgcn")],
 )
 def test_a_run_from_an_imported_store_is_the_run_on_the_tables(strategy: str, model: str, tmp_path: Path) -> None:
     data = tables(tmp_path / "data", relations=model == "rgcn")
@@ -292,22 +322,26 @@ def test_the_same_import_again_does_nothing_and_changed_data_start_over(
     assert made(tmp_path / "store") == first
 
 
+def import_until(name: str, data: Path, store: Path) -> None:
+    """Imports tables, and kills the process where it opens a file of the store."""
+
+    def opened(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]).startswith(str(store)) and name in str(arguments[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(opened)
+    run("import", data, store)
+
+
 @pytest.mark.slow
-def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
-    data, command = tables(tmp_path / "data"), [sys.executable, "-m", "gnnkit", "job=import", "dataset=edges"]
-    command += [f"dataset.root={data}", "dataset.symmetrize=true", "cache=false", f"output={tmp_path / 'store'}"]
-    run("import", data, tmp_path / "whole", strategy="auto")
-    for delay in (0.5, 0.9, 1.3, 1.7, 2.5, 3.5, None):
-        started = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-        try:
-            assert started.wait(delay) == 0
-            break
-        except subprocess.TimeoutExpired:
-            os.killpg(started.pid, signal.SIGKILL)
-            started.wait()
-            time.sleep(0.2)  # for children of the process to see that it is gone
-    assert made(tmp_path / "store") == made(tmp_path / "whole")
-    assert not (tmp_path / "store/import").exists()
+def test_an_import_that_is_killed_goes_on(tmp_path: Path, usual: dict[str, str]) -> None:
+    data, store = tables(tmp_path / "data"), tmp_path / "store"
+    for name in ("features.read", "src.records", "edge_positions.npy", "graph/.meta.json", "parts/.0", ".store.json"):
+        with forked(functools.partial(import_until, name, data, store), tmp_path) as program:
+            assert program.ended()[0] == -signal.SIGKILL, (name, program.text())
+    run("import", data, store)
+    assert made(store) == usual
+    assert not (store / "import").exists()
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
@@ -332,13 +366,15 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
             return function(*given)
 
-        return start(work if function.__name__ == process else function, *arguments, **keys)
+        if function.__name__ == process:
+            return start(work, *arguments, always=True, **keys)
+        return start(function, *arguments, **keys)
 
     monkeypatch.setattr(importing, "run_in_child", started)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@few(
     ("process", "size", "file"),
     [
         ("imported", 400, "progress.json"),
@@ -353,6 +389,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
         ("_stored", 1500, "edge_ids.npy"),
         ("_stored", 5000, "store.json"),
     ],
+    default=[("imported", 2000, "weight.records"), ("importer", 1000, "dst.records"), ("_stored", 700, "indices.npy")],
 )
 def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
     process: str, size: int, file: str, tmp_path: Path
@@ -362,11 +399,11 @@ def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
     with pytest.MonkeyPatch.context() as patch:
         limited(patch, process, size)
         with pytest.raises(UserError, match=rf"/\.?{file}[.\w]*: File too large: the same command goes on") as raised:
-            run("import", data, store, memory="1GB")
+            run("import", data, store, memory=SEVERAL)
     assert "\n" not in str(raised.value)
     assert not (store / "store.json").exists()
-    run("import", data, store, memory="1GB")
-    run("import", data, tmp_path / "whole")
+    run("import", data, store, memory=SEVERAL)
+    run("partition", data, tmp_path / "whole")
     assert made(store) == made(tmp_path / "whole")
 
 
@@ -388,8 +425,8 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_ove
         with pytest.raises(UserError, match=rf"^{data}/nodes.parquet was changed while it was read: the same command"):
             run("import", data, store)
     assert not (store / "store.json").exists()
-    run("import", data, store, memory="1GB")
-    run("import", data, tmp_path / "whole")
+    run("import", data, store)
+    run("partition", data, tmp_path / "whole")
     assert made(store) == made(tmp_path / "whole")
 
 
@@ -426,8 +463,9 @@ def test_an_import_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_memory_is_read_by_an_import_only() -> None:
+    composed = compose(["job=import", "strategy=auto"])
     for text, size in (("1GB", 10**9), ("1.5GiB", 3 * 2**29), ("512 MB", 512 * 10**6), (2**27, 2**27)):
-        assert settle(compose(["job=import", "strategy=auto", f"memory={text}"])).memory == size
+        assert settle({**composed, "memory": text}).memory == size
     with pytest.raises(UserError, match="memory=1GB must be auto: only job=import reads the key, and job=plan"):
         settle(compose(["job=plan", "strategy=vertex_centric", "memory=1GB"]))
 
