@@ -20,6 +20,7 @@ import yaml
 import gnnkit
 from gnnkit import config, keys
 from gnnkit.config import MAIN, compose
+from gnnkit.errors import UserError
 from gnnkit.keys import plain
 from gnnkit.launch.processes import inline
 from gnnkit.result import result
@@ -27,6 +28,8 @@ from gnnkit.result import result
 _VALUE = re.compile(  # of a key, as Hydra and YAML both read it
     r"(output|report|seed|workers|threads|(?!dataset|partition|sampler)[a-z]+\.\w+)=(true|false|null|\d+|0\.\d+|'[\w/.-]*'|/[\w/.-]+)"
 )
+_ROOT = re.compile(r"dataset\.root='?(/[\w/.-]+)'?")
+_ANY_ROOT = "dataset.root=/root"
 MANY = 300  # open files
 BARE = {"report": False, "logger": "none"}  # keys of a run whose page and loggers nobody reads
 
@@ -67,13 +70,20 @@ def compose_once(
 ) -> dict[str, Any]:
     """Is `config.compose`, which takes a tenth of a second, with a memory of sections.
 
-    Plain values of known keys are put in afterwards. The caller may change the result.
+    Plain values of known keys and the folder of the data are put in afterwards. The
+    caller may change the result.
     """
     values = [text for text in overrides if _VALUE.fullmatch(text)]
-    others = tuple(text for text in overrides if text not in values)
+    roots = [root[1] for text in overrides if (root := _ROOT.fullmatch(text))]
+    others = tuple(_ROOT.sub(_ANY_ROOT, text) for text in overrides if text not in values)
     if config_dirs or config_name != MAIN or any("${" in text for text in overrides):
         return compose(overrides, config_dirs=config_dirs, config_name=config_name)
-    found = copy.deepcopy(_composed(others))
+    try:
+        found = copy.deepcopy(_composed(others))
+    except UserError:
+        return compose(overrides)  # raises an error with the folder
+    if roots:
+        found["dataset"]["root"] = roots[-1]
     for path, value in (text.split("=", 1) for text in values):
         *sections, key = path.split(".")
         section = functools.reduce(lambda inner, name: inner.get(name) or {}, sections, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import itertools
 import json
 import os
 import resource
@@ -35,7 +36,7 @@ from gnnkit.partition import Grid
 from gnnkit.prepare import imported
 from gnnkit.prepare import importing as entry
 from gnnkit.settings import settle
-from tests.cases import few, product
+from tests.cases import few
 from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint
 from tests.forked import Forked, forked
 from tests.runs import BARE
@@ -267,10 +268,14 @@ def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], d
 
 
 @pytest.mark.slow
-@product(
-    strategy=["vertex_centric", "individual_sample"],
-    inputs=["features", "degree", "learned"],
-    relations=[False, True],
+@few(
+    ("strategy", "inputs", "relations"),
+    itertools.product(["vertex_centric", "individual_sample"], ["features", "degree", "learned"], [False, True]),
+    default=[
+        ("vertex_centric", "learned", True),
+        ("individual_sample", "features", True),
+        ("individual_sample", "degree", False),
+    ],
 )
 def test_a_store_that_is_cut_anew_is_the_store_of_the_data(
     strategy: str, inputs: str, relations: bool, tmp_path: Path

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,14 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.prepare import placed
+from tests.cases import few, product
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
-N, WIDTH = 400, 7
-FAST = {"comm": "threads", "threads": 1, "workers": 2, "trainer": {"max_epochs": 3}, **BARE}
-CACHE = 60 * 4 * WIDTH  # bytes: 60 rows of float32
+N, WIDTH = 160, 7
+FAST = {"comm": "threads", "threads": 1, "workers": 2, "trainer": {"max_epochs": 2}, **BARE}
+ROWS = 40
+CACHE = ROWS * 4 * WIDTH  # bytes
 OWNERS = {"name": "individual_sample", "topology": "partitioned", "batch_size": 20}
 WAYS: dict[str, dict[str, Any]] = {
     "shared": {"strategy": {"name": "individual_sample", "batch_size": 20}},
@@ -37,7 +41,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def graph(dtype: Any = np.float32) -> Graph:
     rng = np.random.default_rng(0)
-    src, dst = (N * rng.random(8 * N) ** 2).astype(int), rng.integers(0, N, 8 * N)
+    src, dst = (N * rng.random(5 * N) ** 2).astype(int), rng.integers(0, N, 5 * N)
     features = rng.normal(size=(N, WIDTH)).astype(dtype)
     return Graph.from_edges(src, dst, N, features=features, labels=rng.integers(0, 3, N), split=1 + np.arange(N) % 3)
 
@@ -56,46 +60,80 @@ def bits(result: Any) -> list[bytes]:
     return [*found, repr(result["train_loss"]).encode()]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_policy_gives_the_bits_of_memory(way: str, tmp_path: Path) -> None:
-    keys = WAYS[way]
-    mapped = train(tmp_path / "mapped", features={"place": "mapped"}, **keys)
+POLICIES = ("exact", "static", "lru")
+DEFAULT = {"shared-exact", "shared-static", "shared-lru", "owners-exact", "fetched-lru", "cooperative-static"}
+DEFAULT |= {"cached-exact", "links-static", "owners of links-exact", "joint links-lru"}
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Trains in a way once, and returns the result again where it is asked for again."""
+    results: dict[str, Any] = {}
+
+    def run(way: str, features: dict[str, Any], **keys: Any) -> Any:
+        asked = json.dumps([way, features, keys], sort_keys=True)
+        if asked not in results:
+            given = WAYS.get(way, {"strategy": "vertex_centric"})
+            results[asked] = train(tmp_path_factory.mktemp("run") / "run", features=features, **given, **keys)
+        return results[asked]
+
+    return run
+
+
+def on_disk(policy: str = "exact") -> dict[str, Any]:
+    return {"place": "disk", "cache": CACHE, "policy": policy}
+
+
+def pairs(policies: tuple[str, ...], ways: list[str]) -> list[Any]:
+    return [pytest.param(way, policy, id=f"{way}-{policy}") for way in ways for policy in policies]
+
+
+@few(("way", "policy"), pairs(POLICIES, [*WAYS]), default=DEFAULT)
+def test_every_policy_gives_the_bits_of_memory(way: str, policy: str, run: Run) -> None:
+    mapped, result = run(way, {"place": "mapped"}), run(way, on_disk(policy))
     assert "features_read" not in mapped
-    expected = bits(mapped)
-    assert bits(train(tmp_path / "memory", features={"place": "memory"}, **keys)) == expected
-    read = {}
-    for policy in ("exact", "static", "lru"):
-        features = {"place": "disk", "cache": CACHE, "policy": policy, "scale": "auto"}
-        result = train(tmp_path / policy, features=features, **keys)
-        assert bits(result) == expected, policy
-        read[policy] = result["features_read"]
-        assert read[policy]["cache_rows"] == 60
-        assert 0 < read[policy]["hit_rate"] < 1
-        assert sum(read[policy]["bytes_by_epoch"]) == read[policy]["bytes"] > 0
-    assert read["exact"]["rows"] < read["lru"]["rows"]
+    assert bits(result) == bits(mapped)
+    read = result["features_read"]
+    assert read["cache_rows"] == ROWS
+    assert 0 < read["hit_rate"] < 1
+    assert sum(read["bytes_by_epoch"]) == read["bytes"] > 0
 
 
-def test_io_uring_reads_what_threads_read_or_is_refused_with_the_reason_of_the_system(tmp_path: Path) -> None:
-    features: dict[str, Any] = {"place": "disk", "cache": CACHE}
-    threads = train(tmp_path / "threads", features=features, **WAYS["shared"])
-    features["reads"] = "io_uring"
+@few("way", WAYS, default=["shared"])
+def test_rows_in_memory_give_the_bits_of_mapped_rows(way: str, run: Run) -> None:
+    assert bits(run(way, {"place": "memory"})) == bits(run(way, {"place": "mapped"}))
+
+
+@few("way", WAYS, default=["shared"])
+def test_a_cache_that_foresees_reads_fewer_rows_than_one_that_does_not(way: str, run: Run) -> None:
+    exact, recent = (run(way, on_disk(policy))["features_read"]["rows"] for policy in ("exact", "lru"))
+    assert exact < recent
+
+
+def test_io_uring_reads_what_threads_read_or_is_refused_with_the_reason_of_the_system(
+    run: Run, tmp_path: Path
+) -> None:
+    features = on_disk() | {"reads": "io_uring"}
     try:
         _core.RowFile(__file__, 0, 1, 1, "lru", 0, False, True)
     except UserError:  # a container, or a system that is not Linux
         with pytest.raises(UserError, match="io_uring: "):
             train(tmp_path / "ring", features=features, **WAYS["shared"])
         return
-    ring = train(tmp_path / "ring", features=features, **WAYS["shared"])
+    threads, ring = run("shared", on_disk()), train(tmp_path / "ring", features=features, **WAYS["shared"])
     assert bits(ring) == bits(threads)
     assert ring["features_read"]["bytes"] == threads["features_read"]["bytes"]
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "cached"])
-@pytest.mark.parametrize("policy", ["exact", "static"])
-def test_a_plan_counts_the_bytes_that_a_run_reads(way: str, policy: str, tmp_path: Path) -> None:
-    keys = {"features": {"place": "disk", "cache": CACHE, "policy": policy}, **WAYS[way]}
-    planned = train(tmp_path / "plan", job="plan", **keys)["features_read"]
-    result = train(tmp_path / "run", **keys)
+@few(
+    ("way", "policy"),
+    pairs(("exact", "static"), [way for way in WAYS if way != "cached"]),
+    default=[name for name in sorted(DEFAULT) if "cached" not in name and "lru" not in name],
+)
+def test_a_plan_counts_the_bytes_that_a_run_reads(way: str, policy: str, run: Run, tmp_path: Path) -> None:
+    planned = train(tmp_path / "plan", job="plan", features=on_disk(policy), **WAYS[way])["features_read"]
+    result = run(way, on_disk(policy))
     for name in ("bytes_by_epoch", "rows_by_epoch"):
         assert result["features_read"][name][:2] == planned[name]
     assert planned["bytes"] > 0
@@ -104,20 +142,19 @@ def test_a_plan_counts_the_bytes_that_a_run_reads(way: str, policy: str, tmp_pat
     assert 0 < sum(by_epoch) <= result["features_read"]["bytes"]
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_rows_of_every_type_scaled_and_filled(dtype: Any, tmp_path: Path) -> None:
+@few(("dtype", "cache"), itertools.product([np.float16, np.float32, np.float64], [CACHE, 0]), default=3)
+def test_rows_of_every_type_scaled_and_filled(dtype: Any, cache: int, tmp_path: Path) -> None:
     empty = np.arange(0, N, 7)
     given = replace(graph(dtype), missing=np.stack([empty, np.full(len(empty), 2)], 1))
-    columns = {"scale": "standard", "fill": "mean"}
-    ways = [{"place": "mapped"}, {"place": "disk", "cache": CACHE}, {"place": "disk", "cache": 0, "policy": "lru"}]
+    columns, disk = {"scale": "standard", "fill": "mean"}, {"place": "disk", "cache": cache, "policy": "lru"}
     found = [
         bits(train(tmp_path / str(n), given, strategy=WAYS["shared"]["strategy"], features=columns | way))
-        for n, way in enumerate(ways)
+        for n, way in enumerate([{"place": "mapped"}, disk])
     ]
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("way", ["shared", "owners", "cooperative"])
+@few("way", ["shared", "owners", "cooperative"], default=["owners"])
 def test_a_store_trains_predicts_and_is_verified_from_disk(way: str, tmp_path: Path) -> None:
     keys = WAYS[way]
     gnnkit.train(graph(), job="partition", folder=tmp_path / "store", features={"scale": "none"}, workers=2, **keys)
@@ -133,13 +170,12 @@ def test_a_store_trains_predicts_and_is_verified_from_disk(way: str, tmp_path: P
     assert verified["verified"]
 
 
-def test_a_run_that_goes_on_has_the_same_bits(tmp_path: Path) -> None:
-    keys = {"features": {"place": "disk", "cache": CACHE}, **WAYS["shared"]}
-    whole = train(tmp_path / "whole", **keys)
-    steps = {"max_epochs": 2, "checkpoint_every_n_steps": 2}
+def test_a_run_that_goes_on_has_the_same_bits(run: Run, tmp_path: Path) -> None:
+    keys = {"features": on_disk(), **WAYS["shared"]}
+    steps = {"max_epochs": 1, "checkpoint_every_n_steps": 2}
     train(tmp_path / "part", **{**keys, "trainer": steps})
-    rest = {"max_epochs": 3, "resume": str(tmp_path / "part")}
-    assert bits(train(tmp_path / "rest", **{**keys, "trainer": rest})) == bits(whole)
+    rest = {"max_epochs": 2, "resume": str(tmp_path / "part")}
+    assert bits(train(tmp_path / "rest", **{**keys, "trainer": rest})) == bits(run("shared", on_disk()))
 
 
 @pytest.mark.parametrize(
@@ -169,14 +205,14 @@ def test_auto_goes_by_the_memory_at_hand_and_says_why(
         result = train(tmp_path / name, **keys)
         told[name] = capsys.readouterr().out
         assert ("features_read" in result) == (name == "disk")
-    assert "features: read into memory before the first step (features.place=auto: 0.0113 MB" in told["memory"]
+    assert "features: read into memory before the first step (features.place=auto: 0.00461 MB" in told["memory"]
     assert "features: on disk, each worker keeps 0 MB of them" in told["disk"]
 
 
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"place": "memory"}, "features.place=memory: the features are 0.0113 MB, and 0 MB of memory are free"),
+        ({"place": "memory"}, "features.place=memory: the features are 0.00461 MB, and 0 MB of memory are free"),
         ({"place": "disk", "cache": "1GB"}, "features.cache=1 GB for each worker of this host"),
     ],
 )
@@ -198,29 +234,53 @@ def test_processes_that_memory_does_not_hold_are_refused_with_what_they_need(
         train(tmp_path / "run", features={"place": "disk"}, **WAYS["shared"])
 
 
-@pytest.mark.parametrize("dtype", ["as_is", "int8"])
-@pytest.mark.parametrize("job", ["partition", "import"])
-def test_parts_that_are_ranges_read_the_rows_of_the_graph(job: str, dtype: str, tmp_path: Path) -> None:
-    features = {"scale": "none", "dtype": dtype}
-    graph().save(tmp_path / "saved")
-    saved = {"name": "saved", "root": str(tmp_path / "saved")}
-    nodes = {"ranges": "contiguous", "mixed": "hash"}
-    for name, partition in nodes.items():
-        keys = {"strategy": "individual_sample", "partition": partition, "workers": 2, "features": features}
-        gnnkit.train(job=job, dataset=saved, folder=tmp_path / name, **keys)
-    rows = {name: sum(path.stat().st_size for path in (tmp_path / name).rglob("feature*.npy")) for name in nodes}
+NODES = {"ranges": "contiguous", "mixed": "hash"}
+Cut = Callable[[str, str, str], Path]
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+    """Cuts the graph once for each job, type of rows, and owners of nodes."""
+    saved = tmp_path_factory.mktemp("data") / "saved"
+    graph().save(saved)
+    stores: dict[tuple[str, str, str], Path] = {}
+
+    def cut(job: str, dtype: str, nodes: str) -> Path:
+        if (job, dtype, nodes) not in stores:
+            folder = stores[job, dtype, nodes] = tmp_path_factory.mktemp("store") / nodes
+            keys = {"features": {"scale": "none", "dtype": dtype}, "partition": NODES[nodes], "workers": 2}
+            keys |= {"strategy": "individual_sample", "dataset": {"name": "saved", "root": str(saved)}}
+            gnnkit.train(job=job, folder=folder, **keys, **({"memory": "64MiB"} if job == "import" else {}))
+        return stores[job, dtype, nodes]
+
+    return cut
+
+
+@product(job=["partition", "import"], dtype=["as_is", "int8"])
+def test_parts_that_are_ranges_hold_no_rows_beside_those_of_the_graph(job: str, dtype: str, cut: Cut) -> None:
+    rows = {
+        nodes: sum(np.load(path).nbytes for path in cut(job, dtype, nodes).rglob("feature*.npy")) for nodes in NODES
+    }
     once = N * WIDTH * (1 if dtype == "int8" else 4)
     assert once < rows["ranges"] < 1.6 * once
     assert rows["mixed"] > 2 * once
+
+
+@product(
+    lambda way, place, **_: (place == "auto") == (way == "full graph"),
+    job=["partition", "import"],
+    dtype=["as_is", "int8"],
+    nodes=[*NODES],
+    way=["shared", "owners", "full graph"],
+    place=["mapped", "disk", "auto"],
+)
+def test_parts_read_the_rows_of_the_graph(
+    job: str, dtype: str, nodes: str, way: str, place: str, cut: Cut, run: Run, tmp_path: Path
+) -> None:
+    expected = run(way, {"scale": "none", "dtype": dtype}, partition=NODES[nodes])
     own = {key: value for key, value in FAST.items() if key != "workers"}
-    for name, partition in nodes.items():
-        store = {"name": "store", "root": str(tmp_path / name)}
-        for way in ("shared", "owners", "full graph"):
-            given = WAYS.get(way, {"strategy": "vertex_centric"})
-            expected = bits(train(tmp_path / f"{name}{way}", features=features, partition=partition, **given))
-            for place in ("mapped", "disk") if way in WAYS else ("auto",):
-                read = {"place": place} | ({"cache": CACHE} if place == "disk" else {})
-                result = gnnkit.train(
-                    dataset=store, folder=tmp_path / f"{name}{way}{place}", features=read, **{**own, **given}
-                )
-                assert bits(result) == expected, (name, way, place)
+    store = {"name": "store", "root": str(cut(job, dtype, nodes))}
+    read = {"place": place} | ({"cache": CACHE} if place == "disk" else {})
+    given = WAYS.get(way, {"strategy": "vertex_centric"})
+    result = gnnkit.train(dataset=store, folder=tmp_path / "run", features=read, **{**own, **given})
+    assert bits(result) == bits(expected)
