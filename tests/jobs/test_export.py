@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import multiprocessing
+import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,6 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import export, weights
 from gnnkit.jobs.models import ModelSource, Widths
-from gnnkit.launch.processes import run_in_child
 from gnnkit.model.exported import PlainLayers
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
@@ -34,7 +37,8 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.prepare.scale import Scale
 from gnnkit.prepare.trained import Inputs
 from gnnkit.settings import Choice
-from tests.runs import BARE, within_process
+from tests.cases import few
+from tests.runs import BARE
 
 NODES, WIDTH, CLASSES = 40, 5, 3
 CALLS = itertools.count(1)  # of a model
@@ -72,6 +76,7 @@ class Peeking(Net):
 
 
 TYPES, EDGE_WIDTH = 3, 2
+SUFFIXES = ("pt2", "onnx")
 PLAIN = Widths(WIDTH, CLASSES, 0)
 OF_EDGES = ("edge_weight", "edge_attr", "edge_type")
 
@@ -91,6 +96,42 @@ def draw(num_nodes: int = NODES, reads: Collection[str] = ()) -> dict[str, Tenso
         "edge_type": rng.integers(0, TYPES, count),
     }
     return {name: torch.from_numpy(value) for name, value in found.items() if name in ("x", "edge_index", *reads)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def exporter() -> Iterator[Callable[..., Any]]:
+    """Exports and calls in one process for all tests: it imports the exporters once.
+
+    A process that has done so cannot fork, so this is not the process of the tests.
+    """
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=obey, args=(theirs,), daemon=True)
+    process.start()
+
+    def ask(function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        ours.send_bytes(pickle.dumps((function, arguments)))
+        found = pickle.loads(ours.recv_bytes())
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "run_in_child", ask)
+        yield ask
+    process.kill()
+    process.join()
+
+
+def obey(asked: Connection) -> None:
+    torch.set_num_threads(1)
+    while True:
+        function, arguments = pickle.loads(asked.recv_bytes())
+        try:
+            found = function(*arguments)
+        except Exception as error:
+            found = error
+        asked.send_bytes(pickle.dumps(found))
 
 
 def single(given: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -137,10 +178,13 @@ TRAINED = [name for name in TRAINED if not is_iterated(plugins.load("model", nam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
-@pytest.mark.parametrize("name", TRAINED)
+@few(
+    ("name", "suffix"),
+    [pytest.param(name, suffix, id=f"{name}-{suffix}") for name in TRAINED for suffix in SUFFIXES],
+    default=[*(f"{name}-pt2" for name in TRAINED), "gat-onnx"],
+)
 def test_every_model_is_written_where_edges_have_features_types_and_weights(
-    tmp_path: Path, name: str, suffix: str
+    tmp_path: Path, name: str, suffix: str, exporter: Any
 ) -> None:
     widths = Widths(WIDTH, CLASSES, EDGE_WIDTH, TYPES)
     source = ModelSource(Choice("model", name, {}))
@@ -150,19 +194,19 @@ def test_every_model_is_written_where_edges_have_features_types_and_weights(
     reads = ["edge_weight", *(["edge_attr"] if name in ("gat", "gine") else []), *(["edge_type"] * (name == "rgcn"))]
     for num_nodes in (3, 100):
         given = draw(num_nodes, reads)
-        found = called(path, **(given if suffix == "pt2" else single(given)))  # a .pt2 takes any type
+        found = called(exporter, path, **(given if suffix == "pt2" else single(given)))  # a .pt2 takes any type
         torch.testing.assert_close(found, model(**single(draw(num_nodes, OF_EDGES))), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
-@pytest.mark.parametrize(("model", "edge_width"), [(GCN(WIDTH, CLASSES), 0), (Net(), EDGE_WIDTH)], ids=["gcn", "PyG"])
-def test_a_file_takes_what_its_model_reads(tmp_path: Path, model: nn.Module, edge_width: int, suffix: str) -> None:
+@few(("kind", "suffix"), itertools.product(["gcn", "PyG"], SUFFIXES), default=[("gcn", "onnx"), ("PyG", "pt2")])
+def test_a_file_takes_what_its_model_reads(tmp_path: Path, kind: str, suffix: str, exporter: Any) -> None:
+    model, edge_width = (GCN(WIDTH, CLASSES), 0) if kind == "gcn" else (Net(), EDGE_WIDTH)
     run = saved(tmp_path / "run", model, Widths(WIDTH, CLASSES, edge_width))
     path = gnnkit.export(run, tmp_path / f"model.{suffix}", model=model)
     for num_nodes in (3, 100):
         given = single(draw(num_nodes))
-        torch.testing.assert_close(called(path, **given), model.eval()(**given), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(called(exporter, path, **given), model.eval()(**given), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_that_a_class_does_not_take_are_refused(tmp_path: Path) -> None:
@@ -171,35 +215,47 @@ def test_weights_that_a_class_does_not_take_are_refused(tmp_path: Path) -> None:
         gnnkit.export(run, tmp_path / "model.pt2", model=Net(), edge_weight=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_file_takes_weights_where_the_edges_that_trained_had_them(
-    tmp_path: Path, weighted: bool, suffix: str
-) -> None:
-    rng = np.random.default_rng(0)
-    x, ends, labels = rng.normal(size=(NODES, WIDTH)), rng.integers(0, NODES, (2, 160)), np.arange(NODES) % CLASSES
-    weight = rng.random(160) if weighted else None
-    graph = Graph.from_edges(
-        ends[0], ends[1], NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3, weight=weight
-    )
+def train(graph: Graph, model: Any, folder: Path, scale: str) -> Path:
     keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, **BARE}
-    keys |= {"trainer": {"max_epochs": 2}, "features": {"scale": "none"}, "write": ["logits"]}
-    with within_process():
-        run = gnnkit.train(graph, model="gcn", folder=tmp_path / "run", **keys).folder
+    keys |= {"trainer": {"max_epochs": 1}, "features": {"scale": scale}, "write": ["logits", "predictions"]}
+    return gnnkit.train(graph, model=model, folder=folder, **keys).folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], tuple[Path, dict[str, Any]]]:
+    """Trains on edges with or without weights once. Returns the folder and the data."""
+
+    def trained(weighted: bool) -> tuple[Path, dict[str, Any]]:
+        rng = np.random.default_rng(0)
+        x, ends, labels = rng.normal(size=(NODES, WIDTH)), rng.integers(0, NODES, (2, 160)), np.arange(NODES) % CLASSES
+        weight = rng.random(160) if weighted else None
+        graph = Graph.from_edges(
+            ends[0], ends[1], NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3, weight=weight
+        )
+        run = train(graph, "gcn", tmp_path_factory.mktemp("trained") / "run", "none")
+        return run, {"x": x, "edge_index": ends} | ({} if weight is None else {"edge_weight": weight})
+
+    return functools.cache(trained)
+
+
+@pytest.mark.slow
+@few(("weighted", "suffix"), itertools.product([False, True], SUFFIXES), default=[(False, "onnx"), (True, "pt2")])
+def test_a_file_takes_weights_where_the_edges_that_trained_had_them(
+    tmp_path: Path, weighted: bool, suffix: str, exporter: Any, trained: Any
+) -> None:
+    run, given = trained(weighted)
     path = gnnkit.export(run, tmp_path / f"net.{suffix}")
-    given = {"x": x, "edge_index": ends} | ({} if weight is None else {"edge_weight": weight})
-    found = called(path, **single({name: torch.from_numpy(value) for name, value in given.items()}))
+    found = called(exporter, path, **single({name: torch.from_numpy(value) for name, value in given.items()}))
     np.testing.assert_allclose(found, np.load(run / "logits.npy"), atol=1e-5)
 
 
 @pytest.mark.slow
-def test_weights_that_a_model_does_not_read_are_no_input(tmp_path: Path) -> None:
+def test_weights_that_a_model_does_not_read_are_no_input(tmp_path: Path, exporter: Any) -> None:
     model = GraphSAGE(WIDTH, CLASSES, aggregator="max")
     run = saved(tmp_path / "run", model, edge_weight=True)
     path = gnnkit.export(run, tmp_path / "net.pt2", model=model)
     given = single(draw())
-    torch.testing.assert_close(called(path, **given), model.eval()(**given), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(called(exporter, path, **given), model.eval()(**given), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -210,9 +266,8 @@ def test_a_run_that_does_not_say_whether_edges_had_weights_asks_for_the_argument
     gnnkit.export(run, tmp_path / "net.pt2", model=model, edge_weight=False)
 
 
-def called(path: Path, **given: Tensor) -> Tensor:
-    """Calls a file in a process of its own: one that has loaded it cannot fork."""
-    return torch.tensor(run_in_child(numbers, path, given))
+def called(exporter: Any, path: Path, **given: Tensor) -> Tensor:
+    return torch.tensor(exporter(numbers, path, given))
 
 
 def numbers(path: Path, given: dict[str, Tensor]) -> Any:
@@ -224,53 +279,54 @@ def numbers(path: Path, given: dict[str, Tensor]) -> Any:
     return onnxruntime.InferenceSession(path).run(None, arrays)[0].tolist()
 
 
-# A machine that has one library alone: other imports fail, as does reading the run.
+# A machine without gnnkit, and first without torch. Other imports fail.
 ALONE = """
 import sys
-for name in ({absent}):
+for name in ("gnnkit", "torch_geometric", "lightning", "torch"):
     sys.modules[name] = None
 import numpy as np
+import onnxruntime
 x, edge_index = np.load("x.npy"), np.load("edges.npy")
-{call}
-np.save("found.npy", found)
-"""
-CALLED = {
-    "pt2": """import torch
+(found,) = onnxruntime.InferenceSession("model.onnx").run(None, {"x": x, "edge_index": edge_index})
+np.save("found.onnx.npy", found)
+del sys.modules["torch"]
+import torch
 module = torch.export.load("model.pt2").module()
-found = module(x=torch.from_numpy(x), edge_index=torch.from_numpy(edge_index)).detach().numpy()""",
-    "onnx": """import onnxruntime
-(found,) = onnxruntime.InferenceSession("model.onnx").run(None, {"x": x, "edge_index": edge_index})""",
-}
-ABSENT = {
-    "pt2": ("gnnkit", "torch_geometric", "lightning"),
-    "onnx": ("gnnkit", "torch_geometric", "lightning", "torch"),
-}
+found = module(x=torch.from_numpy(x), edge_index=torch.from_numpy(edge_index)).detach().numpy()
+np.save("found.pt2.npy", found)
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", CALLED)
-@pytest.mark.parametrize("model", ["gcn", Net()], ids=["ours", "PyG"])
-def test_a_file_takes_raw_rows_on_a_machine_with_its_library_alone(tmp_path: Path, suffix: str, model: Any) -> None:
+@few("kind", ["ours", "PyG"], default=["ours"])
+def test_a_file_takes_raw_rows_on_a_machine_with_its_library_alone(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(NODES, WIDTH)) * [1, 100, 0.01, 5, 1] + [0, 50, 0, 3, 1.7e9]  # beyond float32
     ends, labels = rng.integers(0, NODES, (2, 160)), rng.integers(0, CLASSES, NODES)
     graph = Graph.from_edges(ends[0], ends[1], NODES, features=x, labels=labels, split=1 + np.arange(NODES) % 3)
-    keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, **BARE}
-    keys |= {"trainer": {"max_epochs": 2}, "features": {"scale": "standard"}, "write": ["logits", "predictions"]}
-    with within_process():
-        run = gnnkit.train(graph, model=model, folder=tmp_path / "run", **keys).folder
+    model = None if kind == "ours" else Net()
+    run = train(graph, model or "gcn", tmp_path / "run", "standard")
     there = tmp_path / "elsewhere"
     there.mkdir()
-    gnnkit.export(run, there / f"model.{suffix}", model=None if model == "gcn" else model)
+    for suffix in SUFFIXES:
+        gnnkit.export(run, there / f"model.{suffix}", model=model)
     logits, predictions = np.load(run / "logits.npy"), np.load(run / "predictions.npy")
     shutil.rmtree(run)
     np.save(there / "x.npy", x)
     np.save(there / "edges.npy", ends)
-    script = ALONE.format(absent=", ".join(map(repr, ABSENT[suffix])), call=CALLED[suffix])
-    subprocess.run([sys.executable, "-c", script], cwd=there, check=True, timeout=120)
-    found = np.load(there / "found.npy")
-    np.testing.assert_allclose(found, logits, atol=1e-5)
-    assert np.array_equal(found.argmax(1), predictions)
+    subprocess.run([sys.executable, "-c", ALONE], cwd=there, check=True, timeout=120)
+    for suffix in SUFFIXES:
+        found = np.load(there / f"found.{suffix}.npy")
+        np.testing.assert_allclose(found, logits, atol=1e-5)
+        assert np.array_equal(found.argmax(1), predictions)
+
+
+def test_a_model_is_exported_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = GCN(WIDTH, CLASSES), []
+    run = saved(tmp_path / "run", model)
+    monkeypatch.setattr(export, "run_in_child", lambda *given, **keys: asked.append((given, keys)))
+    gnnkit.export(run, tmp_path / "model.pt2", model=model)
+    assert asked == [((export._export, run, tmp_path / "model.pt2", model, None), {"always": True})]
 
 
 @pytest.mark.parametrize("kind", ["none", "row", "standard"])

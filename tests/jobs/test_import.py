@@ -189,7 +189,7 @@ def test_an_importer_that_dies_ends_the_others_and_the_same_command_goes_on(
 
 @contextlib.contextmanager
 def outside(data: Path, folder: Path, rank: int, *overrides: str) -> Iterator[Forked]:
-    """Starts a rank as torchrun or a batch system does, which starts processes itself."""
+    """Starts a rank as a batch system does. The rank starts processes by itself."""
     command = ["job=import", "dataset=edges", f"dataset.root={data}", "workers=3", "strategy=individual_sample"]
     command += ["cache=false", f"memory={SEVERAL}", *overrides]
 

@@ -14,6 +14,7 @@ from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
 from gnnkit.prepare.cut import fingerprint
 from gnnkit.prepare.inputs import filled, with_kept
+from tests.cases import few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 from tests.strategy.test_sparse_features import make_graph
@@ -31,7 +32,7 @@ def words_graph() -> Graph:
 
 
 def train(folder: Path, rows: str = "auto", graph: Graph | None = None, **keys: Any) -> Any:
-    trainer = {"max_epochs": 4, "lr": 0.1, "precision": 64, **keys.pop("trainer", {})}
+    trainer = {"max_epochs": 2, "lr": 0.1, "precision": 64, **keys.pop("trainer", {})}
     given: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", "input_rows": rows, **BARE}
     return gnnkit.train(graph or words_graph(), folder=folder, **{**given, "trainer": trainer, **keys})
 
@@ -76,7 +77,7 @@ def test_a_fingerprint_tells_numbers_and_not_how_they_are_kept() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partition", ["1d", "2d"])
+@few("partition", ["1d", "2d"], default=["2d"])
 def test_runs_on_sparse_and_dense_rows_are_equal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], partition: str
 ) -> None:
@@ -89,7 +90,7 @@ def test_runs_on_sparse_and_dense_rows_are_equal(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comm", ["threads", "gloo"])
+@few("comm", ["threads", "gloo"], default=["threads"])
 def test_a_run_on_sparse_rows_equals_one_process(tmp_path: Path, comm: str) -> None:
     result = train(tmp_path / "run", "sparse", comm=comm, workers=2, overrides=["job=verify"], model="sage")
     assert result["verified"], result
@@ -98,7 +99,7 @@ def test_a_run_on_sparse_rows_equals_one_process(tmp_path: Path, comm: str) -> N
 @pytest.mark.slow
 def test_a_run_goes_on_from_sparse_to_dense_rows_and_predicts_from_either(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", write=["logits"])
-    train(tmp_path / "first", "sparse", trainer={"max_epochs": 2})
+    train(tmp_path / "first", "sparse", trainer={"max_epochs": 1})
     rest = train(tmp_path / "rest", "dense", trainer={"resume": str(tmp_path / "first")}, write=["logits"])
     assert rest["train_loss"] == pytest.approx(whole["train_loss"], rel=1e-10)
     for rows in ("sparse", "dense"):
@@ -112,12 +113,12 @@ def test_a_run_goes_on_from_sparse_to_dense_rows_and_predicts_from_either(tmp_pa
 
 
 @pytest.mark.slow
-def test_strategies_that_read_dense_rows_train_on_sparse_features(tmp_path: Path) -> None:
+@few("name", ["individual_sample", "preset_workload"], default=["preset_workload"])
+def test_strategies_that_read_dense_rows_train_on_sparse_features(tmp_path: Path, name: str) -> None:
     sparse = replace(words_graph(), features=SparseFeatures.of(words_graph().features))
-    for name in ("individual_sample", "preset_workload"):
-        dense = train(tmp_path / f"{name}-dense", strategy=name)
-        given = train(tmp_path / f"{name}-sparse", graph=sparse, strategy=name)
-        assert given["train_loss"] == dense["train_loss"]
+    dense = train(tmp_path / "dense", strategy=name)
+    given = train(tmp_path / "sparse", graph=sparse, strategy=name)
+    assert given["train_loss"] == dense["train_loss"]
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Trains in a way once, and returns the result again where it is asked for again."""
+    """Trains once for each way and features, and returns the result each time."""
     results: dict[str, Any] = {}
 
     def run(way: str, features: dict[str, Any], **keys: Any) -> Any:
@@ -111,9 +111,7 @@ def test_a_cache_that_foresees_reads_fewer_rows_than_one_that_does_not(way: str,
     assert exact < recent
 
 
-def test_io_uring_reads_what_threads_read_or_is_refused_with_the_reason_of_the_system(
-    run: Run, tmp_path: Path
-) -> None:
+def test_io_uring_reads_what_threads_read_or_is_refused_with_the_reason_of_the_system(run: Run, tmp_path: Path) -> None:
     features = on_disk() | {"reads": "io_uring"}
     try:
         _core.RowFile(__file__, 0, 1, 1, "lru", 0, False, True)

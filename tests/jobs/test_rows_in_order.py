@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -14,7 +15,8 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.kernels import pieces, products
 from gnnkit.prepare import placed
-from tests.jobs.test_on_disk import CACHE, WIDTH, N, bits, graph
+from tests.cases import few
+from tests.jobs.test_on_disk import CACHE, ROWS, WIDTH, N, bits, graph
 from tests.jobs.test_on_disk import train as train_on_disk
 from tests.runs import within_process
 
@@ -49,38 +51,42 @@ def train(folder: Path, data: Any = None, **keys: Any) -> Any:
         return train_on_disk(folder, data, **keys)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@few("way", WAYS, default=["full", "columns", "pipelined", "links", "halo", "clusters", "exchanged"])
 def test_rows_on_disk_give_the_bits_of_memory(way: str, tmp_path: Path) -> None:
     keys = {"model": MODELS["sage"], **WAYS[way]}
     memory = train(tmp_path / "memory", features={"place": "memory"}, **keys)
     assert "features_read" not in memory
     result = train(tmp_path / "disk", features=DISK, **keys)
     assert bits(result) == bits(memory)
-    assert result["features_read"]["cache_rows"] == CACHE // (4 * WIDTH)
+    assert result["features_read"]["cache_rows"] == ROWS
     assert 0 < result["features_read"]["hit_rate"] < 1
 
 
-@pytest.mark.parametrize(("model", "dtype"), [*((name, "as_is") for name in MODELS), ("gcn", "bf16"), ("gcn", "int8")])
+@few(
+    ("model", "dtype"),
+    [*((name, "as_is") for name in MODELS), ("gcn", "bf16"), ("gcn", "int8")],
+    default=[("gat", "as_is"), ("gin", "as_is"), ("gcn", "int8")],
+)
 def test_every_model_that_multiplies_first(model: str, dtype: str, tmp_path: Path) -> None:
     keys = {"model": MODELS[model], **FULL}
     memory = train(tmp_path / "memory", features={"place": "memory", "dtype": dtype}, **keys)
     assert bits(train(tmp_path / "disk", features=DISK | {"dtype": dtype}, **keys)) == bits(memory)
 
 
-@pytest.mark.parametrize("way", ["full", "halo"])
+@few("way", ["full", "halo"], default=["full"])
 def test_rows_of_16_bits_differ_by_rounding_alone(way: str, tmp_path: Path) -> None:
-    keys = {"model": MODELS["sage"], "trainer": {"max_epochs": 3, "precision": "bf16-mixed"}, **WAYS[way]}
+    keys = {"model": MODELS["sage"], "trainer": {"max_epochs": 2, "precision": "bf16-mixed"}, **WAYS[way]}
     memory = train(tmp_path / "memory", features={"place": "memory", "dtype": "bf16"}, **keys)
     disk = train(tmp_path / "disk", features=DISK | {"dtype": "bf16"}, **keys)
     assert disk["train_loss"] == pytest.approx(memory["train_loss"], rel=0.01)
 
 
 def test_an_epoch_reads_each_row_once_forward_and_once_backward(tmp_path: Path) -> None:
-    for cache in (0, 60):
+    for cache in (0, ROWS):
         features = {"place": "disk", "cache": cache * 4 * WIDTH}
         result = train(tmp_path / str(cache), features=features, model=MODELS["gcn"], workers=2, **FULL)
         kept, read = 2 * cache, result["features_read"]
-        assert read["rows_by_epoch"] == [2 * (N - kept) + kept, 2 * (N - kept), 2 * (N - kept)]
+        assert read["rows_by_epoch"] == [2 * (N - kept) + kept, 2 * (N - kept)]
         lines = map(json.loads, (result.folder / "epochs.jsonl").read_text().splitlines())
         by_epoch = [sum(line["bytes_read"]) for line in lines if "train_loss" in line]
         assert sum(by_epoch) == read["bytes"]
@@ -90,7 +96,7 @@ def test_many_pieces_differ_by_the_order_of_sums_alone(tmp_path: Path, monkeypat
     monkeypatch.setattr(products, "CHUNK", 32)
     monkeypatch.setattr(pieces, "CHUNK", 32)
     monkeypatch.setattr(pieces, "PIECE", 1)
-    keys = {"model": MODELS["sage"], "trainer": {"max_epochs": 3, "precision": 64}, "write": ["logits"], **FULL}
+    keys = {"model": MODELS["sage"], "trainer": {"max_epochs": 2, "precision": 64}, "write": ["logits"], **FULL}
     memory = train(tmp_path / "memory", features={"place": "memory"}, **keys)
     disk = train(tmp_path / "disk", features=DISK, **keys)
     logits = [np.load(result.folder / "logits.npy") for result in (memory, disk)]
@@ -99,8 +105,9 @@ def test_many_pieces_differ_by_the_order_of_sums_alone(tmp_path: Path, monkeypat
     assert verified["verified"]
 
 
-@pytest.mark.parametrize("way", ["full", "halo"])
-@pytest.mark.parametrize("partition", ["contiguous", "hash"])
+@few(
+    ("way", "partition"), itertools.product(["full", "halo"], ["contiguous", "hash"]), default=[("full", "contiguous")]
+)
 def test_a_store_trains_and_predicts_from_disk(way: str, partition: str, tmp_path: Path) -> None:
     keys = {"model": MODELS["gcn"], **WAYS[way]}
     cut = {"strategy": keys["strategy"], "partition": partition}
@@ -117,8 +124,8 @@ def test_a_store_trains_and_predicts_from_disk(way: str, partition: str, tmp_pat
 def test_a_run_that_goes_on_has_the_same_bits(tmp_path: Path) -> None:
     keys = {"features": DISK, "model": MODELS["sage"], **FULL}
     whole = train(tmp_path / "whole", **keys)
-    train(tmp_path / "part", **{**keys, "trainer": {"max_epochs": 2}})
-    rest = {"max_epochs": 3, "resume": str(tmp_path / "part")}
+    train(tmp_path / "part", **{**keys, "trainer": {"max_epochs": 1}})
+    rest = {"max_epochs": 2, "resume": str(tmp_path / "part")}
     assert bits(train(tmp_path / "rest", **{**keys, "trainer": rest})) == bits(whole)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.store import manifest as manifests
+from tests.cases import few
+from tests.forked import forked
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
 N = 60
 FAST = {"comm": "threads", "threads": 1, "types": "ignore", "trainer": {"max_epochs": 2}, **BARE}
 FULL, SAMPLED = "vertex_centric", "individual_sample"
+PARTITIONED = {"name": SAMPLED, "features": "partitioned"}
 
 
 def rich_graph() -> Graph:
@@ -85,20 +88,20 @@ def bits(result: Any) -> list[Any]:
     return [result["train_loss"], result["balance"]["nodes"], model, *kept]
 
 
-@pytest.mark.parametrize(
-    "keys",
+@few(
+    ("kind", "keys"),
     [
-        {"partition": "2d", "workers": 4, "partition_of": "store"},
-        {"workers": 3, "partition_of": "one_column"},
-        {"workers": 3, "partition_of": "one_column", "strategy": SAMPLED},
-        {"workers": 3, "partition_of": "one_column", "strategy": {"name": SAMPLED, "features": "partitioned"}},
+        pytest.param("store", {"partition": "2d", "workers": 4}, id="2d"),
+        pytest.param("one_column", {"workers": 3}, id="1d"),
+        pytest.param("one_column", {"workers": 3, "strategy": SAMPLED}, id="sampled"),
+        pytest.param("one_column", {"workers": 3, "strategy": PARTITIONED}, id="partitioned features"),
     ],
-    ids=["2d", "1d", "sampled", "partitioned features"],
+    default=["2d", "partitioned features"],
 )
 def test_a_run_from_a_store_equals_the_run_on_the_data_set(
-    keys: dict[str, Any], data: dict[str, str], request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, keys: dict[str, Any], data: dict[str, str], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    root = request.getfixturevalue(keys.pop("partition_of"))
+    root = request.getfixturevalue(kind)
     strategy = keys.get("strategy", FULL)
     found = train(tmp_path / "store", root, strategy=strategy)
     assert bits(found) == bits(train(tmp_path / "data", data, **keys))
@@ -264,28 +267,24 @@ def test_damage_in_a_large_file_is_seen_by_verify(store: Path, tmp_path: Path, m
     assert train(tmp_path / "whole", tmp_path / "copy", job="verify")["verified"]
 
 
-_TRACED = """
-import os, sys
-def opened(event, arguments):
-    if event == "open" and isinstance(arguments[0], (str, bytes, os.PathLike)) and STORE in os.fsdecode(arguments[0]):
-        os.write(log, f"{os.environ.get('RANK', 'launcher')} {os.fsdecode(arguments[0])}\\n".encode())
-STORE, data = sys.argv[1:3]
-log = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-sys.addaudithook(opened)
-from gnnkit.__main__ import main
-assert main(sys.argv[4:]) == 0
-"""
-
-
-def test_a_rank_opens_its_own_part_and_the_launching_process_the_manifest(
-    store: Path, data: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_rank_opens_its_own_part_and_the_launching_process_the_manifest(store: Path, tmp_path: Path) -> None:
     keys = [f"strategy={FULL}", "dataset=store", f"dataset.root={store}", "comm=gloo", "threads=1", "report=false"]
-    keys += ["types=ignore"]
-    keys += ["trainer.max_epochs=1", "logger=none", f"output={tmp_path}/run"]
-    command = [sys.executable, "-c", _TRACED, str(store), data["root"], str(tmp_path / "log"), *keys]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "no graph is read" in done.stdout
+    keys += ["types=ignore", "trainer.max_epochs=1", "logger=none", f"output={tmp_path}/run"]
+
+    def traced() -> None:
+        log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+        def opened(event: str, arguments: tuple[Any, ...]) -> None:
+            if event == "open" and str(path := arguments[0]).startswith(str(store)):
+                os.write(log, f"{os.environ.get('RANK', 'launcher')} {path}\n".encode())
+
+        sys.addaudithook(opened)
+        raise SystemExit(contextvars.Context().run(main, keys))
+
+    with forked(traced, tmp_path) as program:
+        code, text = program.ended()
+    assert code == 0, text
+    assert "no graph is read" in text
     found: dict[str, set[str]] = {}
     for line in (tmp_path / "log").read_text().splitlines():
         who, _, path = line.partition(" ")
