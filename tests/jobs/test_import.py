@@ -273,7 +273,6 @@ def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], d
     itertools.product(["vertex_centric", "individual_sample"], ["features", "degree", "learned"], [False, True]),
     default=[
         ("vertex_centric", "learned", True),
-        ("individual_sample", "features", True),
         ("individual_sample", "degree", False),
     ],
 )
@@ -341,7 +340,7 @@ def import_until(name: str, data: Path, store: Path) -> None:
 @pytest.mark.slow
 def test_an_import_that_is_killed_goes_on(tmp_path: Path, usual: dict[str, str]) -> None:
     data, store = tables(tmp_path / "data"), tmp_path / "store"
-    for name in ("features.read", "src.records", "edge_positions.npy", "graph/.meta.json", "parts/.0", ".store.json"):
+    for name in ("features.read", "src.records", "graph/.meta.json", "parts/.0"):
         with forked(functools.partial(import_until, name, data, store), tmp_path) as program:
             assert program.ended()[0] == -signal.SIGKILL, (name, program.text())
     run("import", data, store)
@@ -394,7 +393,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
         ("_stored", 1500, "edge_ids.npy"),
         ("_stored", 5000, "store.json"),
     ],
-    default=[("imported", 2000, "weight.records"), ("importer", 1000, "dst.records"), ("_stored", 700, "indices.npy")],
+    default=[("importer", 1000, "dst.records"), ("_stored", 700, "indices.npy")],
 )
 def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
     process: str, size: int, file: str, tmp_path: Path

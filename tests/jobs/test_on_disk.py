@@ -18,7 +18,7 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.prepare import placed
-from tests.cases import few, product
+from tests.cases import few
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def bits(result: Any) -> list[bytes]:
 
 POLICIES = ("exact", "static", "lru")
 DEFAULT = {"shared-exact", "shared-static", "shared-lru", "owners-exact", "fetched-lru", "cooperative-static"}
-DEFAULT |= {"cached-exact", "links-static", "owners of links-exact", "joint links-lru"}
+DEFAULT |= {"cached-exact", "links-static"}
 Run = Callable[..., Any]
 
 
@@ -254,7 +254,11 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     return cut
 
 
-@product(job=["partition", "import"], dtype=["as_is", "int8"])
+@few(
+    ("job", "dtype"),
+    itertools.product(["partition", "import"], ["as_is", "int8"]),
+    default=[("partition", "as_is"), ("import", "int8")],
+)
 def test_parts_that_are_ranges_hold_no_rows_beside_those_of_the_graph(job: str, dtype: str, cut: Cut) -> None:
     rows = {
         nodes: sum(np.load(path).nbytes for path in cut(job, dtype, nodes).rglob("feature*.npy")) for nodes in NODES
@@ -264,13 +268,22 @@ def test_parts_that_are_ranges_hold_no_rows_beside_those_of_the_graph(job: str, 
     assert rows["mixed"] > 2 * once
 
 
-@product(
-    lambda way, place, **_: (place == "auto") == (way == "full graph"),
-    job=["partition", "import"],
-    dtype=["as_is", "int8"],
-    nodes=[*NODES],
-    way=["shared", "owners", "full graph"],
-    place=["mapped", "disk", "auto"],
+READS = [("full graph", "auto"), *itertools.product(["shared", "owners"], ["mapped", "disk"])]
+
+
+@few(
+    ("job", "dtype", "nodes", "way", "place"),
+    [
+        (*store, *read)
+        for store in itertools.product(["partition", "import"], ["as_is", "int8"], NODES)
+        for read in READS
+    ],
+    default=[
+        ("partition", "as_is", "mixed", "owners", "disk"),
+        ("partition", "as_is", "ranges", "shared", "mapped"),
+        ("import", "int8", "mixed", "full graph", "auto"),
+        ("import", "int8", "ranges", "shared", "disk"),
+    ],
 )
 def test_parts_read_the_rows_of_the_graph(
     job: str, dtype: str, nodes: str, way: str, place: str, cut: Cut, run: Run, tmp_path: Path

@@ -109,6 +109,7 @@ def test_a_relieved_run_learns_what_an_undisturbed_run_learns(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("cuts_here")
 def test_a_resumed_run_takes_the_new_partition(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "first", comm="threads")
@@ -123,6 +124,7 @@ def test_a_resumed_run_takes_the_new_partition(tmp_path: Path, capfd: pytest.Cap
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("cuts_here")
 def test_the_work_of_a_run_from_a_store_is_dealt_out_anew(tmp_path: Path) -> None:
     gnnkit.train(small_graph(), strategy="auto", job="partition", workers=3, folder=tmp_path / "store")
@@ -230,7 +232,8 @@ def alive(pids: Sequence[int]) -> list[int]:
 
 
 @pytest.mark.slow
-@few("victim", [0, 2], default=[2])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("victim", [0, 2])
 def test_a_rank_that_dies_while_the_graph_is_cut_ends_the_run_by_name(tmp_path: Path, victim: int) -> None:
     with cutting(tmp_path / "run") as (program, cutter, ranks):
         while "prepared/source" not in Path(f"/proc/{cutter}/maps").read_text():  # until the cut has begun
