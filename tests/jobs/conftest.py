@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.farm import finished_run  # noqa: F401
 from tests.runs import within_process
 
 
