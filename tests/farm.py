@@ -101,6 +101,8 @@ RUNS: Mapping[str, Callable[[Path], object]] = {
     ),
     "command": commanded("trainer.max_epochs=1", *PLAIN),
     "command with page": commanded("trainer.max_epochs=1"),
+    "command for a program": commanded("model=pagerank", *PLAIN),
+    "command that partitions": commanded("job=partition"),
     "command with three epochs": commanded("trainer.max_epochs=3", *PLAIN),
     "command with six epochs": commanded("trainer.max_epochs=6", *PLAIN),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -14,9 +15,7 @@ from safetensors.numpy import load_file
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.jobs.folder import new_folder
-
-KEYS = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2",
-        "comm=threads", "trainer.checkpoint_every=1"]  # fmt: skip
+from tests.farm import COMMAND, PLAIN, Farm
 
 
 @pytest.fixture(autouse=True)
@@ -25,22 +24,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-PLAIN = ["report=false", "logger=csv"]  # of a run whose page nobody reads
-
-
 def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def run(*keys: str) -> None:
-    assert main([*KEYS, *keys]) == 0
+    assert main([*COMMAND, *keys]) == 0
 
 
 @pytest.mark.slow
-def test_a_folder_with_a_run_is_refused_and_left_as_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("trainer.max_epochs=1", "output=run")
+def test_a_folder_with_a_run_is_refused_and_left_as_it_is(
+    here: Path, capsys: pytest.CaptureFixture[str], finished_run: Farm
+) -> None:
+    finished_run.copy("command", here / "run")
     before = {name: (here / "run" / name).read_bytes() for name in files(here / "run")}
-    assert main([*KEYS, "trainer.max_epochs=1", "output=run", "seed=1"]) == 2
+    assert main([*COMMAND, "trainer.max_epochs=1", "output=run", "seed=1"]) == 2
     error = capsys.readouterr().err
     assert "it holds a run: choose another folder, on_exists=resume" in error
     assert {name: (here / "run" / name).read_bytes() for name in files(here / "run")} == before
@@ -53,7 +51,7 @@ def test_a_folder_with_anything_else_is_never_written_to(
 ) -> None:
     (here / "mine").mkdir()
     (here / "mine/thesis.tex").write_text("x")
-    assert main([*KEYS, "trainer.max_epochs=1", "output=mine", f"on_exists={on_exists}"]) == 2
+    assert main([*COMMAND, "trainer.max_epochs=1", "output=mine", f"on_exists={on_exists}"]) == 2
     assert "it holds other files than those of a run" in capsys.readouterr().err
     assert files(here / "mine") == {"thesis.tex"}
 
@@ -65,7 +63,7 @@ def test_an_empty_folder_is_taken(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_replace_deletes_what_a_run_wrote_and_nothing_else(here: Path) -> None:
+def test_replace_deletes_what_a_run_wrote_and_nothing_else(here: Path, finished_run: Farm) -> None:
     everything = "write=[predictions,logits,probabilities,embeddings]"
     run("trainer.max_epochs=1", "output=run", everything, "inputs=learned")
     run("trainer.max_epochs=2", "output=run", everything, "inputs=learned", "on_exists=resume")
@@ -73,45 +71,45 @@ def test_replace_deletes_what_a_run_wrote_and_nothing_else(here: Path) -> None:
     for name in mine:
         (here / "run" / name).write_text("mine")
     run("job=partition", "output=run", "on_exists=replace")
-    run("job=partition", "output=fresh")
-    assert files(here / "run") == files(here / "fresh") | mine
-    assert json.loads((here / "run/result.json").read_text()) == json.loads((here / "fresh/result.json").read_text())
+    fresh = finished_run("command that partitions")
+    assert files(here / "run") == files(fresh) | mine
+    assert json.loads((here / "run/result.json").read_text()) == json.loads((fresh / "result.json").read_text())
 
 
 @pytest.mark.slow
-def test_replace_deletes_what_wandb_and_mlflow_keep_and_resume_leaves_it(here: Path) -> None:
-    run("trainer.max_epochs=1", "output=run")
+def test_replace_deletes_what_wandb_and_mlflow_keep_and_resume_leaves_it(here: Path, finished_run: Farm) -> None:
+    finished_run.copy("command", here / "run")
     for name in ("wandb/run-1/files", "wandb/run-1/tmp/code", "mlflow/1/metrics", "mlflow/.trash"):
         (here / "run" / name).mkdir(parents=True)
     for name in ("wandb/run-1/files/output.log", "mlflow/1/metrics/loss"):
         (here / "run" / name).write_text("1")
     (here / "run/wandb/latest-run").symlink_to("run-1")
-    run("trainer.max_epochs=2", "output=run", "on_exists=resume")
+    run("trainer.max_epochs=2", "output=run", "on_exists=resume", *PLAIN)
     assert (here / "run/wandb/latest-run/files/output.log").exists()
     run("job=partition", "output=run", "on_exists=replace")
-    run("job=partition", "output=fresh")
-    assert {path.name for path in (here / "run").iterdir()} == {path.name for path in (here / "fresh").iterdir()}
+    fresh = finished_run("command that partitions")
+    assert {path.name for path in (here / "run").iterdir()} == {path.name for path in fresh.iterdir()}
 
 
 @pytest.mark.slow
-def test_replace_knows_every_file_of_every_job(here: Path) -> None:
+def test_replace_knows_every_file_of_every_job(here: Path, finished_run: Farm) -> None:
+    """The files of all jobs are brought into one folder."""
     (here / "mine.txt").write_text("x")
-    for job in ("train", "partition", "plan", "verify"):
-        run(f"job={job}", "trainer.max_epochs=1", f"output={job}")
-        run("job=partition", f"output={job}", "on_exists=replace")
-    run("model=pagerank", "output=program")
-    run("job=partition", "output=program", "on_exists=replace")
-    run("job=partition", "output=fresh")
-    for name in ("train", "partition", "plan", "verify", "program"):
-        assert files(here / name) == files(here / "fresh"), name
+    for name in ("command with page", "command for a program", "command that partitions"):
+        shutil.copytree(finished_run(name), here / "run", dirs_exist_ok=True)
+    for job in ("plan", "verify"):
+        run(f"job={job}", f"output={job}")
+        shutil.copytree(here / job, here / "run", dirs_exist_ok=True)
+    run("job=partition", "output=run", "on_exists=replace")
+    assert files(here / "run") == files(finished_run("command that partitions"))
 
 
 @pytest.mark.slow
-def test_resume_goes_on_as_an_unbroken_run(here: Path) -> None:
-    run("trainer.max_epochs=3", "output=broken", *PLAIN)
+def test_resume_goes_on_as_an_unbroken_run(here: Path, finished_run: Farm) -> None:
+    finished_run.copy("command with three epochs", here / "broken")
     run("trainer.max_epochs=6", "output=broken", "on_exists=resume", *PLAIN)
-    run("trainer.max_epochs=6", "output=whole", *PLAIN)
-    broken, whole = (load_file(here / name / "model.safetensors") for name in ("broken", "whole"))
+    folders = (here / "broken", finished_run("command with six epochs"))
+    broken, whole = (load_file(folder / "model.safetensors") for folder in folders)
     assert all(np.array_equal(broken[name], whole[name]) for name in whole)
     assert json.loads((here / "broken/result.json").read_text())["epochs"] == 3
     assert json.loads((here / "broken/earlier-1/result.json").read_text())["epochs"] == 3
@@ -119,27 +117,28 @@ def test_resume_goes_on_as_an_unbroken_run(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resume_without_the_newest_checkpoint_goes_on_from_the_one_before(here: Path) -> None:
-    run("trainer.max_epochs=4", "trainer.checkpoint_every=2", "output=broken", *PLAIN)
+def test_resume_without_the_newest_checkpoint_goes_on_from_the_one_before(here: Path, finished_run: Farm) -> None:
+    finished_run.copy("command with six epochs", here / "broken")
     (here / "broken/checkpoints/last.json").unlink()
-    run("trainer.max_epochs=4", "output=broken", "on_exists=resume", *PLAIN)
-    assert json.loads((here / "broken/result.json").read_text())["epochs"] == 2
+    run("trainer.max_epochs=6", "output=broken", "on_exists=resume", *PLAIN)
+    assert json.loads((here / "broken/result.json").read_text())["epochs"] == 1
 
 
 @pytest.mark.slow
-def test_resume_of_another_configuration_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("trainer.max_epochs=1", "output=run")
-    assert main([*KEYS, "trainer.max_epochs=2", "output=run", "on_exists=resume", "trainer.lr=0.5"]) == 2
+def test_resume_of_another_configuration_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], finished_run: Farm
+) -> None:
+    finished_run.copy("command", here / "run")
+    assert main([*COMMAND, "trainer.max_epochs=2", "output=run", "on_exists=resume", "trainer.lr=0.5"]) == 2
     assert "trainer.lr=0.5" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_resume_without_a_checkpoint_begins_anew(here: Path) -> None:
-    run("trainer.max_epochs=1", "output=run", "trainer.checkpoint=false", *PLAIN)
-    run("trainer.max_epochs=2", "output=run", "on_exists=resume", *PLAIN)
-    assert json.loads((here / "run/result.json").read_text())["epochs"] == 2
-    run("trainer.max_epochs=2", "output=new", "on_exists=resume", *PLAIN)
-    assert json.loads((here / "new/result.json").read_text())["epochs"] == 2
+def test_resume_without_a_checkpoint_begins_anew(here: Path, finished_run: Farm) -> None:
+    shutil.rmtree(finished_run.copy("command", here / "run") / "checkpoints")
+    for name in ("run", "new"):
+        run("trainer.max_epochs=2", f"output={name}", "on_exists=resume", *PLAIN)
+        assert json.loads((here / name / "result.json").read_text())["epochs"] == 2
 
 
 def test_a_run_keeps_configuration_and_overrides_as_hydra_does(here: Path) -> None:
@@ -150,12 +149,12 @@ def test_a_run_keeps_configuration_and_overrides_as_hydra_does(here: Path) -> No
     assert "#" not in plain
     assert yaml.safe_load(plain) == yaml.safe_load((folder / "config.yaml").read_text())
     kept = yaml.safe_load((folder / ".hydra/overrides.yaml").read_text())
-    assert kept == [*KEYS, "job=partition", "seed=5"]
+    assert kept == [*COMMAND, "job=partition", "seed=5"]
 
 
 @pytest.mark.slow
 def test_the_configuration_in_a_run_folder_makes_the_same_run_again(here: Path) -> None:
-    run("trainer.max_epochs=2", "seed=5", "partition=2d", "output=first", *PLAIN)
+    run("trainer.max_epochs=1", "seed=5", "partition=2d", "output=first", *PLAIN)
     assert main(["--config-dir", "first", "--config-name", "config"]) == 0
     (again,) = (here / "outputs").glob("*/*")
     for name in ("model.safetensors", "predictions.npy"):
@@ -166,32 +165,38 @@ def test_the_configuration_in_a_run_folder_makes_the_same_run_again(here: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [[], ["strategy.local_iterations=2"]], ids=["together", "supersteps"])
-def test_a_run_killed_after_its_last_step_gets_its_results(here: Path, keys: list[str]) -> None:
-    run("trainer.max_epochs=2", "output=run", *keys)
+def test_a_run_killed_after_its_last_step_gets_its_results(here: Path, keys: list[str], finished_run: Farm) -> None:
+    keys = [*keys, *PLAIN]
+    if keys == PLAIN:
+        finished_run.copy("command with three epochs", here / "run")
+    else:
+        run("trainer.max_epochs=3", "output=run", *keys)
     kept = {name: (here / "run" / name).read_bytes() for name in ("model.safetensors", "predictions.npy")}
     before = json.loads((here / "run/result.json").read_text())
     state = (here / "run/checkpoints/last.json").read_bytes()
     for name in ("result.json", "model.safetensors", "predictions.npy"):
         (here / "run" / name).unlink()
-    run("trainer.max_epochs=2", "output=run", "on_exists=resume", *keys)
+    run("trainer.max_epochs=3", "output=run", "on_exists=resume", *keys)
     assert {name: (here / "run" / name).read_bytes() for name in kept} == kept
     assert (here / "run/checkpoints/last.json").read_bytes() == state
     after = json.loads((here / "run/result.json").read_text())
     assert {name: after[name] for name in after if name.startswith("test_")} == {
         name: before[name] for name in before if name.startswith("test_")
     }
-    run("trainer.max_epochs=3", "output=run", "on_exists=resume", *keys)
+    run("trainer.max_epochs=4", "output=run", "on_exists=resume", *keys)
 
 
 @pytest.mark.slow
-def test_resume_of_a_finished_run_leaves_its_results(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("trainer.max_epochs=1", "output=run")
+def test_resume_of_a_finished_run_leaves_its_results(
+    here: Path, capsys: pytest.CaptureFixture[str], finished_run: Farm
+) -> None:
+    finished_run.copy("command", here / "run")
     before = {name: (here / "run" / name).read_bytes() for name in files(here / "run")}
-    assert main([*KEYS, "trainer.max_epochs=1", "output=run", "on_exists=resume"]) == 2
+    assert main([*COMMAND, "trainer.max_epochs=1", "output=run", "on_exists=resume"]) == 2
     told = capsys.readouterr().err
     assert f"the run in {here / 'run'} is finished and its results stay: trainer.max_epochs=1: the checkpoint" in told
     assert "has done 1 epochs, ask for more to go on, or choose on_exists=replace" in told
-    assert main([*KEYS, "trainer.max_epochs=2", "output=run", "on_exists=resume", "trainer.lr=0.5"]) == 2
+    assert main([*COMMAND, "trainer.max_epochs=2", "output=run", "on_exists=resume", "trainer.lr=0.5"]) == 2
     after = {name: (here / "run" / name).read_bytes() for name in files(here / "run")}
     assert {name: after[name] for name in before} == before
 

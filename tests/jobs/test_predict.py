@@ -22,16 +22,17 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.settings import settle
+from tests.cases import few
+from tests.farm import EVERYTHING, PLAIN, Farm
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
-EVERYTHING = ["predictions", "logits", "probabilities", "embeddings"]
 SMALL = ["dataset=synthetic", "dataset.num_nodes=90", "dataset.num_edges=400", "comm=threads", "threads=1"]
 
 
 def train(folder: Path, **keys: Any) -> Any:
-    trainer = {"max_epochs": 4, "lr": 0.1, "precision": 64}
+    trainer = {"max_epochs": 2, "lr": 0.1, "precision": 64}
     given = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", "trainer": trainer, "write": EVERYTHING}
     return gnnkit.train(keys.pop("graph", small_graph()), folder=folder, **{**BARE, **given, **keys})
 
@@ -40,18 +41,20 @@ def rows(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     return {name: np.load(folder / f"{name}.npy") for name in EVERYTHING}
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [{}, {"strategy": {"name": "individual_sample", "batch_size": 8}}, {"partition": "2d", "workers": 4}],
-    ids=["1d", "sampled", "2d"],
-)
-def test_a_run_and_a_later_prediction_write_the_same(tmp_path: Path, keys: dict[str, Any]) -> None:
-    trained = train(tmp_path / "run", model={"name": "gat", "hidden": 4}, **keys)
+def result_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+@few("trained_as", ["gat", "gat sampled", "gat 2d"], default=("gat", "gat 2d"))
+def test_a_run_and_a_later_prediction_write_the_same(tmp_path: Path, trained_as: str, finished_run: Farm) -> None:
+    run = finished_run(trained_as)
+    trained = result_of(run)
     again = gnnkit.predict(
-        tmp_path / "run", small_graph(), folder=tmp_path / "again", job="test", workers=2, comm="threads",
-        partition="1d", write=EVERYTHING,
+        run, small_graph(), folder=tmp_path / "again", job="test", workers=2, comm="threads",
+        partition="1d", write=EVERYTHING, **BARE,
     )  # fmt: skip
-    first, second = rows(tmp_path / "run"), rows(tmp_path / "again")
+    first, second = rows(run), rows(tmp_path / "again")
     for name in EVERYTHING:
         np.testing.assert_allclose(first[name], second[name], rtol=1e-10, atol=1e-12)
     assert {name: again[name] for name in again if name.endswith(("accuracy", "f1"))} == {
@@ -64,32 +67,34 @@ def test_a_run_and_a_later_prediction_write_the_same(tmp_path: Path, keys: dict[
 
 
 @pytest.mark.parametrize("inputs", ["learned", "degree"])
-def test_a_graph_without_features_is_predicted_as_trained(tmp_path: Path, inputs: str) -> None:
-    bare = replace(small_graph(), features=np.empty((small_graph().num_nodes, 0), np.float32))
-    keys = {"inputs": inputs, "write": ["logits"], "graph": bare}
-    trainer = {"max_epochs": 6, "lr": 1.0, "precision": 64, "monitor": "val_loss", "check_val_every_n_epoch": 1}
-    trained = train(tmp_path / "run", trainer=trainer, **keys)
+def test_a_graph_without_features_is_predicted_as_trained(tmp_path: Path, inputs: str, finished_run: Farm) -> None:
+    bare, run = (
+        replace(small_graph(), features=np.empty((small_graph().num_nodes, 0), np.float32)),
+        finished_run(inputs),
+    )
+    keys = {"comm": "threads", "write": ["logits"], **BARE}
+    trained = result_of(run)
     assert trained["best_epoch"] < 6  # the best rows are kept with the best parameters
-    again = gnnkit.predict(tmp_path / "run", bare, folder=tmp_path / "again", workers=2, job="test", write=["logits"])
+    again = gnnkit.predict(run, bare, folder=tmp_path / "again", workers=2, job="test", **keys)
     assert again["val_loss"] == pytest.approx(trained["best_value"], rel=1e-6)
     for name in ("test_loss", "val_loss"):
         assert again[name] == pytest.approx(trained[name], rel=1e-10)
-    gnnkit.predict(tmp_path / "run", bare, folder=tmp_path / "third", workers=3, comm="threads", write=["logits"])
-    found = [np.load(tmp_path / name / "logits.npy") for name in ("run", "again", "third")]
+    gnnkit.predict(run, bare, folder=tmp_path / "third", workers=3, **keys)
+    found = [np.load(folder / "logits.npy") for folder in (run, tmp_path / "again", tmp_path / "third")]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(found[0], found[2], rtol=1e-10, atol=1e-12)
     if inputs == "learned":
         other = Graph.from_edges([0, 1], [1, 2], 5)
         with pytest.raises(UserError, match=r"dataset has 5 nodes, .*embedding.npy has rows of shape \[60, 64\]"):
-            gnnkit.predict(tmp_path / "run", other, folder=tmp_path / "other", comm="threads", write=["logits"])
+            gnnkit.predict(run, other, folder=tmp_path / "other", **keys)
 
 
-def test_embeddings_are_what_the_last_layer_reads(tmp_path: Path) -> None:
-    train(tmp_path / "run", model={"name": "gcn", "hidden": 6, "num_layers": 3}, workers=2)
-    found = rows(tmp_path / "run")
+def test_embeddings_are_what_the_last_layer_reads(tmp_path: Path, finished_run: Farm) -> None:
+    run = finished_run("three layers")
+    found = rows(run)
     assert found["embeddings"].shape == (small_graph().num_nodes, 6)
-    weights = load_file(tmp_path / "run/model.safetensors")
-    one = gnnkit.load(tmp_path / "run")
+    weights = load_file(run / "model.safetensors")
+    one = gnnkit.load(run)
     one.num_layers = 1  # type: ignore[assignment]
     one.convs = one.convs[2:]  # type: ignore[index]
     assert torch.equal(one.convs[0].weight, weights["convs.2.weight"])  # type: ignore[index, union-attr]
@@ -109,28 +114,29 @@ def test_embeddings_are_what_the_last_layer_reads(tmp_path: Path) -> None:
 
     gnnkit.train(graph, strategy="vertex_centric", workers=1, comm="threads", model=Last, folder=tmp_path / "last",
                  write=["logits"], trainer={"max_epochs": 1, "lr": 1e-300, "precision": 64},
-                 features={"scale": "none"})  # fmt: skip
+                 features={"scale": "none"}, **BARE)  # fmt: skip
     np.testing.assert_allclose(np.load(tmp_path / "last/logits.npy"), found["logits"], rtol=1e-10, atol=1e-12)
 
 
-def test_a_new_graph_without_labels_or_splits_is_predicted(tmp_path: Path) -> None:
-    train(tmp_path / "run")
+def test_a_new_graph_without_labels_or_splits_is_predicted(tmp_path: Path, finished_run: Farm) -> None:
+    run = finished_run("gcn")
     old = small_graph()
     rng = np.random.default_rng(1)
     edges = rng.integers(0, 31, (2, 80))
     new = Graph.from_edges(edges[0], edges[1], 31, features=rng.normal(size=(31, old.features.shape[1])))
-    result = gnnkit.predict(tmp_path / "run", new, folder=tmp_path / "new", workers=2, write=["predictions", "logits"])
+    keys = {"comm": "threads", **BARE}
+    result = gnnkit.predict(run, new, folder=tmp_path / "new", workers=2, write=["predictions", "logits"], **keys)
     assert "test_accuracy" not in result
     assert np.load(tmp_path / "new/logits.npy").shape == (31, old.num_classes)
     assert np.load(tmp_path / "new/predictions.npy").max() < old.num_classes
     with pytest.raises(UserError, match=r"no node is in the validation or test split"):
-        gnnkit.predict(tmp_path / "run", new, job="test", comm="threads", folder=tmp_path / "no")
+        gnnkit.predict(run, new, job="test", folder=tmp_path / "no", **keys)
     wide = replace(new, features=np.zeros((31, old.features.shape[1] + 1), np.float32))
     with pytest.raises(UserError, match=r"dataset has \d+ columns of features, the model of .*run reads \d+"):
-        gnnkit.predict(tmp_path / "run", wide, comm="threads", folder=tmp_path / "wide")
+        gnnkit.predict(run, wide, folder=tmp_path / "wide", **keys)
     more = replace(old, labels=np.where(old.labels == 0, old.num_classes, old.labels))
     with pytest.raises(UserError, match=r"labels for \d+ outputs, the model of .*run has \d+"):
-        gnnkit.predict(tmp_path / "run", more, job="test", comm="threads", folder=tmp_path / "more")
+        gnnkit.predict(run, more, job="test", folder=tmp_path / "more", **keys)
 
 
 def test_the_command_takes_data_model_and_task_from_the_run(
@@ -138,13 +144,20 @@ def test_the_command_takes_data_model_and_task_from_the_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["strategy=vertex_centric", *SMALL, "model=sage", "model.hidden=5", "output=a run", "seed=3",
-                 "trainer.max_epochs=2"]) == 0  # fmt: skip
-    assert main(["job=test", "checkpoint='a run'", "comm=threads", "workers=2", "output=test"]) == 0
+                 "trainer.max_epochs=1", *PLAIN]) == 0  # fmt: skip
+    assert main(["job=test", "checkpoint='a run'", "comm=threads", "workers=2", "output=test", *PLAIN]) == 0
     first, second = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("a run", "test"))
     for name in ("model", "dataset", "seed", "test_accuracy", "strategy"):
         assert first[name] == second[name]
     assert second["world_size"] == 2
-    other = ["dataset=synthetic", "dataset.num_nodes=50", "dataset.num_edges=99", "comm=threads", "output=other"]
+    other = [
+        "dataset=synthetic",
+        "dataset.num_nodes=50",
+        "dataset.num_edges=99",
+        "comm=threads",
+        "output=other",
+        *PLAIN,
+    ]
     assert main(["job=predict", "checkpoint='a run'", *other]) == 0
     assert len(np.load(tmp_path / "other/predictions.npy")) == 50
     capsys.readouterr()
@@ -184,7 +197,7 @@ def test_a_model_of_the_users_is_loaded_into_the_users_own(tmp_path: Path) -> No
     assert loaded is instance
     assert not loaded.training
     assert not all(torch.equal(value, before[name]) for name, value in instance.state_dict().items())
-    gnnkit.predict(result.folder, graph, model=Own, folder=tmp_path / "again", comm="threads", write=["logits"])
+    gnnkit.predict(result.folder, graph, model=Own, folder=tmp_path / "again", comm="threads", write=["logits"], **BARE)
     np.testing.assert_allclose(np.load(tmp_path / "again/logits.npy"), np.load(tmp_path / "run/logits.npy"), rtol=1e-10)
     with pytest.raises(UserError, match=r"model=Own was handed in from Python: use gnnkit.predict with model="):
         gnnkit.predict(result.folder, graph)
@@ -207,16 +220,15 @@ def test_files_that_are_no_model_are_refused(tmp_path: Path) -> None:
             gnnkit.load(tmp_path)
 
 
-def test_what_a_task_cannot_give_is_refused(tmp_path: Path) -> None:
+def test_what_a_task_cannot_give_is_refused(tmp_path: Path, finished_run: Farm) -> None:
     numbers = replace(small_graph(), labels=np.linspace(0, 1, small_graph().num_nodes))
     with pytest.raises(UserError, match=r"write=.*: task=regression has no probabilities"):
         train(tmp_path / "run", graph=numbers, task="regression")
-    train(tmp_path / "links", task={"name": "link_prediction", "width": 4, "eval_negatives": 3}, write=["predictions"])
+    links = finished_run("links")
     with pytest.raises(UserError, match=r"task=link_prediction predicts edges that were held out"):
-        gnnkit.predict(tmp_path / "links", small_graph(), folder=tmp_path / "no")
-    tested = gnnkit.predict(tmp_path / "links", small_graph(), folder=tmp_path / "test", job="test", comm="threads")
-    trained = json.loads((tmp_path / "links/result.json").read_text())
-    assert tested["test_mrr"] == pytest.approx(trained["test_mrr"], rel=1e-10)
+        gnnkit.predict(links, small_graph(), folder=tmp_path / "no")
+    tested = gnnkit.predict(links, small_graph(), folder=tmp_path / "test", job="test", comm="threads", **BARE)
+    assert tested["test_mrr"] == pytest.approx(result_of(links)["test_mrr"], rel=1e-10)
 
 
 def test_a_configuration_of_a_run_settles_to_the_same(tmp_path: Path) -> None:
