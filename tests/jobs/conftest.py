@@ -4,8 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from gnnkit.settings import ranks
 from tests.farm import finished_run  # noqa: F401
 from tests.runs import within_process
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives a single worker one thread. A second one costs more than it brings."""
+    monkeypatch.setattr(ranks, "num_cores", lambda: 1)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -27,10 +27,11 @@ from gnnkit.launch.environment import StartedRank
 from gnnkit.plan.choose import least
 from gnnkit.ranges import num_cores
 from gnnkit.settings import Choice, PartitionSettings, ranks, settle
+from tests.cases import exhaustive
 from tests.launch.outside import Outside, by_hand
 from tests.runs import BARE
 
-QUICK = {"workers": 2, "trainer": {"max_epochs": 2, "check_val_every_n_epoch": 2}, **BARE}
+QUICK = {"workers": 2, "comm": "threads", "trainer": {"max_epochs": 2, "check_val_every_n_epoch": 2}, **BARE}
 
 
 @pytest.fixture(scope="module")
@@ -180,10 +181,12 @@ def stored(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("comm", ["threads", exhaustive("gloo")])
 def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
-    graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    comm: str, graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = gnnkit.train(graph, strategy="vertex_centric", partition="auto", folder=tmp_path / "auto", **QUICK)
+    keys = {**QUICK, "strategy": "vertex_centric", "comm": comm}
+    found = gnnkit.train(graph, partition="auto", folder=tmp_path / "auto", **keys)
     decision = json.loads((tmp_path / "auto" / "coordination.json").read_text())["decision"]
     assert found["why"] == decision["why"]
     assert decision["why"] in capsys.readouterr().out
@@ -191,7 +194,7 @@ def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
     section = stored(tmp_path / "auto")
     assert section["nodes"] == found["nodes"] != "auto"
     named = found["why"].removeprefix("the leader takes ").partition(":")[0].split()
-    again = gnnkit.train(graph, strategy="vertex_centric", overrides=named, folder=tmp_path / "named", **QUICK)
+    again = gnnkit.train(graph, overrides=named, folder=tmp_path / "named", **keys)
     assert again["train_loss"] == found["train_loss"]
     assert again["grid"] == found["grid"]
     assert again["words_gathered"] == found["words_gathered"]
@@ -211,7 +214,7 @@ def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
 def test_a_resumed_run_takes_the_decision_of_its_checkpoint(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = {"partition": "auto", "workers": 2, "folder": tmp_path / "first"}
+    chosen = {"partition": "auto", "workers": 2, "comm": "threads", "folder": tmp_path / "first", **BARE}
     first = gnnkit.train(graph, strategy="auto", **chosen, trainer={"max_epochs": 1})
 
     def refuse(*_: object) -> None:
@@ -265,7 +268,14 @@ def test_learned_rows_are_foreseen(graph: Graph, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_program_takes_the_layout_with_fewest_words(graph: Graph, tmp_path: Path) -> None:
-    keys = {"strategy": "vertex_centric", "model": "pagerank", "partition": "auto", "workers": 2}
+    keys = {
+        "strategy": "vertex_centric",
+        "model": "pagerank",
+        "partition": "auto",
+        "workers": 2,
+        "comm": "threads",
+        **BARE,
+    }
     found = gnnkit.train(graph, folder=tmp_path / "run", **keys)
     assert "words in a step, the fewest" in found["why"]
 
@@ -287,12 +297,12 @@ class Net(torch.nn.Module):
     ("keys", "told"),
     [
         (
-            {"model": "pagerank", "workers": 2, **BARE},
+            {"model": "pagerank", "workers": 2, "comm": "threads", **BARE},
             "strategy=auto takes vertex_centric, as another is refused: strategy=",
         ),
         ({"model": Net, **QUICK}, "the leader takes strategy=vertex_centric, whose ranks take"),
         (
-            {"model": "sage", "overrides": ["sync.on_lost=continue"], "sync": "leader", **QUICK},
+            {"model": "sage", "overrides": ["sync.on_lost=continue"], "sync": "leader", **QUICK, "comm": "gloo"},
             "takes individual_sample",
         ),
         (
@@ -333,7 +343,7 @@ def test_a_job_that_no_strategy_can_do_is_refused_as_the_first(graph: Graph, tmp
 
 @pytest.mark.slow
 def test_a_cluster_as_numbers_is_planned_without_a_cluster(graph: Graph, tmp_path: Path) -> None:
-    keys = {"strategy": "vertex_centric", "workers": 64, "partition": "2d"}
+    keys = {"strategy": "vertex_centric", "workers": 4, "partition": "2d"}
     slow, fast = (
         gnnkit.train(
             graph,

@@ -21,6 +21,7 @@ from gnnkit.jobs.init import Choice, _as_script, choose
 from gnnkit.settings import settle
 from tests.graphs import random_graph
 
+pytestmark = pytest.mark.usefixtures("one_core")
 QUICK = ["trainer.max_epochs=2", "comm=threads", "cache=false", "report=false", "logger=none"]
 
 

@@ -78,6 +78,7 @@ class Mine(Dataset):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
 def test_a_table_in_another_order_without_labels_is_predicted_as_trained(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,8 +93,8 @@ def test_a_table_in_another_order_without_labels_is_predicted_as_trained(
         (tmp_path / name / "nodes.csv").write_text("\n".join(lines) + "\n")
         (tmp_path / name / "edges.csv").write_text("src,dst\n" + "".join(f"{u},{v}\n" for u, v in ends))
     own = ["dataset=edges", "dataset.root=old", "dataset.symmetrize=true", "dataset.row_normalize=true"]
-    own += ["dataset.split=[0.6,0.2,0.2]", "trainer.max_epochs=2", "report=false", "output=run"]
-    fast = ["comm=threads", "workers=1", "write=[logits]"]
+    own += ["dataset.split=[0.6,0.2,0.2]", "trainer.max_epochs=2", "output=run"]
+    fast = ["comm=threads", "workers=1", "write=[logits]", "report=false", "logger=none"]
     assert main(["strategy=vertex_centric", *fast, *own]) == 0
     capfd.readouterr()
     for name, keys in (("root", []), ("named", ["dataset=edges"]), ("told", ["dataset.symmetrize=false"])):

@@ -60,7 +60,7 @@ def run(
     *overrides: str,
     steps: int = 1000,
     workers: int = 3,
-    comm: str = "gloo",
+    comm: str = "threads",
     partition: str = "1d",
     model: Any = None,
     **trainer: Any,
@@ -109,8 +109,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         (["strategy.local_iterations=1"], {"workers": 4}, False),
         ([], {}, True),
         (["sync=leader"], {"workers": 4, "partition": "2d"}, True),
+        pytest.param([], {"comm": "gloo"}, True, marks=pytest.mark.exhaustive),
     ],
-    ids=["one local iteration", "all_reduce", "leader"],
+    ids=["one local iteration", "all_reduce", "leader", "processes"],
 )
 def test_a_resumed_run_ends_where_an_unbroken_one_does(
     tmp_path: Path,
@@ -184,7 +185,7 @@ def _logits(parameters: dict[str, Tensor], comm: Threads) -> Tensor:
 
 @pytest.mark.slow
 def test_without_the_final_average_all_workers_end_as_the_first(tmp_path: Path) -> None:
-    result, path = run(tmp_path / "run", "trainer.final_average=false", comm="threads")
+    result, path = run(tmp_path / "run", "trainer.final_average=false")
     assert result["drift"] > 0
     assert result["final_drift"] == 0
     saved = load_file(path.parents[1] / "model.safetensors")
@@ -198,7 +199,9 @@ def test_the_leaders_updates_equal_ddps(tmp_path: Path) -> None:
     found = []
     for sync in ("all_reduce", "leader"):
         overrides = ["strategy.local_iterations=1", f"sync={sync}"]
-        result, path = run(tmp_path / sync, *overrides, model="sage", optimizer="sgd", lr=0.5)
+        result, path = run(
+            tmp_path / sync, *overrides, model="sage", comm="gloo", workers=2, max_epochs=3, optimizer="sgd", lr=0.5
+        )
         assert result["drift"] == result["final_drift"] == 0
         found.append(values(path))
     difference = float((found[0] - found[1]).abs().max())
@@ -209,12 +212,12 @@ def test_the_leaders_updates_equal_ddps(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["all_reduce", "leader", "parameter_server"])
 def test_a_superstep_ends_with_one_model(whole: Runs, sync: str) -> None:
-    assert whole(f"sync={sync}", max_epochs=LOCAL, comm="threads")[0]["drift"] == 0
+    assert whole(f"sync={sync}", max_epochs=LOCAL)[0]["drift"] == 0
 
 
 @pytest.mark.slow
 def test_only_the_leader_holds_the_state_of_the_steps_of_all_workers(whole: Runs) -> None:
-    _, path = whole("sync=leader", max_epochs=LOCAL, comm="threads")
+    _, path = whole("sync=leader", max_epochs=LOCAL)
     saved = checkpoint.load(path)
     states = [saved, *(checkpoint.unpack(packed) for packed in saved["workers"][1:])]
     assert [state["updates"]["corrections"] is not None for state in states] == [True, False, False]

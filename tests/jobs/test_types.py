@@ -16,6 +16,7 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.sampler import Loader, NeighborSampler
+from tests.cases import few
 from tests.folders import graphar_folder
 from tests.runs import BARE, within_process
 
@@ -86,7 +87,7 @@ def store(folder: Path) -> Any:
 
 
 def imported(folder: Path) -> Any:
-    gnnkit.train(dataset=column(folder / "data"), job="import", strategy="auto", workers=2, folder=folder / "store")
+    gnnkit.train(dataset=column(folder / "data"), job="import", strategy="auto", workers=1, folder=folder / "store")
     return {"name": "store", "root": str(folder / "store")}
 
 
@@ -139,7 +140,7 @@ def test_types_that_the_model_does_not_read_are_refused_by_name(door: Any, tmp_p
     assert edges == (door not in (one_relation, node_type))
 
 
-@pytest.mark.parametrize(
+@few(
     "keys",
     [
         *({"model": name} for name in ("sage", "gat", "gin", "gine", "label_propagation", "pagerank")),
@@ -148,7 +149,7 @@ def test_types_that_the_model_does_not_read_are_refused_by_name(door: Any, tmp_p
         {"task": "link_prediction"},
         {"job": "verify", "trainer": {}},
     ],
-    ids=str,
+    default=7,
 )
 def test_every_model_and_strategy_without_types_refuses(keys: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^model=\w+ reads no types"):
@@ -156,7 +157,7 @@ def test_every_model_and_strategy_without_types_refuses(keys: dict[str, Any], tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", DOORS)
+@few("door", DOORS, default=(node_type, column, store))
 def test_types_are_ignored_on_purpose_or_read(door: Any, tmp_path: Path) -> None:
     data = door(tmp_path / "data")
     model = {"inputs": "degree"} if door in (store, imported) else {"inputs": "learned"}

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph
+from gnnkit.jobs import verdict
+from gnnkit.jobs.outputs import Scores
 from gnnkit.partition import Grid
 from gnnkit.task import Task
 from gnnkit.task.link_prediction import LinkPrediction
@@ -20,9 +22,10 @@ from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
 from gnnkit.testing.ranks import on_ranks
+from tests.cases import few
 from tests.runs import BARE
 
-N = 120
+N, EPOCHS = 120, 12
 SPLIT = (1 + np.arange(N) % 3).astype(np.int8)
 TASKS: dict[str, tuple[Any, str]] = {  # the task, and the figure that shows that nothing was learned
     "node_classification": ("node_classification", "train_accuracy"),
@@ -77,9 +80,14 @@ def make_graph(task: str) -> Graph:
     ).symmetrize()
 
 
-def run(folder: Path, task: str, epochs: int = 60, **keys: Any) -> Any:
+@pytest.fixture(autouse=True)
+def few_steps_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "MIN_STEPS", EPOCHS)
+
+
+def run(folder: Path, task: str, **keys: Any) -> Any:
     chosen: dict[str, Any] = {"workers": 2, "comm": "threads", "threads": 1, "model": "gcn", **BARE, **keys}
-    trainer = {"max_epochs": epochs, "lr": 0.02, "checkpoint": False, **chosen.pop("trainer", {})}
+    trainer = {"max_epochs": EPOCHS, "lr": 0.1, "checkpoint": False, **chosen.pop("trainer", {})}
     return gnnkit.train(make_graph(task), task=TASKS[task][0], trainer=trainer, folder=folder / "run", **chosen)
 
 
@@ -91,7 +99,7 @@ def test_a_run_that_learns_nothing_says_so_for_every_task(
     lazy = run(tmp_path / "lazy", task, strategy="vertex_centric", model=Constant)
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "has learned nothing" in line]
     assert line == f"gnnkit: warning: {lazy['learned_nothing']}"
-    assert f"after 60 epochs (60 steps): {TASKS[task][1]}=" in line
+    assert f"after {EPOCHS} epochs ({EPOCHS} steps): {TASKS[task][1]}=" in line
     good = run(tmp_path / "good", task, strategy="vertex_centric")
     assert good["learned_nothing"] is None
     assert "has learned nothing" not in capfd.readouterr().err
@@ -106,14 +114,23 @@ def test_a_run_that_learns_nothing_says_so_under_every_strategy(
     lazy = run(tmp_path / "lazy", "node_classification", **keys, trainer={"lr": 1e-12, "optimizer": "sgd"})
     assert "train_accuracy=0" in lazy["learned_nothing"]
     assert "where the most frequent class for every node gives 0.25" in lazy["learned_nothing"]
+
+
+@pytest.mark.slow
+@few("strategy", STRATEGIES, default=("stale rows", "joint_sample"))
+def test_a_run_that_learns_is_not_warned_of_under_any_strategy(strategy: str, tmp_path: Path) -> None:
+    keys = STRATEGIES[strategy]
     good = run(tmp_path / "good", "node_classification", **keys)
     assert good["learned_nothing"] is None, dict(good)
 
 
-@pytest.mark.slow
-def test_few_steps_and_labels_of_one_class_are_no_alarm(tmp_path: Path) -> None:
-    lazy = run(tmp_path / "few", "node_classification", 40, strategy="vertex_centric", trainer={"lr": 1e-12})
-    assert lazy["learned_nothing"] is None
+@pytest.mark.parametrize(("steps", "accuracy", "warns"), [(49, 0.25, False), (50, 0.25, True), (50, 0.3, False)])
+def test_few_steps_and_little_skill_are_no_alarm(
+    steps: int, accuracy: float, warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    scores = Scores({"train_accuracy": accuracy}, chance={"train_accuracy": 0.25})
+    assert (verdict._learned_nothing(NodeClassification(), scores, 7, steps) is not None) == warns
 
 
 CHANCE: list[tuple[Task, Any, dict[str, float]]] = [

@@ -18,8 +18,11 @@ from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.training.ddp import SyncMeter
+from tests.cases import exhaustive, product
 from tests.jobs.test_plan import make_graph
 from tests.runs import BARE
+
+SAMPLED = {"name": "individual_sample", "batch_size": 10}
 
 
 def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
     ("comm", "overrides", "reference"),
     [
         ("threads", [], "one rank with the whole graph"),
-        ("gloo", [], "one rank with the whole graph"),
+        exhaustive(("gloo", [], "one rank with the whole graph")),
         ("threads", ["strategy.local_iterations=2"], "4 ranks as threads of one process"),
         ("gloo", ["strategy.local_iterations=2"], "4 ranks as threads of one process"),
         ("threads", ["sync=leader", "sync.average=mean"], "4 ranks as threads of one process"),
@@ -110,9 +113,11 @@ def verify_hub(folder: Path, **keys: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["node_classification", "regression"])
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
-@pytest.mark.parametrize("trainer", [{"weight_decay": 0.1}, {"optimizer": "sgd", "lr": 0.1}])
+@product(
+    trainer=[{"weight_decay": 0.1}, {"optimizer": "sgd", "lr": 0.1}],
+    model=["gcn", "sage", "gat", "gin"],
+    task=["node_classification", "regression"],
+)
 def test_hubs_and_numbers_are_verified_or_diverge_with_every_model(
     trainer: dict[str, Any], model: str, task: str, tmp_path: Path
 ) -> None:
@@ -127,8 +132,17 @@ def test_hubs_and_numbers_are_verified_or_diverge_with_every_model(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vertex_centric", {"name": "individual_sample", "batch_size": 10}])
-@pytest.mark.parametrize("sync", ["all_reduce", "leader", "parameter_server"])
+@pytest.mark.parametrize(
+    ("sync", "strategy"),
+    [
+        ("all_reduce", SAMPLED),
+        exhaustive(("leader", SAMPLED)),
+        exhaustive(("parameter_server", SAMPLED)),
+        exhaustive(("all_reduce", "vertex_centric")),
+        ("leader", "vertex_centric"),
+        ("parameter_server", "vertex_centric"),
+    ],
+)
 def test_steps_are_those_of_the_run(sync: str, strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[torch.optim.Optimizer] = []
     make = torch.optim.AdamW.__init__
@@ -163,7 +177,7 @@ class OwnRate(L.LightningModule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comm", ["threads", "gloo"])
+@pytest.mark.parametrize("comm", ["threads", exhaustive("gloo")])
 def test_training_that_diverges_is_no_difference(comm: str, tmp_path: Path) -> None:
     result = verify_hub(tmp_path, comm=comm, task="regression", model="gin", trainer={"optimizer": "sgd", "lr": 1e60})
     assert result["diverges"]
