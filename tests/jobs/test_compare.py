@@ -23,6 +23,8 @@ from gnnkit.settings import settle
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
+from tests.cases import exhaustive
+from tests.runs import BARE
 
 SMALL = ["job=compare", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2"]
 QUICK = [*SMALL, "trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "trainer.checkpoint=false"]
@@ -200,10 +202,11 @@ def test_what_is_wrong_is_refused_before_anything_starts(
 
 
 @pytest.mark.slow
-def test_ways_on_processes_have_a_folder_each_and_one_table(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("comm", ["threads", exhaustive("gloo")])
+def test_ways_have_a_folder_each_and_one_table(
+    comm: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = [*QUICK, "comm=gloo", TWO, "compare.seeds=2", "output=all"]
+    asked = [*QUICK, f"comm={comm}", "logger=none", TWO, "compare.seeds=2", "output=all"]
     assert main(asked) == 0
     stems = ["vertex_centric", "preset_workload_strategy.halo=none"]
     order = [row["folder"] for row in json.loads((here / "all/results.json").read_text())]
@@ -219,7 +222,7 @@ def test_ways_on_processes_have_a_folder_each_and_one_table(
         assert (row["runs"], row["epochs"]) == (2, 2)
     overrides = yaml.safe_load((here / f"all/{stems[1]}-seed1/.hydra/overrides.yaml").read_text())
     assert overrides == [
-        *QUICK[1:], "comm=gloo", "strategy=preset_workload", "strategy.halo=none", "seed=1",
+        *QUICK[1:], f"comm={comm}", "logger=none", "strategy=preset_workload", "strategy.halo=none", "seed=1",
         "trainer.monitor=val_accuracy",
     ]  # fmt: skip
     page = (here / "all/report.html").read_text()
@@ -291,6 +294,7 @@ def test_a_graph_and_a_model_from_python_are_compared(here: Path) -> None:
         model={"name": "sage", "hidden": 8},
         trainer={"max_epochs": 2, "check_val_every_n_epoch": 1, "monitor": "val_loss"},
         folder=here / "all",
+        **BARE,
     )
     assert [row["way"] for row in result["ways"]] == ["vertex_centric", "individual_sample strategy.batch_size=8"]
     assert [(row["error"], row["runs"], row["epochs"]) for row in result["ways"]] == [(None, 1, 2)] * 2

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,10 +17,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from gnnkit import config, settings
+from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.jobs import live
 from gnnkit.jobs.live import served
 from gnnkit.jobs.order import Order
+from tests.forked import forked
 from tests.report.folders import HOSTILE, run_folder
 
 SMALL = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "workers=2", "trainer.max_epochs=20"]
@@ -108,28 +109,24 @@ def test_a_forked_rank_holds_neither_the_socket_nor_a_lock(tmp_path: Path) -> No
         child.join()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def within() -> None:
+    """Takes the place of the fixture that keeps runs in the process of the test."""
+
+
 @pytest.mark.slow
 def test_a_run_serves_its_page_and_leaves_no_server(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "gnnkit",
-        *SMALL[:-1],
-        "trainer.max_epochs=100000",
-        "report=live",
-        f"output={tmp_path}/run",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        address = next(found[0] for line in process.stdout if (found := re.search(r"http://127\S+", line)))
+    command = [*SMALL[:-1], "trainer.max_epochs=100000", "report=live", "output=run"]
+    with forked(lambda: sys.exit(main(command)), tmp_path) as program:
         deadline = time.monotonic() + 60
-        while "The run goes on" not in ask(address)[1]:
+        while (found := re.search(r"http://127\S+", program.text())) is None:
             assert time.monotonic() < deadline
-            time.sleep(0.5)
-    finally:
-        os.kill(process.pid, signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 130
+            time.sleep(0.02)
+        while "The run goes on" not in ask(address := found[0])[1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        os.kill(program.pid, signal.SIGINT)
+        code, text = program.ended()
+    assert code == 130, text
     with pytest.raises(ConnectionRefusedError):
         ask(address)

@@ -12,10 +12,12 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from gnnkit.__main__ import program
 from gnnkit.watch.rates import Rates, duration, short
 
 COMMAND = [sys.executable, "-m", "gnnkit", "strategy=vertex_centric", "workers=2", "threads=1", "dataset=synthetic"]
@@ -25,8 +27,36 @@ PHASES = ["checking the configuration", "reading dataset=synthetic", "partitioni
 DEADLINE = 120.0
 
 
+@pytest.fixture(scope="module", autouse=True)
+def within() -> None:
+    """Takes the place of the fixture that keeps runs in the process of the test."""
+
+
 def command(folder: Path, *keys: str) -> list[str]:
     return [*COMMAND, *KEYS, "trainer.max_epochs=3", f"output={folder}", *keys]
+
+
+def forked(arguments: Sequence[str], streams: Sequence[int], close: int) -> int:
+    """Runs the program in a fork, whose standard streams are given. Returns its id.
+
+    An interpreter would first import for two seconds. `close` is the end that the
+    reader holds.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.close(close)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        for number, stream in ((1, sys.stdout), (2, sys.stderr)):  # handlers of logs keep the streams of pytest
+            os.dup2(number, stream.fileno())
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
+        sys.argv = ["gnnkit", *arguments]
+        os.environ["TERM"] = "xterm-256color"
+        program()
+    finally:
+        os._exit(70)
 
 
 @pytest.mark.slow
@@ -63,9 +93,8 @@ def test_a_pipe_gets_a_plain_line_for_each_phase_from_the_first_second(tmp_path:
 def test_a_terminal_also_shows_progress_and_speed(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    keys = ("trainer.max_epochs=60",)
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    run = subprocess.Popen(command(tmp_path / "run", *keys), stdin=slave, stdout=slave, stderr=slave, env=environment)
+    keys = ("trainer.max_epochs=30",)
+    run = forked(command(tmp_path / "run", *keys)[3:], [slave] * 3, close=master)
     os.close(slave)
     text = b""
     end = time.monotonic() + DEADLINE
@@ -75,7 +104,7 @@ def test_a_terminal_also_shows_progress_and_speed(tmp_path: Path) -> None:
     except OSError:  # the terminal has no more writers
         pass
     os.close(master)
-    assert run.wait(DEADLINE) == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]) == 0
     shown = text.decode()
     for phase in (
         "checking the configuration",
@@ -95,11 +124,14 @@ def test_a_terminal_also_shows_progress_and_speed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_reader_who_leaves_after_a_line_loses_nothing_of_the_run(tmp_path: Path) -> None:
-    with subprocess.Popen(command(tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
-        assert run.stdout is not None
-        assert b"checking" in run.stdout.readline()
-        run.stdout.close()
-    assert run.returncode == 0
+    read, write = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    run = forked(command(tmp_path / "run")[3:], [null, write, null], close=read)
+    os.close(write)
+    os.close(null)
+    with os.fdopen(read, "rb") as lines:
+        assert b"checking" in lines.readline()
+    assert os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]) == 0
     assert {"result.json", "report.html", "predictions.npy"} <= {path.name for path in (tmp_path / "run").iterdir()}
 
 

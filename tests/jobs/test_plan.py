@@ -41,6 +41,7 @@ from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.plan.volume import Volume, volume
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
+from tests.cases import few
 from tests.runs import BARE
 
 WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
@@ -160,9 +161,16 @@ def test_words_and_messages_planned_are_those_counted(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", ["dense", "sparse"])
-@pytest.mark.parametrize(("grid", "workers"), [("1d", 4), ("2d", 4), ("3d", 8)])
-@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
+@few(
+    "name,grid,workers,rows",
+    [
+        (name, grid, workers, rows)
+        for name in ("gcn", "sage", "gin", "gat")
+        for grid, workers in (("1d", 4), ("2d", 4), ("3d", 8))
+        for rows in ("dense", "sparse")
+    ],
+    default=[("gcn", "2d", 4, "sparse"), ("sage", "1d", 4, "dense"), ("gat", "1d", 4, "sparse")],
+)
 def test_bytes_planned_in_bfloat16_are_those_sent(name: str, grid: str, workers: int, rows: str, tmp_path: Any) -> None:
     keys: dict[str, Any] = {
         "strategy": "vertex_centric",
@@ -180,8 +188,11 @@ def test_bytes_planned_in_bfloat16_are_those_sent(name: str, grid: str, workers:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("name", MODELS)
+@few(
+    "name,dropout",
+    [(name, dropout) for name in MODELS for dropout in (0.0, 0.5)],
+    default=[*((name, 0.0) for name in MODELS), ("gcn", 0.5), ("gat", 0.5)],
+)
 def test_words_planned_with_kept_sums_are_those_of_later_epochs(name: str, dropout: float) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=8, num_layers=2, dropout=dropout).double()  # type: ignore[operator]
@@ -331,9 +342,13 @@ def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"])
+@few(
+    "strategy",
+    ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"],
+    default=("vertex_centric", "individual_sample"),
+)
 def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tmp_path: Any) -> None:
-    graph = Synthetic(kind="sbm", num_nodes=20_000, num_edges=100_000, width=64).load()
+    graph = Synthetic(kind="sbm", num_nodes=10_000, num_edges=50_000, width=64).load()
     usual: dict[str, Any] = {"strategy": strategy, "workers": 2, "threads": 1, "comm": "gloo", **BARE}
     plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **usual)
     predicted = plan["layouts"]["chosen"]["memory_per_rank"] if "layouts" in plan else plan["memory"]

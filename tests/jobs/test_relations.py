@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,11 @@ from torch_geometric.data import HeteroData
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from tests.runs import BARE, within_process
+from tests.cases import few
+from tests.runs import BARE
 
 RGCN = {"name": "rgcn", "hidden": 8}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def within() -> Iterator[None]:
-    with within_process():
-        yield
+BASES = {"bases": 2, "inverse": False}
 
 
 def told_by_types(n: int = 120, seed: int = 0) -> Graph:
@@ -47,7 +42,7 @@ def told_by_types(n: int = 120, seed: int = 0) -> Graph:
 
 
 def train(folder: Path, graph: Graph | None = None, **keys: Any) -> Any:
-    trainer = {"max_epochs": 30, "lr": 0.02, "precision": 64}
+    trainer = {"max_epochs": 12, "lr": 0.1, "precision": 64}
     given = {"strategy": "vertex_centric", "workers": 4, "comm": "threads", "trainer": trainer, "inputs": "learned"}
     graph = told_by_types() if graph is None else graph
     return gnnkit.train(graph, folder=folder, **{**BARE, "embedding": 8, "model": RGCN, **given, **keys})
@@ -79,7 +74,7 @@ def test_all_layouts_learn_the_rows_of_the_first_weights(tmp_path: Path, bases: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partition", ["1d", "1.5d", "2d", "3d"])
+@few("partition", ["1d", "1.5d", "2d", "3d"], default=("1d", "3d"))
 def test_rows_that_decay_are_verified(tmp_path: Path, partition: str) -> None:
     model, learned = {**RGCN, "one_hot": True, "bases": 2}, {"scale": 0.1, "weight_decay": 0.1}
     keys: dict[str, Any] = {"model": model, "learned": learned, "embedding": 24, "partition": partition}
@@ -113,8 +108,11 @@ def test_a_model_of_one_type_cannot_tell(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partition", ["1d", "1.5d", "2d", "3d"])
-@pytest.mark.parametrize("options", [{}, {"bases": 2, "inverse": False}], ids=["free", "bases"])
+@few(
+    "partition,options",
+    [(partition, options) for partition in ("1d", "1.5d", "2d", "3d") for options in ({}, BASES)],
+    default=[("1.5d", BASES), ("2d", {}), ("3d", BASES)],
+)
 def test_a_run_is_verified(tmp_path: Path, partition: str, options: dict[str, Any]) -> None:
     graph = replace(told_by_types(), features=np.random.default_rng(0).normal(size=(124, 6)))
     model = {**RGCN, "dropout": 0.4, **options}
@@ -155,7 +153,7 @@ def hetero(n: int = 90) -> HeteroData:
 
 @pytest.mark.slow
 def test_typed_data_of_pyg_train_with_learned_rows(tmp_path: Path) -> None:
-    model, trainer = {"name": "rgcn", "dropout": 0.6}, {"max_epochs": 100, "lr": 0.05}
+    model, trainer = {"name": "rgcn", "dropout": 0.6}, {"max_epochs": 40, "lr": 0.1}
     result = train(tmp_path, hetero(), partition="2d", model=model, trainer=trainer, embedding=16)  # type: ignore[arg-type]
     assert result["test_accuracy"] > 0.9
 

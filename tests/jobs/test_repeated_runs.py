@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 import gnnkit
 from gnnkit.errors import UserError
+from tests.cases import few
 from tests.forked import forked
 from tests.graphs import random_graph
 from tests.launch.outside import FOREIGN
@@ -95,22 +96,24 @@ def on_both(tmp_path: Path, environment: Environment, work: Callable[[int], None
             assert code == 0, errors
 
 
-@pytest.mark.parametrize(
-    ("environment", "comm"), [(of_torchrun, "gloo"), (by_hand, "threads"), (of_slurm, "gloo"), (of_mpi, "gloo")]
+@few(
+    "environment,comm",
+    [(of_torchrun, "gloo"), (by_hand, "threads"), (of_slurm, "gloo"), (of_mpi, "gloo")],
+    default=((of_torchrun, "gloo"),),
 )
 def test_ranks_train_again_and_again(tmp_path: Path, environment: Environment, comm: str) -> None:
     keys = {} if comm == "gloo" else {"comm": {"name": "threads", "timeout": 30}, "parts": 4}
 
     def work(rank: int) -> None:
-        for number in range(3):
+        for number in range(2):
             train(tmp_path / f"run{number}", **keys)
 
     on_both(tmp_path, environment, work)
-    weights = {(tmp_path / f"run{number}/model.safetensors").read_bytes() for number in range(3)}
+    weights = {(tmp_path / f"run{number}/model.safetensors").read_bytes() for number in range(2)}
     assert len(weights) == 1
 
 
-@pytest.mark.parametrize("environment", [of_torchrun, by_hand])
+@few("environment", [of_torchrun, by_hand], default=[by_hand])
 def test_a_run_goes_on_after_one_that_failed_on_one_rank(tmp_path: Path, environment: Environment) -> None:
     """In the middle of the run, or before the ranks met, on either rank."""
 
@@ -127,8 +130,11 @@ def test_a_run_goes_on_after_one_that_failed_on_one_rank(tmp_path: Path, environ
     on_both(tmp_path, environment, work)
 
 
-@pytest.mark.parametrize("environment", [of_torchrun, by_hand])
-@pytest.mark.parametrize("first", [add_up, None])
+@few(
+    "environment,first",
+    [(of_torchrun, add_up), (of_torchrun, None), (by_hand, add_up), (by_hand, None)],
+    default=((of_torchrun, add_up),),
+)
 def test_runs_alternate_with_process_groups_of_the_program(
     tmp_path: Path, environment: Environment, first: Callable[[], None] | None
 ) -> None:
@@ -143,7 +149,7 @@ def test_runs_alternate_with_process_groups_of_the_program(
     on_both(tmp_path, environment, work)
 
 
-@pytest.mark.parametrize("environment", [of_torchrun, by_hand])
+@few("environment", [of_torchrun, by_hand], default=[by_hand])
 def test_runs_within_a_process_group_of_the_program_leave_it_as_it_was(
     tmp_path: Path, environment: Environment
 ) -> None:

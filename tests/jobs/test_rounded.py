@@ -14,6 +14,7 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.prepare.packed import packed
+from tests.cases import few
 from tests.jobs.test_on_disk import FAST, OWNERS, WAYS, bits, graph, train
 
 pytestmark = pytest.mark.slow
@@ -33,8 +34,11 @@ def rounded(kind: str) -> Graph:
     return replace(given, features=np.asarray(given.features))
 
 
-@pytest.mark.parametrize("way", ALL_WAYS)
-@pytest.mark.parametrize("kind", KINDS)
+@few(
+    "kind,way",
+    [(kind, way) for kind in KINDS for way in ALL_WAYS],
+    default=[([*KINDS][number % 2], way) for number, way in enumerate(ALL_WAYS)],
+)
 def test_every_place_gives_the_bits_of_rounded_numbers_in_memory(kind: str, way: str, tmp_path: Path) -> None:
     keys = {**ALL_WAYS[way], "trainer": {"max_epochs": 2}}
     expected = bits(train(tmp_path / "numbers", rounded(kind), features={"scale": "none"}, **keys))
@@ -61,8 +65,11 @@ def test_a_row_takes_fewer_bytes_between_workers_and_from_disk(kind: str, tmp_pa
     assert saved > 0
 
 
-@pytest.mark.parametrize("way", ["shared", "owners", "cooperative", "full graph"])
-@pytest.mark.parametrize("kind", KINDS)
+@few(
+    "kind,way",
+    [(kind, way) for kind in KINDS for way in ("shared", "owners", "cooperative", "full graph")],
+    default=[("bf16", "owners"), ("int8", "full graph")],
+)
 def test_a_store_brings_rounded_rows(kind: str, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = ALL_WAYS[way]
     features = {"scale": "none", "dtype": kind}

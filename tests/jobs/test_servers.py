@@ -20,11 +20,17 @@ from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.launch.group import RankError
 from gnnkit.settings import settle
+from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 from tests.training import test_on_nan
 
 SERVER = {"name": "parameter_server"}
+WITHOUT_WAITING: list[dict[str, Any]] = [
+    SERVER | {"mode": "async", "servers": 1},
+    SERVER | {"mode": "ssp", "staleness": 1, "damping": "staleness"},
+    {"name": "leader", "mode": "async"},
+]
 
 
 class Net(nn.Module):
@@ -71,16 +77,13 @@ def test_threads_and_processes_with_servers_train_as_an_all_reduce(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "sync",
-    [
-        SERVER | {"mode": "async", "servers": 1},
-        SERVER | {"mode": "ssp", "staleness": 1, "damping": "staleness"},
-        {"name": "leader", "mode": "async"},
+@few(
+    "sync,strategy",
+    [(sync, strategy) for sync in WITHOUT_WAITING for strategy in ("vertex_centric", "individual_sample")],
+    default=[
+        (sync, ("vertex_centric", "individual_sample")[number % 2]) for number, sync in enumerate(WITHOUT_WAITING)
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
 def test_workers_that_do_not_wait_learn(tmp_path: Path, strategy: Any, sync: dict[str, Any]) -> None:
     if strategy == "individual_sample":
         strategy = {"name": strategy, "batch_size": 8}
@@ -100,7 +103,7 @@ def test_workers_that_do_not_wait_learn(tmp_path: Path, strategy: Any, sync: dic
         ("threads", {}),
         ("threads", {"servers": 2}),
         ("threads", {"average": "median", "servers": 1}),
-        ("gloo", {"servers": 1}),
+        exhaustive(("gloo", {"servers": 1})),
     ],
 )
 def test_verify_holds_with_servers(tmp_path: Path, comm: str, keys: dict[str, Any]) -> None:
@@ -130,7 +133,7 @@ def test_a_worker_that_sleeps_longer_than_the_deadline_does_not_end_the_run(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sync", [SERVER, SERVER | {"mode": "async", "servers": 1}], ids=str)
+@few("sync", [SERVER, SERVER | {"mode": "async", "servers": 1}], default=[SERVER | {"mode": "async", "servers": 1}])
 def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path, sync: dict[str, Any]) -> None:
     start = time.monotonic()
     with pytest.raises(RankError, match=r"^rank 1 was ended by SIGKILL"):

@@ -32,6 +32,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.graph import CSC, Graph
 from gnnkit.training import checkpoint
+from tests.cases import exhaustive
 from tests.forked import Forked, forked
 from tests.runs import BARE
 
@@ -80,7 +81,9 @@ def train(tmp_path: Path, name: str = "run", **keys: Any) -> tuple[dict[str, Any
 
 @pytest.mark.slow
 def test_a_run_leaves_result_predictions_checkpoint_and_states(tmp_path: Path) -> None:
-    result, folder = train(tmp_path, partition="2d", workers=4, logger=["csv", "tensorboard"], report=True)
+    result, folder = train(
+        tmp_path, partition="2d", workers=4, comm="threads", logger=["csv", "tensorboard"], report=True
+    )
     assert json.loads((folder / "result.json").read_text()) == result
     assert [key for key in KEYS if key not in result] == []
     assert result["grid"] == [2, 2, 1]
@@ -104,12 +107,13 @@ def test_a_run_leaves_result_predictions_checkpoint_and_states(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_processes_threads_and_one_process_train_the_same_model(tmp_path: Path) -> None:
-    single, _ = train(tmp_path, "one", workers=1, model="sage")
+    usual: dict[str, Any] = {"model": "sage", "threads": 1, "trainer": {"max_epochs": 3}}
+    single, _ = train(tmp_path, "one", workers=1, comm="threads", **usual)
     for name, keys in {
-        "gloo": {"workers": 4, "partition": {"name": "2d", "nodes": "hash"}},
+        "gloo": {"workers": 2, "partition": {"name": "1d", "nodes": "hash"}},
         "threads": {"workers": 5, "comm": "threads", "partition": "3d"},
     }.items():
-        result, _ = train(tmp_path, name, model="sage", **keys)
+        result, _ = train(tmp_path, name, **usual, **keys)
         assert result["train_loss"] == pytest.approx(single["train_loss"], rel=1e-10)
         assert result["test_accuracy"] == single["test_accuracy"]
 
@@ -117,8 +121,8 @@ def test_processes_threads_and_one_process_train_the_same_model(tmp_path: Path) 
 @pytest.mark.slow
 def test_products_in_bfloat16_converge_with_parameters_of_32_bits(tmp_path: Path) -> None:
     def trained(precision: int | str) -> tuple[dict[str, Any], Any]:
-        chosen = {"precision": precision, "max_epochs": 40}
-        keys: dict[str, Any] = {"workers": 2, "comm": "threads", "model": {"name": "sage", "hidden": 64}}
+        chosen = {"precision": precision, "max_epochs": 20}
+        keys: dict[str, Any] = {"workers": 2, "comm": "threads", "model": {"name": "sage", "hidden": 32}}
         result, folder = train(tmp_path, f"run{precision}", trainer=chosen, **keys)
         return result, checkpoint.load(folder / "checkpoints/last.json")["state_dict"]
 
@@ -143,7 +147,7 @@ def rounds_products() -> bool:
 @pytest.mark.slow
 def test_sampled_batches_in_bfloat16_converge_the_same_on_one_and_two_ranks(tmp_path: Path) -> None:
     def trained(precision: int | str, workers: int) -> dict[str, Any]:
-        chosen = {"precision": precision, "max_epochs": 15, "checkpoint": False}
+        chosen = {"precision": precision, "max_epochs": 8, "checkpoint": False}
         keys: dict[str, Any] = {"workers": workers, "comm": "threads", "model": {"name": "sage", "hidden": 32}}
         size = 32 // workers
         return gnnkit.train(
@@ -174,6 +178,7 @@ def test_more_workers_than_nodes_is_no_special_case(tmp_path: Path) -> None:
         strategy="vertex_centric",
         partition="1d",
         workers=4,
+        comm="threads",
         trainer={"max_epochs": 2},
         folder=tmp_path / "run",
         **BARE,
@@ -267,6 +272,7 @@ def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
@@ -287,7 +293,7 @@ def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [None, 4])
+@pytest.mark.parametrize("parts", [exhaustive(None), 4])
 def test_a_process_group_of_the_program_stays_and_ranks_meet_in_its_store(tmp_path: Path, parts: int | None) -> None:
     """At a port that the program holds."""
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from gnnkit.graph import Graph
 from gnnkit.sampler import Loader, NeighborSampler
 from tests.cases import few
 from tests.folders import graphar_folder
-from tests.runs import BARE, within_process
+from tests.runs import BARE
 
 N, M = 30, 90
 RNG = np.random.default_rng(0)
@@ -26,12 +25,6 @@ ENDS = torch.from_numpy(RNG.integers(0, N, (2, M)))
 MASKS = {f"{name}_mask": torch.arange(N) % 3 == place for place, name in enumerate(("train", "val", "test"))}
 ROWS = {"x": torch.rand(N, 3), "y": torch.arange(N) % 2, **MASKS}
 TWO = torch.arange(M) % 2  # types of edges
-
-
-@pytest.fixture(scope="module", autouse=True)
-def within() -> Iterator[None]:
-    with within_process():
-        yield
 
 
 def hetero(folder: Path, *, relations: int = 2) -> Any:
