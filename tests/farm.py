@@ -95,10 +95,6 @@ RUNS: Mapping[str, Callable[[Path], object]] = {
     ),
     "numbers": trained(task="regression", change=_with_numbers, write=["predictions"]),
     "pagerank": trained(model="pagerank", write=["predictions"], trainer={}),
-    "profiled": trained(
-        workers=2, report=True, logger="tensorboard", profile=True, write=["predictions"],
-        trainer={"max_epochs": 6, "checkpoint": False, "check_val_every_n_epoch": 2},
-    ),
     "command": commanded("trainer.max_epochs=1", *PLAIN),
     "command with page": commanded("trainer.max_epochs=1"),
     "command for a program": commanded("model=pagerank", *PLAIN),

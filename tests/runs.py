@@ -26,7 +26,7 @@ from gnnkit.launch.processes import inline
 from gnnkit.result import result
 
 _VALUE = re.compile(  # of a key, as Hydra and YAML both read it
-    r"(output|report|seed|workers|parts|threads|job|inputs|input_rows|types|cache|memory|(?!dataset|partition|sampler)[a-z]+\.\w+)=(true|false|null|\d+|0\.\d+|'[\w/.-]*'|/[\w/.-]+)"
+    r"(output|report|seed|workers|parts|threads|job|inputs|input_rows|types|cache|memory|(?!dataset|partition|sampler)[a-z]+\.\w+)=(true|false|null|\d+|0\.\d+|(?!(?:on|off|yes|no|nan|inf)$)[a-z][a-z_]+|'[\w/.-]*'|/[\w/.-]+)"
 )
 _ROOT = re.compile(r"dataset\.root='?(/[\w/.-]+)'?")
 _ANY_ROOT = "dataset.root=/root"

@@ -51,12 +51,12 @@ def moved(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def predict(run: Path, out: Path) -> None:
-    assert main(["job=predict", f"checkpoint={run}", f"output={out}", "comm=threads"]) == 0
+    assert main(["job=predict", f"checkpoint={run}", f"output={out}", "comm=threads", "report=false"]) == 0
     assert (np.load(out / "predictions.npy") == np.load(run / "predictions.npy")).all()
 
 
 def score(run: Path, out: Path) -> None:
-    assert main(["job=test", f"checkpoint={run}", f"output={out}", "comm=threads"]) == 0
+    assert main(["job=test", f"checkpoint={run}", f"output={out}", "comm=threads", "report=false"]) == 0
     scores, known = (json.loads((folder / "result.json").read_text()) for folder in (out, run))
     assert scores["test_accuracy"] == known["test_accuracy"]
 

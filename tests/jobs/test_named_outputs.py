@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def train(folder: Path, graph: Graph, form: str, write: Sequence[str] = EVERYTHING, **keys: Any) -> Any:
-    trainer = {"max_epochs": 2, "checkpoint": False}
+    trainer = {"max_epochs": 1, "checkpoint": False}
     given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "trainer": trainer}
     return gnnkit.train(graph, folder=folder, write_format=form, write=list(write), **{**BARE, **given, **keys})
 

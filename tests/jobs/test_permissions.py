@@ -40,7 +40,7 @@ def test_a_run_folder_is_as_private_as_asked(keys: list[str], expected: set[str]
         assert main([*RUN, data, f"job={job}", f"output={tmp_path / job}", *keys]) == 0
         assert modes(tmp_path / job) <= expected
         assert "d700" in modes(tmp_path / job) if not keys else "d755" in modes(tmp_path / job)
-    jobs = ["-m", "seed=1,2", "report=false", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    jobs = ["-m", "seed=1", "report=false", "logger=none", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
     assert main([*RUN, data, *jobs, *keys]) == 0
     assert modes(tmp_path / "sweep") <= expected
 

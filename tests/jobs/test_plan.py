@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,13 +113,21 @@ def partition_on(grid: Grid, graph: Graph) -> Partition:
 
 
 Layout = tuple[Grid, Quality, list[Shard]]
+Shapes = Sequence[tuple[int, int, int]]
 
 
-def layouts(graph: Graph) -> Iterator[Layout]:
-    """Cuts the graph for every grid."""
-    for shape in GRIDS:
-        partition = partition_on(Grid(*shape), graph)
-        yield Grid(*shape), measure(graph, partition), list(cut_all(graph, partition))
+@functools.cache
+def layout(shape: tuple[int, int, int]) -> Layout:
+    """Cuts `make_graph()` for a grid."""
+    partition = partition_on(Grid(*shape), make_graph())
+    return Grid(*shape), measure(make_graph(), partition), list(cut_all(make_graph(), partition))
+
+
+GRIDS_AND_THE_REST = [
+    pytest.param([(1, 1, 1), (4, 2, 1), (2, 2, 2), (2, 1, 3)], id="grids"),
+    pytest.param([(4, 1, 1), (2, 2, 1), (1, 1, 4), (3, 2, 1)], id="the rest", marks=pytest.mark.exhaustive),
+]
+on_grids = pytest.mark.parametrize("shapes", GRIDS_AND_THE_REST)
 
 
 def check_volume(planned: Volume, results: Sequence[Counted], grid: Grid) -> None:
@@ -149,12 +157,13 @@ def test_the_largest_exchange_is_that_of_most_bytes_sent_and_received(shape: tup
 
 
 @pytest.mark.slow
+@on_grids
 @pytest.mark.parametrize("name", MODELS)
-def test_words_and_messages_planned_are_those_counted(name: str) -> None:
+def test_words_and_messages_planned_are_those_counted(name: str, shapes: Shapes) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
     graph = make_graph()
-    for grid, quality, shards in layouts(graph):
+    for grid, quality, shards in map(layout, shapes):
         planned, _ = step_volume(graph, model, quality)
         results = Threads.run(functools.partial(counted, shards, model), grid.world_size)
         check_volume(planned, results, grid)
@@ -188,16 +197,17 @@ def test_bytes_planned_in_bfloat16_are_those_sent(name: str, grid: str, workers:
 
 
 @pytest.mark.slow
+@on_grids
 @few(
     "name,dropout",
     [(name, dropout) for name in MODELS for dropout in (0.0, 0.5)],
     default=[*((name, 0.0) for name in MODELS), ("gcn", 0.5), ("gat", 0.5)],
 )
-def test_words_planned_with_kept_sums_are_those_of_later_epochs(name: str, dropout: float) -> None:
+def test_words_planned_with_kept_sums_are_those_of_later_epochs(name: str, dropout: float, shapes: Shapes) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=8, num_layers=2, dropout=dropout).double()  # type: ignore[operator]
     graph = make_graph()
-    for grid, quality, shards in layouts(graph):
+    for grid, quality, shards in map(layout, shapes):
         planned, _ = step_volume(graph, model, quality, keeps_sums=True)
         results = Threads.run(functools.partial(counted_later, shards, model), grid.world_size)
         check_volume(planned, results, grid)
@@ -248,10 +258,11 @@ def step_counted(shards: list[Shard], program: Program, comm: Communicator) -> C
 
 
 @pytest.mark.slow
+@on_grids
 @pytest.mark.parametrize("kind", [PageRank, LabelPropagation, Attends])
-def test_words_and_messages_planned_for_a_program_are_those_counted(kind: type[Program]) -> None:
+def test_words_and_messages_planned_for_a_program_are_those_counted(kind: type[Program], shapes: Shapes) -> None:
     graph, program = make_graph(), kind(max_iterations=1)
-    for grid, quality, shards in layouts(graph):
+    for grid, quality, shards in map(layout, shapes):
         planned, _ = step_volume(graph, program, quality)
         results = Threads.run(functools.partial(step_counted, shards, program), grid.world_size)
         check_volume(planned, results, grid)
@@ -270,12 +281,13 @@ def kept(shards: list[Shard], model: nn.Module, comm: Communicator) -> int:
 
 
 @pytest.mark.slow
+@on_grids
 @pytest.mark.parametrize("name", MODELS)
-def test_activations_planned_are_those_that_autograd_saves(name: str) -> None:
+def test_activations_planned_are_those_that_autograd_saves(name: str, shapes: Shapes) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
     graph = make_graph()
-    for grid, quality, shards in layouts(graph):
+    for grid, quality, shards in map(layout, shapes):
         _, sizes = step_volume(graph, model, quality)
         found = Threads.run(functools.partial(kept, shards, model), grid.world_size)
         assert min(found) > 0
