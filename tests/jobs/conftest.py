@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gnnkit.jobs import rehearse
+from gnnkit.plan import machine
 from gnnkit.settings import ranks
 from tests.farm import finished_run  # noqa: F401
 from tests.runs import within_process
@@ -13,6 +15,13 @@ from tests.runs import within_process
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives a single worker one thread. A second one costs more than it brings."""
     monkeypatch.setattr(ranks, "num_cores", lambda: 1)
+
+
+@pytest.fixture
+def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets predictions measure this machine and each layout once."""
+    for module, name, value in ((rehearse, "_STEPS", 2), (rehearse, "_EPOCHS", 1), (machine, "_REPEATS", 1)):
+        monkeypatch.setattr(module, name, value)
 
 
 @pytest.fixture(scope="module", autouse=True)

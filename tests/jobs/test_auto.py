@@ -31,6 +31,7 @@ from tests.cases import exhaustive
 from tests.launch.outside import Outside, by_hand
 from tests.runs import BARE
 
+pytestmark = pytest.mark.usefixtures("short_trials")
 QUICK = {"workers": 2, "comm": "threads", "trainer": {"max_epochs": 2, "check_val_every_n_epoch": 2}, **BARE}
 
 
@@ -343,7 +344,7 @@ def test_a_job_that_no_strategy_can_do_is_refused_as_the_first(graph: Graph, tmp
 
 @pytest.mark.slow
 def test_a_cluster_as_numbers_is_planned_without_a_cluster(graph: Graph, tmp_path: Path) -> None:
-    keys = {"strategy": "vertex_centric", "workers": 4, "partition": "2d"}
+    keys = {"strategy": "vertex_centric", "workers": 4, "partition": "2d", "comm": "threads"}
     slow, fast = (
         gnnkit.train(
             graph,

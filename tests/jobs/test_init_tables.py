@@ -62,7 +62,7 @@ def test_two_commands_make_a_good_model_of_a_table_with_flaws(
 ) -> None:
     data, new = tmp_path / "data", tmp_path / "new"
     write(data, flaws)
-    for name, value in {"_TABLE": trials._TABLE[:1], "MAX_EPOCHS": 60, "PATIENCE": 20}.items():
+    for name, value in {"_TABLE": trials._TABLE[:1], "MAX_EPOCHS": 40, "PATIENCE": 15}.items():
         monkeypatch.setattr(trials, name, value)
     assert main(["job=init", "dataset=edges", f"dataset.root={data}", f"output={new}", "init.minutes=9"]) == 0
     assert len((new / "trials.csv").read_text().splitlines()) == 1 + (2 if "oneway" in flaws else 1)

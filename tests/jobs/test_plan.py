@@ -170,6 +170,7 @@ def test_words_and_messages_planned_are_those_counted(name: str, shapes: Shapes)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_trials")
 @few(
     "name,grid,workers,rows",
     [
@@ -217,6 +218,7 @@ def test_words_planned_with_kept_sums_are_those_of_later_epochs(name: str, dropo
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_trials")
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_the_job_counts_an_epoch_after_the_first(dropout: float, tmp_path: Any) -> None:
     model = {"name": "gcn", "dropout": dropout}
@@ -316,12 +318,14 @@ def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_trials")
 def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
     result = gnnkit.train(
         make_graph(typed=False),
         strategy="vertex_centric",
         partition="2d",
         workers=4,
+        comm="threads",
         overrides=["job=plan"],
         folder=tmp_path / "run",
     )
@@ -337,11 +341,12 @@ def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_trials")
 def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> None:
     def make(in_features: int, num_classes: int) -> nn.Module:
         return PyG([SAGEConv(in_features, 5), nn.ReLU(), SAGEConv(5, num_classes)])
 
-    keys = {"strategy": "vertex_centric", "workers": 2, "model": make, "overrides": ["job=plan"]}
+    keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "model": make, "overrides": ["job=plan"]}
     result = gnnkit.train(make_graph(typed=False), partition="1d", folder=tmp_path / "run", **keys)
     assert "[1,1,2]" not in result["layouts"]
     assert result["layouts"]["chosen"]["words"]["max"] > 0

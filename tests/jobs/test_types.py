@@ -80,7 +80,7 @@ def store(folder: Path) -> Any:
 
 
 def imported(folder: Path) -> Any:
-    gnnkit.train(dataset=column(folder / "data"), job="import", strategy="auto", workers=1, folder=folder / "store")
+    gnnkit.train(dataset=column(folder / "data"), job="import", strategy="auto", workers=2, folder=folder / "store")
     return {"name": "store", "root": str(folder / "store")}
 
 
