@@ -113,7 +113,8 @@ def test_ranks_train_again_and_again(tmp_path: Path, environment: Environment, c
     assert len(weights) == 1
 
 
-@few("environment", [of_torchrun, by_hand], default=[by_hand])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("environment", [of_torchrun, by_hand])
 def test_a_run_goes_on_after_one_that_failed_on_one_rank(tmp_path: Path, environment: Environment) -> None:
     """In the middle of the run, or before the ranks met, on either rank."""
 
@@ -130,11 +131,9 @@ def test_a_run_goes_on_after_one_that_failed_on_one_rank(tmp_path: Path, environ
     on_both(tmp_path, environment, work)
 
 
-@few(
-    "environment,first",
-    [(of_torchrun, add_up), (of_torchrun, None), (by_hand, add_up), (by_hand, None)],
-    default=((of_torchrun, add_up),),
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("environment", [of_torchrun, by_hand])
+@pytest.mark.parametrize("first", [add_up, None])
 def test_runs_alternate_with_process_groups_of_the_program(
     tmp_path: Path, environment: Environment, first: Callable[[], None] | None
 ) -> None:

@@ -293,7 +293,7 @@ def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [exhaustive(None), 4])
+@pytest.mark.parametrize("parts", [exhaustive(None), exhaustive(4)])
 def test_a_process_group_of_the_program_stays_and_ranks_meet_in_its_store(tmp_path: Path, parts: int | None) -> None:
     """At a port that the program holds."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
