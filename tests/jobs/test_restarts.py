@@ -160,6 +160,7 @@ def places(result: Any) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long("starts three ranks four times, as processes")
 def test_a_run_whose_ranks_are_killed_ends_as_an_unbroken_one(
     tmp_path: Path, base: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
