@@ -55,6 +55,7 @@ BARS = {"scales missing text": 0.9, "scales uneven": 0.9, "oneway uuid": 0.95}
 
 
 @pytest.mark.slow
+@pytest.mark.long("trains until models of three runs are good")
 @pytest.mark.usefixtures("one_core")
 @few("flaws", BARS, default=("scales missing text",))
 def test_two_commands_make_a_good_model_of_a_table_with_flaws(
