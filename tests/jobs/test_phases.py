@@ -48,8 +48,8 @@ def forked(arguments: Sequence[str], streams: Sequence[int], close: int) -> int:
         os.close(close)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
-        for number, stream in ((1, sys.stdout), (2, sys.stderr)):  # handlers of logs keep the streams of pytest
-            os.dup2(number, stream.fileno())
+        for number, kept in ((1, sys.stdout), (2, sys.stderr)):  # handlers of logs keep the streams of pytest
+            os.dup2(number, kept.fileno())
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
         sys.argv = ["gnnkit", *arguments]
         os.environ["TERM"] = "xterm-256color"

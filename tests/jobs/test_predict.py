@@ -72,7 +72,7 @@ def test_a_graph_without_features_is_predicted_as_trained(tmp_path: Path, inputs
         replace(small_graph(), features=np.empty((small_graph().num_nodes, 0), np.float32)),
         finished_run(inputs),
     )
-    keys = {"comm": "threads", "write": ["logits"], **BARE}
+    keys: dict[str, Any] = {"comm": "threads", "write": ["logits"], **BARE}
     trained = result_of(run)
     assert trained["best_epoch"] < 6  # the best rows are kept with the best parameters
     again = gnnkit.predict(run, bare, folder=tmp_path / "again", workers=2, job="test", **keys)
@@ -124,7 +124,7 @@ def test_a_new_graph_without_labels_or_splits_is_predicted(tmp_path: Path, finis
     rng = np.random.default_rng(1)
     edges = rng.integers(0, 31, (2, 80))
     new = Graph.from_edges(edges[0], edges[1], 31, features=rng.normal(size=(31, old.features.shape[1])))
-    keys = {"comm": "threads", **BARE}
+    keys: dict[str, Any] = {"comm": "threads", **BARE}
     result = gnnkit.predict(run, new, folder=tmp_path / "new", workers=2, write=["predictions", "logits"], **keys)
     assert "test_accuracy" not in result
     assert np.load(tmp_path / "new/logits.npy").shape == (31, old.num_classes)

@@ -62,7 +62,7 @@ def test_all_layouts_learn_the_same_from_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("bases", "width"), [(None, 8 * (2 * 4 + 1)), (3, 8 * (3 + 1))])
+@few("bases,width", [(None, 8 * (2 * 4 + 1)), (3, 8 * (3 + 1))], default=[(3, 8 * (3 + 1))])
 def test_all_layouts_learn_the_rows_of_the_first_weights(tmp_path: Path, bases: int | None, width: int) -> None:
     model = {**RGCN, "one_hot": True, "bases": bases, "dropout": 0.3}
     for partition in ("1d", "2d", "3d"):
