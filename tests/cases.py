@@ -51,7 +51,7 @@ def few(names: str, values: Iterable[Any], default: int | Collection[Any]) -> py
         default: The cases that run by default: their ids or values, or how many, spread
             evenly from the first to the last.
     """
-    params = list(values)
+    params = [value if _is_param(value) or "," in names else pytest.param(value) for value in values]
     if isinstance(default, int):
         numbers = {round(i * (len(params) - 1) / max(default - 1, 1)) for i in range(default)}
     else:

@@ -31,7 +31,7 @@ _VALUE = re.compile(  # of a key, as Hydra and YAML both read it
 _ROOT = re.compile(r"dataset\.root='?(/[\w/.-]+)'?")
 _ANY_ROOT = "dataset.root=/root"
 MANY = 300  # open files
-BARE = {"report": False, "logger": "none"}  # keys of a run whose page and loggers nobody reads
+BARE: dict[str, Any] = {"report": False, "logger": "none"}  # keys of a run whose page and loggers nobody reads
 
 
 @contextlib.contextmanager
