@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_a_function_is_kept_from_the_compiler_once_there_is_one(monkeypatch: pyt
     kept = [lean.disable(int), lean.disable(recursive=False)(int)]
     assert [each("7") for each in kept] == [7, 7]
     disable = {True: lambda call: call + 1, False: lambda call: call + 2}
-    compiler = SimpleNamespace(disable=lambda function, recursive: lambda text: disable[recursive](function(text)))
+    compiler: Any = SimpleNamespace(disable=lambda function, recursive: lambda text: disable[recursive](function(text)))
     lean._imported[lean.COMPILER] = compiler
     assert [each("7") for each in kept] == [8, 9]
 

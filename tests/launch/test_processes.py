@@ -417,7 +417,12 @@ def test_ranks_start_afresh_where_a_fork_cannot_differentiate(
     from gnnkit.comm.threads import Threads  # imports torch, which other ranks that start afresh do without
 
     started = []
-    monkeypatch.setattr(processes, "launch", lambda *_, start_method, **__: started.append(start_method) or {0: [{}]})
+
+    def launch(*_: Any, start_method: str, **__: Any) -> dict[int, Any]:
+        started.append(start_method)
+        return {0: [{}]}
+
+    monkeypatch.setattr(processes, "launch", launch)
     for forks in (True, False):
         monkeypatch.setattr(launcher_processes, "forks_differentiate", lambda forks=forks: forks)
         assert launcher_processes.Processes().ranks(Ranks(print, 1, Threads, 1.0)) == {0: {}}

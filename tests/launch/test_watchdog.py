@@ -69,6 +69,7 @@ class FakeRank:
     """A process as the watchdog sees it."""
 
     pid: int
+    name: str
     share: float | None = 0.0  # of a core that the process uses. None: unknown
     training: bool = True
     stopped: bool = False
@@ -76,10 +77,6 @@ class FakeRank:
     count: int = 0
     phase: str = "step 7"
     seconds: float = 0.0  # CPU time
-
-    @property
-    def name(self) -> str:
-        return f"rank {self.pid}"
 
 
 Behave = Callable[[float, list[FakeRank]], None]  # changes the ranks. Takes the seconds since the begin
@@ -96,7 +93,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     def watch(
         behave: Behave, patience: Patience, *, until: float = 100.0, tick: float = 0.5
     ) -> tuple[float, str] | None:
-        now, ranks = 0.0, [FakeRank(0), FakeRank(1), FakeRank(2)]
+        now, ranks = 0.0, [FakeRank(rank, f"rank {rank}") for rank in range(3)]
         monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: now))
         monkeypatch.setattr(
             watchdog, "cpu_seconds", lambda pid: None if ranks[pid].share is None else ranks[pid].seconds
