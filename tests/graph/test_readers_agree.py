@@ -32,7 +32,6 @@ from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from tests.cases import few
 
 # More examples than a run of the suite has: GNNKIT_FUZZ_EXAMPLES=5000 pytest THIS_FILE
 NUM_EXAMPLES = int(os.environ.get("GNNKIT_FUZZ_EXAMPLES", "30"))
@@ -441,11 +440,7 @@ def test_tables_that_were_read_differently_once_agree(given: Tables) -> None:
 
 
 @pytest.mark.slow
-@few("examples", [10, NUM_EXAMPLES], default=[10])
-def test_every_reader_gives_the_same_graph_or_the_same_refusal(examples: int) -> None:
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(drawn=tables())
-    def agree(drawn: Tables) -> None:
-        assert not disagreements(drawn)
-
-    agree()
+@settings(max_examples=NUM_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(given=tables())
+def test_every_reader_gives_the_same_graph_or_the_same_refusal(given: Tables) -> None:
+    assert not disagreements(given)
