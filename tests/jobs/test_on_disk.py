@@ -265,7 +265,7 @@ def test_parts_that_are_ranges_hold_no_rows_beside_those_of_the_graph(job: str, 
     }
     once = N * WIDTH * (1 if dtype == "int8" else 4)
     assert once <= rows["ranges"] < 1.6 * once
-    assert rows["mixed"] > 2 * once
+    assert rows["mixed"] >= 2 * once
 
 
 READS = [("full graph", "auto"), *itertools.product(["shared", "owners"], ["mapped", "disk"])]
