@@ -298,6 +298,7 @@ np.save("found.pt2.npy", found)
 
 
 @pytest.mark.slow
+@pytest.mark.long("an interpreter imports torch and ONNX Runtime anew, on a machine without gnnkit")
 @few("kind", ["ours", "PyG"], default=["ours"])
 def test_a_file_takes_raw_rows_on_a_machine_with_its_library_alone(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(0)
