@@ -42,7 +42,7 @@ def product(where: Callable[..., bool] = _ALL, /, **axes: Sequence[Any]) -> pyte
     return pytest.mark.parametrize(",".join(axes), params)
 
 
-def few(names: str, values: Iterable[Any], default: int | Collection[Any]) -> pytest.MarkDecorator:
+def few(names: str | Sequence[str], values: Iterable[Any], default: int | Collection[Any]) -> pytest.MarkDecorator:
     """Parametrises a test over values of which most are exhaustive.
 
     Args:
@@ -51,7 +51,8 @@ def few(names: str, values: Iterable[Any], default: int | Collection[Any]) -> py
         default: The cases that run by default: their ids or values, or how many, spread
             evenly from the first to the last.
     """
-    params = [value if _is_param(value) or "," in names else pytest.param(value) for value in values]
+    several = not isinstance(names, str) or "," in names
+    params = [value if several or _is_param(value) else pytest.param(value) for value in values]
     if isinstance(default, int):
         numbers = {round(i * (len(params) - 1) / max(default - 1, 1)) for i in range(default)}
     else:

@@ -32,6 +32,7 @@ import pytest
 WANTED = 0.5  # seconds of a processor, children included, or by the clock where threads make this less
 MAX_SECONDS = 2 * WANTED  # other tests share the cores and their caches
 LONG = 5.0  # seconds of a processor, children included, of a test without a reason
+_now = time.monotonic  # tests put other clocks into the module
 MAX_WAIT = 30.0  # seconds by the clock, which other work takes part in
 
 
@@ -42,11 +43,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     The first test of hypothesis in a process reads the sources of all modules, so these
     are left out.
     """
-    used, begun = sum(os.times()[:4]), time.monotonic()
+    used, begun = sum(os.times()[:4]), _now()
     try:
         yield
     finally:
-        seconds, waited = sum(os.times()[:4]) - used, time.monotonic() - begun
+        seconds, waited = sum(os.times()[:4]) - used, _now() - begun
         item.user_properties.append(("seconds", [round(seconds, 2), round(waited, 2)]))
     drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
     if item.get_closest_marker("slow") is not None or drawn:

@@ -78,7 +78,7 @@ def test_ids_are_those_of_pytest_and_marks_of_values_stay() -> None:
 )
 def test_few_are_spread_evenly_or_named(default: Any, expected: str) -> None:
     mark = few("letter", "abcde", default=default)
-    assert "".join(value for value in mark.args[1] if isinstance(value, str)) == expected
+    assert "".join(param.values[0] for param in kept(mark)) == expected
     assert len(mark.args[1]) == 5
 
 
