@@ -32,7 +32,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("engine", "exchange", "sampler", "sync", "strategy", "partition", "training", "graph", "task")
@@ -74,6 +73,7 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("mutants.json"), help="file of results (default: mutants.json)"
     )
+    parser.add_argument("--reach", action="store_true", help="only note which tests reach each place")
     options = parser.parse_args()
     if options.out.exists():
         known = json.loads(options.out.read_text())
@@ -83,18 +83,21 @@ def main() -> None:
         known = {"mutants": [asdict(mutant) for mutant in drawn]}
     mutants = [Mutant(**values) for values in known["mutants"]]
     if "reach" not in known:
-        known |= reach(mutants, options.tests)
+        known["reach"] = reach(mutants, options.tests)
         options.out.write_text(json.dumps(known))
+    if options.reach:
+        return
     with tempfile.TemporaryDirectory(prefix="gnnkit-mutants-") as name:
         folders = [Path(name) / str(number) for number in range(options.at_once)]
         for folder in folders:
             copy_project(folder)
+        default = default_tests(folders[0], options.tests)
         with ThreadPoolExecutor(options.at_once) as pool:
 
             def judge(number: int) -> None:
                 folder = folders.pop()
                 try:
-                    tell(try_mutant(mutants[number], known, number, folder, options.most))
+                    tell(try_mutant(mutants[number], known["reach"][number], default, folder, options.most))
                 finally:
                     folders.append(folder)
                 known["mutants"][number] = asdict(mutants[number])
@@ -200,11 +203,8 @@ def environment(folder: Path) -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | own
 
 
-def reach(mutants: list[Mutant], tests: list[str]) -> dict[str, Any]:
-    """Runs all tests once. Returns those that reach each mutant, and the default ones.
-
-    `reach` has for each mutant the seconds of a processor by test, `default` the ids.
-    """
+def reach(mutants: list[Mutant], tests: list[str]) -> list[dict[str, float]]:
+    """Runs all tests once. Returns those that reach each mutant, with their seconds."""
     with tempfile.TemporaryDirectory(prefix="gnnkit-mutants-") as name:
         folder, notes, seconds = Path(name) / "project", Path(name) / "notes", Path(name) / "seconds"
         copy_project(folder)
@@ -220,14 +220,6 @@ def reach(mutants: list[Mutant], tests: list[str]) -> dict[str, Any]:
         (folder / "gnnkit" / "_reached.py").write_text(_REACHED, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         variables = environment(folder) | {NOTE: str(notes)}
-        listed = subprocess.run(
-            [*command, "--collect-only", "-n0", *tests],
-            check=True,
-            cwd=folder,
-            env=variables,
-            capture_output=True,
-            text=True,
-        ).stdout
         subprocess.run(
             [*command, "--exhaustive", f"--store-durations={seconds}", *tests], check=False, cwd=folder, env=variables
         )
@@ -237,8 +229,14 @@ def reach(mutants: list[Mutant], tests: list[str]) -> dict[str, Any]:
             number, test = line.split("\t", 1)
             if test in taken:
                 found[int(number)][test] = taken[test]
-    default = [line for line in listed.splitlines() if line in taken]
-    return {"reach": found, "default": default}
+    return found
+
+
+def default_tests(folder: Path, tests: list[str]) -> set[str]:
+    """Returns the ids of the default selection."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "-n0", *tests]
+    listed = subprocess.run(command, check=True, cwd=folder, env=environment(folder), capture_output=True, text=True)
+    return {*listed.stdout.splitlines()}
 
 
 _REACHED = f'''
@@ -272,11 +270,10 @@ def probed(line: str, number: int) -> str:
     return f"{indent}__import__('gnnkit._reached')._reached.reached({number})\n{line}"
 
 
-def try_mutant(mutant: Mutant, known: dict[str, Any], number: int, folder: Path, most: float) -> Mutant:
+def try_mutant(mutant: Mutant, reached: dict[str, float], default: set[str], folder: Path, most: float) -> Mutant:
     """Runs the tests that reach a mutant, until one fails."""
     begun, file = time.monotonic(), folder / mutant.file
     source = file.read_bytes()
-    reached, default = known["reach"][number], set(known["default"])
     selections = {
         "default": {test: seconds for test, seconds in reached.items() if test in default},
         "exhaustive": {test: seconds for test, seconds in reached.items() if test not in default},
