@@ -27,7 +27,7 @@ from gnnkit.launch.environment import StartedRank
 from gnnkit.plan.choose import least
 from gnnkit.ranges import num_cores
 from gnnkit.settings import Choice, PartitionSettings, ranks, settle
-from tests.cases import exhaustive
+from tests.cases import exhaustive, few
 from tests.launch.outside import Outside, by_hand
 from tests.runs import BARE
 
@@ -147,6 +147,7 @@ def test_numbers_of_workers_that_are_refused_are_not_tried() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_takes_the_workers_that_are_fastest_as_if_named(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,7 +183,8 @@ def stored(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comm", ["threads", exhaustive("gloo")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("comm", ["threads", "gloo"])
 def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
     comm: str, graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,6 +245,7 @@ def test_a_graph_that_does_not_fit_is_refused_or_sampled(graph: Graph, tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_graph_that_fits_is_trained_as_a_whole(graph: Graph, tmp_path: Path) -> None:
     found = gnnkit.train(graph, partition="2d", folder=tmp_path / "run", **QUICK)  # auto is the default
     assert (found["strategy"], found["nodes"], found["sampler"]) == ("vertex_centric", "contiguous", None)
@@ -251,7 +254,7 @@ def test_a_graph_that_fits_is_trained_as_a_whole(graph: Graph, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["individual_sample", "preset_workload"])
+@few("strategy", ["individual_sample", "preset_workload"], default=["preset_workload"])
 def test_ranks_that_exchange_no_rows_get_the_nodes_with_fewest_words(
     strategy: str, graph: Graph, tmp_path: Path
 ) -> None:
@@ -261,6 +264,7 @@ def test_ranks_that_exchange_no_rows_get_the_nodes_with_fewest_words(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_learned_rows_are_foreseen(graph: Graph, tmp_path: Path) -> None:
     keys = {"overrides": ["inputs=learned", "embedding=8"], "partition": "auto", **QUICK}
     found = gnnkit.train(graph, strategy="vertex_centric", folder=tmp_path / "run", **keys)
@@ -301,10 +305,12 @@ class Net(torch.nn.Module):
             {"model": "pagerank", "workers": 2, "comm": "threads", **BARE},
             "strategy=auto takes vertex_centric, as another is refused: strategy=",
         ),
-        ({"model": Net, **QUICK}, "the leader takes strategy=vertex_centric, whose ranks take"),
-        (
-            {"model": "sage", "overrides": ["sync.on_lost=continue"], "sync": "leader", **QUICK, "comm": "gloo"},
-            "takes individual_sample",
+        exhaustive(({"model": Net, **QUICK}, "the leader takes strategy=vertex_centric, whose ranks take")),
+        exhaustive(
+            (
+                {"model": "sage", "overrides": ["sync.on_lost=continue"], "sync": "leader", **QUICK, "comm": "gloo"},
+                "takes individual_sample",
+            )
         ),
         (
             {"model": "sage", "task": "link_prediction", **QUICK},
@@ -343,6 +349,7 @@ def test_a_job_that_no_strategy_can_do_is_refused_as_the_first(graph: Graph, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_cluster_as_numbers_is_planned_without_a_cluster(graph: Graph, tmp_path: Path) -> None:
     keys = {"strategy": "vertex_centric", "workers": 4, "partition": "2d", "comm": "threads"}
     slow, fast = (
@@ -380,6 +387,7 @@ def test_numbers_of_a_cluster_that_nothing_reads_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_that_others_have_started_share_the_leader_s_decision(outside: Outside, tmp_path: Path) -> None:
     command = ["strategy=auto", "partition=auto", "dataset=synthetic", "dataset.num_nodes=300", "threads=1"]
     run = [*command, "trainer.max_epochs=1", "output=run", "comm.timeout=60"]

@@ -23,7 +23,6 @@ from gnnkit.settings import settle
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
-from tests.cases import exhaustive
 from tests.runs import BARE
 
 SMALL = ["job=compare", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2"]
@@ -202,7 +201,8 @@ def test_what_is_wrong_is_refused_before_anything_starts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comm", ["threads", exhaustive("gloo")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("comm", ["threads", "gloo"])
 def test_ways_have_a_folder_each_and_one_table(
     comm: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +260,7 @@ def test_a_way_that_is_refused_and_one_that_fails_are_rows_that_say_why(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_link_is_a_key_of_every_run_and_changes_no_figure(here: Path) -> None:
     asked = [*THREADS, "compare.ways=[vertex_centric]", "report=false"]
     assert main([*asked, "output=plain"]) == 0
@@ -276,6 +277,7 @@ def test_a_link_is_a_key_of_every_run_and_changes_no_figure(here: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_graph_and_a_model_from_python_are_compared(here: Path) -> None:
     rng = np.random.default_rng(0)
     graph = Graph.from_edges(

@@ -16,6 +16,7 @@ from gnnkit import storage
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.testing.graphs import check_graph
+from tests.cases import few
 from tests.folders import digests_of
 
 RUN = [
@@ -72,7 +73,7 @@ FAILURES: dict[str, tuple[Fail, str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAILURES)
+@few("name", FAILURES, default=["record", "shard", "checkpoint", "csv", "tensorboard"])
 def test_a_full_disk_names_the_file_and_the_same_command_works_later(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

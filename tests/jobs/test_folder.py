@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.jobs.folder import new_folder
+from tests.cases import exhaustive
 from tests.farm import COMMAND, PLAIN, Farm
 
 
@@ -92,6 +93,7 @@ def test_replace_deletes_what_wandb_and_mlflow_keep_and_resume_leaves_it(here: P
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_replace_knows_every_file_of_every_job(here: Path, finished_run: Farm) -> None:
     """The files of all jobs are brought into one folder."""
     (here / "mine.txt").write_text("x")
@@ -105,6 +107,7 @@ def test_replace_knows_every_file_of_every_job(here: Path, finished_run: Farm) -
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_resume_goes_on_as_an_unbroken_run(here: Path, finished_run: Farm) -> None:
     finished_run.copy("command with three epochs", here / "broken")
     run("trainer.max_epochs=6", "output=broken", "on_exists=resume", *PLAIN)
@@ -117,6 +120,7 @@ def test_resume_goes_on_as_an_unbroken_run(here: Path, finished_run: Farm) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_resume_without_the_newest_checkpoint_goes_on_from_the_one_before(here: Path, finished_run: Farm) -> None:
     finished_run.copy("command with six epochs", here / "broken")
     (here / "broken/checkpoints/last.json").unlink()
@@ -153,6 +157,7 @@ def test_a_run_keeps_configuration_and_overrides_as_hydra_does(here: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_configuration_in_a_run_folder_makes_the_same_run_again(here: Path) -> None:
     run("trainer.max_epochs=1", "seed=5", "partition=2d", "output=first", *PLAIN)
     assert main(["--config-dir", "first", "--config-name", "config"]) == 0
@@ -164,7 +169,10 @@ def test_the_configuration_in_a_run_folder_makes_the_same_run_again(here: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [[], ["strategy.local_iterations=2"]], ids=["together", "supersteps"])
+@pytest.mark.parametrize(
+    "keys",
+    [pytest.param([], id="together"), exhaustive(pytest.param(["strategy.local_iterations=2"], id="supersteps"))],
+)
 def test_a_run_killed_after_its_last_step_gets_its_results(here: Path, keys: list[str], finished_run: Farm) -> None:
     keys = [*keys, *PLAIN]
     if keys == PLAIN:

@@ -19,6 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.init import Choice, _as_script, choose
 from gnnkit.settings import settle
+from tests.cases import few
 from tests.graphs import random_graph
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -134,7 +135,7 @@ def test_a_large_graph_gets_mini_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["links", "numbers", "sets", "bare"])
+@few("form", ["links", "numbers", "sets", "bare"], default=["bare"])
 def test_every_form_of_labels_runs_as_it_is(tmp_path: Path, form: str) -> None:
     graph = random_graph()
     changes: dict[str, Any] = {

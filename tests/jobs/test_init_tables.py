@@ -14,7 +14,6 @@ import pytest
 
 from gnnkit.__main__ import main
 from gnnkit.jobs import trials
-from tests.cases import few
 
 QUICK = ["comm=threads", "workers=1", "cache=false", "report=false", "logger=none"]
 
@@ -55,9 +54,10 @@ BARS = {"scales missing text": 0.9, "scales uneven": 0.9, "oneway uuid": 0.95}
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.long("trains until models of three runs are good")
 @pytest.mark.usefixtures("one_core")
-@few("flaws", BARS, default=("scales missing text",))
+@pytest.mark.parametrize("flaws", BARS)
 def test_two_commands_make_a_good_model_of_a_table_with_flaws(
     flaws: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

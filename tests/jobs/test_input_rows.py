@@ -77,7 +77,8 @@ def test_a_fingerprint_tells_numbers_and_not_how_they_are_kept() -> None:
 
 
 @pytest.mark.slow
-@few("partition", ["1d", "2d"], default=["2d"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("partition", ["1d", "2d"])
 def test_runs_on_sparse_and_dense_rows_are_equal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], partition: str
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_run_on_sparse_rows_equals_one_process(tmp_path: Path, comm: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_goes_on_from_sparse_to_dense_rows_and_predicts_from_either(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", write=["logits"])
     train(tmp_path / "first", "sparse", trainer={"max_epochs": 1})
@@ -113,7 +115,8 @@ def test_a_run_goes_on_from_sparse_to_dense_rows_and_predicts_from_either(tmp_pa
 
 
 @pytest.mark.slow
-@few("name", ["individual_sample", "preset_workload"], default=["preset_workload"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["individual_sample", "preset_workload"])
 def test_strategies_that_read_dense_rows_train_on_sparse_features(tmp_path: Path, name: str) -> None:
     sparse = replace(words_graph(), features=SparseFeatures.of(words_graph().features))
     dense = train(tmp_path / "dense", strategy=name)

@@ -115,6 +115,7 @@ def within() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_serves_its_page_and_leaves_no_server(tmp_path: Path) -> None:
     command = [*SMALL[:-1], "trainer.max_epochs=100000", "report=live", "output=run"]
     with forked(lambda: sys.exit(main(command)), tmp_path) as program:

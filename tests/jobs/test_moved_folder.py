@@ -13,6 +13,7 @@ import yaml
 
 import gnnkit
 from gnnkit.__main__ import main
+from tests.cases import few
 from tests.folders import digests_of
 from tests.runs import within_process
 
@@ -88,7 +89,7 @@ def resume(run: Path, out: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [predict, score, report, export, load, repeat, resume])
+@few("job", [predict, score, report, export, load, repeat, resume], default=[predict, load, repeat])
 def test_a_moved_run_folder_is_read_from_anywhere_and_stays_as_it_is(
     job: Callable[[Path, Path], None], moved: Path, tmp_path: Path
 ) -> None:
