@@ -18,7 +18,7 @@ from gnnkit.comm.threads import FEW, Threads
 from gnnkit.launcher import RankError, Ranks
 from gnnkit.launcher.processes import Processes
 from gnnkit.testing import check_communicator
-from tests.cases import few
+from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 
 RUNNERS = {"threads": Threads.run, "gloo": run_gloo}
@@ -27,13 +27,13 @@ RUNNERS = {"threads": Threads.run, "gloo": run_gloo}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("comm", "world_size"),  # gloo's four and five ranks: in test_shared_memory.py
-    [*(("threads", size) for size in (1, 2, 3, 5)), *(("gloo", size) for size in (1, 2, 3))],
+    [*(("threads", size) for size in (1, 2, 3, 5)), *(("gloo", size) for size in (1, 2)), exhaustive(("gloo", 3))],
 )
 def test_communicator_keeps_the_promises_of_the_interface(comm: str, world_size: int) -> None:
     RUNNERS[comm](check_communicator, world_size)
 
 
-@pytest.mark.parametrize("comm", RUNNERS)
+@few("comm", RUNNERS, default=["threads"])
 def test_all_reduce_gives_the_same_bits_on_all_ranks(comm: str) -> None:
     def work(comm: Communicator) -> torch.Tensor:
         return comm.all_reduce(torch.randn(1001, generator=torch.Generator().manual_seed(comm.rank)))
@@ -72,7 +72,7 @@ def test_sums_do_not_depend_on_the_number_of_processes(processes: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 4])
+@pytest.mark.parametrize("victim", [0, exhaustive(4)])
 def test_a_rank_that_fails_ends_those_of_all_processes(victim: int) -> None:
     """Ranks wait for it in its own process, and for each other in the others."""
 

@@ -17,7 +17,7 @@ from gnnkit.__main__ import main
 from gnnkit.comm import Card, Communicator, Link, Linked
 from gnnkit.comm.threads import Threads
 from gnnkit.testing import check_communicator
-from tests.cases import few
+from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 from tests.runs import within_process
 
@@ -106,7 +106,7 @@ def test_a_letter_arrives_after_its_time_and_its_sender_does_not_wait() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", [Threads.run, run_gloo])
+@pytest.mark.parametrize("runner", [Threads.run, exhaustive(run_gloo)])
 def test_a_link_keeps_the_promises_of_communicators(runner: Callable[..., list[Any]]) -> None:
     runner(linked(check_communicator, Link(1.0, 0.1)), 3)
 
@@ -125,6 +125,7 @@ def test_values_on_processes_have_the_bits_of_no_link() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few(
     "chosen",
     ["strategy=vertex_centric", "strategy=preset_workload sync=parameter_server", "strategy=joint_sample"],

@@ -23,6 +23,7 @@ from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox, PeerLost, frame
 from gnnkit.comm.sockets import SocketMailbox
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
+from tests.cases import few
 from tests.comm.processes import run_gloo
 
 RUNNERS: dict[str, Callable[..., list[Any]]] = {"threads": Threads.run, "gloo": run_gloo}
@@ -101,7 +102,7 @@ def traffic(comm: Communicator, num_letters: int = 150) -> list[tuple[int, str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comm", RUNNERS)
+@few("comm", RUNNERS, default=["threads"])
 def test_random_traffic_of_four_ranks_delivers_each_letter_once_and_in_order(comm: str) -> None:
     arrived = RUNNERS[comm](traffic, 4)
     every = [(src, number) for letters in arrived for src, _, number in letters]
@@ -202,6 +203,7 @@ def killed(comm: Communicator) -> list[float]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.alone
 def test_a_killed_peer_is_named_within_half_a_second() -> None:
     assert max(max(seconds) for seconds in run_gloo(killed, 3, dies=2)) < 0.5

@@ -258,6 +258,7 @@ def test_a_quick_reader_does_not_free_a_buffer_that_is_still_written(monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("number", range(4), default=[3])
 def test_rows_between_hosts_travel_over_tcp(number: int) -> None:
     """None is a rank whose system lacks what shared memory needs."""
@@ -285,7 +286,7 @@ def test_rows_between_hosts_travel_over_tcp(number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("all_are", ["elsewhere", "unable", "deaf"])
+@few("all_are", ["elsewhere", "unable", "deaf"], default=["elsewhere"])
 def test_no_memory_is_shared_where(all_are: str) -> None:
     """All ranks are on hosts of their own, or cannot map memory, or one cannot call."""
 

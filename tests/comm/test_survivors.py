@@ -14,6 +14,7 @@ import torch
 from gnnkit.comm import Communicator, DeadlineExceeded, PeerLost, Survivors
 from gnnkit.comm.threads import Threads
 from gnnkit.testing import check_communicator
+from tests.cases import exhaustive
 from tests.comm.processes import run_gloo
 
 RUNNERS: dict[str, Callable[..., list[Any]]] = {"threads": Threads.run, "gloo": run_gloo}
@@ -36,7 +37,8 @@ def surviving(work: Callable[[Survivors], Any]) -> Callable[[Communicator], Any]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("comm", "world_size"), [("threads", 1), ("threads", 3), ("threads", 5), ("gloo", 1), ("gloo", 3)]
+    ("comm", "world_size"),
+    [("threads", 1), ("threads", 3), exhaustive(("threads", 5)), ("gloo", 1), exhaustive(("gloo", 3))],
 )
 def test_survivors_keep_the_promises_of_a_communicator(comm: str, world_size: int) -> None:
     RUNNERS[comm](surviving(check_communicator), world_size)

@@ -53,6 +53,7 @@ SCRIPT = f"""
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_a_rank_uses_freed_memory_again_in_each_thread_unless_the_user_has_set_up_the_allocator() -> None:
     """Counts page faults while a rank uses and frees the same memory repeatedly.

@@ -14,6 +14,7 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.launch import group
 from gnnkit.launch.environment import LOOPBACK, StartedRank
+from tests.cases import exhaustive
 from tests.graphs import pyg_data
 from tests.runs import BARE
 
@@ -37,6 +38,7 @@ def train(folder: Path, model: nn.Module, **keys: Any) -> gnnkit.Result:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_process_is_started_and_the_caller_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group.Group, "run", lambda _: pytest.fail("a process is started"))
     variables, threads = {*StartedRank(0, 1, 0, 1, LOOPBACK, 0).variables()} - {*os.environ}, torch.get_num_threads()
@@ -53,7 +55,7 @@ def test_no_process_is_started_and_the_caller_stays_as_it_was(tmp_path: Path, mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [ArithmeticError, UserError])
+@pytest.mark.parametrize("fault", [exhaustive(ArithmeticError), UserError])
 def test_an_error_of_a_rank_comes_as_it_is(fault: type[Exception], tmp_path: Path) -> None:
     with pytest.raises(fault, match=FAULT) as caught:
         train(tmp_path / "run", Linear(fault), launcher="inline")

@@ -76,7 +76,7 @@ def local(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["kubeflow", "slurm"])
+@few("kind", ["kubeflow", "slurm"], default=["slurm"])
 def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(
     outside: Outside, local: Path, tmp_path: Path, kind: str
 ) -> None:
@@ -105,7 +105,7 @@ def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(
         ("trainer.optimizer=sgd", 'rank 0 has trainer.optimizer="adam", rank 1 has trainer.optimizer="sgd"'),
         ("trainer.precision=64", "rank 0 has trainer.precision=32, rank 1 has trainer.precision=64"),
     ],
-    default=2,
+    default=["seed=3"],
 )
 def test_ranks_that_do_not_run_the_same_are_refused(outside: Outside, tmp_path: Path, other: str, message: str) -> None:
     ended = outside.run(tmp_path, [[*RUN, "output=run"], [*RUN, "output=run", other]], by_hand(2))
@@ -129,6 +129,7 @@ def test_the_first_key_that_differs_is_named_with_all_values() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_planning_may_take_longer_than_the_deadline_of_the_ranks(
     outside: Outside, tmp_path: Path, install: Install
 ) -> None:

@@ -94,6 +94,7 @@ def installed(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_launcher_of_another_package_keeps_the_promises(installed: Path) -> None:
     testing.check_launcher(plugins.load("launcher", "served"))
 

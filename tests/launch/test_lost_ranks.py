@@ -107,6 +107,7 @@ class Clock(io.StringIO):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.alone
 def test_a_lost_rank_is_named_within_half_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, file = Clock(), tmp_path / "killed"

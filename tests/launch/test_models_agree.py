@@ -163,6 +163,7 @@ def test_ranks_started_from_outside_with_other_orders_are_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_started_from_outside_train_with_the_leaders_buffers(
     ran: Callable[..., list[Any]], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.launcher import Ranks
 from gnnkit.launcher import processes as launcher_processes
 from gnnkit.storage import write_atomically
+from tests.cases import exhaustive
 
 
 def environment(rank: int, world_size: int) -> dict[str, Any]:
@@ -130,10 +131,10 @@ def panic() -> None:
     ("action", "expected"),
     [
         (divide, "rank 1 failed: ZeroDivisionError"),
-        (kill, "rank 1 was ended by SIGKILL"),
-        (lambda: os.kill(os.getpid(), signal.SIGTERM), "rank 1 was ended by SIGTERM"),
+        exhaustive((kill, "rank 1 was ended by SIGKILL")),
+        exhaustive((lambda: os.kill(os.getpid(), signal.SIGTERM), "rank 1 was ended by SIGTERM")),
         (lambda: sys.exit(0), "rank 1 ended with exit code 0 and no result"),
-        (lambda: os._exit(7), "rank 1 ended with exit code 7 and no result"),
+        exhaustive((lambda: os._exit(7), "rank 1 ended with exit code 7 and no result")),
         (panic, "rank 1 failed: BaseException: a panic"),
     ],
 )
@@ -154,7 +155,7 @@ def test_the_message_shows_the_ranks_own_traceback() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cause", [kill, divide])
+@pytest.mark.parametrize("cause", [exhaustive(kill), divide])
 def test_ranks_that_lost_a_peer_are_not_blamed(cause: Callable[[], Any]) -> None:
     with pytest.raises(RankError, match=r"(?s)^rank 2 .*rank 0 failed: RuntimeError: Connection closed by peer"):
         launch(fail_on(2, later(cause), others=lose_peer), 3)
@@ -224,7 +225,7 @@ def test_a_child_collects_garbage_whatever_the_launcher_does() -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("ends", ["an error", "SIGTERM"])
+@pytest.mark.parametrize("ends", ["an error", exhaustive("SIGTERM")])
 def test_work_beside_a_child_that_fails_ends_the_child(ends: str, tmp_path: Path) -> None:
     def beside() -> None:
         while not (tmp_path / "pid").exists():
@@ -314,8 +315,8 @@ STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 @pytest.mark.slow
 @needs_proc
-@pytest.mark.parametrize("body", ["pass", STUBBORN])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("body", ["pass", exhaustive(STUBBORN)])
+@pytest.mark.parametrize(("number", "code"), [exhaustive((signal.SIGINT, 130)), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_no_process(tmp_path: Path, number: signal.Signals, code: int, body: str) -> None:
     process, pids = start_program(tmp_path, body)
     process.send_signal(number)
@@ -357,6 +358,7 @@ def test_a_killed_rank_ends_the_run_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eight_runs_at_once_do_not_meet() -> None:
     """Each rank hears only from the ranks of the same run."""
     imports = "from __future__ import annotations\nimport os, time\nfrom pathlib import Path\nfrom gnnkit.launch.processes import launch\n"

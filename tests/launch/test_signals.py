@@ -22,6 +22,7 @@ from gnnkit.launch.exits import exit_code
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.progress import progress
 from gnnkit.launch.signals import HANDLED, check, deferred
+from tests.cases import exhaustive
 
 RAISED = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}
 
@@ -198,7 +199,12 @@ STUCK = """
 @pytest.mark.slow
 @pytest.mark.parametrize("number", HANDLED)
 @pytest.mark.parametrize(
-    "wait", ["[ctypes.CDLL(None).pthread_mutex_lock(mutex) for _ in range(2)]", "while True: pass", "time.sleep(60)"]
+    "wait",
+    [
+        "[ctypes.CDLL(None).pthread_mutex_lock(mutex) for _ in range(2)]",
+        exhaustive("while True: pass"),
+        "time.sleep(60)",
+    ],
 )
 def test_a_process_whose_work_does_not_look_ends_in_time(number: signal.Signals, wait: str, program: Any) -> None:
     process = program(STUCK.format(wait=wait))

@@ -122,6 +122,7 @@ def small_graph() -> Graph:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/proc/net/unix").exists(), reason="looks for listeners in /proc")
 @few(
     "keys",

@@ -332,7 +332,7 @@ def rank_that(action: Callable[[], None], patience: Patience, timeout: float, *,
 
 
 @pytest.mark.slow
-@few("action", [stop, loop, lambda: time.sleep(60)], default=2)
+@few("action", [stop, loop, lambda: time.sleep(60)], default=[stop])
 def test_a_silent_rank_is_blamed_and_not_the_ranks_that_waited_for_it(action: Callable[[], None]) -> None:
     message = rank_that(action, Patience(), timeout=1.5)
     first, *others = message.splitlines()
@@ -411,6 +411,7 @@ def own_gcn(in_features: int, num_classes: int, hang: Callable[[], None], calls:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("hang", [stop, loop], default=[stop])
 def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[], None], tmp_path: Path) -> None:
     with within_process(), pytest.raises(RankError) as caught:
@@ -479,6 +480,7 @@ def in_training(action: Callable[[], None], patience: Patience, *, trains: bool 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("action", [turn, turn_in_threads], default=[turn_in_threads])
 def test_ranks_that_all_turn_in_short_sleeps_hang(action: Callable[[], None]) -> None:
     start = time.monotonic()
@@ -503,6 +505,7 @@ def test_outside_of_training_a_little_use_of_the_cpu_is_work() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_model_that_turns_in_short_sleeps_on_all_ranks_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

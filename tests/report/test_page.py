@@ -148,6 +148,7 @@ def test_no_figure_of_any_wrong_type_breaks_a_page(tmp_path: Path, wrong: Any) -
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_long_run_of_many_ranks_makes_a_small_page_that_says_so(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", num_ranks=40, num_epochs=1500)
     run = read_run(folder)
@@ -367,6 +368,7 @@ def test_a_table_of_many_columns_has_no_room_for_their_names() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_names_of_a_million_characters_make_no_large_page(tmp_path: Path) -> None:
     name = "x" * 1_000_000
     folder = run_folder(tmp_path / "run", text=name)

@@ -112,6 +112,7 @@ def check_whole(result: dict[str, Any], folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few(
     "phase,fate,sync",
     [

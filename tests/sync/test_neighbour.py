@@ -121,7 +121,11 @@ def test_parameters_are_averaged_with_metropolis_weights_which_keep_their_mean(l
     assert found.mean().item() == pytest.approx(stepped.mean().item(), abs=1e-12)
 
 
-@pytest.mark.parametrize("links", [PATH, STAR, ALL], ids=["path", "star", "all"])
+@few(
+    "links",
+    [pytest.param(links, id=name) for name, links in (("path", PATH), ("star", STAR), ("all", ALL))],
+    default=["path"],
+)
 def test_steps_with_tracked_gradients_end_at_the_minimum_of_all_workers(links: Links) -> None:
     """Of a sum of parabolas. The own minima are 0, 1, 4 and 9."""
 
@@ -275,6 +279,7 @@ def workers_of(folder: Path) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few(
     "strategy,exchange",
     [("vertex_centric", "gradients"), ("individual_sample", "parameters")],
@@ -309,6 +314,7 @@ def test_a_worker_whose_loss_is_not_finite_ends_the_run_by_name(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("strategy", ["vertex_centric", "individual_sample"], default=1)
 def test_processes_give_the_result_of_threads(tmp_path: Path, strategy: str) -> None:
     result = whole_run(

@@ -26,7 +26,7 @@ from gnnkit.sync.leader import Leader
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.sync.served import balanced
 from gnnkit.testing import check_sync
-from tests.cases import product
+from tests.cases import exhaustive, product
 from tests.comm.processes import run_gloo
 from tests.sync.training import make_model, parameters, sgd, shards_on, train
 
@@ -65,7 +65,7 @@ def trained(make_optimizer: Any, epochs: int, local_iterations: int, grid: Grid)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_optimizer", [sgd, adam], ids=["sgd", "adam"])
+@pytest.mark.parametrize("make_optimizer", [sgd, exhaustive(adam)], ids=["sgd", "adam"])
 def test_together_servers_step_as_an_all_reduce_and_as_one_process(make_optimizer: Any) -> None:
     work = trained(make_optimizer, 8, 1, Grid(3, 1, 1))
     alone = run(AllReduce, trained(make_optimizer, 8, 1, Grid(1, 1, 1)), 1)[0]
@@ -97,11 +97,11 @@ def test_own_steps_between_lead_where_they_lead_under_the_leader() -> None:
 @pytest.mark.slow
 @product(
     keys=[
-        pytest.param({"mode": "async"}, id="async"),
+        exhaustive(pytest.param({"mode": "async"}, id="async")),
         pytest.param({"mode": "async", "servers": 2, "damping": "staleness"}, id="damped"),
         pytest.param({"mode": "ssp", "staleness": 1}, id="ssp"),
     ],
-    leader=[pytest.param(False, id="server"), pytest.param(True, id="leader")],
+    leader=[pytest.param(False, id="server"), exhaustive(pytest.param(True, id="leader"))],
 )
 def test_workers_that_do_not_wait_come_to_the_optimum(leader: bool, keys: dict[str, Any]) -> None:
     """Least squares, whose rows are dealt out to three workers of unlike speed."""
@@ -203,7 +203,11 @@ def test_an_average_of_models_is_weighted_and_the_servers_go_on_from_there() -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{}, {"servers": 1}, {"mode": "ssp", "staleness": 1}, {"mode": "async"}], ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"servers": 1}, exhaustive({"mode": "ssp", "staleness": 1}), exhaustive({"mode": "async"})],
+    ids=str,
+)
 def test_a_worker_slower_than_the_deadline_does_not_end_the_run(keys: dict[str, Any]) -> None:
     def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> float:
         module, optimizer = one_number()

@@ -38,7 +38,7 @@ def trained(shards: list[Shard], sync: Callable[[], GradientSync], comm: Communi
     [
         pytest.param(Threads.run, Grid(3, 1, 1), id="threads-3 x 1 x 1"),
         pytest.param(Threads.run, Grid(2, 2, 1), id="threads-2 x 2 x 1"),
-        pytest.param(run_gloo, Grid(3, 1, 1), id="gloo-3 x 1 x 1"),
+        exhaustive(pytest.param(run_gloo, Grid(3, 1, 1), id="gloo-3 x 1 x 1")),
         exhaustive(pytest.param(run_gloo, Grid(2, 2, 1), id="gloo-2 x 2 x 1")),
     ],
 )

@@ -190,6 +190,7 @@ def throughput(mode: Mode, seconds: np.ndarray, bound: int = 0) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_with_stragglers_that_change_async_is_faster_than_ssp_and_ssp_than_sync() -> None:
     rng = np.random.default_rng(0)
     seconds = np.where(rng.random((4, 2000)) < 0.1, 5.0, 1.0)

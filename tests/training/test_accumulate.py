@@ -47,8 +47,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ("workers", "keys"),
     [
         (1, {"comm": "threads"}),
-        (2, {"comm": "gloo"}),
-        (2, {"comm": "threads", "sync": "leader"}),
+        exhaustive((2, {"comm": "gloo"})),
+        exhaustive((2, {"comm": "threads", "sync": "leader"})),
         exhaustive((1, {"comm": "gloo"})),
         exhaustive((1, {"comm": "gloo", "sync": "leader"})),
         exhaustive((2, {"comm": "threads"})),
@@ -69,11 +69,13 @@ def test_three_batches_make_the_step_of_one_three_times_as_large(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_step_for_each_batch_is_another_run(tmp_path: Path, large: Any) -> None:
     assert run(tmp_path / "each", 4)["train_loss"] != pytest.approx(large["train_loss"], rel=1e-6)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_goes_on_between_two_steps_of_the_optimiser(tmp_path: Path) -> None:
     keys = {"accumulate": 2, "checkpoint_every_n_steps": 4}
     run(tmp_path / "whole", 4, trainer=keys)

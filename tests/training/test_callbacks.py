@@ -81,6 +81,7 @@ def test_a_resumed_run_goes_on_with_the_state_of_callbacks(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @on_ranks
 def test_early_stopping_of_lightning_ends_all_ranks_after_the_same_epoch(tmp_path: Path, keys: dict[str, Any]) -> None:
     """Also by a value that differs between ranks: one rank that stops, stops all."""
@@ -100,6 +101,7 @@ def test_early_stopping_of_lightning_ends_all_ranks_after_the_same_epoch(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("monitor", ["val_loss", "train_loss"])
 def test_the_rate_falls_on_a_plateau_on_all_ranks_and_in_resumed_runs(tmp_path: Path, monitor: str) -> None:
     keys = {"schedule": "plateau", "monitor": monitor, "plateau_patience": 0, "plateau_factor": 0.5, "lr": 3.0}

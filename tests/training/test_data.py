@@ -204,6 +204,7 @@ class Logs(Classifier):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_whose_last_batch_would_be_empty_train_to_a_finite_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

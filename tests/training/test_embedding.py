@@ -276,6 +276,7 @@ def job(folder: Path, *, strategy: Any, trainer: dict[str, Any] | None = None, *
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "strategy",
     [{"name": "individual_sample", "batch_size": 3}, exhaustive({"name": "joint_sample", "batch_size": 3})],
@@ -299,7 +300,7 @@ def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path: Path, str
 
 @pytest.mark.slow
 @few("comm", ["threads", "gloo"], default=["threads"])
-@pytest.mark.parametrize("name", ["vertex_centric", "individual_sample", "joint_sample"])
+@few("name", ["vertex_centric", "individual_sample", "joint_sample"], default=["joint_sample"])
 def test_verify_compares_learned_rows_of_ranks_with_one_rank(tmp_path: Path, name: str, comm: str) -> None:
     drawn = [] if name == "vertex_centric" else ["strategy.batch_size=20", "sampler.fanouts=[3,2]"]
     overrides = [f"strategy={name}", *drawn, "dataset=synthetic", "dataset.num_nodes=120", "job=verify"]
@@ -310,6 +311,7 @@ def test_verify_compares_learned_rows_of_ranks_with_one_rank(tmp_path: Path, nam
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_link_prediction_learns_rows(tmp_path: Path) -> None:
     task = {"name": "link_prediction", "val_share": 0.2, "test_share": 0.2}
     strategy = {"name": "individual_sample", "batch_size": 20}

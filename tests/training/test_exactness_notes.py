@@ -12,6 +12,7 @@ from torch_geometric import nn as pyg
 
 import gnnkit
 from gnnkit.model.pyg import PyG
+from tests.cases import exhaustive, few
 from tests.graphs import random_graph
 from tests.runs import BARE
 
@@ -47,10 +48,14 @@ def test_what_is_not_exact_is_said_before_training_and_in_the_result(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@few(
     "keys",
-    [{"model": attention, "workers": 1}, {"model": "gcn"}, {"sync": "leader"}],
-    ids=["one worker", "gcn", "leader"],
+    [
+        pytest.param({"model": attention, "workers": 1}, id="one worker"),
+        pytest.param({"model": "gcn"}, id="gcn"),
+        pytest.param({"sync": "leader"}, id="leader"),
+    ],
+    default=["one worker"],
 )
 def test_nothing_is_said_of_an_exact_run(
     tmp_path: Path, keys: dict[str, Any], capfd: pytest.CaptureFixture[str]
@@ -73,7 +78,7 @@ PRESET = "preset_workload"
 @pytest.mark.parametrize(
     ("keys", "beginnings"),
     [
-        ({"exchange": "pipelined"}, ["exchange=pipelined: training is approximate"]),
+        exhaustive(({"exchange": "pipelined"}, ["exchange=pipelined: training is approximate"])),
         ({"exchange": {"name": "pipelined", "staleness": 0}}, []),
         ({"exchange": "pipelined", "workers": 1}, []),
         (
@@ -81,8 +86,8 @@ PRESET = "preset_workload"
             ["strategy.local_iterations=8: training is approximate"],
         ),
         ({"sync": {"name": "leader", "mode": "async"}}, ["sync.mode=async: training is approximate"]),
-        ({"strategy": PRESET}, ["strategy.halo=one_hop: training is approximate"]),
-        ({}, []),
+        exhaustive(({"strategy": PRESET}, ["strategy.halo=one_hop: training is approximate"])),
+        exhaustive(({}, [])),
     ],
     ids=str,
 )

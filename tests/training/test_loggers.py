@@ -83,6 +83,7 @@ def test_loggers_are_chosen_by_name_or_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb")
 def test_a_run_is_kept_offline_for_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole, although the process of the leader ends without `atexit`."""
@@ -97,6 +98,7 @@ def test_a_run_is_kept_offline_for_weights_and_biases(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs mlflow")
 def test_a_run_is_kept_in_a_folder_by_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -73,7 +73,9 @@ SAMPLED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mean", "penalty"])
-@pytest.mark.parametrize("keys", [{}, exhaustive({"comm": "gloo"}), {"sync": "leader", "workers": 3}, SAMPLED], ids=str)
+@pytest.mark.parametrize(
+    "keys", [{}, exhaustive({"comm": "gloo"}), exhaustive({"sync": "leader", "workers": 3}), SAMPLED], ids=str
+)
 def test_a_loss_that_does_not_divide_by_the_total_is_refused(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
     with pytest.raises(
         UserError, match=r'(?m)^model=Own: training_step .* use reduction="sum" and divide by batch.total$'
@@ -83,7 +85,7 @@ def test_a_loss_that_does_not_divide_by_the_total_is_refused(tmp_path: Path, kin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sum", "share", "random"])
-@pytest.mark.parametrize("keys", [{}, SAMPLED], ids=str)
+@pytest.mark.parametrize("keys", [{}, exhaustive(SAMPLED)], ids=str)
 def test_a_loss_that_is_right_or_random_trains(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
     assert run(tmp_path / "run", kind, **keys)["epochs"] == 2
 

@@ -132,6 +132,7 @@ SAMPLED = {
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("monitor", "keys", "every"),
     [
@@ -216,6 +217,7 @@ def test_the_task_names_the_figure_that_may_end_training() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_least_error_of_a_task_ends_training(tmp_path: Path) -> None:
     graph = replace(small_graph(), labels=np.where(small_graph().labels == 0, 1.0, 3.0)[:, None])
     result = run(tmp_path / "run", "val_mae", graph=graph, task="regression", logger="csv")
@@ -248,9 +250,9 @@ def scalars(folder: Path, name: str) -> list[float]:
 @pytest.mark.parametrize(
     "keys",
     [
-        {},
+        exhaustive({}),
         exhaustive({"sync": "leader"}),
-        {"sync": "parameter_server"},
+        exhaustive({"sync": "parameter_server"}),
         {"strategy": {"name": "vertex_centric", "local_iterations": 3}},
     ],
     ids=["all_reduce", "leader", "parameter_server", "supersteps"],
@@ -280,6 +282,7 @@ def tensors(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_resumed_run_knows_the_best_model_of_the_run_before(tmp_path: Path) -> None:
     given = {"lr": 2.0, "check_val_every_n_epoch": 1, "patience": None}
     whole = run(tmp_path / "whole", "val_loss", trainer={**given, "max_epochs": 12})

@@ -28,6 +28,7 @@ def run(script: str, **names: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_moved_script_trains_the_same_model_on_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the rounding of float32, and up to the same best epoch."""
     monkeypatch.chdir(tmp_path)

@@ -12,6 +12,7 @@ import torch_geometric.datasets
 import torch_geometric.typing
 from torch_geometric.data import Data
 
+from tests.cases import exhaustive
 from tests.pages import change, scripts, section
 
 HEADING = "### A script with NeighborLoader"
@@ -35,7 +36,7 @@ def groups() -> Data:
     [
         pytest.param("PyG", marks=pytest.mark.skipif(not COMPILED, reason="needs pyg-lib or torch-sparse")),
         "gnnkit's loader",
-        "gnnkit trains",
+        exhaustive("gnnkit trains"),
     ],
 )
 def test_each_form_of_the_script_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

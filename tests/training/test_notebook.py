@@ -164,7 +164,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
 @pytest.mark.parametrize(
     ("sync", "comm"),
     [
-        ("all_reduce", "gloo"),
+        exhaustive(("all_reduce", "gloo")),
         ("parameter_server", "threads"),
         *map(exhaustive, [("leader", "gloo"), ("neighbour", "gloo"), ("parameter_server", "gloo")]),
         exhaustive(("all_reduce", "threads")),
@@ -180,7 +180,7 @@ def test_cells_train_with_every_sync_and_communicator(notebook: Notebook, sync: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comm", ["gloo", "threads"])
+@pytest.mark.parametrize("comm", ["gloo", exhaustive("threads")])
 def test_the_stop_button_ends_the_ranks_and_leaves_the_kernel(notebook: Notebook, comm: str) -> None:
     """The cell shows progress until then, and ends with one line."""
     error = notebook.run(f"train(10**6, comm={comm!r})", interrupt_at="/1000000  train_loss")

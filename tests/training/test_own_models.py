@@ -128,7 +128,11 @@ def logged(folder: Path, name: str) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [seeded(Plain), seeded(Own), by_layers], ids=["module", "lightning", "function"])
+@pytest.mark.parametrize(
+    "model",
+    [seeded(Plain), exhaustive(seeded(Own)), exhaustive(by_layers)],
+    ids=["module", "lightning", "function"],
+)
 def test_a_users_model_gives_the_same_loss_on_any_number_of_ranks(model: Any, tmp_path: Path) -> None:
     one, many = (train(model, tmp_path / str(workers), workers) for workers in (1, 3))
     assert many["train_loss"] == pytest.approx(one["train_loss"], abs=1e-12)
@@ -163,7 +167,7 @@ def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: P
         exhaustive({"comm": "gloo"}),
         exhaustive({"comm": "gloo", "sync": "leader"}),
         {"comm": "threads"},
-        {"comm": "threads", "sync": "leader"},
+        exhaustive({"comm": "threads", "sync": "leader"}),
         {"workers": 1},
     ],
     ids=str,

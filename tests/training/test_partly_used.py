@@ -18,6 +18,7 @@ from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.strategy import Batch
 from gnnkit.training.step import reaching
+from tests.cases import exhaustive
 from tests.graphs import random_graph
 from tests.runs import BARE
 
@@ -83,7 +84,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"comm": "gloo"}, {}, {"sync": "leader"}], ids=str)
+@pytest.mark.parametrize("keys", [exhaustive({"comm": "gloo"}), {}, exhaustive({"sync": "leader"})], ids=str)
 def test_any_number_of_ranks_trains_them_as_one_rank_does(tmp_path: Path, alone: Any, keys: dict[str, Any]) -> None:
     """With Lightning's DDP too. The check of the loss leaves no trace in the model."""
     found = train(tmp_path / "run", Partly, **keys)

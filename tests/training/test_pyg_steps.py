@@ -19,6 +19,7 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.model.pyg_steps import Values, _Unread
 from gnnkit.training.evaluated import Evaluated
+from tests.cases import exhaustive
 from tests.graphs import pyg_data
 from tests.runs import train_on_threads
 
@@ -70,7 +71,7 @@ def train(tmp_path: Path, model: Any, **keys: Any) -> gnnkit.Result:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [1, exhaustive(3)])
 def test_steps_and_optimisers_of_the_user_train_what_a_plain_loop_trains(
     tmp_path: Path, workers: int, capfd: pytest.CaptureFixture[str]
 ) -> None:

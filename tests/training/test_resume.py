@@ -168,9 +168,9 @@ FULL = {
 @pytest.mark.parametrize(
     ("name", "interval", "workers", "check_val"),
     [
-        ("one", "step", 1, 1),
+        exhaustive(("one", "step", 1, 1)),
         ("one", "step", 1, 3),
-        ("three", "epoch", 2, 2),
+        exhaustive(("three", "epoch", 2, 2)),
         ("one", "step", 1, 10),
         exhaustive(("one", "step", 1, 2)),
         *(exhaustive(("three", "epoch", 2, check_val)) for check_val in (1, 3, 10)),
@@ -200,6 +200,7 @@ def test_a_parameter_servers_optimiser_goes_on_from_any_epoch(tmp_path: Path, na
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("name", FULL, default=["one"])
 def test_a_chain_of_three_resumed_runs_ends_where_an_unbroken_one_does(tmp_path: Path, name: str) -> None:
     case = Case(FULL[name], "epoch", 1)
@@ -235,7 +236,7 @@ def test_a_run_resumed_from_any_step_of_an_epoch_ends_where_an_unbroken_one_does
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", JOINT)
+@few("mode", JOINT, default=["push_pull"])
 def test_batches_made_together_resume_in_mid_epoch_to_the_bit(tmp_path: Path, mode: str) -> None:
     case = Case(JOINT[mode], "step", 2, epochs=2, steps=1)
     expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
@@ -251,6 +252,7 @@ PARTITIONED = Case(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("run", RUNS, default=["threads"])
 def test_a_run_that_fetches_rows_resumes_within_an_epoch_with_the_bits_of_a_shared_graph(
     tmp_path: Path, run: Callable[..., list[Any]]
@@ -278,7 +280,10 @@ PRESET: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "most"), [*((name, 3) for name in PRESET), exhaustive(("clusters", 100))])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [*((name, 3) if name != "clusters" else exhaustive((name, 3)) for name in PRESET), exhaustive(("clusters", 100))],
+)
 def test_a_preset_workload_resumed_from_any_step_ends_where_an_unbroken_one_does(
     tmp_path: Path, name: str, most: int
 ) -> None:

@@ -72,6 +72,7 @@ def test_what_does_not_fit_is_refused_in_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_resumed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_given_model_of_another_shape_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_adamw_trains_another_model_than_adam(tmp_path: Path) -> None:
     for optimizer in ("adam", "adamw"):
         run(tmp_path / optimizer, trainer={"optimizer": optimizer, "weight_decay": 0.5})

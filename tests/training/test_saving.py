@@ -264,6 +264,7 @@ def test_what_a_writer_that_was_killed_has_left_goes_with_the_next_checkpoint(tm
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_full_disk_ends_the_run_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "last.json")

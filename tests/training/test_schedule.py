@@ -79,7 +79,7 @@ def test_a_gradient_of_a_large_norm_is_scaled_down_before_the_step() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sync", ["all_reduce", "leader", "parameter_server"])
+@few("sync", ["all_reduce", "leader", "parameter_server"], default=["parameter_server"])
 def test_a_schedule_reaches_every_step(tmp_path: Path, of_one: OfOne, sync: str) -> None:
     """Also where a server steps."""
     keys: dict[str, Any] = {"schedule": "linear", "warmup_epochs": 1}
@@ -95,7 +95,7 @@ def test_a_schedule_reaches_every_step(tmp_path: Path, of_one: OfOne, sync: str)
 @pytest.mark.parametrize(
     ("sync", "comm"),
     [
-        ("all_reduce", "gloo"),
+        exhaustive(("all_reduce", "gloo")),
         ("leader", "threads"),
         exhaustive(("all_reduce", "threads")),
         exhaustive(("leader", "gloo")),

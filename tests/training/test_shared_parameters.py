@@ -66,6 +66,7 @@ def train(folder: Path, epochs: int, **trainer: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_resumed_run_with_shared_parameters_is_the_unbroken_one(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", 4)
     train(tmp_path / "half", 2)

@@ -63,6 +63,7 @@ def train(folder: Path, model: Any = GCN, **keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.alone
 @pytest.mark.parametrize("sync", ["all_reduce", exhaustive("leader")])
 def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
@@ -321,6 +322,7 @@ def check_work(result: dict[str, Any], folder: Path, edges: np.ndarray) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path) -> None:
     worst = {}
     for batching in ("plain", "balanced"):
@@ -332,7 +334,7 @@ def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("local_iterations", [1, 2])
+@pytest.mark.parametrize("local_iterations", [exhaustive(1), 2])
 def test_the_work_of_vertex_centric_is_the_shards_edges_after_a_resume_too(
     tmp_path: Path, local_iterations: int
 ) -> None:

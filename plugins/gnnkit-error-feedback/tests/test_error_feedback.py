@@ -29,6 +29,7 @@ EPOCHS = 32
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("num_grids", [2, None], default=1)
 def test_error_feedback_keeps_the_promises_of_exchanges(num_grids: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "GRIDS", exchange.GRIDS[:num_grids])

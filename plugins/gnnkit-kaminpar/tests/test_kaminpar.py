@@ -76,6 +76,7 @@ def test_seeds_repeat_and_differ() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("preset", "graphs"), [("eco", 25), *(exhaustive((preset, 50)) for preset in PRESETS)])
 def test_a_cut_of_many_small_graphs_repeats(preset: Preset, graphs: int) -> None:
     """Fails for compressed graphs, and where threads of the reader join a cut."""

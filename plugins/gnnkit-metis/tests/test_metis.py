@@ -18,6 +18,7 @@ from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition import Grid, measure
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.testing import check_partitioner
+from tests.cases import exhaustive
 from tests.runs import within_process
 
 
@@ -192,7 +193,7 @@ def test_both_spellings_are_one_configuration() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen",
-    [["partition=metis"], ["partition=metis", "partition.grid=2d", "partition.options.balance=classes"]],
+    [["partition=metis"], exhaustive([["partition=metis", "partition.grid=2d", "partition.options.balance=classes"]])],
     ids=" ".join,
 )
 def test_jobs_run_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> None:

@@ -15,6 +15,7 @@ from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition import Balance, Grid, measure, node_weights
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.testing import check_partitioner
+from tests.cases import exhaustive
 from tests.runs import within_process
 
 pytestmark = pytest.mark.slow
@@ -30,7 +31,7 @@ def lattice(side: int) -> Graph:
     return Graph.from_edges(src, dst, features=np.ones((side * side, 2)), labels=split.astype(np.int64), split=split)
 
 
-@pytest.mark.parametrize("balance", ["nodes", "edges", "train"])
+@pytest.mark.parametrize("balance", ["nodes", "edges", exhaustive("train")])
 def test_mtkahypar_keeps_the_promises_of_partitioners(balance: Balance) -> None:
     check_partitioner(MtKaHyPar(balance=balance))
 
@@ -43,7 +44,7 @@ def test_the_words_of_a_lattice_are_near_the_fewest() -> None:
     assert words[Contiguous] > 10 * fewest
 
 
-@pytest.mark.parametrize("num_parts", [2, 7])
+@pytest.mark.parametrize("num_parts", [2, exhaustive(7)])
 def test_what_is_balanced_is_balanced(num_parts: int) -> None:
     graph = lattice(24)
     balances: tuple[Balance, ...] = ("nodes", "edges", "train")
@@ -71,6 +72,7 @@ def test_bad_options_are_refused(key: str, value: object) -> None:
         MtKaHyPar(**{key: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.exhaustive
 def test_both_spellings_are_one_configuration() -> None:
     chosen = compose(["strategy=vertex_centric", "partition=mtkahypar", "partition.grid=2d"])["partition"]
     assert chosen["options"] == {"balance": "edges", "imbalance": 0.03, "threads": 1}
@@ -79,7 +81,9 @@ def test_both_spellings_are_one_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    "chosen", [["partition=mtkahypar"], ["partition=mtkahypar", "partition.border=cover"]], ids=" ".join
+    "chosen",
+    [["partition=mtkahypar"], exhaustive([["partition=mtkahypar", "partition.border=cover"]])],
+    ids=" ".join,
 )
 def test_jobs_run_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> None:
     graph = lattice(12)
