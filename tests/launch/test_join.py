@@ -105,7 +105,7 @@ def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(
         ("trainer.optimizer=sgd", 'rank 0 has trainer.optimizer="adam", rank 1 has trainer.optimizer="sgd"'),
         ("trainer.precision=64", "rank 0 has trainer.precision=32, rank 1 has trainer.precision=64"),
     ],
-    default=["seed=3"],
+    default=1,
 )
 def test_ranks_that_do_not_run_the_same_are_refused(outside: Outside, tmp_path: Path, other: str, message: str) -> None:
     ended = outside.run(tmp_path, [[*RUN, "output=run"], [*RUN, "output=run", other]], by_hand(2))

@@ -142,6 +142,7 @@ def in_fork(work: Callable[[], object], folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_ranks_of_ddp_share_every_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEEN", str(tmp_path))
 

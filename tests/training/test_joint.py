@@ -54,6 +54,7 @@ def test_a_joint_model_that_loses_twice_is_told_once(capfd: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("keys", "cure"),
     [

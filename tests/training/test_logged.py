@@ -145,7 +145,7 @@ def test_early_stopping_sees_one_figure_on_all_ranks_and_that_of_one_worker(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, exhaustive(2)])
 def test_a_callback_that_ends_training_is_named(
     tmp_path: Path, workers: int, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from gnnkit.logger.base import Given
 from gnnkit.logger.mlflow import MLflow
 from gnnkit.logger.wandb import Wandb
 from gnnkit.settings import settle
+from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 
 CURVES = {
@@ -49,6 +50,7 @@ def curves(path: Path) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_curves_are_few_and_begin_at_the_same_step(tmp_path: Path) -> None:
     """However many workers there are. TensorBoard has the same ones."""
     run(tmp_path / "run", workers=3)
@@ -130,13 +132,13 @@ def test_a_package_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
         (["logger=wandb", "logger.wandb.offline=3"], "logger.wandb.offline=3 must be true or false"),
         (["callback=summary", "callback.summary.depth=0"], "callback.summary.depth=0 must be a whole number"),
         (["model=pagerank", "callback=summary"], "callback=summary: model=pagerank is iterated, not trained"),
-        (["model=pagerank", "logger=wandb"], "logger=wandb: model=pagerank is iterated, not trained"),
+        exhaustive((["model=pagerank", "logger=wandb"], "logger=wandb: model=pagerank is iterated, not trained")),
         (["model=pagerank", "profile=true"], "profile=true: model=pagerank is iterated, not trained"),
         (["job=verify", "callback=summary"], "callback=summary: job=verify does not train: leave it out"),
-        (["job=plan", "logger=wandb"], "logger=wandb: job=plan does not train: leave it out"),
+        exhaustive((["job=plan", "logger=wandb"], "logger=wandb: job=plan does not train: leave it out")),
         (["job=partition", "profile=true"], "profile=true: job=partition does not train: leave it out"),
         (["job=report", "runs=x", "leader.rebalance=true"], "leader.rebalance=true: job=report does not train"),
-        (["job=init", "callback=[summary]"], "callback=summary: job=init does not train: leave it out"),
+        exhaustive((["job=init", "callback=[summary]"], "callback=summary: job=init does not train: leave it out")),
     ],
     ids=str,
 )

@@ -105,6 +105,7 @@ def test_a_model_that_cannot_be_copied_trains_with_a_word(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_check_leaves_no_trace(tmp_path: Path) -> None:
     """Not in what was logged, nor in the words that were counted."""
     own = run(tmp_path / "own", "sum", logger="csv")

@@ -161,6 +161,7 @@ def test_the_place_is_named(tmp_path: Path, how: str, expected: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("comm", ["threads", "gloo"], default=["threads"])
 def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
     model = Net([4], node=None)
@@ -265,7 +266,9 @@ def test_input_rows_of_one_rank_that_are_not_finite_end_or_skip_the_step_of_all_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epochs", "step"), [(6, 3), (5, 4)], ids=["found at the next exchange", "found at the end"])
+@pytest.mark.parametrize(
+    ("epochs", "step"), [(6, 3), exhaustive((5, 4))], ids=["found at the next exchange", "found at the end"]
+)
 @pytest.mark.parametrize("keys", [{}, exhaustive({"sync": "leader"}), exhaustive({"comm": "gloo"})], ids=str)
 def test_a_local_iteration_is_found_by_all_ranks_later(
     tmp_path: Path, epochs: int, step: int, keys: dict[str, Any]

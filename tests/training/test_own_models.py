@@ -168,7 +168,7 @@ def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: P
         exhaustive({"comm": "gloo", "sync": "leader"}),
         {"comm": "threads"},
         exhaustive({"comm": "threads", "sync": "leader"}),
-        {"workers": 1},
+        exhaustive({"workers": 1}),
     ],
     ids=str,
 )

@@ -188,6 +188,7 @@ def test_a_run_resumed_from_any_epoch_ends_where_an_unbroken_one_does(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("name", FULL, default=["one"])
 def test_a_parameter_servers_optimiser_goes_on_from_any_epoch(tmp_path: Path, name: str) -> None:
     case = Case(FULL[name], epochs=5, sync=ParameterServer)

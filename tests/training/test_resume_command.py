@@ -123,6 +123,7 @@ def test_adamw_trains_another_model_than_adam(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_says_how_long_it_took_and_when_it_was_accurate(tmp_path: Path) -> None:
     result = run(tmp_path / "run", trainer={"max_epochs": 6, "check_val_every_n_epoch": 1})
     assert 0 < result["time_to_accuracy"] < result["seconds_total"]

@@ -143,6 +143,7 @@ def train(folder: Path, max_epochs: int, seconds: float = 0.0, **keys: Any) -> A
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("number", "keys"),
     [
