@@ -63,6 +63,7 @@ def shrunk(tmp_path_factory: pytest.TempPathFactory) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @on_ranks
 def test_a_callback_changes_training_on_all_ranks_alike(tmp_path: Path, shrunk: float, keys: dict[str, Any]) -> None:
     many = run(tmp_path / "run", Shrink(), **keys)

@@ -212,6 +212,7 @@ class Telling(Own):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_loggers_get_the_figure_of_an_epoch_over_all_ranks(tmp_path: Path) -> None:
     train(tmp_path / "run", seeded(Telling), logger="csv", trainer={"log_every_n_steps": 1, "max_epochs": 2})
     rows = int(np.count_nonzero(np.asarray(one_sided_graph().split) == 1))

@@ -74,7 +74,7 @@ def test_a_value_has_to_get_better_by_more_than_min_delta() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("monitor", ["train_loss", "val_accuracy"])
+@pytest.mark.parametrize("monitor", ["train_loss", exhaustive("val_accuracy")])
 @few("comm", ["threads", "gloo"], default=["threads"])
 def test_training_ends_early_and_says_why(
     tmp_path: Path, monitor: str, comm: str, capfd: pytest.CaptureFixture[str]
