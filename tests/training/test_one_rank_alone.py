@@ -299,7 +299,7 @@ def in_turn() -> list[Case]:
 
 
 def first_of_each_phase(cases: Sequence[Case]) -> list[Any]:
-    """Marks the others exhaustive, and the phases whose like is struck elsewhere by default."""
+    """Marks the others exhaustive, and phases whose like others strike by default."""
     rare = ("features", "step", "loss", "gradient", "test")
     first = {case.phase: case for case in reversed(cases) if case.phase not in rare}
     return [case if first.get(case.phase) is case else exhaustive(case) for case in cases]
