@@ -29,10 +29,10 @@ def lines(overrides: list[str]) -> list[str]:
 
 VARIANTS = _variants()
 BY_DEFAULT = [  # one of each part that makes training approximate
-    *("exact", "quantized, 8 bits", "pipelined, smoothed", "quantized+pipelined", "sampled, keep 0.1", "adaptive"),
+    *("quantized, 8 bits", "quantized+pipelined", "sampled, keep 0.1", "adaptive"),
     *("local_iterations, 2", "neighbour, parameters", "server, async", "preset", "preset, clusters"),
     *("preset, psgd-pa", "preset, llcg", "preset, coverage", "preset, rows every 10 epochs"),
-    *("individual_sample", "joint_sample"),
+    "individual_sample",
 ]
 
 

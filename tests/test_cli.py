@@ -29,7 +29,7 @@ from gnnkit.launch.processes import launch
 from gnnkit.launch.progress import progress
 from gnnkit.result.result import Result
 from gnnkit.testing import example_graphs
-from tests.cases import exhaustive, few
+from tests.cases import exhaustive
 from tests.runs import compose_once
 
 STRATEGY = "strategy=vertex_centric"
@@ -116,7 +116,7 @@ def test_version_and_configuration_can_be_asked_for(capsys: pytest.CaptureFixtur
     assert not any(empty_folder.iterdir())
 
 
-@pytest.mark.parametrize("spelling", [STRATEGY, f"+{STRATEGY}"])
+@pytest.mark.parametrize("spelling", [STRATEGY, exhaustive(f"+{STRATEGY}")])
 def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: str, empty_folder: Path) -> None:
     assert main([spelling, "partition=2d", "workers=2", "comm.timeout=9"]) == 0
     (run,) = runs
@@ -134,13 +134,15 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "strategy is missing: choose one with strategy=NAME"),
+        exhaustive(([], "strategy is missing: choose one with strategy=NAME")),
         exhaustive(([STRATEGY, "modle=gcn"], "modle is not known: did you mean model?")),
         exhaustive(([STRATEGY, "model=gcnn"], "model=gcnn is not known: did you mean gcn?")),
         exhaustive(
             ([STRATEGY, "trainer.max_epoch=3"], "trainer.max_epoch is not known: did you mean trainer.max_epochs?")
         ),
-        ([STRATEGY, "+trainer.max_epoch=3"], "trainer.max_epoch is not known: did you mean trainer.max_epochs?"),
+        exhaustive(
+            ([STRATEGY, "+trainer.max_epoch=3"], "trainer.max_epoch is not known: did you mean trainer.max_epochs?")
+        ),
         exhaustive(([STRATEGY, "+foo=3"], "foo is not known")),
         exhaustive(([STRATEGY, "model=3"], "model=3 is not known")),
         ([STRATEGY, "~model"], "model is missing"),
@@ -153,20 +155,22 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         ([STRATEGY, "trainer.lr=fast"], "trainer.lr=fast must be a number above 0"),
         ([STRATEGY, "trainer.lr=nan"], "trainer.lr=nan must be a number above 0"),
         exhaustive(([STRATEGY, "lr=0.1"], "lr is not known: did you mean trainer.lr?")),
-        ([STRATEGY, "+lr=0.1"], "lr is not known: did you mean trainer.lr?"),
+        exhaustive(([STRATEGY, "+lr=0.1"], "lr is not known: did you mean trainer.lr?")),
         ([STRATEGY, "trainer.precision=16"], "trainer.precision=16 must be 32 or 64 or bf16-mixed"),
         ([STRATEGY, "partition.nodes=hahs"], "partition.nodes=hahs is not known: did you mean hash?"),
         (
             [STRATEGY, "partition.grid=[4,1,1]", "workers=6"],
             "partition.grid=[4,1,1] needs 4 workers, got workers=6: use workers=4",
         ),
-        ([STRATEGY, "partition.border=min"], "partition.border=min is not known: did you mean min_words?"),
+        exhaustive(([STRATEGY, "partition.border=min"], "partition.border=min is not known: did you mean min_words?")),
         exhaustive(([STRATEGY, "seed"], "cannot read 'seed': write KEY=VALUE")),
         ([STRATEGY, "--multirn"], "--multirn is not an option: did you mean --multirun?"),
         ([STRATEGY, "--epochs", "10"], "--epochs is not an option: write trainer.max_epochs=10; see"),
-        (
-            [STRATEGY, "--learning-rate=0.1", "seed=1"],
-            "--learning-rate=0.1 is not an option: write trainer.lr=0.1; see",
+        exhaustive(
+            (
+                [STRATEGY, "--learning-rate=0.1", "seed=1"],
+                "--learning-rate=0.1 is not an option: write trainer.lr=0.1; see",
+            )
         ),
         ([STRATEGY, "--gpus", "seed=1"], "--gpus is not an option: write workers=VALUE; see"),
         ([STRATEGY, "--nonsense"], "--nonsense is not an option: write keys as KEY=VALUE; see"),
@@ -174,11 +178,13 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         (["predict"], "cannot read 'predict': write KEY=VALUE, as in job=predict"),
         (["GAT", STRATEGY], "cannot read 'GAT': write KEY=VALUE, as in model=gat"),
         (["model=GraphSAGE"], "model=GraphSAGE is not known: did you mean sage?"),
-        ([STRATEGY, "gpus=2"], "gpus is not known: did you mean workers?"),
-        ([STRATEGY, "device=cuda"], "device is not known: did you mean comm?"),
-        (
-            [STRATEGY, "batch_size=32"],
-            "batch_size is not known: strategy.batch_size needs strategy=individual_sample or strategy=joint_sample",
+        exhaustive(([STRATEGY, "gpus=2"], "gpus is not known: did you mean workers?")),
+        exhaustive(([STRATEGY, "device=cuda"], "device is not known: did you mean comm?")),
+        exhaustive(
+            (
+                [STRATEGY, "batch_size=32"],
+                "batch_size is not known: strategy.batch_size needs strategy=individual_sample or strategy=joint_sample",
+            )
         ),
         (
             [STRATEGY, "model.num_heads=2"],
@@ -336,6 +342,7 @@ def test_run_folders_are_never_shared() -> None:
     assert len(set(folders)) == 100
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_run_folder_can_be_named_and_must_be_new(
     runs: Runs, capsys: pytest.CaptureFixture[str], empty_folder: Path
@@ -384,6 +391,7 @@ def test_credentials_in_urls_are_not_kept(url: str, kept: str) -> None:
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_python_takes_the_same_keys(runs: Runs, empty_folder: Path) -> None:
     keys: dict[str, Any] = {"workers": 2, "trainer": {"max_epochs": 3}, "partition": {"name": "2d", "nodes": "hash"}}
@@ -419,11 +427,10 @@ def test_the_module_runs_as_a_program() -> None:
     assert done.stderr.startswith("gnnkit: error: strategy=x is not known")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few(
-    "reader",
-    ["| head -1; exit ${PIPESTATUS[0]}", "| true; exit ${PIPESTATUS[0]}", ">&- 2>&- <&-"],
-    default=["| true; exit ${PIPESTATUS[0]}"],
+@pytest.mark.parametrize(
+    "reader", ["| head -1; exit ${PIPESTATUS[0]}", "| true; exit ${PIPESTATUS[0]}", ">&- 2>&- <&-"]
 )
 def test_a_result_is_kept_whoever_reads_the_output(reader: str, empty_folder: Path) -> None:
     keys = "strategy=vertex_centric dataset=synthetic dataset.num_nodes=50 dataset.num_edges=90 workers=2 comm=threads report=false"
@@ -539,6 +546,7 @@ def test_a_secret_of_the_environment_is_not_kept_and_the_run_can_be_repeated(
     assert "@example.org" in (folder / "config.yaml").read_text()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_key_that_comes_from_the_environment_repeats(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "abcdef123")

@@ -10,7 +10,7 @@ import email
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.program import Nodes, Program
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.partition import NodePartitioner
+from gnnkit.partition import Grid, NodePartitioner
 from gnnkit.sampler import Hop, Sampler
 from gnnkit.settings import Choice
 from gnnkit.strategy import Batch, LearnedInputs, MovableSeeds
@@ -44,7 +44,8 @@ from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import exchange
 from gnnkit.testing.graphs import check_graph
-from tests.cases import few
+from gnnkit.testing.ranks import GRIDS
+from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
 from tests.forked import Forked
@@ -58,6 +59,15 @@ def configured(kind: str, name: str, **given: Any) -> Callable[..., Any]:
     config = compose(as_overrides({"strategy": "vertex_centric", kind: {"name": name, **given}}))
     section = config[kind][name] if kind in plugins.SEVERAL else config[kind]
     return Choice(kind, name, plugins.arguments_of(kind, section)).create
+
+
+def both(kind: str) -> list[tuple[str, str]]:
+    """Names the plugins of a kind with the grids of a check: the first, or all."""
+    return [(name, grids) for name in plugins.names(kind) for grids in ("one", "all")]
+
+
+def some(grids: str) -> Sequence[Grid]:
+    return GRIDS[:1] if grids == "one" else GRIDS
 
 
 @pytest.fixture
@@ -131,20 +141,20 @@ def test_tasks(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", plugins.names("strategy"))
-def test_strategies(name: str) -> None:
-    testing.check_strategy(configured("strategy", name))
+@few("name,grids", both("strategy"), default=[(name, "one") for name in plugins.names("strategy")])
+def test_strategies(name: str, grids: str) -> None:
+    testing.check_strategy(configured("strategy", name), GRIDS[:1] if grids == "one" else None)
 
 
 # The plugin's own tests check error_feedback by default.
 @pytest.mark.slow
 @few(
     "name,first_grid",
-    [(name, first) for name in [*plugins.names("exchange"), "quantized+adaptive"] for first in (0, 2)],
+    [(name, first) for name in [*plugins.names("exchange"), "quantized+adaptive"] for first in (0, 1, 2)],
     default=[(name, 0) for name in plugins.names("exchange") if name != "error_feedback"],
 )
 def test_exchanges(name: str, first_grid: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "GRIDS", exchange.GRIDS[first_grid : first_grid + 2])
+    monkeypatch.setattr(exchange, "GRIDS", exchange.GRIDS[first_grid : first_grid + 1])
     testing.check_exchange(configured("exchange", name))
 
 
@@ -194,19 +204,19 @@ def _check_outside(place: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", plugins.names("model"))
-def test_models_and_programs(name: str) -> None:
-    make = configured("model", name)
+@few("name,grids", both("model"), default=[(name, "one") for name in plugins.names("model")])
+def test_models_and_programs(name: str, grids: str) -> None:
+    make, check = configured("model", name), functools.partial(testing.check_model, grids=some(grids))
     if issubclass(plugins.load("model", name), Program):
-        testing.check_program(configured("model", name, max_iterations=20))
+        testing.check_program(configured("model", name, max_iterations=20), some(grids))
     elif name in ("gat", "gine"):
-        testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes, edge_width=2))
+        check(lambda width, classes: make(in_features=width, num_classes=classes, edge_width=2))
     elif name == "rgcn":
-        testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
+        check(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
         projects = configured("model", name, project=True, hidden=4)
-        testing.check_model(lambda width, classes: projects(in_features=width, num_classes=classes, num_relations=3))
+        check(lambda width, classes: projects(in_features=width, num_classes=classes, num_relations=3))
     else:
-        testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes))
+        check(lambda width, classes: make(in_features=width, num_classes=classes))
 
 
 @pytest.mark.slow
@@ -631,8 +641,8 @@ class Nothing(Launcher):
     ("wrong", "told"),
     [
         (OneResult, r"results are of ranks \[0\]"),
-        (Leaves, "of ranks are left"),
-        (AllWell, "a job that fails has exit code 0"),
+        exhaustive((Leaves, "of ranks are left")),
+        exhaustive((AllWell, "a job that fails has exit code 0")),
         (Nothing, "starts ranks or jobs"),
     ],
 )

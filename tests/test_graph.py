@@ -580,7 +580,9 @@ def bag(num_rows: int = 9, width: int = 6) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(9, 6), (0, 6), (9, 0), (1, 1), (3000, 2000)])
+@pytest.mark.parametrize(
+    "shape", [(9, 6), (0, 6), (9, 0), (1, 1), pytest.param((3000, 2000), marks=pytest.mark.exhaustive)]
+)
 def test_sparse_features_are_the_dense_ones(shape: tuple[int, int]) -> None:
     dense = bag(*shape)
     sparse = SparseFeatures.of(dense)

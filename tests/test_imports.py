@@ -38,7 +38,6 @@ from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import Aggregation, GradientSync
 from gnnkit.task import Task
-from tests.cases import exhaustive
 
 PACKAGE = Path(gnnkit.__file__).parent
 ROOT = PACKAGE.parent
@@ -318,14 +317,16 @@ def test_help_imports_neither_torch_nor_numpy() -> None:
     assert not loaded & {"torch", "numpy", "lightning", "hydra", "omegaconf"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_configuration_is_composed_without_torch() -> None:
     loaded = modules_after("from gnnkit import config\nconfig.compose(['strategy=vertex_centric'])")
     assert not loaded & {"torch", "numpy", "lightning"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize(("job", "without"), [("partition", ["lightning"]), exhaustive(("plan", ["sympy"]))])
+@pytest.mark.parametrize(("job", "without"), [("partition", ["lightning"]), ("plan", ["sympy"])])
 def test_a_job_runs_without_what_it_has_no_use_for(job: str, without: list[str], tmp_path: Path) -> None:
     code = f"""
 for name in {without}:

@@ -14,7 +14,6 @@ import yaml
 
 from gnnkit.__main__ import main
 from gnnkit.plugins import KINDS
-from tests.cases import few
 from tests.folders import digests_of
 
 Run = Callable[..., tuple[int, str]]
@@ -308,6 +307,7 @@ def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: 
     assert {path.name for path in (site.parent / "used").iterdir()} == set(KINDS) - {"sampler"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_data_set_from_another_distribution_is_imported_in_pieces(site: Path, run: Run) -> None:
     keys = ("strategy=individual_sample", "dataset=others_dataset", "workers=2", "cache=false")
@@ -319,6 +319,7 @@ def test_a_data_set_from_another_distribution_is_imported_in_pieces(site: Path, 
     assert imported == cut
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(site: Path, run: Run) -> None:
     chosen = [f"{kind}=others_{kind}" for kind in ("dataset", "sampler", "model")] + BARE
@@ -327,8 +328,9 @@ def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(sit
     assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "sampler", "model"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@few("sync", ["leader", "parameter_server"], default=["leader"])
+@pytest.mark.parametrize("sync", ["leader", "parameter_server"])
 def test_gradients_are_averaged_by_an_aggregation_from_another_distribution(sync: str, site: Path, run: Run) -> None:
     chosen = (
         f"sync={sync}",
@@ -343,6 +345,7 @@ def test_gradients_are_averaged_by_an_aggregation_from_another_distribution(sync
     assert not json.loads((site.parent / "run/result.json").read_text())["exact"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_strategy_that_draws_and_has_no_yaml_gets_the_default_sampler(site: Path, run: Run) -> None:
     sizes = ("workers=1", "comm=threads", "trainer.max_epochs=1", *BARE)
@@ -353,6 +356,7 @@ def test_a_strategy_that_draws_and_has_no_yaml_gets_the_default_sampler(site: Pa
     assert (kept["name"], kept["fanouts"]) == ("neighbor", [15, 10])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_value_error_of_a_plugin_on_a_rank_keeps_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIL", "yes")

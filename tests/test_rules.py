@@ -105,6 +105,7 @@ def test_a_long_test_that_is_not_marked_is_named(project: pytest.Pytester) -> No
     done.stdout.fnmatch_lines(["*::test_long", "*takes * s of a processor*"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_nothing_runs_beside_a_test_that_is_alone(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -209,6 +210,7 @@ def test_a_path_that_does_not_exist_is_refused(reader: pytest.Pytester) -> None:
     done.stderr.fnmatch_lines(["ERROR: inner/test_reader.py reads text, which does not exist"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_processes_of_xdist_leave_out_the_same_modules(reader: pytest.Pytester) -> None:
     options = ("-p", "xdist.plugin", "-n", "2")

@@ -24,7 +24,7 @@ from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
 from gnnkit.result.result import Result
 from gnnkit.settings import Settings, ranks, settle, with_workers
-from tests.cases import few
+from tests.cases import exhaustive, few
 from tests.runs import compose_once
 
 NAN, INF = math.nan, math.inf
@@ -235,6 +235,15 @@ WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri", "address")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
 FIRST = [(section, plugins.options(section)[0]) for section in SECTIONS]
+LONG = {("dataset", "edges"), ("sampler", "balanced"), ("task", "link_prediction")}
+# Options whose keys other options have too, or whose ranges the plugin's tests hold.
+REPEATED = {
+    *(("dataset", name) for name in ("graphar", "graphsaint", "npz", "ogb", "pystdlib")),
+    *(("model", name) for name in ("gcn", "gin")),
+    *(("partition", name) for name in ("hash", "kaminpar", "mtkahypar", "random", "stripes", "tiles")),
+    *(("sampler", name) for name in ("full", "labor", "metropolis_hastings", "weighted")),
+    ("strategy", "owned_seeds"),
+}
 
 
 @pytest.fixture
@@ -337,7 +346,7 @@ def wrong_types(value: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-@few("section,name", OPTIONS, default=FIRST)
+@few("section,name", OPTIONS, default=[option for option in FIRST if option not in LONG])
 def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
     section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
@@ -351,7 +360,7 @@ def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
 
 
 @pytest.mark.slow
-@few("section,name", OPTIONS, default=FIRST)
+@few("section,name", OPTIONS, default=[option for option in FIRST if option not in LONG])
 def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
     section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
@@ -364,7 +373,7 @@ def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("section", "name"), OPTIONS)
+@few("section,name", OPTIONS, default=[option for option in OPTIONS if option not in REPEATED])
 def test_a_value_out_of_range_of_every_key_is_refused_naming_the_key(
     section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
@@ -407,30 +416,43 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["model.hiddn=3"], "model.hiddn is not known: did you mean model.hidden?"),
+        exhaustive((["model.hiddn=3"], "model.hiddn is not known: did you mean model.hidden?")),
         (["model.hidden=-4"], "model.hidden=-4 must be a whole number from 1 to 1048576"),
         (["model.num_layers=0"], "model.num_layers=0 must be a whole number from 1 to 1000"),
         (["model.num_layers=5000"], "model.num_layers=5000 must be a whole number from 1 to 1000"),
-        (["model.dropout=nan"], "model.dropout=nan must be a number of at least 0 and below 1"),
-        (["model=gat", "model.heads=true"], "model.heads=True must be a whole number"),
-        (["model=pagerank", "model.damping=2"], "model.damping=2 must be a number of at least 0 and below 1"),
+        exhaustive((["model.dropout=nan"], "model.dropout=nan must be a number of at least 0 and below 1")),
+        exhaustive((["model=gat", "model.heads=true"], "model.heads=True must be a whole number")),
+        exhaustive(
+            (["model=pagerank", "model.damping=2"], "model.damping=2 must be a number of at least 0 and below 1")
+        ),
         (
             ["strategy.local_iterations=0"],
             "strategy.local_iterations=0 must be auto or a whole number from 1 to 2147483647",
         ),
         (["sync=leader", "sync.average=men"], "sync.average=men is not known: did you mean mean?"),
-        (["comm.timeout=.nan"], "comm.timeout=.nan must be a number above 0"),
-        (["dataset=synthetic", "dataset.num_nodes=1"], "dataset.num_nodes=1 must be a whole number of at least 2"),
-        (["dataset=synthetic", "dataset.num_node=9"], "dataset.num_node is not known: did you mean dataset.num_nodes?"),
-        (
-            ["partition=random", "partition.options.sed=3"],
-            "partition.options.sed is not known: did you mean partition.opt",
+        exhaustive((["comm.timeout=.nan"], "comm.timeout=.nan must be a number above 0")),
+        exhaustive(
+            (["dataset=synthetic", "dataset.num_nodes=1"], "dataset.num_nodes=1 must be a whole number of at least 2")
+        ),
+        exhaustive(
+            (
+                ["dataset=synthetic", "dataset.num_node=9"],
+                "dataset.num_node is not known: did you mean dataset.num_nodes?",
+            )
+        ),
+        exhaustive(
+            (
+                ["partition=random", "partition.options.sed=3"],
+                "partition.options.sed is not known: did you mean partition.opt",
+            )
         ),
         (["sampler=neighbor"], "sampler=neighbor: strategy=vertex_centric draws nothing, leave the sampler out"),
-        (["sampler.fanouts=[5]"], "sampler.fanouts needs a sampler, and none is chosen"),
+        exhaustive((["sampler.fanouts=[5]"], "sampler.fanouts needs a sampler, and none is chosen")),
         ([SAMPLED, "sampler=cluster", "sampler.clusters=/none.npy"], "sampler.clusters=/none.npy cannot be read"),
         ([SAMPLED, "sampler=cluster"], "sampler.clusters is missing: set it with sampler.clusters=VALUE"),
-        ([SAMPLED, "sampler.fanouts=[5,a]"], "sampler.fanouts=[5, 'a'] must be a list, each entry a whole number"),
+        exhaustive(
+            ([SAMPLED, "sampler.fanouts=[5,a]"], "sampler.fanouts=[5, 'a'] must be a list, each entry a whole number")
+        ),
         ([SAMPLED, "sampler.fanouts=[5]"], "sampler.fanouts has 1 hops, but model.num_layers=2"),
         ([SAMPLED, "strategy.batch_size=0"], "strategy.batch_size=0 must be a whole number from 1 to 2147483647"),
         (
@@ -445,8 +467,10 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
             ["strategy=joint_sample", "sampler=balanced"],
             "strategy.mode=cooperative: sampler=BalancedSampler draws from more than the in-edges of one node",
         ),
-        ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d"),
-        ([SAMPLED, *SIMILAR, "sampler.floor=0"], "sampler.floor=0 must be a number of at least 1e-09"),
+        exhaustive(
+            ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d")
+        ),
+        exhaustive(([SAMPLED, *SIMILAR, "sampler.floor=0"], "sampler.floor=0 must be a number of at least 1e-09")),
         ([SAMPLED, *SIMILAR, "sampler.embeddings=/none.npy"], "sampler.embeddings=/none.npy cannot be read: "),
         (
             [SAMPLED, *SIMILAR, "strategy.features=partitioned"],
@@ -457,9 +481,11 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
             [SAMPLED, *SIMILAR, "strategy.topology=partitioned"],
             "strategy.topology=partitioned: sampler=MetropolisHastingsSampler draws from more than the in-edges",
         ),
-        (
-            ["strategy=joint_sample", *SIMILAR],
-            "strategy.mode=cooperative: sampler=MetropolisHastingsSampler draws from more than the in-edges",
+        exhaustive(
+            (
+                ["strategy=joint_sample", *SIMILAR],
+                "strategy.mode=cooperative: sampler=MetropolisHastingsSampler draws from more than the in-edges",
+            )
         ),
     ],
 )
@@ -477,7 +503,7 @@ def test_the_command_refuses_values_before_anything_is_started(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_layers", [1, 3])
+@few("num_layers", [1, 3], default=[3])
 def test_a_sampler_that_a_strategy_brings_has_one_fanout_for_each_layer(num_layers: int) -> None:
     llcg = ["strategy=preset_workload", "strategy.correction=llcg", "strategy.average=parameters"]
     sampler = dispatch.check(Order(settle(compose_once([*llcg, f"model.num_layers={num_layers}"])))).settings.sampler
@@ -509,6 +535,7 @@ def test_every_optimizer_can_be_chosen() -> None:
     assert [settle(changed(composed, "trainer.optimizer", name)).trainer.optimizer for name in names] == names
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_option_runs_with_its_own_values(chosen: Callable[..., dict[str, Any]]) -> None:
     """So that what the other tests refuse is refused for the changed value."""
