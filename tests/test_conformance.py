@@ -51,6 +51,7 @@ from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
 from tests.forked import Forked
 from tests.launch.outside import by_hand
 
+PARTITIONERS = sorted({*plugins.names("partition")} - {"stored"})  # stored is of one graph only
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
 
 
@@ -100,8 +101,14 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*plugins.names("partition")} - {"stored"}))  # of one graph only
-def test_partitioners(name: str) -> None:
+@few(
+    "name,graphs",
+    [(name, graphs) for name in PARTITIONERS for graphs in ("some", "all")],
+    default=[(name, "some") for name in PARTITIONERS],
+)
+def test_partitioners(name: str, graphs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if graphs == "some":
+        monkeypatch.setattr("gnnkit.testing.partition.example_graphs", lambda: testing.example_graphs()[2::3])
     testing.check_partitioner(configured("partition", name)())
 
 
@@ -126,8 +133,9 @@ LABELS = {  # that a task reads, of 30 nodes
 }
 
 
-@pytest.mark.parametrize("name", plugins.names("order"))
-def test_orders(name: str) -> None:
+@few("name,grids", both("order"), default=[(name, "one") for name in plugins.names("order")])
+def test_orders(name: str, grids: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnnkit.testing.order.GRIDS", some(grids))
     testing.check_order(configured("order", name)())
 
 
