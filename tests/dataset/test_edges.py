@@ -212,6 +212,7 @@ def test_only_ids_of_a_table_are_sorted(tmp_path: Path) -> None:
         load(edges, sort_ids=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_sorted_ids_give_the_run_of_a_sorted_table_and_results_name_them(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
@@ -451,6 +452,7 @@ def test_a_few_edges_with_a_reverse_edge_silence_nothing(tmp_path: Path) -> None
         load(tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_command_tells_of_a_missing_split_and_of_one_way_in_one_line_each(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

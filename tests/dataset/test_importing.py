@@ -379,6 +379,7 @@ def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, cre
         assert digests_of(work / "graph") == expected, f"after {most} writes"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("size, symmetrize", [(1, True), (3, True), (3, False)], default=[(3, True)])
 def test_an_import_goes_on_wherever_it_was_killed(size: int, symmetrize: bool, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_planetoid_graphs_have_their_published_sizes(
     assert graph.symmetrize().num_edges == edges
 
 
+@pytest.mark.exhaustive
 def test_seeded_splits_are_chosen_by_number(data_folder: Path) -> None:
     path = str(data_folder / "amazon_photo.npz")
     first, default, last = Npz(path, split=0).load(), Npz(path).load(), Npz(path, split=9).load()
@@ -152,6 +153,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         Npz(str(tmp_path / "nowhere.npz")).load()
 
 
+@pytest.mark.exhaustive
 @few("step", [29, 5], default=[29])
 def test_flipped_bytes_give_an_error_or_a_valid_graph(tmp_path: Path, step: int) -> None:
     content = write(tmp_path).read_bytes()

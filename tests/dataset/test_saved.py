@@ -34,6 +34,7 @@ def test_what_is_no_saved_graph_is_named(tmp_path: Path) -> None:
             Saved(str(folder)).load()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_command_trains_on_a_saved_graph(tmp_path: Path) -> None:
     random_graph().save(tmp_path / "graph")

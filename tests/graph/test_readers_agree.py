@@ -439,6 +439,7 @@ def test_tables_that_were_read_differently_once_agree(given: Tables) -> None:
     assert not disagreements(given)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @settings(max_examples=NUM_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(given=tables())

@@ -76,6 +76,7 @@ def test_torch_computes_what_onednn_would_not_do_better(computed, given):
     assert not computed
 
 
+@pytest.mark.exhaustive
 def test_autocast_and_transforms_see_the_product(computed):
     x, w, b = operands(4096, 64, 64)
     with fast_products():
@@ -115,6 +116,7 @@ def test_sparse_matrices_are_left_to_torch(computed):
             computed.clear()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_modules_of_users_are_served(computed):
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))

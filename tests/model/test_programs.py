@@ -153,6 +153,7 @@ def test_label_propagation_equals_the_dense_solution(graph: Graph, grid: tuple[i
     assert close(values, solved_propagation(graph))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("part", range(3), default=1)
 def test_every_grid_of_up_to_eight_ranks_gives_the_dense_solution(part: int) -> None:
@@ -175,6 +176,7 @@ def test_a_vertex_cut_gives_the_dense_solution(
     assert close(values, solved(graph))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("program,solved", [(propagation, solved_propagation), (pagerank, solved_pagerank)], default=1)
 def test_processes_give_the_dense_solution(

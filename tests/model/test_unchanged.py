@@ -653,6 +653,7 @@ def test_training_is_that_of_one_process_with_dropout_and_batch_normalisation(tm
     assert result["note"] is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("comm", ["threads", "gloo"], default=1)
 def test_a_run_is_loaded_into_the_class_of_the_user(tmp_path: Path, comm: str) -> None:
@@ -679,6 +680,7 @@ SAMPLED: tuple[Any, ...] = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("strategy", SAMPLED, default=["joint_sample"])
 def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, strategy: Any) -> None:
@@ -688,6 +690,7 @@ def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, 
     assert result["reference"] == ("one rank with the whole graph" if one else "3 ranks as threads of one process")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("strategy", [*SAMPLED, LLCG], default=["preset_workload"])
 def test_a_model_that_was_trained_on_batches_is_evaluated_on_the_whole_graph(tmp_path: Path, strategy: Any) -> None:

@@ -110,6 +110,7 @@ def test_statistics_of_all_ranks_need_all_ranks(tmp_path: Path) -> None:
         run(tmp_path / "run", **SAMPLED, comm="gloo", sync={"name": "leader", "on_lost": "continue"})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_layers_of_gnnkit_stand_between_those_of_pyg(tmp_path: Path) -> None:
     def make(in_features: int, num_classes: int) -> nn.Module:

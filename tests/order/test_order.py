@@ -205,6 +205,7 @@ def trained(way: str, order: str) -> tuple[float, np.ndarray]:
         return result["train_loss"], np.load(result.folder / "logits.npy")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few(
     "way,order",

@@ -75,6 +75,7 @@ def test_a_cover_holds_edges_at_an_end_and_words_never_rise(graph: Graph, data: 
     assert measure(graph, after).words.sum() <= measure(graph, before).words.sum()
 
 
+@pytest.mark.exhaustive
 def test_a_cover_of_a_skewed_graph_moves_far_fewer_rows_with_even_edges() -> None:
     graph = Synthetic("rmat", 20_000, 200_000, 4, 1).load()
     moved = {}

@@ -125,6 +125,7 @@ def test_columns_train_as_one_process(
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_says_that_its_columns_are_unequal_and_stores_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

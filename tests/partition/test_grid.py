@@ -127,6 +127,7 @@ def test_a_grid_of_parts_names_parts() -> None:
         make_grid([3, 3, 1], 7, key="parts")
 
 
+@pytest.mark.exhaustive
 def test_the_grid_is_checked_without_torch() -> None:
     code = "import sys, gnnkit.partition.grid; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -83,6 +83,7 @@ def test_any_partition_keeps_its_edges_and_no_slow_rank_gets_slower(graph: Graph
     assert np.array_equal(np.sort(np.concatenate([np.zeros(0, np.int64), *held])), np.arange(graph.num_edges))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_installed_partitioner_of_nodes_is_shifted() -> None:
     graph = Synthetic(kind="sbm", num_nodes=400, num_edges=2000, width=4).load()

@@ -28,6 +28,7 @@ def run(folder: Path, *overrides: str, graph: Graph | None = None, workers: int 
     return dict(result)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_stored_partition_gives_the_run_that_its_partitioner_gives(tmp_path: Path) -> None:
     cut = {"name": "2d", "nodes": "random"}

@@ -119,6 +119,7 @@ def test_bad_options_name_their_key(key: str, value: object) -> None:
         Fennel(**{key: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few(
     "chosen",

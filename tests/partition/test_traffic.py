@@ -80,6 +80,7 @@ def test_self_loops_add_no_rows(case: tuple[Graph, Partition]) -> None:
         np.testing.assert_array_equal(looped.partial, shard.partial)
 
 
+@pytest.mark.exhaustive
 @given(cases())
 def test_rows_come_only_from_ranks_that_share_an_edge(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
@@ -119,6 +120,7 @@ def cagnet_words(name: str, workers: int, copies: int, n: int, m: int, f: int) -
     return (q - 1) / workers * ((1 if name == "2d" else 2) * n * f + m) + row_gather
 
 
+@pytest.mark.exhaustive
 @given(
     st.sampled_from(
         [("1d", 3, 1), ("1d", 8, 1), ("1.5d", 8, 2), ("1.5d", 6, 3), ("2d", 4, 1), ("2d", 9, 1), ("3d", 8, 1)]

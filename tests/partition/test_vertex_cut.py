@@ -56,6 +56,7 @@ def test_a_bad_weight_names_its_key(weight: object) -> None:
 DATA = ["dataset=synthetic", "dataset.num_nodes=200", "dataset.num_edges=800", "workers=2", "threads=1", "report=false"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_workers_that_read_the_whole_graph_ignore_the_cells_of_edges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -153,6 +153,7 @@ def write(folder: Path, towns: list[str], rng: np.random.Generator) -> None:
     pd.DataFrame({"src": ends[0], "dst": ends[1]}).to_csv(folder / "edges.csv", index=False)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_model_of_text_trains_and_predicts_for_new_nodes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
@@ -176,6 +177,7 @@ def test_a_model_of_text_trains_and_predicts_for_new_nodes(tmp_path: Path, capfd
     assert called.argmax(1)[:3].tolist() == [0, 0, 2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_init_and_an_import_take_text_without_a_key(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -114,6 +114,7 @@ def test_new_data_with_other_empty_columns_is_refused_by_name(kind: str, tmp_pat
         known.read(holed(2), tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_and_its_predictions_fill_alike(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     graph = holed(2)

@@ -323,6 +323,7 @@ def test_an_entry_that_is_too_large_is_not_kept(
     assert entries(tmp_path) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 def test_a_run_with_kept_shards_trains_the_same_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -197,6 +197,7 @@ def run(graph: Graph, folder: Path, **keys: Any) -> Mapping[str, Any]:
         return gnnkit.train(graph, folder=folder, workers=2, threads=1, comm="threads", **BARE, **keys)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("strategy", ["vertex_centric", "individual_sample"], default=["vertex_centric"])
 def test_a_table_of_any_scale_trains_as_an_even_one(
@@ -233,6 +234,7 @@ def test_new_data_is_scaled_by_the_numbers_of_the_run(tmp_path: Path, capfd: pyt
         gnnkit.predict(tmp_path / "run", graph, overrides=["features.scale=none"], folder=tmp_path / "other")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_resumed_run_keeps_the_scale(tmp_path: Path) -> None:
     whole = run(table(), tmp_path / "whole", trainer={"max_epochs": 3})

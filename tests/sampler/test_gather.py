@@ -102,6 +102,7 @@ def test_threads_must_be_positive() -> None:
         gather_rows(table, np.array([0]), threads=0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_python_runs_while_rows_are_copied() -> None:
     source = np.zeros((200_000, 64), np.float32)

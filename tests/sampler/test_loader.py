@@ -498,6 +498,7 @@ assert 'torch' not in sys.modules
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ctrl_c_ends_a_wait_for_a_batch() -> None:
     code = f"""{MAKE}

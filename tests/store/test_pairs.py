@@ -37,6 +37,7 @@ def test_pairs_come_back_as_they_were_measured(tmp_path: Path, workers: int, par
     assert without_pairs(found, tmp_path / "again") == lean
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_manifest_grows_with_the_parts_and_not_with_their_pairs(tmp_path: Path) -> None:
     sizes = {}

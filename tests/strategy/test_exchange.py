@@ -478,6 +478,7 @@ def trained(
     return result, folder / "checkpoints/last.json"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_processes_pipeline_as_threads_do() -> None:
     model = model_of("gcn")

@@ -244,6 +244,7 @@ def test_a_sampler_that_does_not_fit_the_model_is_refused() -> None:
         IndividualSample().setup(worker(Numbered(0, 1), NeighborSampler([3, 3], importance="mean")), make_model("gcn"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few(
     "sync,comm,overrides",

@@ -193,6 +193,7 @@ def test_layers_of_pyg_read_the_rows_of_other_owners() -> None:
     check_equal(together(JointSample(batch_size=3), module, sampler, 3), serial(module, sampler, 9))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("topology", ["shared", "partitioned"], ["partitioned"])
 def test_push_pull_keeps_the_promises_of_strategies(topology: str) -> None:
@@ -389,6 +390,7 @@ def test_batches_do_not_depend_on_how_many_are_drawn_ahead() -> None:
     assert torch.equal(one, many)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("mode,topology", [("cooperative", None), ("push_pull", None), ("push_pull", "partitioned")], default=1)
 def test_processes_compute_what_one_process_computes(mode: str, topology: str | None, tmp_path: Path) -> None:

@@ -223,6 +223,7 @@ def test_an_error_on_one_rank_reaches_the_training_thread_of_all() -> None:
         on_ranks(3, work, "partitioned", Broken([3, 2]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few(
     "keys,sampler",
@@ -263,6 +264,7 @@ def test_a_sampler_that_reads_other_nodes_is_refused_before_ranks_start() -> Non
     IndividualSample(features="partitioned").check(BalancedSampler([3, 2]), 2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few(
     "comm,keys,nodes",

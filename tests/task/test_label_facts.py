@@ -35,6 +35,7 @@ def train(folder: Path, graph: Graph, workers: int = 2, *, epochs: int, **keys: 
         return gnnkit.train(graph, folder=folder, workers=workers, trainer=trainer, **{**KEYS, **keys})
 
 
+@pytest.mark.exhaustive
 def test_numbers_of_any_size_train_alike(tmp_path: Path) -> None:
     small = train(tmp_path / "small", prices(1, 0), task="regression", epochs=3)
     large = train(tmp_path / "large", prices(1e5, 3e6), workers=3, task="regression", epochs=3)
@@ -99,6 +100,7 @@ def test_a_loaded_model_trains_on_and_is_loaded_again(tmp_path: Path) -> None:
     assert len(again._forward_hooks) == 1
 
 
+@pytest.mark.exhaustive
 def test_classes_of_new_data_weigh_as_those_that_trained(tmp_path: Path) -> None:
     graph = random_graph()
     uneven = replace(graph, labels=np.where(np.arange(40) % 5 == 0, 1, 0), class_names=None)

@@ -540,6 +540,7 @@ def test_a_graph_without_edges_that_train_is_refused() -> None:
         LinkPrediction(val_share=0.5, test_share=0.5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few(
     "decoder,keys",

@@ -104,6 +104,7 @@ def test_columns_of_the_first_layer_add_up_to_individual_batches_of_edges(name: 
         torch.testing.assert_close(found, of_a_shared_graph(36, ranks, name, "gcn"), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
     sampler = SAMPLERS["uneven"]()
@@ -177,6 +178,7 @@ def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ran
     assert max(counts) - min(counts) <= 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @few("cache", CACHES, ["exact"])
 def test_a_cache_changes_no_batch_of_edges(cache: str) -> None:

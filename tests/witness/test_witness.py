@@ -256,6 +256,7 @@ class InPlace(nn.Module):
         return self.second(adjacencies[1].aggregate(h, reduce="mean"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_whole_run_trains_as_matrices_do(tmp_path: Path) -> None:
     torch.manual_seed(0)
