@@ -33,7 +33,7 @@ from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.importing import Forked
-from tests.cases import few
+from tests.cases import exhaustive, few
 from tests.folders import digests_of
 from tests.forked import forked
 
@@ -214,12 +214,12 @@ def check(folder: Path, work: Path, seed: int, room: Room, crew: Crew = ALONE) -
     assert not (work / "work/records").exists()
 
 
-@pytest.mark.parametrize("seed", range(24))
+@few("seed", range(24), default={*range(24)} - {4, 8, 10, 13, 14, 15, 16, 21, 23})
 def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     check(tmp_path / "data", tmp_path, seed, Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, 10**6][seed % 4]))
 
 
-@few("seed", range(18), default=range(9))
+@few("seed", range(18), default=[0, 1, 2, 3, 6, 7])
 def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     room = Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, None][seed % 4])
     check(tmp_path / "data", tmp_path, seed, room, Turns([2, 3, 8][seed % 3]))
@@ -361,7 +361,7 @@ def writes_of(folder: Path, work: Path, room: Room, **options: Any) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("crew", [ALONE, Turns(3)], ids=["alone", "three processes"])
+@pytest.mark.parametrize("crew", [ALONE, exhaustive(Turns(3))], ids=["alone", "three processes"])
 @few("seed", [4, 13], default=[4])
 def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, crew: Crew, tmp_path: Path) -> None:
     folder, room = tmp_path / "data", Room(1 << 26, 1, commit=0.0, bucket=20)

@@ -29,6 +29,7 @@ from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
+from tests.cases import exhaustive
 from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint, table
 
 N, M = 50, 300
@@ -217,7 +218,11 @@ FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("write", "keys"), FORMS, ids=[f"{write.__name__}-{len(keys)}" for write, keys in FORMS])
+@pytest.mark.parametrize(
+    ("write", "keys"),
+    [exhaustive(form) if form[0] is graphar and len(form[1]) > 1 else form for form in FORMS],
+    ids=[f"{write.__name__}-{len(keys)}" for write, keys in FORMS],
+)
 def test_the_pieces_are_those_of_the_whole_graph(
     write: Callable[..., Dataset], keys: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from importlib.util import find_spec
 from typing import Any
@@ -16,6 +17,7 @@ import gnnkit.kernels
 from gnnkit.graph import CSC
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.sums import EdgeKernels, Factors, NativeKernels, wide
+from tests.cases import few
 from tests.turns import turns
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
@@ -95,7 +97,11 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype = F64) -> None:
 
 
 @pytest.mark.slow
-@turns(kind=KINDS, rows=[(1, F64), (3, torch.bfloat16), (16, torch.float32), (18, torch.float16)])
+@few(
+    "kind,rows",
+    itertools.product(KINDS, [(1, F64), (3, torch.bfloat16), (16, torch.float32), (18, torch.float16)]),
+    default=[("some", (1, F64)), ("in pieces", (3, torch.bfloat16)), ("no edges", (16, torch.float32))],
+)
 def test_sums_by_all_factors(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
     (native, of_triton), (width, dtype) = pair, rows
     for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
@@ -137,7 +143,11 @@ def test_heads_have_factors_and_products_of_their_own(pair: Pair, width: tuple[i
 
 
 @pytest.mark.slow
-@turns(kind=KINDS, rows=[(18, F64), (1, torch.bfloat16)])
+@few(
+    "kind,rows",
+    itertools.product(KINDS, [(18, F64), (1, torch.bfloat16)]),
+    default=[("some", (18, F64)), ("no edges", (18, F64))],
+)
 def test_own_rows_are_added_or_stand_beside(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
     (native, of_triton), (width, dtype) = pair, rows
     x, grad = drawn(NUM_SRC, width, dtype=dtype), drawn(NUM_DST, 2 * width, dtype=dtype)

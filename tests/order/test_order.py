@@ -40,6 +40,7 @@ from gnnkit.testing.ranks import by_node
 from tests.cases import few
 from tests.runs import train_on_threads
 from tests.sync.training import CLASSES, WIDTH, make_graph, train
+from tests.turns import turns
 
 ORDERS = {"rcm": Rcm(), "degree": Degree(), "community": Community(size=4)}
 
@@ -175,8 +176,7 @@ def logits_by_node(layout: str, order: type[NodeOrder]) -> torch.Tensor:  # [num
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", [Rcm, Degree, Backwards])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@turns(layout=list(LAYOUTS), order=[Rcm, Degree, Backwards])
 def test_ranks_with_rows_in_any_order_train_the_same(layout: str, order: type[NodeOrder]) -> None:
     found, expected = logits_by_node(layout, order), logits_by_node(layout, ById)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)

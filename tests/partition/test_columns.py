@@ -112,7 +112,7 @@ def run(folder: Path, *overrides: str, workers: int, **keys: Any) -> dict[str, A
         ([3, 2], "gin", "1.5d"),
         ([3, 3, 2], "gat", "replication"),
     ],
-    default=[([3, 2], "gat", "2d"), ([3, 2, 2], "sage", "3d")],
+    default=[([3, 2, 2], "sage", "3d")],
 )
 def test_columns_train_as_one_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], columns: list[int], model: str, grid: str

@@ -67,7 +67,11 @@ def test_workers_that_read_the_whole_graph_ignore_the_cells_of_edges(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partition", [["partition=2psl"], ["partition=ldg", "partition.border=cover"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "partition",
+    [["partition=2psl"], pytest.param(["partition=ldg", "partition.border=cover"], marks=pytest.mark.exhaustive)],
+    ids=" ".join,
+)
 def test_owners_that_draw_refuse_in_edges_held_elsewhere(
     partition: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

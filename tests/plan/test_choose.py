@@ -92,7 +92,7 @@ def test_candidates_fit_the_workers_and_no_grid_comes_twice(workers: int) -> Non
 
 
 @pytest.mark.slow
-@few("workers,first", [(1, 0), *((4, first) for first in range(5))], default=[(1, 0), (4, 0)])
+@few("workers,first", [(1, 0), *((4, first) for first in range(5))], default=[(1, 0)])
 def test_overrides_of_a_candidate_give_the_candidate(workers: int, first: int) -> None:
     for each in list(candidates(workers, INSTALLED, grids=True).values())[first::5]:
         given = settle(compose(["strategy=vertex_centric", f"workers={workers}", *overrides(each).split()])).partition

@@ -28,7 +28,7 @@ from gnnkit.prepare.kept import Kept, content, kept_partition
 from gnnkit.result.folder import COORDINATION, PREPARED
 from gnnkit.settings import Settings, settle
 from gnnkit.storage import save_arrays
-from tests.cases import few
+from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
@@ -169,11 +169,11 @@ def test_another_graph_is_cut_anew(prepared: Prepare, monkeypatch: pytest.Monkey
     ("keys", "again"),
     [
         (["workers=2"], []),
-        (["partition=1d"], []),
-        (["partition.nodes=random"], []),
+        exhaustive((["partition=1d"], [])),
+        exhaustive((["partition.nodes=random"], [])),
         (["partition.border=min_words"], []),
         (["strategy=individual_sample"], ["partition"]),
-        (["trainer.precision=bf16-mixed"], ["partition"]),
+        exhaustive((["trainer.precision=bf16-mixed"], ["partition"])),
         (["seed=7", "trainer.max_epochs=3", "trainer.lr=0.5", "model=sage"], ["partition", "shards"]),
     ],
 )

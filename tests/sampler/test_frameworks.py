@@ -232,7 +232,7 @@ def test_lightning_takes_loaders_for_validation_test_and_prediction(tmp_path: Pa
 
 
 @pytest.mark.slow
-@few("step", [3, 8, 11], default=[3, 8])  # 8: the last of the first epoch
+@few("step", [3, 8, 11], default=[8])  # 8: the last of the first epoch
 def test_lightning_resumes_a_loader_in_mid_epoch(tmp_path: Path, step: int) -> None:
     whole, resumed = Classifier(), Classifier()
     trainer_in(tmp_path, step).fit(

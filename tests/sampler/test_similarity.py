@@ -19,6 +19,7 @@ from gnnkit.sampler import Loader, MetropolisHastingsSampler, NeighborSampler, S
 from gnnkit.testing import check_sampler
 from gnnkit.testing.graphs import check_graph
 from tests.sampler.test_metropolis_hastings import EDGES, is_stationary, p_value, undirected
+from tests.turns import turns
 
 # Rows of whole lengths, so that cosines are fractions: alike, opposite, orthogonal, of
 # other lengths, and zeros.
@@ -110,8 +111,7 @@ def test_the_law_of_every_start_leaves_exactly_the_wanted_distribution_unchanged
             assert other == P or not is_stationary(pi, other)
 
 
-@pytest.mark.parametrize("alpha", [0, 1, 2])
-@pytest.mark.parametrize("name", EDGES)
+@turns(name=list(EDGES), alpha=[0, 1, 2])
 def test_walks_step_by_the_law_of_their_start_and_by_no_other(name: str, alpha: int) -> None:
     graph = undirected(name)
     for start in (0, 1):  # all weights are alike from a start unlike every node

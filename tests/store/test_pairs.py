@@ -11,6 +11,7 @@ from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.store.manifest import FILE, PARTS, Manifest
 from gnnkit.store.pairs import PAIRS, with_pairs, without_pairs
+from tests.cases import exhaustive
 from tests.runs import within_process
 
 CUT = ["job=partition", "strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=200", "cache=false"]
@@ -23,7 +24,7 @@ def store(folder: Path, workers: int, partition: str = "1d") -> Manifest:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "partition"), [(5, "1d"), (8, "3d"), (1, "1d")])
+@pytest.mark.parametrize(("workers", "partition"), [(5, "1d"), exhaustive((8, "3d")), (1, "1d")])
 def test_pairs_come_back_as_they_were_measured(tmp_path: Path, workers: int, partition: str) -> None:
     lean = store(tmp_path, workers, partition)
     found = with_pairs(lean, tmp_path)

@@ -138,7 +138,7 @@ def test_the_exact_end_of_every_option_gives_the_bits_of_the_exact_run(name: str
 
 
 @pytest.mark.slow
-@some_exchanges
+@few("exchange", OPTIONS, ["exact", "pipelined", "quantized+adaptive"])
 def test_two_runs_have_equal_bits_and_only_the_exact_one_is_exact(exchange: str) -> None:
     model = model_of("gcn", dropout=0.4)
     first, second = (run(model, exchange=exchange, **OPTIONS[exchange]) for _ in range(2))
@@ -314,7 +314,7 @@ def test_words_and_bytes_are_those_of_the_formula(options: dict[str, Any], bits:
         assert found.bytes_sent == epochs * both * size
 
 
-@pytest.mark.parametrize(("exchange", "bits"), [("adaptive", 64), ("quantized+adaptive", 8)])
+@few("exchange,bits", [("adaptive", 64), ("quantized+adaptive", 8)], default=1)
 def test_blocks_that_hardly_change_travel_when_they_are_old(exchange: str, bits: int) -> None:
     """With a bound that no change exceeds: in epochs 0, 3 and 6 of 8."""
     epochs, rows, size = 8, boundary(), sum(row_bytes(bits, w) for w in WIDTHS)
@@ -348,7 +348,7 @@ def test_a_block_travels_after_a_large_change_and_not_after_a_small_one() -> Non
 
 
 @pytest.mark.slow
-@some_exchanges
+@few("exchange", OPTIONS, ["exact", "pipelined", "sampled"])
 def test_evaluation_and_a_second_look_are_exact_and_leave_no_trace(exchange: str) -> None:
     shards, model = shards_on(ROWS), model_of("gcn", dropout=0.4)
 

@@ -173,7 +173,7 @@ def test_a_model_of_one_layer_and_one_of_three(mode: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
+@few("mode", ["cooperative", "push_pull"], ["push_pull"])
 def test_batches_of_one_and_more_ranks_than_seeds_are_no_special_case(mode: str) -> None:
     module = make_model("sage")
     assert np.count_nonzero(GRAPH.split == Split.TRAIN) < 12 * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import json
 import os
 import time
@@ -52,7 +53,6 @@ from gnnkit.training.step import loss_part
 from gnnkit.training.trainer import make_trainer
 from tests.cases import few
 from tests.models import MODELS
-from tests.turns import turns
 
 GRAPH = check_graph(48)
 OWNERS = {ranks: np.random.default_rng(ranks).integers(0, ranks, 48).astype(np.int32) for ranks in (1, 2, 3, 4)}
@@ -164,7 +164,7 @@ def test_a_workload_of_your_own_goes_with_our_keys() -> None:
 
 
 @pytest.mark.slow
-@few("name", [*KEYS, *EXCHANGES], ["clusters by two", "llcg", "drifting"])
+@few("name", [*KEYS, *EXCHANGES], ["llcg", "drifting"])
 def test_every_mode_keeps_the_promises_of_strategies(name: str) -> None:
     check_strategy(lambda: PresetWorkload(**{**KEYS, **EXCHANGES}[name]))
 
@@ -667,7 +667,11 @@ def test_workers_with_other_classes_train_one_model_by_control_variates() -> Non
     assert found(control_variates=False) < exact - 0.2
 
 
-@turns(mode=["one_hop", "clusters", "llcg", "coverage", "each second"], name=["gcn", "sage", "gat"])
+@few(
+    "mode,name",
+    itertools.product(["one_hop", "clusters", "llcg", "coverage", "each second"], ["gcn", "sage", "gat"]),
+    default=[("one_hop", "gcn"), ("llcg", "gat"), ("coverage", "gcn"), ("each second", "sage")],
+)
 def test_sparse_features_train_what_dense_ones_do(mode: str, name: str) -> None:
     keys = {**KEYS, **EXCHANGES}[mode]
     dense = wide_graph()

@@ -70,7 +70,7 @@ def test_full_graph_ranks_compute_together_what_one_process_computes(name: str, 
     torch.testing.assert_close(on_grid(name, grid), on_grid(name, Grid(1, 1, 1)), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["gcn", pytest.param("gat", marks=pytest.mark.slow)])
+@few("name", ["gcn", pytest.param("gat", marks=pytest.mark.slow)], ["gcn"])
 def test_sampling_ranks_compute_together_what_one_process_computes(name: str) -> None:
     model, sampler = make_model(name), NeighborSampler([3, 3], threads=1)
     for ranks in (1, 3):

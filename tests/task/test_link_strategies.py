@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,11 @@ def made(kind: str, size: int, ranks: int, sampler: Sampler) -> list[list[Batch]
 
 
 @pytest.mark.slow
-@turns(name=list(SAMPLERS), kind=["topology apart", "features apart"])
+@few(
+    "name,kind",
+    itertools.product(SAMPLERS, ["topology apart", "features apart"]),
+    default=[("labor", "features apart"), ("full", "topology apart")],
+)
 def test_batches_of_edges_have_the_bits_of_a_shared_graph(kind: str, name: str) -> None:
     model = "gat" if name == "neighbor" else "sage"
     for ranks in (1, 3) if name == "uneven" else (3,):
@@ -88,7 +93,7 @@ def test_batches_of_edges_have_the_bits_of_a_shared_graph(kind: str, name: str) 
 
 
 @pytest.mark.slow
-@few("name", SAMPLERS, ["neighbor", "labor", "full"])
+@few("name", SAMPLERS, ["labor", "full"])
 def test_edges_predicted_together_have_the_loss_and_gradient_of_one_rank(name: str) -> None:
     model = "gcn" if name == "neighbor" else "gin"
     for ranks in (1, 4) if name == "neighbor" else (3,):
@@ -97,7 +102,11 @@ def test_edges_predicted_together_have_the_loss_and_gradient_of_one_rank(name: s
 
 
 @pytest.mark.slow
-@turns(name=["uneven", "labor", "neighbor"], kind=["push_pull", "push_pull apart"])
+@few(
+    "name,kind",
+    itertools.product(["uneven", "labor", "neighbor"], ["push_pull", "push_pull apart"]),
+    default=[("uneven", "push_pull"), ("labor", "push_pull apart")],
+)
 def test_columns_of_the_first_layer_add_up_to_individual_batches_of_edges(name: str, kind: str) -> None:
     for ranks in (1, 4) if name == "neighbor" else (3,):
         found = total(STRATEGIES[kind](36), ranks, SAMPLERS[name](), make_model("gcn"))

@@ -47,7 +47,7 @@ def mean_over_test(nodes: list[dict[str, str]], values: list[float]) -> float:
 
 
 @pytest.mark.slow
-@few("name", LABELS, ["multilabel", "link_prediction"])
+@few("name", LABELS, ["multilabel"])
 def test_predictions_are_in_the_order_of_the_nodes_and_classes_have_their_names(name: str, tmp_path: Path) -> None:
     write(tmp_path, LABELS[name])
     keys: dict[str, Any] = {"workers": 3, "comm": "threads", "partition": {"name": "1d", "nodes": "hash"}}

@@ -46,6 +46,7 @@ from gnnkit.training import module as training_module
 from gnnkit.training import step as training_step
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.updates import Updates
+from tests.cases import few
 
 Patch = pytest.MonkeyPatch
 GRAPH = replace(check_graph(14), features=check_graph(14).features[:, :HIDDEN])
@@ -307,6 +308,17 @@ FAULTS: dict[str, Fault] = {
     "a server steps twice": Fault("server", twice("_step", VersionedParameters)),
     "all parameters decay": Fault("decayed", all_parameters_decay),
 }
+LONG = {
+    "a sum is kept and changed",
+    "a softmax is local to a rank",
+    "accumulation forgets a batch",
+    "batch statistics are local",
+    "learned rows are updated twice",
+    "learned rows decay twice",
+    "noise of edges follows local numbers",
+    "rows of others are lost in a joint batch",
+    "ties go to the highest source",
+}
 
 
 @functools.cache
@@ -317,7 +329,7 @@ def agrees(name: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
+@few("name", FAULTS, default=FAULTS.keys() - LONG)
 def test_a_planted_fault_is_found(
     name: str, monkeypatch: Patch, record_property: Callable[[str, object], None]
 ) -> None:

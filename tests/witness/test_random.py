@@ -17,7 +17,7 @@ from tests.cases import few
 
 
 @pytest.mark.slow
-@few("seed", range(24), default=6)
+@few("seed", range(24), default=[0, 5, 9, 14, 23])
 def test_ranks_train_as_plain_torch_does(seed: int) -> None:
     case = draw(Random(seed))
     print(case.words)  # shown where the test fails
