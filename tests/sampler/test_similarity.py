@@ -18,6 +18,7 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.sampler import Loader, MetropolisHastingsSampler, NeighborSampler, Sampler
 from gnnkit.testing import check_sampler
 from gnnkit.testing.graphs import check_graph
+from tests.cases import few
 from tests.sampler.test_metropolis_hastings import EDGES, is_stationary, p_value, undirected
 from tests.turns import turns
 
@@ -126,7 +127,7 @@ def test_walks_step_by_the_law_of_their_start_and_by_no_other(name: str, alpha: 
 
 
 @pytest.mark.parametrize("alpha", [0, 1])
-@pytest.mark.parametrize("start", range(5))
+@few("start", range(5), [0, 2, 3])
 def test_thinned_chains_have_the_distribution_of_their_start(alpha: int, start: int) -> None:
     graph = undirected("lollipop")
     wanted = weights(graph, start)

@@ -138,7 +138,7 @@ def test_the_exact_end_of_every_option_gives_the_bits_of_the_exact_run(name: str
 
 
 @pytest.mark.slow
-@few("exchange", OPTIONS, ["exact", "pipelined", "quantized+adaptive"])
+@few("exchange", OPTIONS, ["pipelined", "quantized+adaptive"])
 def test_two_runs_have_equal_bits_and_only_the_exact_one_is_exact(exchange: str) -> None:
     model = model_of("gcn", dropout=0.4)
     first, second = (run(model, exchange=exchange, **OPTIONS[exchange]) for _ in range(2))

@@ -164,7 +164,7 @@ def test_a_workload_of_your_own_goes_with_our_keys() -> None:
 
 
 @pytest.mark.slow
-@few("name", [*KEYS, *EXCHANGES], ["llcg", "drifting"])
+@few("name", [*KEYS, *EXCHANGES], ["llcg"])
 def test_every_mode_keeps_the_promises_of_strategies(name: str) -> None:
     check_strategy(lambda: PresetWorkload(**{**KEYS, **EXCHANGES}[name]))
 

@@ -310,6 +310,8 @@ FAULTS: dict[str, Fault] = {
 }
 LONG = {
     "a sum is kept and changed",
+    "a degree is wrong",
+    "a server steps twice",
     "a softmax is local to a rank",
     "accumulation forgets a batch",
     "batch statistics are local",

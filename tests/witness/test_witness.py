@@ -229,7 +229,7 @@ CONVS: dict[str, Callable[[int, int], Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONVS)
+@few("name", CONVS, ["gcn", "gat", "gine", "tag"])
 def test_layers_of_pyg_train_as_on_one_graph(name: str) -> None:
     def make(in_features: int, num_classes: int) -> nn.Module:
         conv = CONVS[name]
