@@ -452,7 +452,6 @@ def test_a_few_edges_with_a_reverse_edge_silence_nothing(tmp_path: Path) -> None
         load(tmp_path)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_command_tells_of_a_missing_split_and_of_one_way_in_one_line_each(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
