@@ -181,7 +181,7 @@ TRAINED = [name for name in TRAINED if not is_iterated(plugins.load("model", nam
 @few(
     ("name", "suffix"),
     [pytest.param(name, suffix, id=f"{name}-{suffix}") for name in TRAINED for suffix in SUFFIXES],
-    default=["gat-pt2", "rgcn-onnx"],
+    default=["rgcn-onnx"],
 )
 def test_every_model_is_written_where_edges_have_features_types_and_weights(
     tmp_path: Path, name: str, suffix: str, exporter: Any
@@ -239,6 +239,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], tuple[
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few(("weighted", "suffix"), itertools.product([False, True], SUFFIXES), default=[(True, "pt2")])
 def test_a_file_takes_weights_where_the_edges_that_trained_had_them(
     tmp_path: Path, weighted: bool, suffix: str, exporter: Any, trained: Any
@@ -250,6 +251,7 @@ def test_a_file_takes_weights_where_the_edges_that_trained_had_them(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_weights_that_a_model_does_not_read_are_no_input(tmp_path: Path, exporter: Any) -> None:
     model = GraphSAGE(WIDTH, CLASSES, aggregator="max")
     run = saved(tmp_path / "run", model, edge_weight=True)
@@ -298,6 +300,7 @@ np.save("found.pt2.npy", found)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.long("an interpreter imports torch and ONNX Runtime anew, on a machine without gnnkit")
 @few("kind", ["ours", "PyG"], default=["ours"])
 def test_a_file_takes_raw_rows_on_a_machine_with_its_library_alone(tmp_path: Path, kind: str) -> None:

@@ -98,7 +98,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], tuple[
 @few(
     ("way", "workers"),
     [(way, workers) for way in WAYS for workers in (3, PARTS - (way == "grid"))],
-    default=[("attention", 3), ("served", 3)],
+    default=[("attention", 3)],
 )
 def test_weights_and_figures_do_not_depend_on_the_number_of_processes(way: str, workers: int, run: Any) -> None:
     (expected, all_weights), (result, weights) = run(way, 1), run(way, workers)
@@ -144,6 +144,7 @@ def test_rows_between_ranks_of_one_process_are_no_words_between_processes(apart:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few(("first", "then"), [(3, 1), (1, 3), (5, 2)], default=[(3, 1)])
 def test_a_run_goes_on_with_another_number_of_processes(first: int, then: int, run: Any, tmp_path: Path) -> None:
     """From a checkpoint in the middle of an epoch."""
@@ -162,6 +163,7 @@ def test_a_run_goes_on_with_another_number_of_processes(first: int, then: int, r
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few(("workers", "more"), [(3, []), (2, ["parts=4"])], default=[(2, ["parts=4"])])
 def test_a_store_is_trained_by_fewer_workers_than_it_has_parts(workers: int, more: list[str], tmp_path: Path) -> None:
     store = tmp_path / "store"
@@ -177,6 +179,7 @@ def test_a_store_is_trained_by_fewer_workers_than_it_has_parts(workers: int, mor
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("size", [1, 3], default=[3])
 def test_ranks_are_threads_of_processes_that_were_started_from_outside(size: int, tmp_path: Path) -> None:
     argv = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=200", "trainer.max_epochs=2", "parts=4"]

@@ -12,6 +12,7 @@ import pytest
 from gnnkit.__main__ import main
 from gnnkit.jobs.permissions import applied
 from gnnkit.testing.graphs import check_graph
+from tests.cases import exhaustive
 
 RUN = ["strategy=vertex_centric", "types=ignore", "workers=2", "comm=threads", "trainer.max_epochs=1", "dataset=saved"]
 
@@ -31,7 +32,8 @@ def modes(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("keys", "expected"), [([], {"d700", "f600"}), (["permissions=shared"], {"d755", "f644", "f600"})]
+    ("keys", "expected"),
+    [([], {"d700", "f600"}), exhaustive((["permissions=shared"], {"d755", "f644", "f600"}))],
 )
 def test_a_run_folder_is_as_private_as_asked(keys: list[str], expected: set[str], tmp_path: Path) -> None:
     check_graph().save(tmp_path / "graph")

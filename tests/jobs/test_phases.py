@@ -59,6 +59,7 @@ def forked(arguments: Sequence[str], streams: Sequence[int], close: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.alone
 def test_a_pipe_gets_a_plain_line_for_each_phase_from_the_first_second(tmp_path: Path) -> None:
     begun = time.monotonic()
@@ -125,6 +126,7 @@ def test_a_terminal_also_shows_progress_and_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_reader_who_leaves_after_a_line_loses_nothing_of_the_run(tmp_path: Path) -> None:
     keys = ("comm=threads", "logger=none", "trainer.max_epochs=1")
     with subprocess.Popen(command(tmp_path / "run", *keys), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:

@@ -14,6 +14,7 @@ import torch
 import gnnkit
 from gnnkit.graph import Graph, Split
 from gnnkit.model.program import Nodes, Program
+from tests.cases import few
 from tests.jobs.test_train import open_files
 from tests.runs import BARE
 
@@ -54,6 +55,7 @@ def run(folder: Path, model: Any, *overrides: str, graph: Graph | None = None, *
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_processes_write_pagerank_in_the_data_sets_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = {"name": "pagerank", "tolerance": 1e-12, "damping": 0.5}
     partition = {"name": "2d", "nodes": "hash"}
@@ -87,7 +89,7 @@ def test_label_propagation_reports_accuracy_and_what_it_did_not_reach(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partition", ["1d", "3d"])
+@few("partition", ["1d", "3d"], default=("1d",))
 def test_a_program_of_ones_own_runs_to_its_end(tmp_path: Path, partition: str) -> None:
     result = run(tmp_path, Reach(tolerance=0), partition=partition)
     assert np.load(tmp_path / "run/values.npy").tolist() == [1] * N
@@ -115,7 +117,7 @@ def test_a_program_that_is_broken_off_leaves_no_file_open(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["pagerank", "label_propagation"])
+@few("model", ["pagerank", "label_propagation"], default=("label_propagation",))
 def test_programs_are_verified_against_one_process(tmp_path: Path, model: str) -> None:
     result = run(tmp_path, model, "job=verify", partition="2d")
     assert result["verified"]

@@ -251,6 +251,7 @@ def test_a_rank_that_dies_while_the_graph_is_cut_ends_the_run_by_name(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_cut_that_dies_costs_no_run(tmp_path: Path) -> None:
     with cutting(tmp_path / "run") as (program, cutter, ranks):
         os.kill(cutter, signal.SIGKILL)

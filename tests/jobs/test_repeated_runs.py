@@ -148,6 +148,7 @@ def test_runs_alternate_with_process_groups_of_the_program(
     on_both(tmp_path, environment, work)
 
 
+@pytest.mark.exhaustive
 @few("environment", [of_torchrun, by_hand], default=[by_hand])
 def test_runs_within_a_process_group_of_the_program_leave_it_as_it_was(
     tmp_path: Path, environment: Environment

@@ -137,6 +137,7 @@ def test_a_trace_has_every_rank_on_one_clock_and_time_is_counted_once(run: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_trace_shows_the_threads_that_draw(tmp_path: Path) -> None:
     sampler = {"name": "neighbor", "fanouts": [3, 3]}
     strategy = {"name": "individual_sample", "batch_size": 4}

@@ -160,6 +160,7 @@ def places(result: Any) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.long("starts three ranks four times, as processes")
 def test_a_run_whose_ranks_are_killed_ends_as_an_unbroken_one(
     tmp_path: Path, base: Path, capfd: pytest.CaptureFixture[str]
@@ -219,6 +220,7 @@ def test_each_way_of_training_goes_on_to_the_bit(tmp_path: Path, base: Path, cas
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_workers_that_do_not_wait_for_each_other_start_again_too(tmp_path: Path) -> None:
     keys = {**SERVED, "sync": {"name": "parameter_server", "mode": "async", "servers": 1}, "workers": 2}
     result = run(tmp_path / "run", [(2, lambda: kill(1))], restarts=1, trainer={"max_epochs": 4}, **keys)

@@ -38,10 +38,6 @@ def rounded(kind: str) -> Graph:
     "kind,way",
     [(kind, way) for kind in KINDS for way in ALL_WAYS],
     default=[
-        ("int8", "shared"),
-        ("bf16", "owners"),
-        ("int8", "fetched"),
-        ("bf16", "cooperative"),
         ("int8", "push pull"),
         ("bf16", "full graph"),
     ],
@@ -60,7 +56,7 @@ def test_every_place_gives_the_bits_of_rounded_numbers_in_memory(kind: str, way:
         assert "cache" not in place or result["features_read"]["cache_rows"] == 60
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@few("kind", KINDS, default=("int8",))
 def test_a_row_takes_fewer_bytes_between_workers_and_from_disk(kind: str, tmp_path: Path) -> None:
     keys = {"strategy": OWNERS, "trainer": {"max_epochs": 1}}
     exact = train(tmp_path / "as_is", features={"scale": "none"}, **keys)
@@ -72,6 +68,7 @@ def test_a_row_takes_fewer_bytes_between_workers_and_from_disk(kind: str, tmp_pa
     assert saved > 0
 
 
+@pytest.mark.exhaustive
 @few(
     "kind,way",
     [(kind, way) for kind in KINDS for way in ("shared", "owners", "cooperative", "full graph")],

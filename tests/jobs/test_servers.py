@@ -60,6 +60,7 @@ def train(folder: Path, **keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_threads_and_processes_with_servers_train_as_an_all_reduce(tmp_path: Path) -> None:
     runs: dict[str, dict[str, Any]] = {
         "all_reduce": {"comm": "threads"},
@@ -80,9 +81,7 @@ def test_threads_and_processes_with_servers_train_as_an_all_reduce(tmp_path: Pat
 @few(
     "sync,strategy",
     [(sync, strategy) for sync in WITHOUT_WAITING for strategy in ("vertex_centric", "individual_sample")],
-    default=[
-        (sync, ("vertex_centric", "individual_sample")[number % 2]) for number, sync in enumerate(WITHOUT_WAITING)
-    ],
+    default=[(WITHOUT_WAITING[0], "vertex_centric")],
 )
 def test_workers_that_do_not_wait_learn(tmp_path: Path, strategy: Any, sync: dict[str, Any]) -> None:
     if strategy == "individual_sample":
@@ -100,7 +99,7 @@ def test_workers_that_do_not_wait_learn(tmp_path: Path, strategy: Any, sync: dic
 @pytest.mark.parametrize(
     ("comm", "keys"),
     [
-        ("threads", {}),
+        exhaustive(("threads", {})),
         ("threads", {"servers": 2}),
         ("threads", {"average": "median", "servers": 1}),
         exhaustive(("gloo", {"servers": 1})),
@@ -118,6 +117,7 @@ def test_verify_refuses_workers_that_do_not_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sync", [exhaustive(SERVER), SERVER | {"mode": "ssp", "servers": 1}], ids=str)
 def test_a_worker_that_sleeps_longer_than_the_deadline_does_not_end_the_run(
     sync: dict[str, Any], tmp_path: Path
@@ -144,6 +144,7 @@ def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path, sync: dict[st
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rollback_goes_back_at_the_servers_too(tmp_path: Path) -> None:
     found = {}
     for name, sync in {"all_reduce": {"name": "all_reduce"}, "server": SERVER | {"servers": 1}}.items():
@@ -159,7 +160,7 @@ def test_a_rollback_goes_back_at_the_servers_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+@few("strategy", ["vertex_centric", "individual_sample"], default=("vertex_centric",))
 def test_where_nobody_waits_a_rank_stops_alone_at_a_gradient_that_is_not_finite(tmp_path: Path, strategy: str) -> None:
     keys: dict[str, Any] = {"sync": SERVER | {"mode": "async"}, "strategy": strategy}
     if strategy == "individual_sample":

@@ -38,6 +38,7 @@ def run(name: str, *keys: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.exhaustive
 def test_the_command_trains_with_features_and_with_embeddings() -> None:
     by_features = run("features")
     assert np.isfinite(by_features["train_loss"])

@@ -32,11 +32,6 @@ MODELS = ["gcn", "sage", "gat", "gin"]  # push_pull refuses gat, which has no pr
     [(name, model) for name in STRATEGIES for model in MODELS if not name.startswith("push_pull") or model != "gat"],
     default=[
         ("vertex_centric", "gat"),
-        ("preset_workload", "sage"),
-        ("individual_sample", "gcn"),
-        ("fetched", "gin"),
-        ("cooperative", "sage"),
-        ("push_pull", "gin"),
         ("push_pull of shards", "gcn"),
     ],
 )

@@ -89,6 +89,7 @@ def bits(result: Any) -> list[Any]:
     return [result["train_loss"], result["balance"]["nodes"], model, *kept]
 
 
+@pytest.mark.exhaustive
 @few(
     ("kind", "keys"),
     [
@@ -128,7 +129,7 @@ LINKS: dict[str, Any] = {"task": "link_prediction", "features": {"scale": "stand
         pytest.param({"inputs": "degree"}, {"name": "gat", "hidden": 8, "heads": 2}, id="degrees and edge features"),
         pytest.param(LINKS, "gcn", id="edges to predict"),
     ],
-    default=["learned rows and types", "edges to predict"],
+    default=["learned rows and types"],
 )
 def test_what_shapes_the_parts_comes_with_the_store(
     shape: dict[str, Any], model: Any, tmp_path: Path, data: dict[str, str]
@@ -146,6 +147,7 @@ def test_what_shapes_the_parts_comes_with_the_store(
     assert bits(found) == bits(train(tmp_path / "data", data, partition="2d", workers=4, model=model, **shape))
 
 
+@pytest.mark.exhaustive
 def test_trained_models_verify_predict_and_test_from_a_store(store: Path, data: dict[str, str], tmp_path: Path) -> None:
     run = train(tmp_path / "run", store)
     keys = {"comm": "threads", "threads": 1, "report": False}
@@ -164,6 +166,7 @@ def test_trained_models_verify_predict_and_test_from_a_store(store: Path, data: 
     assert bits(resumed)[2:] == bits(whole)[2:]
 
 
+@pytest.mark.exhaustive
 def test_other_layouts_of_a_store_are_planned(
     store: Path, data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +282,7 @@ def test_damage_in_a_large_file_is_seen_by_verify(store: Path, tmp_path: Path, m
     assert train(tmp_path / "whole", tmp_path / "copy", job="verify")["verified"]
 
 
+@pytest.mark.exhaustive
 def test_a_rank_opens_its_own_part_and_the_launching_process_the_manifest(store: Path, tmp_path: Path) -> None:
     keys = [f"strategy={FULL}", "dataset=store", f"dataset.root={store}", "comm=gloo", "threads=1", "report=false"]
     keys += ["types=ignore", "trainer.max_epochs=1", "logger=none", f"output={tmp_path}/run"]

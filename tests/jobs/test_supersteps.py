@@ -22,6 +22,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Grid
 from gnnkit.strategy.base import Worker
 from gnnkit.training import checkpoint
+from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 from tests.sync.training import shards_on
@@ -106,9 +107,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 @pytest.mark.parametrize(
     ("overrides", "keys", "drifts"),
     [
-        (["strategy.local_iterations=1"], {"workers": 4}, False),
+        exhaustive((["strategy.local_iterations=1"], {"workers": 4}, False)),
         ([], {}, True),
-        (["sync=leader"], {"workers": 4, "partition": "2d"}, True),
+        exhaustive((["sync=leader"], {"workers": 4, "partition": "2d"}, True)),
         pytest.param([], {"comm": "gloo"}, True, marks=pytest.mark.exhaustive),
     ],
     ids=["one local iteration", "all_reduce", "leader", "processes"],
@@ -130,6 +131,7 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_ended_goes_on_from_before_its_final_average(tmp_path: Path, whole: Runs) -> None:
     _, half = run(tmp_path / "half", max_epochs=4)
     _, actual = run(tmp_path / "rest", resume=str(half))
@@ -195,6 +197,7 @@ def test_without_the_final_average_all_workers_end_as_the_first(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_leaders_updates_equal_ddps(tmp_path: Path) -> None:
     found = []
     for sync in ("all_reduce", "leader"):
@@ -210,7 +213,7 @@ def test_the_leaders_updates_equal_ddps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sync", ["all_reduce", "leader", "parameter_server"])
+@few("sync", ["all_reduce", "leader", "parameter_server"], default=("all_reduce", "leader"))
 def test_a_superstep_ends_with_one_model(whole: Runs, sync: str) -> None:
     assert whole(f"sync={sync}", max_epochs=LOCAL)[0]["drift"] == 0
 

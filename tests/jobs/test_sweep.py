@@ -51,6 +51,7 @@ def sweep(*keys: str, code: int = 0) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_sweep_runs_every_combination_as_if_alone_and_shows_one_table(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +155,7 @@ def test_settings_of_a_sweep_need_a_sweep(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_folders_of_a_sweep_have_the_names_that_were_asked_for(here: Path) -> None:
     keys = [
         "hydra.sweep.dir=${oc.env:SWEEPS,sweeps}/${now:%Y}",
@@ -166,6 +168,7 @@ def test_folders_of_a_sweep_have_the_names_that_were_asked_for(here: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_jobs_share_what_one_of_them_has_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "WORTH", -1.0)
     sweep("seed=range(2)", "cache=cache", *PLAIN)
@@ -175,6 +178,7 @@ def test_jobs_share_what_one_of_them_has_cut(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_sweep_goes_on_where_it_was_left(capsys: pytest.CaptureFixture[str]) -> None:
     sweep("seed=1,2", "on_exists=resume", *PLAIN)
     before = Path("sweep/0/result.json").stat().st_mtime_ns
@@ -199,6 +203,7 @@ def test_jobs_run_at_once_with_the_launcher_joblib() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_optuna_chooses_from_every_kind_of_space(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
     spaces = ["trainer.lr=tag(log,interval(1e-4,1e-1))", "model.hidden=range(4,17,4)", "model=choice(gcn,sage)",
@@ -265,6 +270,7 @@ def interpreter(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("interpreter")
 def test_submitit_gets_the_command_of_each_job() -> None:
     found = sweep("job=partition", "partition=1d,2d", "hydra/launcher=submitit_local", "hydra.launcher.timeout_min=2")
@@ -309,6 +315,7 @@ for t in 0 1; do [ -e "$SLURM_FAKE/$t" ] && echo "7_$t|COMPLETED|localhost" || e
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("interpreter")
 def test_submitit_hands_jobs_to_slurm(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in SLURM.items():
@@ -325,6 +332,7 @@ def test_submitit_hands_jobs_to_slurm(here: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("number", [signal.SIGINT, signal.SIGTERM], default=[signal.SIGINT])
 def test_a_sweep_that_is_ended_shows_the_table_so_far(number: signal.Signals, here: Path) -> None:
     keys = [

@@ -106,6 +106,7 @@ def test_a_run_leaves_result_predictions_checkpoint_and_states(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_processes_threads_and_one_process_train_the_same_model(tmp_path: Path) -> None:
     usual: dict[str, Any] = {"model": "sage", "threads": 1, "trainer": {"max_epochs": 3}}
     single, _ = train(tmp_path, "one", workers=1, comm="threads", **usual)
@@ -145,6 +146,7 @@ def rounds_products() -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sampled_batches_in_bfloat16_converge_the_same_on_one_and_two_ranks(tmp_path: Path) -> None:
     def trained(precision: int | str, workers: int) -> dict[str, Any]:
         chosen = {"precision": precision, "max_epochs": 8, "checkpoint": False}
@@ -168,6 +170,7 @@ def test_sampled_batches_in_bfloat16_converge_the_same_on_one_and_two_ranks(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_more_workers_than_nodes_is_no_special_case(tmp_path: Path) -> None:
     rows = np.arange(3)
     graph = Graph(
@@ -230,6 +233,7 @@ def started(program: Forked, folder: Path) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_listen_on_loopback_only_never_unpickle_and_when_one_is_killed_it_is_named(tmp_path: Path) -> None:
     def without_pickle() -> None:
         pickle.loads = pickle.load = None  # type: ignore[assignment]
@@ -259,6 +263,7 @@ def listening(pids: Sequence[int]) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> None:
     with forked(lambda: long(tmp_path, checkpoint_every=1), tmp_path) as program:
         ranks = started(program, tmp_path / "run")

@@ -190,6 +190,7 @@ def test_columns_with_empty_cells_are_filled_or_left_out() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("one_core")
 def test_what_the_best_trial_had_is_what_the_files_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -119,7 +119,7 @@ DOORS = [
     folder_of_relations,
     graphar,
     store,
-    pytest.param(imported, marks=pytest.mark.slow),
+    pytest.param(imported, marks=[pytest.mark.slow, pytest.mark.exhaustive]),
 ]
 
 
@@ -142,7 +142,7 @@ def test_types_that_the_model_does_not_read_are_refused_by_name(door: Any, tmp_p
         {"task": "link_prediction"},
         {"job": "verify", "trainer": {}},
     ],
-    default=7,
+    default=4,
 )
 def test_every_model_and_strategy_without_types_refuses(keys: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^model=\w+ reads no types"):
@@ -150,7 +150,7 @@ def test_every_model_and_strategy_without_types_refuses(keys: dict[str, Any], tm
 
 
 @pytest.mark.slow
-@few("door", DOORS, default=(node_type, column, store))
+@few("door", DOORS, default=(store,))
 def test_types_are_ignored_on_purpose_or_read(door: Any, tmp_path: Path) -> None:
     data = door(tmp_path / "data")
     model = {"inputs": "degree"} if door in (store, imported) else {"inputs": "learned"}

@@ -92,7 +92,7 @@ def run(folder: Path, task: str, **keys: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
+@few("task", TASKS, default=("absolute errors",))
 def test_a_run_that_learns_nothing_says_so_for_every_task(
     task: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_run_that_learns_nothing_says_so_for_every_task(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@few("strategy", STRATEGIES, default=("supersteps",))
 def test_a_run_that_learns_nothing_says_so_under_every_strategy(
     strategy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_run_that_learns_nothing_says_so_under_every_strategy(
 
 
 @pytest.mark.slow
-@few("strategy", STRATEGIES, default=("stale rows", "joint_sample"))
+@few("strategy", STRATEGIES, default=("joint_sample",))
 def test_a_run_that_learns_is_not_warned_of_under_any_strategy(strategy: str, tmp_path: Path) -> None:
     keys = STRATEGIES[strategy]
     good = run(tmp_path / "good", "node_classification", **keys)

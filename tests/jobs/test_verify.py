@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.training.ddp import SyncMeter
-from tests.cases import exhaustive, product
+from tests.cases import exhaustive, few
 from tests.jobs.test_plan import make_graph
 from tests.runs import BARE
 
 SAMPLED = {"name": "individual_sample", "batch_size": 10}
+DECAY: dict[str, Any] = {"weight_decay": 0.1}
+SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1}
 
 
 def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
@@ -39,8 +42,8 @@ def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
         ("threads", [], "one rank with the whole graph"),
         exhaustive(("gloo", [], "one rank with the whole graph")),
         ("threads", ["strategy.local_iterations=2"], "4 ranks as threads of one process"),
-        ("gloo", ["strategy.local_iterations=2"], "4 ranks as threads of one process"),
-        ("threads", ["sync=leader", "sync.average=mean"], "4 ranks as threads of one process"),
+        exhaustive(("gloo", ["strategy.local_iterations=2"], "4 ranks as threads of one process")),
+        exhaustive(("threads", ["sync=leader", "sync.average=mean"], "4 ranks as threads of one process")),
     ],
 )
 def test_runs_equal_one_process(tmp_path: Path, comm: str, overrides: list[str], reference: str) -> None:
@@ -51,6 +54,7 @@ def test_runs_equal_one_process(tmp_path: Path, comm: str, overrides: list[str],
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_error_in_ddps_all_reduce_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trainer of `job=train` is verified."""
 
@@ -113,10 +117,10 @@ def verify_hub(folder: Path, **keys: Any) -> Any:
 
 
 @pytest.mark.slow
-@product(
-    trainer=[{"weight_decay": 0.1}, {"optimizer": "sgd", "lr": 0.1}],
-    model=["gcn", "sage", "gat", "gin"],
-    task=["node_classification", "regression"],
+@few(
+    ("trainer", "model", "task"),
+    itertools.product([DECAY, SGD], ["gcn", "sage", "gat", "gin"], ["node_classification", "regression"]),
+    default=[(DECAY, "gcn", "node_classification"), (SGD, "gcn", "regression")],
 )
 def test_hubs_and_numbers_are_verified_or_diverge_with_every_model(
     trainer: dict[str, Any], model: str, task: str, tmp_path: Path
