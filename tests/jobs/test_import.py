@@ -36,7 +36,7 @@ from gnnkit.partition import Grid
 from gnnkit.prepare import imported
 from gnnkit.prepare import importing as entry
 from gnnkit.settings import settle
-from tests.cases import few
+from tests.cases import exhaustive, few
 from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint
 from tests.forked import Forked, forked
 from tests.runs import BARE
@@ -99,15 +99,15 @@ ZEROS: dict[str, Any] = {"features": {"fill": "zero"}, "strategy": "vertex_centr
     "keys",
     [
         {"partition": "hash", "workers": 4, "wide": 100.0},
-        {"partition": "random", "workers": 2, "inputs": "degree"},
+        exhaustive({"partition": "random", "workers": 2, "inputs": "degree"}),
         {"partition": "ldg", "workers": 3, "relations": True},
-        {"partition": "hash", "workers": 3, "relations": True, "strategy": "vertex_centric"},
-        {"workers": 1, "inputs": "learned", "strategy": "vertex_centric"},
+        exhaustive({"partition": "hash", "workers": 3, "relations": True, "strategy": "vertex_centric"}),
+        exhaustive({"workers": 1, "inputs": "learned", "strategy": "vertex_centric"}),
         {"partition": {"name": "buffered", "options": {"buffer": 16}}, "workers": 3, **ROWS, "ids": False},
-        {"partition": {"name": "fennel", "options": {"passes": 2}}, "workers": 2, "flaws": True, **ZEROS},
+        exhaustive({"partition": {"name": "fennel", "options": {"passes": 2}}, "workers": 2, "flaws": True, **ZEROS}),
         {"workers": 2, "flaws": True, "wide": 100.0, "features": {"fill": "mean", "text": "known"}},
-        {"workers": 2, "flaws": True, "features": {"fill": "drop"}, "partition": "hash"},
-        {"workers": 2, "flaws": True, "inputs": "learned"},
+        exhaustive({"workers": 2, "flaws": True, "features": {"fill": "drop"}, "partition": "hash"}),
+        exhaustive({"workers": 2, "flaws": True, "inputs": "learned"}),
     ],
     ids=[
         "hash, scaled",
@@ -134,6 +134,7 @@ def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few(
     ("symmetrize", "relations", "numbers"),
     [(True, False, (1, 3)), (True, False, (1, 2, 4)), (False, False, (1, 2, 4)), (False, True, (1, 2, 4))],
@@ -259,7 +260,7 @@ def saved(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [ogb_folder, saint_folder, graphbolt, graphar, saved])
+@few("form", [ogb_folder, saint_folder, graphbolt, graphar, saved], default=(ogb_folder, saved))
 def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], dict[str, Any]], tmp_path: Path) -> None:
     dataset = form(tmp_path)
     keys: dict[str, Any] = {"dataset": dataset, "workers": 2, "partition": "hash", "cache": False}
@@ -382,6 +383,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few(
     ("process", "size", "file"),
     [

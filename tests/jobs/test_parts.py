@@ -133,6 +133,7 @@ def test_runs_go_on_from_each_number_of_processes_with_each_other(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("apart", [3, PARTS], default=[3])
 def test_rows_between_ranks_of_one_process_are_no_words_between_processes(apart: int, run: Any) -> None:
     words = {

@@ -31,6 +31,7 @@ def modes(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [([], {"d700", "f600"}), exhaustive((["permissions=shared"], {"d755", "f644", "f600"}))],

@@ -151,6 +151,7 @@ def test_the_work_of_a_run_from_a_store_is_dealt_out_anew(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_slow_worker_gets_fewer_seeds_of_the_same_step(tmp_path: Path) -> None:
     keys = {
         "comm": "threads",

@@ -96,6 +96,7 @@ def on_both(tmp_path: Path, environment: Environment, work: Callable[[int], None
             assert code == 0, errors
 
 
+@pytest.mark.exhaustive
 @few(
     "environment,comm",
     [(of_torchrun, "gloo"), (by_hand, "threads"), (of_slurm, "gloo"), (of_mpi, "gloo")],

@@ -27,7 +27,7 @@ from gnnkit.jobs.restarts import restarting
 from gnnkit.launcher import Failure, RankError
 from gnnkit.training import checkpoint
 from gnnkit.training.saving import PeriodicCheckpoint
-from tests.cases import few
+from tests.cases import exhaustive, few
 from tests.forked import Forked
 from tests.jobs.test_train import small_graph
 
@@ -207,6 +207,7 @@ def running_children() -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few(
     "case,victim,step",
     [("sampled", 1, 9), ("served", 3, 5), ("joint", 2, 3), ("local", 1, 5), ("threads", 0, 5), ("parts", 1, 5)],
@@ -355,9 +356,9 @@ SAME = died(4)
     ("second", "is_same"),
     [
         (SAME, True),
-        (died(4, cause="rank 1 was ended by SIGKILL"), True),
+        exhaustive((died(4, cause="rank 1 was ended by SIGKILL"), True)),
         (died(5), False),
-        (died(4, name="rank 2"), False),
+        exhaustive((died(4, name="rank 2"), False)),
         (died(4, cause="rank 1 failed: OSError: full"), False),
     ],
 )

@@ -39,7 +39,6 @@ def rounded(kind: str) -> Graph:
     [(kind, way) for kind in KINDS for way in ALL_WAYS],
     default=[
         ("int8", "push pull"),
-        ("bf16", "full graph"),
     ],
 )
 def test_every_place_gives_the_bits_of_rounded_numbers_in_memory(kind: str, way: str, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def train(folder: Path, data: Any = None, **keys: Any) -> Any:
         return train_on_disk(folder, data, **keys)
 
 
-@few("way", WAYS, default=["full", "halo", "links"])
+@few("way", WAYS, default=["full", "halo"])
 def test_rows_on_disk_give_the_bits_of_memory(way: str, tmp_path: Path) -> None:
     keys = {"model": MODELS["sage"], **WAYS[way]}
     memory = train(tmp_path / "memory", features={"place": "memory"}, **keys)
@@ -123,6 +123,7 @@ def test_a_store_trains_and_predicts_from_disk(way: str, partition: str, tmp_pat
     assert (predicted.folder / "predictions.npy").read_bytes() == (disk.folder / "predictions.npy").read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_goes_on_has_the_same_bits(tmp_path: Path) -> None:
     keys = {"features": DISK, "model": MODELS["sage"], **FULL}
     whole = train(tmp_path / "whole", **keys)

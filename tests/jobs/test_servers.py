@@ -135,6 +135,7 @@ def test_a_worker_that_sleeps_longer_than_the_deadline_does_not_end_the_run(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("sync", [SERVER, SERVER | {"mode": "async", "servers": 1}], default=[SERVER | {"mode": "async", "servers": 1}])
 def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path, sync: dict[str, Any]) -> None:
     start = time.monotonic()

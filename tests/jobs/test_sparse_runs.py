@@ -32,7 +32,6 @@ MODELS = ["gcn", "sage", "gat", "gin"]  # push_pull refuses gat, which has no pr
     [(name, model) for name in STRATEGIES for model in MODELS if not name.startswith("push_pull") or model != "gat"],
     default=[
         ("vertex_centric", "gat"),
-        ("push_pull of shards", "gcn"),
     ],
 )
 def test_rows_without_zeros_train_what_dense_rows_do(name: str, model: str, tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_a_store_without_a_graph_serves_a_strategy_that_reads_one(
 LINKS: dict[str, Any] = {"task": "link_prediction", "features": {"scale": "standard"}, "input_rows": "dense"}
 
 
+@pytest.mark.exhaustive
 @few(
     ("shape", "model"),
     [

@@ -120,6 +120,7 @@ def test_processes_threads_and_one_process_train_the_same_model(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_products_in_bfloat16_converge_with_parameters_of_32_bits(tmp_path: Path) -> None:
     def trained(precision: int | str) -> tuple[dict[str, Any], Any]:
         chosen = {"precision": precision, "max_epochs": 20}
@@ -413,6 +414,7 @@ class BreaksOff(nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_is_broken_off_leaves_no_file_open(tmp_path: Path) -> None:
     """A rank may be a thread of a program that goes on, or torchrun's."""
     threads = threading.active_count()

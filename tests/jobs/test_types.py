@@ -150,6 +150,7 @@ def test_every_model_and_strategy_without_types_refuses(keys: dict[str, Any], tm
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("door", DOORS, default=(store,))
 def test_types_are_ignored_on_purpose_or_read(door: Any, tmp_path: Path) -> None:
     data = door(tmp_path / "data")

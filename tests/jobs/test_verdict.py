@@ -92,6 +92,7 @@ def run(folder: Path, task: str, **keys: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("task", TASKS, default=("absolute errors",))
 def test_a_run_that_learns_nothing_says_so_for_every_task(
     task: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -117,6 +118,7 @@ def test_a_run_that_learns_nothing_says_so_under_every_strategy(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @few("strategy", STRATEGIES, default=("joint_sample",))
 def test_a_run_that_learns_is_not_warned_of_under_any_strategy(strategy: str, tmp_path: Path) -> None:
     keys = STRATEGIES[strategy]
