@@ -260,7 +260,7 @@ def saved(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@few("form", [ogb_folder, saint_folder, graphbolt, graphar, saved], default=(ogb_folder, saved))
+@few("form", [ogb_folder, saint_folder, graphbolt, graphar, saved], default=(ogb_folder,))
 def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], dict[str, Any]], tmp_path: Path) -> None:
     dataset = form(tmp_path)
     keys: dict[str, Any] = {"dataset": dataset, "workers": 2, "partition": "hash", "cache": False}

@@ -61,7 +61,7 @@ def bits(result: Any) -> list[bytes]:
 
 
 POLICIES = ("exact", "static", "lru")
-DEFAULT = {"shared-static", "owners-exact", "fetched-lru"}
+DEFAULT = {"shared-exact", "shared-static", "shared-lru", "owners-exact"}
 Run = Callable[..., Any]
 
 
@@ -126,7 +126,7 @@ def test_io_uring_reads_what_threads_read_or_is_refused_with_the_reason_of_the_s
 @few(
     ("way", "policy"),
     pairs(("exact", "static"), [way for way in WAYS if way != "cached"]),
-    default=[name for name in sorted(DEFAULT) if "cached" not in name and "lru" not in name],
+    default=["shared-static", "owners-exact"],
 )
 def test_a_plan_counts_the_bytes_that_a_run_reads(way: str, policy: str, run: Run, tmp_path: Path) -> None:
     planned = train(tmp_path / "plan", job="plan", features=on_disk(policy), **WAYS[way])["features_read"]

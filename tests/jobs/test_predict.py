@@ -120,6 +120,7 @@ def test_embeddings_are_what_the_last_layer_reads(tmp_path: Path, finished_run: 
     np.testing.assert_allclose(np.load(tmp_path / "last/logits.npy"), found["logits"], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_a_new_graph_without_labels_or_splits_is_predicted(tmp_path: Path, finished_run: Farm) -> None:
     run = finished_run("gcn")
     old = small_graph()
@@ -141,7 +142,6 @@ def test_a_new_graph_without_labels_or_splits_is_predicted(tmp_path: Path, finis
         gnnkit.predict(run, more, job="test", folder=tmp_path / "more", **keys)
 
 
-@pytest.mark.exhaustive
 def test_the_command_takes_data_model_and_task_from_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,7 +125,6 @@ def test_a_run_is_verified(tmp_path: Path, partition: str, options: dict[str, An
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_other_data_are_read_by_the_names_of_types(tmp_path: Path) -> None:
     graph = replace(told_by_types(), features=np.random.default_rng(0).normal(size=(124, 6)))
     keys = {"write": ["logits"], "inputs": "features", "embedding": None}

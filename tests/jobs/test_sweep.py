@@ -89,6 +89,7 @@ def test_a_sweep_runs_every_combination_as_if_alone_and_shows_one_table(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_job_that_fails_does_not_stop_the_others(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "bad.npz").write_bytes(b"no archive")
     keys = [key for key in [*QUICK, *PLAIN] if "dataset" not in key]
@@ -178,7 +179,6 @@ def test_jobs_share_what_one_of_them_has_cut(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_a_sweep_goes_on_where_it_was_left(capsys: pytest.CaptureFixture[str]) -> None:
     sweep("seed=1,2", "on_exists=resume", *PLAIN)
     before = Path("sweep/0/result.json").stat().st_mtime_ns

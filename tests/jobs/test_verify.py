@@ -41,7 +41,7 @@ def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
     [
         ("threads", [], "one rank with the whole graph"),
         exhaustive(("gloo", [], "one rank with the whole graph")),
-        ("threads", ["strategy.local_iterations=2"], "4 ranks as threads of one process"),
+        exhaustive(("threads", ["strategy.local_iterations=2"], "4 ranks as threads of one process")),
         exhaustive(("gloo", ["strategy.local_iterations=2"], "4 ranks as threads of one process")),
         exhaustive(("threads", ["sync=leader", "sync.average=mean"], "4 ranks as threads of one process")),
     ],
