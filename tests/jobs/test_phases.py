@@ -93,6 +93,7 @@ def test_a_pipe_gets_a_plain_line_for_each_phase_from_the_first_second(tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_terminal_also_shows_progress_and_speed(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -120,7 +120,6 @@ def test_embeddings_are_what_the_last_layer_reads(tmp_path: Path, finished_run: 
     np.testing.assert_allclose(np.load(tmp_path / "last/logits.npy"), found["logits"], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.exhaustive
 def test_a_new_graph_without_labels_or_splits_is_predicted(tmp_path: Path, finished_run: Farm) -> None:
     run = finished_run("gcn")
     old = small_graph()
