@@ -25,7 +25,6 @@ from gnnkit.prepare.recut import recut
 from gnnkit.storage import load_arrays
 from gnnkit.training import checkpoint, resume
 from gnnkit.training.observer import Observer
-from tests.cases import few
 from tests.forked import Forked, forked
 from tests.jobs.test_train import ranks_of, small_graph
 from tests.runs import BARE
@@ -76,11 +75,11 @@ def logits(folder: Path) -> Any:
 
 
 @pytest.mark.slow
-@few(
+@pytest.mark.parametrize(
     ("comm", "partition"),
     [("gloo", "1d"), ("threads", {"nodes": "hash", "grid": [2, 2, 1]}), ("threads", {"nodes": "hdrf"})],
-    default=[("threads", {"nodes": "hash", "grid": [2, 2, 1]})],
 )
+@pytest.mark.exhaustive
 def test_a_relieved_run_learns_what_an_undisturbed_run_learns(
     tmp_path: Path, comm: str, partition: Any, request: pytest.FixtureRequest
 ) -> None:

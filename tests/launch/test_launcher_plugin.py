@@ -100,6 +100,7 @@ def test_a_launcher_of_another_package_keeps_the_promises(installed: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_launcher_of_another_package_runs_the_ranks_of_a_job(installed: Path) -> None:
     with within_process():
         assert main([*RUN, "output=usual"]) == 0
