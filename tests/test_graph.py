@@ -77,6 +77,14 @@ def graph_of(num_nodes: int = 3, edges: list[tuple[int, int]] | None = None, **f
     return Graph.from_edges(*columns([(0, 1)] if edges is None else edges), num_nodes, **values)
 
 
+def test_a_graph_read_without_features_has_rows_of_width_0(tmp_path: Path) -> None:
+    csc, codes = CSC.from_edges([0, 1], [1, 2], 4), np.ones(4, np.int8)
+    graph = Graph(csc, np.ones((4, 5), np.float32), np.zeros(4, np.int64), codes)
+    graph.save(tmp_path)
+    assert Graph.trusted(tmp_path, features=False).features.shape == (4, 0)
+    assert Graph.trusted(tmp_path).features.shape == (4, 5)
+
+
 @given(any_edges, st.sampled_from([np.int32, np.int64]), st.sampled_from([1, 2, 3, None]))
 def test_from_edges_equals_a_stable_sort(graph: Edges, dtype: type, threads: int | None) -> None:
     num_nodes, edges = graph

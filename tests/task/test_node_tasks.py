@@ -209,6 +209,14 @@ def test_class_weights_are_those_of_the_nodes_of_all_ranks_that_train(weights: A
         assert float(in_training.mean()) == pytest.approx(np.log(3))
 
 
+def test_a_class_that_does_not_train_counts_as_usual_in_other_splits() -> None:
+    labels = np.where(PLAIN.split == Split.TRAIN, PLAIN.labels % 2, 2)
+    graph, task = dataclasses.replace(PLAIN, labels=labels), NodeClassification("balanced")
+    single = Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0)
+    task.begin(make_workers(graph, Grid(1, 1, 1), whole=False)(single))
+    assert task.facts().class_weights[2] == 1.0
+
+
 @pytest.mark.parametrize(
     ("labels", "names", "expected"),
     [
