@@ -266,9 +266,8 @@ _RESTARTS = Topic(
         "key out, and let torchrun do so with --max-restarts={s.restarts}, output=FOLDER on_exists=resume": lambda s, p: (
             s.started is not None
         ),
-        "restarts={s.restarts}: launcher=inline starts no process that could be started again: leave the key out": lambda s, p: (
-            s.launcher.name == "inline"
-        ),
+        "restarts={s.restarts}: launcher={s.launcher.name} starts no process that could be started again: leave the key "
+        "out": lambda s, p: s.is_inline,
         "restarts={s.restarts}: sync.on_lost=continue goes on without a worker that dies: use sync.on_lost=stop": lambda s, p: (
             p.sync.on_lost == "continue"
         ),

@@ -71,8 +71,7 @@ class Run(Job):
         if order.is_leader:
             phase(f"job={order.settings.job}: checking the configuration")
         with contextlib.ExitStack() as held:
-            launcher = order.settings.launcher
-            if launcher.name != AUTO and launcher.load().inline:
+            if order.settings.is_inline:
                 held.enter_context(inline())
             with contextlib.nullcontext() if order.settings.started else _collecting_nothing():
                 order = self.check(order)

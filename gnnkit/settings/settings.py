@@ -134,6 +134,11 @@ class Settings:
             )
         return self.strategy.create(exchange=exchange) if takes else self.strategy.create()
 
+    @property
+    def is_inline(self) -> bool:
+        """Whether the launcher starts no process."""
+        return self.launcher.name != AUTO and bool(self.launcher.load().inline)
+
     def create_launcher(self, *, beside: bool = False) -> Launcher:
         """Makes the launcher of the ranks. Imports the communicator.
 
