@@ -295,9 +295,10 @@ SLURM = {
     "sbatch": """#!/bin/bash
 tasks=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1"); log=$(sed -n 's/^#SBATCH --output=//p' "$1")
 grep '^#SBATCH' "$1" > "$SLURM_FAKE/asked"
+cp "$1" "$SLURM_FAKE/script" # as submitit renames its own once sbatch has ended
 for t in $(seq 0 ${tasks:-0}); do
     ( export SLURM_JOB_ID=7_$t SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=$t SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 \\
-        SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=localhost; bash "$1"; touch "$SLURM_FAKE/$t" ) >/dev/null 2>&1 &
+        SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=localhost; bash "$SLURM_FAKE/script"; touch "$SLURM_FAKE/$t" ) >/dev/null 2>&1 &
 done
 echo "Submitted batch job 7"
 """,
