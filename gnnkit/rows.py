@@ -22,7 +22,7 @@ class File:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = io.FileIO(path, "r+", opener=lambda path, flags: os.open(path, flags | os.O_CREAT, 0o644))
         except OSError as error:
             raise self._failed(error) from error
 
@@ -34,7 +34,7 @@ class File:
         rest = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
         try:
             while rest:
-                written = os.pwrite(self._descriptor, rest, place)
+                written = os.pwrite(self._file.fileno(), rest, place)
                 rest, place = rest[written:], place + written
         except OSError as error:
             raise self._failed(error) from error
@@ -44,7 +44,7 @@ class File:
         found = np.empty(tuple(shape), dtype)
         rest = found.reshape(-1).view(np.uint8).data
         while rest:
-            read = os.preadv(self._descriptor, [rest], place)
+            read = os.preadv(self._file.fileno(), [rest], place)
             if not read:
                 raise UserError(
                     f"{self.path} has no {len(rest):,} bytes at {place:,}: it was changed by another program"
@@ -55,16 +55,16 @@ class File:
     def commit(self) -> None:
         """Brings what was written to the disk."""
         try:
-            os.fsync(self._descriptor)
+            os.fsync(self._file.fileno())
         except OSError as error:
             raise self._failed(error) from error
 
     def cut(self, size: int) -> None:
         """Drops all bytes behind the first `size`."""
-        os.ftruncate(self._descriptor, size)
+        os.ftruncate(self._file.fileno(), size)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
     def _failed(self, error: OSError) -> UserError:
         return UserError(
@@ -106,6 +106,9 @@ class Rows:
         """Writes the header, as `np.save` would."""
         self._file.write(np.frombuffer(self._head(), np.uint8), 0)
         self._file.commit()
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
     def _head(self) -> bytes:  # NumPy leaves room for the digits of any number of rows

@@ -223,6 +223,8 @@ def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> N
 def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     room = Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, None][seed % 4])
     check(tmp_path / "data", tmp_path, seed, room, Turns([2, 3, 8][seed % 3]))
+    still_open = [os.path.realpath(f"/dev/fd/{file}") for file in os.listdir("/dev/fd")]
+    assert not [path for path in still_open if path.startswith(str(tmp_path))]
 
 
 @pytest.mark.parametrize("form", ["two rows", "two columns", "fields", "parquet", "parts", "csv"])

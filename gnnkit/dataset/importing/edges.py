@@ -589,6 +589,8 @@ def _sort(
                 _commit(arrays, journal, bucket + 1, num_edges)
                 last = time.monotonic()
     _commit(arrays, journal, share.stop, num_edges)
+    for each in arrays.values():
+        each.close()
     return num_edges
 
 
