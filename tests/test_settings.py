@@ -691,6 +691,7 @@ def test_a_page_is_served_on_request_only() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (["init.minutes=9"], "init.minutes=9 is read by job=init: leave it out, or add job=init"),
         (["trainer.plateau_factor=0.5"], "trainer.plateau_factor=0.5 is read by trainer.schedule=plateau only"),
         (["trainer.plateau_patience=3"], "trainer.plateau_patience=3 is read by trainer.schedule=plateau only"),
         (

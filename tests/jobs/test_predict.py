@@ -84,10 +84,12 @@ def test_a_graph_without_features_is_predicted_as_trained(tmp_path: Path, inputs
     found = [np.load(folder / "logits.npy") for folder in (run, tmp_path / "again", tmp_path / "third")]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(found[0], found[2], rtol=1e-10, atol=1e-12)
-    if inputs == "learned":
-        other = Graph.from_edges([0, 1], [1, 2], 5)
-        with pytest.raises(UserError, match=r"dataset has 5 nodes, .*embedding.npy has rows of shape \[60, 64\]"):
-            gnnkit.predict(run, other, folder=tmp_path / "other", **keys)
+
+
+def test_learned_rows_serve_the_nodes_that_they_were_learned_for(tmp_path: Path, finished_run: Farm) -> None:
+    other = Graph.from_edges([0, 1], [1, 2], 5)
+    with pytest.raises(UserError, match=r"dataset has 5 nodes, .*embedding.npy has rows of shape \[60, 64\]"):
+        gnnkit.predict(finished_run("learned"), other, folder=tmp_path / "other", comm="threads", **BARE)
 
 
 @pytest.mark.exhaustive

@@ -71,8 +71,14 @@ def test_all_layouts_learn_the_rows_of_the_first_weights(tmp_path: Path, bases: 
         train(tmp_path / partition, partition=partition, model=model, embedding=width, write=["logits"])
         logits = (np.load(tmp_path / name / "logits.npy") for name in (partition, "1d"))
         np.testing.assert_allclose(*logits, rtol=1e-8)
+
+
+@few("bases,width", [(None, 8 * (2 * 4 + 1)), (3, 8 * (3 + 1))], default=[(3, 8 * (3 + 1))])
+def test_rows_of_another_width_than_the_first_weights_are_refused(
+    tmp_path: Path, bases: int | None, width: int
+) -> None:
     with pytest.raises(UserError, match=rf"8 columns of input rows, but .*embedding={width}$"):
-        train(tmp_path / "other", model=model)
+        train(tmp_path / "run", model={**RGCN, "one_hot": True, "bases": bases})
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,11 @@ def test_a_store_brings_rounded_rows(kind: str, way: str, tmp_path: Path, capsys
             assert f"features: {kind}, " in capsys.readouterr().out
     predicted = gnnkit.predict(tmp_path / f"0{place}", folder=tmp_path / "p", comm="threads", report=False)
     assert (predicted.folder / "predictions.npy").read_bytes() == (result.folder / "predictions.npy").read_bytes()
-    with pytest.raises(
-        UserError, match=re.escape(f"features.dtype=as_is: the store {tmp_path / 'store'} was cut with ")
-    ):
-        gnnkit.train(dataset=old, folder=tmp_path / "other", features={"dtype": "as_is"}, **own)
+
+
+def test_a_store_of_rounded_rows_brings_no_others(tmp_path: Path) -> None:
+    keys = FAST | ALL_WAYS["full graph"]
+    gnnkit.train(graph(), job="partition", folder=tmp_path / "store", features={"dtype": "int8"}, **keys)
+    store = {"name": "store", "root": str(tmp_path / "store")}
+    with pytest.raises(UserError, match=r"^features.dtype=as_is: the store .*store was cut with features.dtype=int8: "):
+        gnnkit.train(dataset=store, folder=tmp_path / "run", features={"dtype": "as_is"}, **keys)

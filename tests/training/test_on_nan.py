@@ -292,6 +292,23 @@ def test_skipped_steps_are_taken_by_no_rank(tmp_path: Path, keys: dict[str, Any]
     assert [json.loads(line, parse_constant=pytest.fail)["loss"] for line in lines][-1] is None
 
 
+class SpoiltRows(Net):
+    """Has finite gradients of all parameters, and none of the rows in some steps."""
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        if self.training and adjacencies[0].key in self.keys:
+            x.register_hook(lambda grad: torch.full_like(grad, math.nan))
+        return self.first(adjacencies[0].aggregate(x, reduce="mean"))
+
+
+@pytest.mark.slow
+def test_gradients_of_learned_rows_are_looked_at_too(tmp_path: Path) -> None:
+    overrides = ["inputs=learned", "embedding=8"]
+    result = run(tmp_path / "run", SpoiltRows([2, 3]), {"on_nan": "skip"}, overrides=overrides, comm="threads")
+    assert result["skipped_steps"] == 2
+    assert math.isfinite(result["train_loss"])
+
+
 @pytest.mark.slow
 def test_a_local_iteration_is_skipped_by_its_rank_alone(tmp_path: Path) -> None:
     strategy = {"name": "vertex_centric", "local_iterations": 3}
