@@ -2,10 +2,10 @@
 
 A test that is marked `exhaustive` runs with `--exhaustive`, with `-m exhaustive`, or
 where it is named. A test that is marked `alone` runs while no other test does, in the
-beginning. A test that is not marked `slow` should take half a second. One that takes
-twice that is named among the warnings. With `--store-durations=FILE`, a test of the
-default selection fails the session if it takes over five seconds of a processor and is
-not marked `long` with a reason.
+beginning. A test that is not marked `slow` should take a tenth of a second. One that
+takes half a second is named among the warnings. With `--store-durations=FILE`, a test
+of the default selection fails the session if it takes over five seconds of a processor
+and is not marked `long` with a reason.
 
 A module with `pytestmark = pytest.mark.reads(PATH, ...)` depends on itself and on these
 files and folders, which are relative to the root. Once its tests have passed, it is
@@ -29,8 +29,7 @@ from typing import Any
 
 import pytest
 
-WANTED = 0.5  # seconds of a processor, children included, or by the clock where threads make this less
-MAX_SECONDS = 2 * WANTED  # other tests share the cores and their caches
+MAX_SECONDS = 0.5  # of a processor, children included, or by the clock where threads make this less
 LONG = 5.0  # seconds of a processor, children included, of a test without a reason
 _now = time.monotonic  # tests put other clocks into the module
 MAX_WAIT = 30.0  # seconds by the clock, which other work takes part in

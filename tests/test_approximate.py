@@ -36,6 +36,7 @@ BY_DEFAULT = [  # one of each part that makes training approximate
 ]
 
 
+@pytest.mark.slow
 @few(
     "name,overrides",
     [pytest.param(name, overrides, id=name) for name, overrides in VARIANTS.items()],
@@ -51,6 +52,7 @@ def test_each_approximate_scheme_says_so_and_promises_no_figure(name: str, overr
         assert "point" not in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -106,6 +106,7 @@ def test_help_of_what_does_not_exist_ends_with_two(
     assert expected in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_version_and_configuration_can_be_asked_for(capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("gnnkit ")
@@ -116,6 +117,7 @@ def test_version_and_configuration_can_be_asked_for(capsys: pytest.CaptureFixtur
     assert not any(empty_folder.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spelling", [STRATEGY, exhaustive(f"+{STRATEGY}")])
 def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: str, empty_folder: Path) -> None:
     assert main([spelling, "partition=2d", "workers=2", "comm.timeout=9"]) == 0
@@ -234,6 +236,7 @@ def test_a_value_error_of_anybody_else_keeps_its_traceback(runs: Runs, capsys: p
     assert "cannot reshape array" in error
 
 
+@pytest.mark.slow
 def test_a_value_error_on_a_rank_keeps_its_traceback(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     def work(*_: Any) -> dict[str, Any]:
         return {"x": np.zeros(3).reshape(2, 2)}
@@ -245,6 +248,7 @@ def test_a_value_error_on_a_rank_keeps_its_traceback(runs: Runs, capsys: pytest.
     assert "Traceback" in error
 
 
+@pytest.mark.slow
 def test_a_user_error_on_a_rank_is_one_line(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     def work(*_: Any) -> dict[str, Any]:
         raise UserError("sampler.fanouts has 3 hops")
@@ -317,6 +321,7 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(
     assert told[number] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_that_goes_on_has_the_folders_of_configuration_too(
     capsys: pytest.CaptureFixture[str], runs: Runs, empty_folder: Path
 ) -> None:
@@ -336,6 +341,7 @@ def test_the_command_that_goes_on_has_the_folders_of_configuration_too(
     assert runs[0].command(runs[0].overrides) == f"{again}done"
 
 
+@pytest.mark.slow
 def test_run_folders_are_never_shared() -> None:
     with ThreadPoolExecutor(20) as pool:
         folders = list(pool.map(lambda _: new_folder(Path("outputs")), range(100)))
@@ -488,6 +494,7 @@ def test_the_configuration_is_shown_with_and_without_hydra(capsys: pytest.Captur
     assert yaml.safe_load(capsys.readouterr().out) == shown["job"]
 
 
+@pytest.mark.slow
 def test_info_names_versions_plugins_folders_and_choices(
     capsys: pytest.CaptureFixture[str], empty_folder: Path
 ) -> None:
@@ -532,6 +539,7 @@ def test_the_configuration_of_a_run_repeats_the_run(
     assert "checkpoint and --config-name both name" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_secret_of_the_environment_is_not_kept_and_the_run_can_be_repeated(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_options_of_a_users_folder_are_completed(tmp_path: Path) -> None:
         assert words(f"gnnkit {option} model=wi") == ["model=wide"]
 
 
+@pytest.mark.slow
 def test_an_answer_is_fast_and_imports_nothing_heavy() -> None:
     code = (
         "import json, os, sys, time\nbegun = time.process_time()\nfrom gnnkit.__main__ import main\n"
@@ -77,6 +78,7 @@ def test_an_answer_is_fast_and_imports_nothing_heavy() -> None:
     assert seconds < 0.3
 
 
+@pytest.mark.slow
 def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "gnnkit").write_text(f'#!/bin/sh\nexec {sys.executable} -m gnnkit "$@"\n')
     (tmp_path / "gnnkit").chmod(0o755)

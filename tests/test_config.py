@@ -13,6 +13,7 @@ from gnnkit.settings import settle
 from tests.cases import exhaustive, few
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["strategy=vertex_centric", "+strategy=vertex_centric"])
 def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
     assert compose([spelling])["strategy"]["name"] == "vertex_centric"
@@ -84,6 +85,7 @@ def test_what_hydra_refuses_is_one_line_with_the_key(overrides: list[str], expec
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("earlier", "now"),
     [
@@ -101,6 +103,7 @@ def test_keys_of_earlier_versions_go_on_working(earlier: list[str], now: list[st
     assert compose(["strategy=vertex_centric", *earlier]) == compose(["strategy=vertex_centric", *now])
 
 
+@pytest.mark.slow
 def test_a_strategy_may_have_a_key_of_that_name(tmp_path: Path) -> None:
     (tmp_path / "strategy").mkdir()
     (tmp_path / "strategy/own.yaml").write_text("name: own\nkeep: 3\n")
@@ -108,6 +111,7 @@ def test_a_strategy_may_have_a_key_of_that_name(tmp_path: Path) -> None:
     assert composed["strategy"] == {"name": "own", "keep": 4}
 
 
+@pytest.mark.slow
 def test_two_exchanges_as_one_have_the_keys_of_both() -> None:
     composed = compose(["strategy=vertex_centric", "exchange=quantized+pipelined", "exchange.staleness=3"])
     assert composed["exchange"] == {"name": "quantized+pipelined", "bits": 8, "staleness": 3, "smoothing": 0.0}
@@ -115,6 +119,7 @@ def test_two_exchanges_as_one_have_the_keys_of_both() -> None:
         compose(["strategy=vertex_centric", "exchange=quantized+pipelin"])
 
 
+@pytest.mark.slow
 def test_interpolations_of_other_keys_are_resolved() -> None:
     assert compose(["strategy=vertex_centric", "model.hidden=${workers}", "workers=3"])["model"]["hidden"] == 3
 
@@ -179,6 +184,7 @@ def test_files_that_would_run_code_are_refused(tmp_path: Path, text: str, expect
         compose(["strategy=vertex_centric", "model=mine"], config_dirs=[tmp_path])
 
 
+@pytest.mark.slow
 def test_a_users_folder_adds_options(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "wide.yaml").write_text("defaults: [gcn]\nhidden: 99\n")
@@ -188,6 +194,7 @@ def test_a_users_folder_adds_options(tmp_path: Path) -> None:
         compose(config_dirs=[tmp_path / "none"])
 
 
+@pytest.mark.slow
 def test_a_yaml_that_names_no_plugin_is_told(tmp_path: Path) -> None:
     (tmp_path / "sampler").mkdir()
     (tmp_path / "sampler" / "mine.yaml").write_text("replace: true\n")
@@ -196,6 +203,7 @@ def test_a_yaml_that_names_no_plugin_is_told(tmp_path: Path) -> None:
         settle(composed)
 
 
+@pytest.mark.slow
 def test_python_values_become_overrides_that_compose_to_them() -> None:
     text = "quotes ' \" and \\ and , [ { = #"
     keys = {
@@ -225,6 +233,7 @@ def test_every_partition_has_the_keys_of_the_layout(name: str) -> None:
     assert (section["nodes"], section["grid"]) == (("contiguous", name) if on_grid else (name, "1d"))
 
 
+@pytest.mark.slow
 def test_a_layout_and_a_node_assignment_go_together_in_either_order() -> None:
     chosen = [
         compose(["strategy=vertex_centric", *keys])["partition"]
@@ -245,11 +254,13 @@ def test_values_of_the_environment_and_the_time_are_text(monkeypatch: pytest.Mon
         compose([*keys, "output=${oc.env:NO_SUCH}"])
 
 
+@pytest.mark.slow
 def test_a_plus_before_a_key_that_is_there_is_told() -> None:
     with pytest.raises(UserError, match=r"^\+trainer.precision adds a key that is there already: leave out the \+"):
         compose(["strategy=vertex_centric", "+trainer.precision=64"])
 
 
+@pytest.mark.slow
 @few("value", ["${oc.env:HOME}", "${seed}", "a${eval:1}"], default=["${seed}"])
 def test_values_of_the_environment_are_resolved_once(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVIL", value)
@@ -257,6 +268,7 @@ def test_values_of_the_environment_are_resolved_once(value: str, monkeypatch: py
         compose(["strategy=vertex_centric", "output=${oc.env:EVIL}"])
 
 
+@pytest.mark.slow
 def test_values_of_the_environment_stand_in_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHS", "/graphs")
     (tmp_path / "dataset").mkdir()
@@ -279,6 +291,7 @@ def test_several_folders_of_a_user_are_searched(tmp_path: Path) -> None:
         compose(["strategy=auto", "model=firts"], config_dirs=folders)
 
 
+@pytest.mark.slow
 def test_a_file_gives_values_before_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("strategy: {name: vertex_centric}\nmodel: {name: sage, hidden: 5}\nseed: 3\n")
     values, name = of_file("mine", [tmp_path], ["seed=4"])
@@ -288,6 +301,7 @@ def test_a_file_gives_values_before_the_command_line(tmp_path: Path) -> None:
     assert compose([*values, "model=gcn"], config_name=name)["model"]["hidden"] == 64, "of the model that is chosen"
 
 
+@pytest.mark.slow
 def test_a_file_with_defaults_is_a_main_configuration(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("defaults:\n  - config\n  - override model: gin\n  - _self_\nseed: 9\n")
     values, name = of_file("mine", [tmp_path], [])

@@ -133,6 +133,7 @@ LABELS = {  # that a task reads, of 30 nodes
 }
 
 
+@pytest.mark.slow
 @few("name,grids", both("order"), default=[(name, "one") for name in plugins.names("order")])
 def test_orders(name: str, grids: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnnkit.testing.order.GRIDS", some(grids))
@@ -432,6 +433,7 @@ class AloneUnsaid(Alone):
     exact = False
 
 
+@pytest.mark.slow
 def test_a_synchronisation_may_change_the_gradient_where_it_says_so() -> None:
     testing.check_sync(Signs)
 
@@ -477,6 +479,7 @@ class Unsaid(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -505,6 +508,7 @@ class Unnormalised(LabelPropagation):
         return super().start(nodes) / max(len(nodes.labels), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "told"), [(LocalSum, "against one rank"), (Unnormalised, "against one rank")])
 def test_wrong_programs_are_found(wrong: type[Program], told: str) -> None:
     with pytest.raises(AssertionError, match=told):

@@ -610,6 +610,7 @@ for name, call in calls.items():
 """
 
 
+@pytest.mark.slow
 def test_allocations_that_the_system_refuses_are_errors() -> None:
     command = [sys.executable, "-c", IN_LITTLE_MEMORY]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -155,6 +155,7 @@ def test_factors_of_nodes_and_what_is_added_equal_the_loop(edges: Edges, width: 
         np.testing.assert_allclose(own, plain - 1.5 * x[:n], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(degrees=st.lists(st.integers(0, 9), min_size=1, max_size=8), width=st.integers(0, 40), seed=st.integers(0, 99))
 def test_sums_beside_own_rows_take_factors_of_nodes(degrees: list[int], width: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -171,6 +172,7 @@ def test_sums_beside_own_rows_take_factors_of_nodes(degrees: list[int], width: i
     np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(edges=graphs(), width=st.integers(0, 9), seed=st.integers(0, 99))
 def test_a_maximum_goes_to_the_first_edge_that_has_it_and_so_does_its_gradient(
     edges: Edges, width: int, seed: int
@@ -238,6 +240,7 @@ def test_any_number_of_heads_of_any_width_equals_the_loop(heads: int, each: int)
     np.testing.assert_allclose(dots, (x[edges.indices] * grad[edges.targets]).sum(axis=2), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_threads_share_the_work_of_a_large_graph_without_changing_a_bit() -> None:
     rng = np.random.default_rng(0)
     edges = from_degrees(rng.zipf(1.7, 5_000).clip(max=3_000), 4_000, rng)
@@ -378,6 +381,7 @@ def reference_dropout(x: Array, ids: Array, p: float, key: int) -> Array:
     return np.where(kept(key, ids, x.shape[1], p), x * scale, x.dtype.type(0))
 
 
+@pytest.mark.slow
 @given(
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6),
     width=st.integers(0, 70),
@@ -395,6 +399,7 @@ def test_dropout_follows_its_definition(ids: list[int], width: int, p: float, ke
     np.testing.assert_array_equal(out, reference_dropout(np.maximum(x, 0), rows, p, key))
 
 
+@pytest.mark.slow
 @given(
     num_rows=st.integers(0, 5),
     width=st.integers(0, 70),
@@ -470,6 +475,7 @@ def sums_of_a_large_graph() -> bytes:
     return out.tobytes()
 
 
+@pytest.mark.slow
 def test_a_child_forked_after_threads_ran_has_threads_of_its_own() -> None:
     expected = sums_of_a_large_graph()
     with multiprocessing.get_context("fork").Pool(1) as children:

@@ -166,6 +166,7 @@ def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
         compose(["strategy=vertex_centric", "model=a"], config_dirs=[tmp_path])
 
 
+@pytest.mark.slow
 @few("reference", ["${model.options.a%d}", "${.a%d}", "${..options.a%d}"], default=["${.a%d}"])
 def test_values_that_refer_to_each_other_many_times_are_refused(reference: str) -> None:
     keys = [f"model.options.a{number}='{2 * (reference % (number + 1))}'" for number in range(30)]
@@ -173,6 +174,7 @@ def test_values_that_refer_to_each_other_many_times_are_refused(reference: str) 
         compose(["strategy=vertex_centric", "model=gcn", *keys, "model.options.a30=x"])
 
 
+@pytest.mark.slow
 def test_a_value_may_refer_to_others() -> None:
     keys = ["seed=3", "model.options.a='${seed}${.b}'", "model.options.b='${seed}-${model.name}'"]
     assert compose(["strategy=vertex_centric", "model=gcn", *keys])["model"]["options"] == {"a": "33-gcn", "b": "3-gcn"}
@@ -205,6 +207,7 @@ PARSER = re.compile(
 )
 
 
+@pytest.mark.slow
 def test_no_other_module_parses_files() -> None:
     files = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     assert sorted(name for name, text in files.items() if PARSER.search(text)) == sorted(PARSES)
@@ -217,6 +220,7 @@ def test_a_file_of_a_size_over_the_limit_is_not_read(tmp_path: Path, monkeypatch
         documents.read_json(tmp_path / "x.json", limit=9)
 
 
+@pytest.mark.slow
 def test_the_recursion_limit_is_left_as_it_was() -> None:
     before = sys.getrecursionlimit()
     with pytest.raises(UserError):

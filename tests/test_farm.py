@@ -28,6 +28,7 @@ def counting(log: Path, *, fails: bool = False) -> Runs:
     return {"one": make}
 
 
+@pytest.mark.slow
 def test_processes_share_a_run_that_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def ask() -> None:
         with used(tmp_path / "farm", counting(tmp_path / "log")) as farm:

@@ -85,6 +85,7 @@ def test_a_graph_read_without_features_has_rows_of_width_0(tmp_path: Path) -> No
     assert Graph.trusted(tmp_path).features.shape == (4, 5)
 
 
+@pytest.mark.slow
 @given(any_edges, st.sampled_from([np.int32, np.int64]), st.sampled_from([1, 2, 3, None]))
 def test_from_edges_equals_a_stable_sort(graph: Edges, dtype: type, threads: int | None) -> None:
     num_nodes, edges = graph
@@ -98,6 +99,7 @@ def test_from_edges_equals_a_stable_sort(graph: Edges, dtype: type, threads: int
     assert_same(CSC.from_edges(src, dst, num_nodes), CSC(csc.indptr, csc.indices))
 
 
+@pytest.mark.slow
 def test_large_edge_lists_give_the_same_bits_on_any_number_of_threads() -> None:
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 5000, 200_000), rng.integers(0, 5000, 200_000)
@@ -112,6 +114,7 @@ def test_large_edge_lists_give_the_same_bits_on_any_number_of_threads() -> None:
         assert_same(graph.symmetrize(threads=threads)[0], graphs[0].symmetrize(threads=1)[0])
 
 
+@pytest.mark.slow
 @given(any_edges, st.sampled_from([np.int32, np.int64]), st.sampled_from([1, 2, 3]))
 def test_transpose_turns_every_edge_around(graph: Edges, dtype: type, threads: int) -> None:
     num_nodes, edges = graph
@@ -131,6 +134,7 @@ def test_transpose_of_a_rectangle_swaps_sources_and_destinations() -> None:
     np.testing.assert_array_equal(turned.indptr, [0, 1, 1, 1, 2, 2])
 
 
+@pytest.mark.slow
 @given(any_edges, st.sampled_from([1, 2, 3]))
 def test_symmetrize_adds_exactly_the_missing_reverse_edges(graph: Edges, threads: int) -> None:
     num_nodes, edges = graph
@@ -151,6 +155,7 @@ def test_symmetrize_reads_graphs_whose_sources_are_in_any_order() -> None:
     np.testing.assert_array_equal(positions, [1, 0, 2, 3, 0, 3])
 
 
+@pytest.mark.slow
 @given(any_edges)
 def test_degrees_are_sums_of_weights(graph: Edges) -> None:
     num_nodes, edges = graph
@@ -527,6 +532,7 @@ def test_ids_out_of_proportion_to_the_edges_need_the_number_of_nodes() -> None:
     assert Graph.from_edges(many, many + 1_599_999).num_nodes == 1_600_000
 
 
+@pytest.mark.slow
 @given(any_edges)
 def test_a_graph_keeps_the_position_of_each_edge_in_the_users_list(graph: Edges) -> None:
     num_nodes, edges = graph
@@ -643,6 +649,7 @@ def test_a_graph_keeps_sparse_features(tmp_path: Path) -> None:
         Graph.load(tmp_path / "graph")
 
 
+@pytest.mark.slow
 @given(any_edges, st.integers(0, 9))
 def test_renumbered_nodes_keep_all_that_is_theirs(drawn: Edges, seed: int) -> None:
     num_nodes, edges = drawn

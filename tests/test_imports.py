@@ -212,6 +212,7 @@ def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(list(misplaced(tmp_path / "ranks.py"))) == 1
 
 
+@pytest.mark.slow
 def test_no_implementation_imports_another() -> None:
     for kind in plugins.KINDS:
         modules = {plugins.find(kind, name).module for name in plugins.names(kind)}
@@ -236,6 +237,7 @@ def test_the_design_draws_the_rooms_in_the_order_of_imports() -> None:
     assert rooms == [each for each in LAYERS if not each.startswith("_")]
 
 
+@pytest.mark.slow
 def test_nobody_above_the_plugins_recognises_a_plugin_by_its_class() -> None:
     classes, wrong = plugin_classes(), []
     for path in naming(sources(*ABOVE_PLUGINS), "isinstance", "issubclass"):
@@ -269,6 +271,7 @@ def test_every_kind_of_plugin_has_an_interface_in_the_list_above() -> None:
             assert issubclass(cls, BASES), f"{kind}={name}"
 
 
+@pytest.mark.slow
 def test_the_composed_configuration_is_read_in_one_place() -> None:
     wrong = [
         f"{path}:{node.lineno}: {ast.unparse(node)}: Settings has a field"  # type: ignore[attr-defined]
@@ -308,6 +311,7 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
+@pytest.mark.slow
 def test_help_imports_neither_torch_nor_numpy() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     loaded = modules_after("from gnnkit.__main__ import main\nassert main(['--help']) == 0")
@@ -340,5 +344,6 @@ assert main(["strategy=vertex_centric", "job={job}", "output={tmp_path}/run", *k
     modules_after(code)
 
 
+@pytest.mark.slow
 def test_the_lower_rooms_serve_any_framework() -> None:
     assert "torch" not in modules_after("import gnnkit.graph, gnnkit.dataset, gnnkit.partition, gnnkit.sampler")

@@ -382,6 +382,7 @@ def test_a_program_from_another_distribution_runs(site: Path, run: Run) -> None:
     assert np.load(next(site.parent.glob("outputs/*/*/values.npy"))).tolist() == [3] * 12
 
 
+@pytest.mark.slow
 def test_help_lists_them_all_and_imports_none(run: Run) -> None:
     code, text = run("--help")
     assert code == 0

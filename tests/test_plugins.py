@@ -133,11 +133,13 @@ def test_the_partition_names_its_plugin_by_nodes(install: Install) -> None:
         create("partition", {**config, "nodes": "exampel"})
 
 
+@pytest.mark.slow
 def test_a_plugin_without_yaml_is_an_option_with_any_argument(example: None) -> None:
     config = compose(["strategy=vertex_centric", "model=example", "model.options.width=3"])
     assert create("model", config["model"]).arguments[0] == 3
 
 
+@pytest.mark.slow
 def test_yaml_of_a_plugin_is_found_without_importing_its_package(install: Install) -> None:
     files = {
         "gnnkit_far/__init__.py": "raise SystemExit(3)",

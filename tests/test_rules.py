@@ -95,6 +95,7 @@ def reader(project: pytest.Pytester) -> pytest.Pytester:
     return project
 
 
+@pytest.mark.slow
 def test_a_long_test_that_is_not_marked_is_named(project: pytest.Pytester) -> None:
     tests = "def test_long(): busy(0.06)\n@pytest.mark.slow\ndef test_marked(): busy(0.06)\ndef test_short(): pass\n"
     project.makepyfile(BUSY + tests)
@@ -118,6 +119,7 @@ def test_nothing_runs_beside_a_test_that_is_alone(
     assert beside["failed"] > 0, "the test sees what runs beside"
 
 
+@pytest.mark.slow
 def test_exhaustive_tests_run_where_they_are_asked_for(project: pytest.Pytester, outcomes: Outcomes) -> None:
     project.makepyfile(
         test_few="import pytest\n@pytest.mark.exhaustive\ndef test_rare(): pass\ndef test_usual(): pass\n"
@@ -129,6 +131,7 @@ def test_exhaustive_tests_run_where_they_are_asked_for(project: pytest.Pytester,
     assert outcomes("test_few.py::test_rare") == {"passed": 1}
 
 
+@pytest.mark.slow
 def test_durations_are_stored_and_a_long_test_needs_a_reason(project: pytest.Pytester) -> None:
     def run() -> pytest.RunResult:
         with pytest.MonkeyPatch.context() as patch:
@@ -152,6 +155,7 @@ def test_durations_are_stored_and_a_long_test_needs_a_reason(project: pytest.Pyt
     done.stdout.fnmatch_lines(["takes over * s of a processor without a reason: test_more.py::test_without"])
 
 
+@pytest.mark.slow
 def test_a_module_is_left_out_while_what_it_reads_stays(reader: pytest.Pytester, outcomes: Outcomes) -> None:
     assert outcomes() == {"passed": 3, "deselected": 1}
     done = reader.runpytest_inprocess()
@@ -168,6 +172,7 @@ def test_a_module_is_left_out_while_what_it_reads_stays(reader: pytest.Pytester,
     assert outcomes() == {"passed": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["text", "folder/file", "folder/new", "elsewhere/file", "inner/test_reader.py"])
 def test_a_module_runs_again_once_a_file_changes(path: str, reader: pytest.Pytester, outcomes: Outcomes) -> None:
     outcomes()
@@ -179,6 +184,7 @@ def test_a_module_runs_again_once_a_file_changes(path: str, reader: pytest.Pytes
     assert outcomes() == {"passed": 1}
 
 
+@pytest.mark.slow
 def test_built_and_hidden_files_change_nothing(reader: pytest.Pytester, outcomes: Outcomes) -> None:
     outcomes()
     for path in ("__pycache__/file.txt", ".hidden/file", "core.so"):
@@ -187,6 +193,7 @@ def test_built_and_hidden_files_change_nothing(reader: pytest.Pytester, outcomes
     assert outcomes() == {"passed": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["-m", "not slow"], ["-k", "text"], ["inner/test_reader.py::test_text"]], ids=str)
 def test_a_module_of_which_only_some_tests_ran_runs_again(
     options: list[str], reader: pytest.Pytester, outcomes: Outcomes
@@ -195,6 +202,7 @@ def test_a_module_of_which_only_some_tests_ran_runs_again(
     assert outcomes() == {"passed": 3, "deselected": 1}
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_tests_run_counts_as_changed(reader: pytest.Pytester, outcomes: Outcomes) -> None:
     reader.makepyfile(test_other="def test_other(): open('folder/file', 'w').write('new')")
     assert outcomes()["passed"] == 3
@@ -203,6 +211,7 @@ def test_a_file_that_changes_while_tests_run_counts_as_changed(reader: pytest.Py
     assert outcomes()["passed"] == 1
 
 
+@pytest.mark.slow
 def test_a_path_that_does_not_exist_is_refused(reader: pytest.Pytester) -> None:
     (reader.path / "text").unlink()
     done = reader.runpytest_inprocess()

@@ -511,6 +511,7 @@ def test_a_sampler_that_a_strategy_brings_has_one_fanout_for_each_layer(num_laye
     assert (sampler.name, sampler.arguments["fanouts"]) == ("neighbor", [15, 10, 10][:num_layers])
 
 
+@pytest.mark.slow
 def test_numbers_of_the_environment_are_numbers_where_a_key_takes_no_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -612,6 +613,7 @@ def test_workers_auto_chooses_up_to_the_gpus_or_the_cores(
     assert dataclasses.replace(whole, auto_workers=None) == named
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
@@ -659,6 +661,7 @@ def test_auto_takes_the_gpu_that_slurm_shows_to_each_task(
     assert [environment.gpu_of(3, visible) for visible in (1, 4)] == [0, 3]
 
 
+@pytest.mark.slow
 def test_one_gpu_that_stays_idle_is_mentioned_with_the_way_to_use_it(
     machine: Callable[..., Settings], runs: list[Settings], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -676,6 +679,7 @@ def test_a_run_is_evaluated_after_each_tenth_and_every_ten_epochs(epochs: int, b
     assert settle(composed).trainer.check_val_every_n_epoch == between
 
 
+@pytest.mark.slow
 def test_a_page_is_served_on_request_only() -> None:
     def settled(*keys: str) -> Settings:
         return settle(compose_once(["strategy=vertex_centric", *keys]))
@@ -688,6 +692,7 @@ def test_a_page_is_served_on_request_only() -> None:
         settled("report_port=8000")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -58,6 +58,7 @@ def limited(work: Callable[[], object], size: int) -> list[str]:
         return file.read().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [1, 100, 5000])
 def test_a_disk_that_is_full_is_told_by_file_for_the_last_bytes_too(missing: int, tmp_path: Path) -> None:
     path, array = tmp_path / "x.npy", np.arange(2000)

@@ -127,6 +127,7 @@ def slow_receiver(comm: Communicator) -> float:
         return seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", RUNNERS)
 def test_a_sender_does_not_wait_until_its_letters_are_taken(comm: str) -> None:
     assert RUNNERS[comm](slow_receiver, 2)[0] < 2
@@ -151,11 +152,13 @@ def leaves_early(comm: Communicator) -> None:
     barrier(comm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", RUNNERS)
 def test_what_a_rank_has_put_arrives_although_it_closes_its_mailbox(comm: str) -> None:
     RUNNERS[comm](leaves_early, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", RUNNERS)
 def test_errors_of_the_caller_name_what_is_wrong(comm: str) -> None:
     def work(comm: Communicator) -> None:
@@ -271,6 +274,7 @@ def test_a_sender_whose_letters_are_not_taken_waits_and_then_names_the_receiver(
             boxes[0].take("y", src=1, timeout=0.05)
 
 
+@pytest.mark.slow
 def test_a_sender_that_waited_goes_on_when_letters_are_taken() -> None:
     with connected(2, limit=2**16) as (receiver, sender):
         big = {"x": torch.zeros(2**14)}
@@ -294,6 +298,7 @@ def test_a_rank_that_floods_itself_is_told(box: str) -> None:
     Threads.run(work, 1, timeout=0.1)
 
 
+@pytest.mark.slow
 def test_a_put_that_is_interrupted_halfway_does_not_garble_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(link: links.Link, deadline: float) -> None:
         raise KeyboardInterrupt

@@ -98,6 +98,7 @@ def test_rows_arrive_as_over_tcp(world_size: int) -> None:
     assert set(run_gloo(work, world_size)) == {len(DTYPES) * 4 * 4 * 5}
 
 
+@pytest.mark.slow
 def test_rows_are_lent_in_place_and_waited_for_in_a_tensor_of_their_own() -> None:
     def work(comm: Communicator) -> None:
         send = [0 if rank == comm.rank else 100 for rank in range(2)]
@@ -137,6 +138,7 @@ def test_several_exchanges_are_under_way_without_a_barrier() -> None:
     run_gloo(work, 3)
 
 
+@pytest.mark.slow
 def test_a_rank_that_only_sends_waits_for_its_reader() -> None:
     """A fast sender takes `SLOTS` buffers, whatever the number of exchanges."""
 
@@ -308,6 +310,7 @@ def test_no_memory_is_shared_where(all_are: str) -> None:
     assert run_gloo(work, 3) == [True] * 3
 
 
+@pytest.mark.slow
 def test_ranks_without_shared_memory_use_tcp() -> None:
     def work(comm: Communicator) -> bool:
         counts = [1, 1]
@@ -318,6 +321,7 @@ def test_ranks_without_shared_memory_use_tcp() -> None:
     assert run_gloo(work, 2, kind=Tcp) == [True, True]
 
 
+@pytest.mark.slow
 def test_counts_that_do_not_fit_are_an_error() -> None:
     def work(comm: Communicator) -> None:
         send = [0, 10] if comm.rank == 0 else [10, 0]
@@ -410,6 +414,7 @@ def test_a_rank_that_has_closed_is_lost_only_to_those_who_need_it() -> None:
     assert run_gloo(work, 3) == ["", told.format(1), told.format(2)]
 
 
+@pytest.mark.slow
 def test_a_stranger_without_the_token_is_refused() -> None:
     """A stranger calls rank 0 before rank 1 does, and the ranks still meet."""
 

@@ -33,6 +33,7 @@ def edges_of(graph: Graph, relation: str) -> list[tuple[int, int, float, float]]
     return sorted(zip(*(column[own].tolist() for column in columns), strict=True))
 
 
+@pytest.mark.slow
 def test_types_of_nodes_and_of_edges_are_read(tmp_path: Path) -> None:
     tables = made(tmp_path / "data")
     graph = read(tmp_path / "data")
@@ -54,6 +55,7 @@ def test_types_of_nodes_and_of_edges_are_read(tmp_path: Path) -> None:
         assert edges_of(graph, relation) == sorted(zip(*ends, columns["weight"], columns["stars"], strict=True))
 
 
+@pytest.mark.slow
 def test_what_is_left_out_and_chosen(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     made(folder, film={"year": np.arange(12) % 3})
@@ -67,6 +69,7 @@ def test_what_is_left_out_and_chosen(tmp_path: Path) -> None:
     assert read(folder).node_types == (("film", 12), ("person", 25))
 
 
+@pytest.mark.slow
 def test_lists_of_edges_are_columns_and_ignored_labels_are_none(tmp_path: Path) -> None:
     pairs = {"saw": 90, "knows": 40}
     made(tmp_path / "data", **{name: {"stars": [[1.0, float(v)] for v in range(k)]} for name, k in pairs.items()})
@@ -76,6 +79,7 @@ def test_lists_of_edges_are_columns_and_ignored_labels_are_none(tmp_path: Path) 
     assert set(graph.labels.tolist()) == {-1}
 
 
+@pytest.mark.slow
 def test_text_is_categories_and_a_cell_may_be_empty(tmp_path: Path) -> None:
     kinds = [["old", "new", None][v % 3] for v in range(12)]
     tables = made(tmp_path / "data", film={"year": kinds}, person={"age": [None if v == 4 else v for v in range(25)]})
@@ -88,6 +92,7 @@ def test_text_is_categories_and_a_cell_may_be_empty(tmp_path: Path) -> None:
     assert tables["person"]["age"].null_count == 1
 
 
+@pytest.mark.slow
 def test_one_type_keeps_its_own_ids_and_relations_without_direction_lead_both_ways(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     made(folder, person={"name": np.arange(25) + 100})
@@ -108,6 +113,7 @@ def test_one_type_keeps_its_own_ids_and_relations_without_direction_lead_both_wa
         read(folder, graph="film")
 
 
+@pytest.mark.slow
 def test_relations_without_weights_weigh_one_and_no_edges_are_a_graph(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     made(folder)
@@ -122,6 +128,7 @@ def test_relations_without_weights_weigh_one_and_no_edges_are_a_graph(tmp_path: 
     assert (graph.num_edges, graph.edge_type_names) == (0, RELATIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["orc", "csv"])
 def test_chunks_of_orc_and_csv_are_the_graph_of_parquet(form: str, tmp_path: Path) -> None:
     made(tmp_path / "parquet")
@@ -131,6 +138,7 @@ def test_chunks_of_orc_and_csv_are_the_graph_of_parquet(form: str, tmp_path: Pat
     assert digests_of(tmp_path / "found") == digests_of(tmp_path / "expected")
 
 
+@pytest.mark.slow
 def test_text_of_csv_stays_text_where_the_files_say_so(tmp_path: Path) -> None:
     made(tmp_path / "data", form="csv", person={"name": [f"{i:03}" for i in range(25)]})
     graph = read(tmp_path / "data")
@@ -143,6 +151,7 @@ def change(path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(found.replace(old, new, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "damage", "message"),
     [
@@ -280,6 +289,7 @@ def test_what_does_not_fit_is_named(damage: Any, options: dict[str, Any], messag
     assert str(raised.value).startswith(f"dataset.root={folder}: ")
 
 
+@pytest.mark.slow
 def test_labels_of_several_types_need_a_choice_and_a_missing_folder_is_named(tmp_path: Path) -> None:
     made(tmp_path / "data", film={"year": np.arange(12)})
     rewrite(

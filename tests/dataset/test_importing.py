@@ -214,11 +214,13 @@ def check(folder: Path, work: Path, seed: int, room: Room, crew: Crew = ALONE) -
     assert not (work / "work/records").exists()
 
 
+@pytest.mark.slow
 @few("seed", range(24), default={*range(24)} - {4, 8, 10, 13, 14, 15, 16, 21, 23})
 def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     check(tmp_path / "data", tmp_path, seed, Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, 10**6][seed % 4]))
 
 
+@pytest.mark.slow
 @few("seed", range(18), default=[0, 1, 2, 3, 6, 7])
 def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     room = Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, None][seed % 4])
@@ -227,6 +229,7 @@ def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_pa
     assert not [path for path in still_open if path.startswith(str(tmp_path))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["two rows", "two columns", "fields", "parquet", "parts", "csv"])
 def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
@@ -246,6 +249,7 @@ def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, t
         assert [row for number in range(of) for row in rows(Share(number, of))] == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 @pytest.mark.parametrize(
     "column", [{"src": [*range(70), -1, *range(29)]}, {"weight": [*[1.0] * 71, -np.inf, *[1.0] * 28]}]
@@ -263,6 +267,7 @@ def test_several_processes_tell_of_the_row_that_one_process_tells_of(
     assert told == told[:1] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("f4", "f4"), ("f4", "f8")], ids=["alike", "wider later"])
 def test_edges_are_read_again_only_where_they_could_not_be_kept(
     kinds: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,6 +303,7 @@ def test_a_table_of_ids_finds_what_a_dictionary_finds() -> None:
         assert table.find(asked).tolist() == [place.get(word, -1) for word in words]
 
 
+@pytest.mark.slow
 def test_ids_may_grow_from_piece_to_piece(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     write_edges(tmp_path / "data", "two rows", {"src": np.arange(200) ** 2, "dst": np.arange(200) * 4000})
@@ -305,6 +311,7 @@ def test_ids_may_grow_from_piece_to_piece(tmp_path: Path) -> None:
     assert digests_of(found) == digests_of(saved(tmp_path / "data", tmp_path / "saved"))
 
 
+@pytest.mark.slow
 def test_parts_of_a_table_are_one_table_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     columns = {"src": rng.integers(0, 5, 200), "dst": rng.integers(0, 5, 200), "weight": rng.random(200)}
@@ -606,6 +613,7 @@ def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
         imported(tmp_path / "data", tmp_path / "work", Room(1 << 26, 1))
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_MOST_PIECE", 1024)
     monkeypatch.setattr(pieces, "_LEAST_PIECE", 1024)
@@ -658,6 +666,7 @@ def own(field: str, pid: int | str = "self") -> int:
     return int(lines[field].split()[0]) * 1024
 
 
+@pytest.mark.slow
 def test_ignored_columns_are_read_by_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()

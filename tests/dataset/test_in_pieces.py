@@ -218,6 +218,7 @@ FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "keys"),
     [exhaustive(form) if form[0] is graphar and len(form[1]) > 1 else form for form in FORMS],
@@ -230,6 +231,7 @@ def test_the_pieces_are_those_of_the_whole_graph(
     assert imported(dataset, tmp_path / "work") == whole(dataset, tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "keys"), [(saved, {}), (planetoid, {"symmetrize": True})], ids=["in order", "sorted"]
 )

@@ -38,6 +38,7 @@ def write(folder: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "nodes", "edges", "width", "classes"),
     [("cora", 2708, 10556, 1433, 7), ("citeseer", 3327, 9104, 3703, 6), ("pubmed", 19717, 88648, 500, 3)],
@@ -228,6 +229,7 @@ def test_a_file_with_masks_draws_no_split(tmp_path: Path) -> None:
     assert Npz(str(bare), split=[0.5, 0.5, 0]).load().split.tolist() in ([1, 2, 0], [2, 1, 0])
 
 
+@pytest.mark.slow
 def test_an_array_that_unpacks_to_more_than_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

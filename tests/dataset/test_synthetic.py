@@ -25,6 +25,7 @@ def endpoints(graph: Graph) -> tuple[Ids, Ids]:
     return graph.csc.indices, np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_number_of_threads_gives_the_same_bits(kind: str) -> None:
     first, *others = [make(kind, num_nodes=40_000, symmetrize=True, threads=threads) for threads in (1, 2, 3)]

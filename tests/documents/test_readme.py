@@ -273,6 +273,7 @@ def test_every_option_is_named(kind: str) -> None:
     assert said == set(plugins.options(kind)) - EXAMPLES
 
 
+@pytest.mark.slow
 def test_every_choice_and_key_in_the_text_exists() -> None:
     text = re.sub(r"\]\([^)]*\)", "]", "\n".join(prose(name) for name in FOR_USERS))
     for kind, name in re.findall(rf"(?<![./\w])({'|'.join(plugins.KINDS)})=(\w[\w.]*)", text):

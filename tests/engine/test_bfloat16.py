@@ -53,6 +53,7 @@ def sums(engine: Engine, x: Tensor) -> list[Tensor]:
     ]
 
 
+@pytest.mark.slow
 @few("grid", GRIDS, GRIDS[3:])
 def test_sums_and_their_gradients_are_rounded_a_few_times_on_any_layout(grid: Grid) -> None:
     shards = shards_on(grid, make_graph())
@@ -103,6 +104,7 @@ def gradients(name: str, grid: Grid, input_dtype: torch.dtype | None, *, sparse:
     return found[0][0], sum(each for _, each in found)
 
 
+@pytest.mark.slow
 @turns(name=["gcn", "gat", "gin", "sage", "sage-max", "rgcn"], grid=GRIDS)
 def test_the_gradient_of_a_step_is_that_of_float32_but_for_rounding(name: str, grid: Grid) -> None:
     exact, num_bytes = gradients(name, grid, None)
@@ -113,11 +115,13 @@ def test_the_gradient_of_a_step_is_that_of_float32_but_for_rounding(name: str, g
         assert fewer < 0.75 * num_bytes
 
 
+@pytest.mark.slow
 def test_rows_travel_in_half_the_bytes() -> None:
     for grid in GRIDS[1:]:
         assert 2 * gradients("gcn", grid, torch.bfloat16)[1] == gradients("gcn", grid, None)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcn", "sage", "gin"])
 def test_products_of_sparse_rows_are_rounded_and_their_numbers_are_not(name: str) -> None:
     grid = Grid(2, 1, 1)

@@ -65,6 +65,7 @@ def operations(adjacency: BlockAdjacency | OneProcess, x: Tensor) -> dict[str, T
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("self_loops", [False, True], ids=["as is", "with loops"])
 @pytest.mark.parametrize("seeds", [[5, 0, 11, 3], list(range(12)), []], ids=["some", "all", "none"])
 @pytest.mark.parametrize("kind", KINDS)

@@ -119,6 +119,7 @@ def test_any_vertex_cut_gives_one_process_result(
     assert_ranks_give(answers(graph, sorted(names)), graph, partition)
 
 
+@pytest.mark.slow
 def test_a_loop_that_another_cell_holds_is_not_added_again() -> None:
     graph = make_graph(2, np.array([[0, 0], [0, 1]]), weighted=False)
     cut = Partition(np.array([0, 1], np.int32), np.array([1, 0], np.int32), Grid(2, 1, 1))

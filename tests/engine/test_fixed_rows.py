@@ -28,6 +28,7 @@ def sums(engine: Engine, x: Tensor, own: Tensor) -> list[Tensor]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_kept_sums_are_the_sums_and_move_no_word_again(grid: Grid) -> None:
     shards = shards_on(grid)

@@ -56,6 +56,7 @@ def evaluated(model: nn.Module, ranks: int, *, whole: bool, memory: float, scrat
     return by_node(Threads.run(work, ranks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layerwise", [True, False], ids=["layer by layer", "as a whole"])
 def test_nodes_of_some_splits_have_the_logits_of_all_nodes(layerwise: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -79,6 +80,7 @@ def test_nodes_of_some_splits_have_the_logits_of_all_nodes(layerwise: bool, tmp_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_slow_rank_still_opens_the_rows_that_a_fast_one_removes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

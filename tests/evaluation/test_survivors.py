@@ -103,6 +103,7 @@ def test_the_nodes_of_a_lost_rank_are_evaluated_all_the_same(tmp_path: Path) -> 
         assert left == [pytest.approx(each, abs=1e-12) for each in told[1:]], where
 
 
+@pytest.mark.slow
 def test_the_adopting_shard_owns_the_nodes_of_all_its_ranks(tmp_path: Path) -> None:
     prepare(tmp_path)
     parts = Parts(tmp_path / PREPARED)

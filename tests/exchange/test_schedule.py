@@ -131,6 +131,7 @@ def test_a_schedule_and_a_codec_of_a_third_party_serve_both_directions() -> None
         assert written == exact / 4
 
 
+@pytest.mark.slow
 def test_holders_divide_by_the_same_bits_under_a_codec() -> None:
     """Attention of an edge is equal on all slices, and sums to one over all ranks."""
     heads = 6

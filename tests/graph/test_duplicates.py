@@ -45,6 +45,7 @@ def joined(table: pd.DataFrame, how: str) -> list[tuple[Edge, int, float | None,
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("how", ["keep", "first", "sum", "mean"])
 def test_parallel_edges_are_joined_as_plain_python_joins_them(how: str, weighted: bool, tmp_path: Path) -> None:

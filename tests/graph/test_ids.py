@@ -109,6 +109,7 @@ def expected(edges: Columns, nodes: Columns | None) -> Any:
     return pairs if known else "refused"
 
 
+@pytest.mark.slow
 @few("seed", range(6), default=2)
 @pytest.mark.parametrize("reader", READERS)
 def test_text_ids_mean_the_same_to_every_reader(reader: str, seed: int, tmp_path: Path) -> None:
@@ -179,6 +180,7 @@ def test_floating_point_ids_are_read_exactly_or_refused(reader: str, tmp_path: P
     assert found != "refused" or "csv" in reader  # whose writer spells 9.007e+15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["csv", "csv.gz", "import csv", "import csv.gz"])
 def test_whole_numbers_with_a_fraction_of_zeros_are_no_floats_in_a_csv(reader: str, tmp_path: Path) -> None:
     nodes = {"id": [str(2**53), str(2**53 + 1)], "x": [0.5, 2.5]}
@@ -232,6 +234,7 @@ def test_ids_that_numpy_makes_equal_are_refused() -> None:
         Graph.from_edges([0], [1], node_ids=["a", "a\0"])
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_those_that_python_spells_so() -> None:
     random = Random(0)
     for _ in range(3000):

@@ -99,6 +99,7 @@ def test_other_columns_stay(reader: str, name: str, values: list[Any], tmp_path:
     assert not told
 
 
+@pytest.mark.slow
 def test_what_pandas_writes_as_an_index_of_parquet_is_left_out_but_for_the_id(tmp_path: Path) -> None:
     nodes = NODES.assign(name=["x", "y", "z"])
     for number, index in enumerate((["name"], ["id"], ["id", "name"])):
@@ -113,6 +114,7 @@ def test_what_pandas_writes_as_an_index_of_parquet_is_left_out_but_for_the_id(tm
         Graph.from_tables(EDGES, pa.parquet.read_table(tmp_path / "0/nodes.parquet"))
 
 
+@pytest.mark.slow
 def test_an_index_that_is_named_is_read(tmp_path: Path) -> None:
     edges, nodes = EDGES.assign(index=[0, 1, 2]), NODES.assign(index=[0, 1, 2])
     with warnings.catch_warnings():

@@ -434,6 +434,7 @@ ONCE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ONCE, ids=range(len(ONCE)))
 def test_tables_that_were_read_differently_once_agree(given: Tables) -> None:
     assert not disagreements(given)

@@ -118,6 +118,7 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_wrong_arguments_are_refused_by_name(name: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run.parent)

@@ -47,6 +47,7 @@ def outside() -> Iterator[Outside]:
     launcher.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "is_auto"),
     [({}, True), ({"trainer": {"max_epochs": 2}}, True), ({"workers": 2}, False), ({"strategy": "vertex_centric"}, False),
@@ -104,6 +105,7 @@ def test_workers_double_while_more_are_faster(
     assert not found.is_open
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eight_cores")
 @pytest.mark.parametrize(
     "keys", [["strategy=individual_sample"], ["strategy=vertex_centric", "task=link_prediction"]], ids=str
@@ -134,6 +136,7 @@ def test_a_small_graph_is_trained_by_one_thread(
     assert found.decided["why"] == f"the leader takes workers=1: 2,869 edges are few, and {told}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eight_cores")
 def test_numbers_of_workers_that_are_refused_are_not_tried() -> None:
     order = Order(settle(config.compose(["strategy=vertex_centric", "workers=auto", "leader.rebalance=true"])))
@@ -379,6 +382,7 @@ def test_keys_that_auto_chooses_are_refused(key: str, tmp_path: Path) -> None:
         gnnkit.train(strategy="vertex_centric", partition="auto", overrides=[f"partition.{key}"], folder=tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_numbers_of_a_cluster_that_nothing_reads_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         gnnkit.UserError, match=r"plan\.latency=3 is read by job=plan, partition=auto and strategy=auto"
@@ -398,6 +402,7 @@ def test_ranks_that_others_have_started_share_the_leader_s_decision(outside: Out
     assert stored(tmp_path / "run")["nodes"] == result["nodes"] != "auto"
 
 
+@pytest.mark.slow
 def test_a_decision_is_one_that_is_possible_and_travels_with_its_sampler() -> None:
     asked = settle(config.compose(["strategy=auto", "workers=2", "partition=auto"]))
     possible = decide.possible(asked)

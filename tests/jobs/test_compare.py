@@ -305,6 +305,7 @@ def test_a_graph_and_a_model_from_python_are_compared(here: Path) -> None:
     assert result.folder == here / "all"
 
 
+@pytest.mark.slow
 def test_keys_of_a_comparison_are_refused_in_other_jobs() -> None:
     with pytest.raises(UserError, match=r"^compare\.seeds=3 is read by job=compare: leave it out, or add job=compare$"):
         settle(compose(["strategy=vertex_centric", "compare.seeds=3"]))

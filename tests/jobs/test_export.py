@@ -209,6 +209,7 @@ def test_a_file_takes_what_its_model_reads(tmp_path: Path, kind: str, suffix: st
         torch.testing.assert_close(called(exporter, path, **given), model.eval()(**given), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_weights_that_a_class_does_not_take_are_refused(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", Net())
     with pytest.raises(UserError, match="forward of model=Net has no parameter edge_weight: add the parameter"):

@@ -57,6 +57,7 @@ def test_a_folder_with_anything_else_is_never_written_to(
     assert files(here / "mine") == {"thesis.tex"}
 
 
+@pytest.mark.slow
 def test_an_empty_folder_is_taken(here: Path) -> None:
     (here / "empty").mkdir()
     run("job=partition", "output=empty")
@@ -145,6 +146,7 @@ def test_resume_without_a_checkpoint_begins_anew(here: Path, finished_run: Farm)
         assert json.loads((here / name / "result.json").read_text())["epochs"] == 2
 
 
+@pytest.mark.slow
 def test_a_run_keeps_configuration_and_overrides_as_hydra_does(here: Path) -> None:
     run("job=partition", "hydra.run.dir=runs/${now:%Y}-${seed}", "seed=5")
     (folder,) = (here / "runs").iterdir()

@@ -46,6 +46,7 @@ def test_keys_that_change_no_result_are_not_compared(key: str) -> None:
     assert compared(identity(Order(settings())), identity(Order(settings(key)))) is None
 
 
+@pytest.mark.slow
 def test_plugins_and_versions_are_compared() -> None:
     found = identity(Order(settings()))
     assert found["build of torch"] == torch.__version__
@@ -68,6 +69,7 @@ def test_secrets_are_not_sent_to_other_ranks() -> None:
     assert "hunter2" not in str(identity(Order(hidden)))
 
 
+@pytest.mark.slow
 def test_a_module_starts_on_all_ranks_with_the_leaders_parameters() -> None:
     def work(comm: Communicator) -> Any:
         torch.manual_seed(comm.rank)
@@ -81,6 +83,7 @@ def test_a_module_starts_on_all_ranks_with_the_leaders_parameters() -> None:
     assert torch.equal(first, second)
 
 
+@pytest.mark.slow
 def test_all_ranks_are_told_the_difference() -> None:
     def work(comm: Communicator) -> str:
         agree(comm, {"seed": "1"})

@@ -450,6 +450,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "overrides"), [*zip(importing.REFUSED, REFUSED, strict=True)], ids=map(" ".join, REFUSED)
 )
@@ -472,6 +473,7 @@ def test_an_import_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_memory_is_read_by_an_import_only() -> None:
     composed = compose(["job=import", "strategy=auto"])
     for text, size in (("1GB", 10**9), ("1.5GiB", 3 * 2**29), ("512 MB", 512 * 10**6), (2**27, 2**27)):
@@ -486,6 +488,7 @@ def test_the_process_that_starts_an_import_has_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_graph_from_python_is_cut_by_another_job() -> None:
     settings = settle(
         compose(["job=import", "strategy=vertex_centric", "dataset=edges", "dataset.root=x", "workers=2"])

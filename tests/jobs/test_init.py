@@ -106,6 +106,7 @@ def test_names_of_columns_and_tables_stay_where_files_have_these_names(
     assert found["task"].why.endswith("so edges are predicted. dataset.label=COLUMN names a column of labels")
 
 
+@pytest.mark.slow
 def test_edges_that_run_one_way_but_for_a_few_are_read_both_ways(tmp_path: Path) -> None:
     given = ["dataset=edges", f"dataset.root={tmp_path}", "strategy=auto", "job=init"]
     nodes = np.arange(1000)
@@ -118,6 +119,7 @@ def test_edges_that_run_one_way_but_for_a_few_are_read_both_ways(tmp_path: Path)
         assert found.get("dataset.symmetrize") is (False if keys else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["sage", "rgcn"])
 def test_types_are_ignored_by_the_models_that_read_none(model: str, tmp_path: Path) -> None:
     graph = random_graph()
@@ -178,6 +180,7 @@ def test_many_edges_get_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert choices(random_graph(), tmp_path)["workers"] == 3
 
 
+@pytest.mark.slow
 def test_labels_without_a_split_need_one(tmp_path: Path) -> None:
     bare = replace(random_graph(), split=np.zeros(random_graph().num_nodes, np.int8))
     assert choices(bare, tmp_path)["dataset.split"] == [0.6, 0.2, 0.2]

@@ -40,6 +40,7 @@ def ask(address: str, method: str = "GET", path: str | None = None, **headers: s
     return answer.status, answer.read().decode()
 
 
+@pytest.mark.slow
 def test_a_page_is_served_to_this_machine_alone_and_ends_with_the_run(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", text=HOSTILE)
     (folder / "result.json").unlink()
@@ -64,6 +65,7 @@ def test_a_page_is_served_to_this_machine_alone_and_ends_with_the_run(tmp_path: 
         ask(address)
 
 
+@pytest.mark.slow
 def test_the_page_has_what_is_new_and_nothing_before_the_first_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +76,7 @@ def test_the_page_has_what_is_new_and_nothing_before_the_first_epoch(
         assert "The run goes on: epoch 1 of 20." in ask(address)[1]
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -96,6 +99,7 @@ def refuses(address: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_forked_rank_holds_neither_the_socket_nor_a_lock(tmp_path: Path) -> None:
     with served(order(tmp_path)) as address:
         asking = [ask(address) for _ in range(3)]

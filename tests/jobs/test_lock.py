@@ -59,6 +59,7 @@ def test_of_many_runs_with_one_new_folder_one_wins(settings: Settings, tmp_path:
     assert all("writes there now" in text for text in told if text != "won")
 
 
+@pytest.mark.slow
 def test_a_lock_of_a_process_that_has_died_keeps_nobody_out(settings: Settings, tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:

@@ -56,6 +56,7 @@ def test_a_generated_graph_takes_over_no_sizes(tmp_path: Path) -> None:
     assert config.read_otherwise(tmp_path, "synthetic", {"width": 7}) == ()
 
 
+@pytest.mark.slow
 def test_an_installed_data_set_says_which_keys_belong_to_the_data(tmp_path: Path, install: Install) -> None:
     code = """
 from gnnkit.dataset.base import Dataset

@@ -69,6 +69,7 @@ def test_a_bar_shows_losses_and_the_best_epoch(tmp_path: Path, monkeypatch: pyte
     assert cell.shown[-1]["text/plain"].startswith("epoch 2/20  train_loss 7.0000")
 
 
+@pytest.mark.slow
 def test_the_least_error_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Cell(monkeypatch)
     bar = Bar(settled("task=regression"), tmp_path)
@@ -78,6 +79,7 @@ def test_the_least_error_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "best 1.0000 in epoch 2" in bar.text
 
 
+@pytest.mark.slow
 def test_only_training_in_a_notebook_has_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

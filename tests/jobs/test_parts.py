@@ -206,6 +206,7 @@ def test_ranks_are_threads_of_processes_that_were_started_from_outside(size: int
     assert not (output / "prepared").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

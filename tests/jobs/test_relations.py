@@ -73,6 +73,7 @@ def test_all_layouts_learn_the_rows_of_the_first_weights(tmp_path: Path, bases: 
         np.testing.assert_allclose(*logits, rtol=1e-8)
 
 
+@pytest.mark.slow
 @few("bases,width", [(None, 8 * (2 * 4 + 1)), (3, 8 * (3 + 1))], default=[(3, 8 * (3 + 1))])
 def test_rows_of_another_width_than_the_first_weights_are_refused(
     tmp_path: Path, bases: int | None, width: int
@@ -191,6 +192,7 @@ def test_types_of_nodes_may_have_rows_of_their_own_widths(tmp_path: Path, input_
     np.testing.assert_allclose(*logits, rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
@@ -207,6 +209,7 @@ def test_strategies_whose_edges_have_no_types_are_refused(tmp_path: Path, keys: 
         train(tmp_path, **keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -197,6 +197,7 @@ def test_runs_whose_work_cannot_be_dealt_out_anew_are_refused(tmp_path: Path, ke
         train(tmp_path / "run", keys.pop("model", "gcn"), **keys)
 
 
+@pytest.mark.slow
 def test_jobs_that_do_not_train_refuse_the_key(tmp_path: Path) -> None:
     with pytest.raises(gnnkit.UserError, match=r"leader\.rebalance=true: job=verify does not train"):
         train(tmp_path / "run", "gcn", overrides=["job=verify"])

@@ -223,6 +223,7 @@ def test_one_run_gets_its_page_again_without_training(
     assert "<b>0." in text  # our own elements are elements
 
 
+@pytest.mark.slow
 def test_several_runs_are_compared_in_a_new_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [str(run_folder(tmp_path / name, text=HOSTILE)) for name in "ab"]
     assert main(["job=report", f"runs=[{','.join(folders)}]", f"output={tmp_path / 'page'}"]) == 0

@@ -300,6 +300,7 @@ def job(folder: Path, most: int) -> RankJob:
     return RankJob(settings, folder, SimpleNamespace())  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_at_most_so_many_restarts_are_made_and_all_are_listed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -317,6 +318,7 @@ def test_at_most_so_many_restarts_are_made_and_all_are_listed(
     assert capfd.readouterr().err.count("\n") == 2
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_report_of_a_failure_ends_no_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +332,7 @@ def test_a_disk_that_takes_no_report_of_a_failure_ends_no_run(
     assert "rank 0 was running" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", [UserError("trainer.lr=1e9"), KeyboardInterrupt(), SystemExit(143), OSError("x")])
 def test_what_is_no_failure_of_a_rank_is_never_restarted(tmp_path: Path, failure: BaseException) -> None:
     ranks = Ranks(tmp_path, failure)
@@ -338,6 +341,7 @@ def test_what_is_no_failure_of_a_rank_is_never_restarted(tmp_path: Path, failure
     assert len(ranks.jobs) == 1
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, died(4), died(4), died(None), saves=True)
     found = restarting(ranks, job(tmp_path, 3))
@@ -352,6 +356,7 @@ def test_a_restart_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
 SAME = died(4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "is_same"),
     [

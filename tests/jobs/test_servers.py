@@ -111,6 +111,7 @@ def test_verify_holds_with_servers(tmp_path: Path, comm: str, keys: dict[str, An
     assert result["reference"].startswith("2 ranks" if "average" in keys else "one rank")
 
 
+@pytest.mark.slow
 def test_verify_refuses_workers_that_do_not_wait(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="job=verify needs ranks that step together"):
         train(tmp_path / "run", job="verify", comm="threads", sync=SERVER | {"mode": "async"})
@@ -170,6 +171,7 @@ def test_where_nobody_waits_a_rank_stops_alone_at_a_gradient_that_is_not_finite(
     assert told.startswith("trainer.on_nan=stop: loss or gradient of step 3 (epoch 2) is not finite on rank")
 
 
+@pytest.mark.slow
 def test_a_program_has_no_servers(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^sync.servers=1: programs have no gradients"):
         train(tmp_path / "run", model="pagerank", sync=SERVER | {"servers": 1})

@@ -149,6 +149,7 @@ def test_a_sweep_that_is_wrong_starts_nothing(
     assert not list(here.glob("multirun/*/*/*")), "no job has started"
 
 
+@pytest.mark.slow
 def test_settings_of_a_sweep_need_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("hydra.sweep.dir=x", "hydra/sweeper=optuna", "hydra/launcher=joblib"):
         assert main([*QUICK, text]) == 2
@@ -429,6 +430,7 @@ def search(**keys: Any) -> plans.Search:
     return plans.Search(["trainer.lr=interval(0.1,1)"], given, NodeClassification())
 
 
+@pytest.mark.slow
 def test_a_search_goes_the_way_that_is_asked_for_and_knows_no_best_without_a_figure() -> None:
     assert search().goal(NodeClassification()) == ("val_accuracy", False)
     assert search(metric="train_loss").goal(NodeClassification()) == ("train_loss", True)

@@ -367,6 +367,7 @@ def test_threads_begin_with_equal_parameters_however_long_a_model_takes_to_make(
     assert result["drift"] == 0
 
 
+@pytest.mark.slow
 def test_ranks_that_were_started_cannot_be_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

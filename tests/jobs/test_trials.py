@@ -60,6 +60,7 @@ def run(*overrides: str, graphs: Any = None, usual: bool = False) -> Trials:
     )
 
 
+@pytest.mark.slow
 def test_trials_end_where_the_next_one_would_not_fit(fake: Callable[..., list[Any]]) -> None:
     seen = fake(0.5, 0.7, 0.6, 0.9)
     found = run("init.minutes=1.2")  # 72 s
@@ -70,6 +71,7 @@ def test_trials_end_where_the_next_one_would_not_fit(fake: Callable[..., list[An
     assert found.lines()[-1] == "2 of 4 trials: init.minutes=1.2 allows no more"
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_the_best_until_then(fake: Callable[..., list[Any]]) -> None:
     fake(0.5, 0.7, KeyboardInterrupt())
     found = run("init.minutes=60")
@@ -77,6 +79,7 @@ def test_an_interrupt_keeps_the_best_until_then(fake: Callable[..., list[Any]]) 
     assert "interrupted" in found.lines()[-1]
 
 
+@pytest.mark.slow
 def test_a_refused_trial_is_told_and_never_best(fake: Callable[..., list[Any]], tmp_path: Path) -> None:
     fake(None, 0.2, 0.1, None)
     found = run("init.minutes=60")
@@ -105,6 +108,7 @@ def test_equal_scores_are_judged_by_the_loss_and_errors_by_the_least() -> None:
     assert Trials(Regression(), "val_mae", (one, worse), 2).best is one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "figure"),
     [(np.arange(40) % 2, "val_accuracy"), (np.arange(40) % 8 == 0, "val_macro_f1"),
@@ -141,6 +145,7 @@ def test_words_are_scaled_by_rows_and_tables_never() -> None:
     assert {each["types"] for each in planned if each["model"] != "rgcn"} == {"ignore"}
 
 
+@pytest.mark.slow
 def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:
     planned = trials.candidates(random_graph(), "features")
     (learned,) = (each for each in planned if trials.learns(each))

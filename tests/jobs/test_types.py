@@ -123,6 +123,7 @@ DOORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 def test_types_that_the_model_does_not_read_are_refused_by_name(door: Any, tmp_path: Path) -> None:
     message = r"^model=gcn reads no types, and the graph has .*2 types of .*: choose model=rgcn .*, or types=ignore"
@@ -133,6 +134,7 @@ def test_types_that_the_model_does_not_read_are_refused_by_name(door: Any, tmp_p
     assert edges == (door not in (one_relation, node_type))
 
 
+@pytest.mark.slow
 @few(
     "keys",
     [

@@ -91,6 +91,7 @@ def test_noise_that_is_not_keyed_is_found_and_explained(tmp_path: Path) -> None:
     assert "torch's own Dropout" in result["note"]
 
 
+@pytest.mark.slow
 def test_asynchronous_modes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AllReduce, "lockstep", False)
     with pytest.raises(ValueError, match="job=verify needs ranks that step together, the result of sync=all_reduce"):

@@ -95,12 +95,14 @@ def test_float32_is_as_near_to_float64_as_its_digits() -> None:
     assert largest_error([found, *gradients(found, given)], [expected, *gradients(expected, wide)]) <= 1e-5
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_small_differences() -> None:
     edges = make_edges(5, 12)
     given, how = inputs(edges, 2, 3, True, torch.float64), weighing(edges, 0.4)
     assert torch.autograd.gradcheck(lambda *x: attend(edges, *x, how), given)
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_threads() -> None:
     edges = make_edges(3000, 60_000)
     given, how = inputs(edges, 8, 16, True, torch.float32), weighing(edges, 0.4)

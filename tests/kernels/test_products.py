@@ -90,6 +90,7 @@ def test_autocast_and_transforms_see_the_product(computed):
     assert not computed
 
 
+@pytest.mark.slow
 def test_any_number_of_rows_asks_for_few_programs(computed):
     with fast_products():
         for n in range(CHUNK, 2 * CHUNK, 500):

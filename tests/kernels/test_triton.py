@@ -175,6 +175,7 @@ def test_maxima_are_of_the_first_edge_and_nan_is_the_largest(pair: Pair, rows: t
     close(of_triton.max_backward(grad, arg), native.max_backward(grad, arg), dtype)
 
 
+@pytest.mark.slow
 def test_the_first_edge_has_the_maximum_of_rows_of_minus_infinity(interpreted: Any) -> None:
     kernels = interpreted.TritonKernels.of_csc(held("some"), CPU)
     best, arg = kernels.max(torch.full((NUM_SRC, 2), -torch.inf))
@@ -191,6 +192,7 @@ def test_results_without_numbers(interpreted: Any) -> None:
         assert kernels.transpose().sum(torch.ones(kernels.num_dst, 2)).shape == (kernels.num_src, 2)
 
 
+@pytest.mark.slow
 def test_attention_by_kernels_of_triton_has_the_gradients_of_the_native_ones(
     interpreted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,6 +205,7 @@ def running(marker: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 def test_a_rank_ends_with_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process stands for torchrun, and a child of this process for a rank."""

@@ -52,6 +52,7 @@ def pods() -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
         yield f"{kind} {rank}", replicas[kind]["template"]["spec"], {**place, **pet, "number": str(rank)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pod", "operator"), [pytest.param(*each[1:], id=each[0]) for each in pods()])
 def test_a_pod_is_a_rank_with_keys_that_compose(
     pod: dict[str, Any], operator: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -110,6 +110,7 @@ def test_a_launcher_of_another_package_runs_the_ranks_of_a_job(installed: Path) 
     assert found["world_size"] == 2
 
 
+@pytest.mark.slow
 def test_keys_of_such_a_launcher_are_checked_and_listed(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, "launcher=served", "launcher.grace=-1"]) == 2
     assert capsys.readouterr().err == "gnnkit: error: launcher.grace=-1 must be at least 0\n"

@@ -36,6 +36,7 @@ def settled(*keys: str) -> Settings:
     return settle(composed(*keys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "environment", "expected"),
     [
@@ -59,10 +60,12 @@ def test_ranks_get_the_launcher_that_is_named_or_says_so(
         assert type(found.create_launcher(beside=True)).__name__ == "Processes", "a measurement has ranks of its own"
 
 
+@pytest.mark.slow
 def test_ranks_that_are_threads_get_a_communicator_of_threads() -> None:
     assert settled("launcher=threads").comm.name == "threads"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "environment", "told"),
     [

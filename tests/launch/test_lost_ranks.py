@@ -67,6 +67,7 @@ def test_the_others_go_on_without_a_dispensable_rank(
     assert ("in break_down" in shown) == (fate is break_down)
 
 
+@pytest.mark.slow
 def test_a_dispensable_rank_that_ends_well_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
     assert launch(ranks(lambda: None, 0.0), 3).keys() == {0, 1, 2}
     assert capfd.readouterr().err == ""

@@ -76,6 +76,7 @@ def print_lines(rank: int, world_size: int) -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.slow
 def test_printed_lines_of_ranks_do_not_mix(capfd: pytest.CaptureFixture[str]) -> None:
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]  # as with PYTHONUNBUFFERED
     launch(print_lines, 2)
@@ -83,6 +84,7 @@ def test_printed_lines_of_ranks_do_not_mix(capfd: pytest.CaptureFixture[str]) ->
     assert sorted(capfd.readouterr().out.splitlines()) == expected
 
 
+@pytest.mark.slow
 def test_every_rank_knows_its_place() -> None:
     assert launch(environment, 2)[0] == {
         "RANK": "0",
@@ -168,6 +170,7 @@ def test_what_the_user_can_mend_stays_a_user_error() -> None:
     assert isinstance(caught.value.__cause__, RankError)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_a_thread_is_named() -> None:
     def threads(rank: int, world_size: int) -> dict[str, Any]:
         error = ZeroDivisionError("division by zero")
@@ -179,15 +182,18 @@ def test_a_rank_that_is_a_thread_is_named() -> None:
         launch(threads, 1, names=["the process of all ranks"])
 
 
+@pytest.mark.slow
 def test_results_larger_than_a_pipe_come_back() -> None:
     assert len(launch(lambda rank, world_size: {"text": "x" * 2**22}, 2)[0]["text"]) == 2**22
 
 
+@pytest.mark.slow
 def test_results_that_are_not_json_are_an_error_of_the_rank() -> None:
     with pytest.raises(RankError, match="rank 0 failed: TypeError"):
         launch(lambda rank, world_size: {"value": object()}, 1)
 
 
+@pytest.mark.slow
 def test_a_child_returns_its_result_or_its_error() -> None:
     assert run_in_child(divmod, 7, 3) == [2, 1]
     with pytest.raises(UserError, match=r"^model\.hidden=0 must be positive$"):
@@ -198,6 +204,7 @@ def test_a_child_returns_its_result_or_its_error() -> None:
         run_in_child(divide)
 
 
+@pytest.mark.slow
 def test_work_beside_a_child_is_done_once_while_the_child_works(tmp_path: Path) -> None:
     calls = []
 
@@ -217,6 +224,7 @@ def test_work_beside_a_child_is_done_once_while_the_child_works(tmp_path: Path) 
         run_in_child(refuse, beside=beside)
 
 
+@pytest.mark.slow
 def test_a_child_collects_garbage_whatever_the_launcher_does() -> None:
     gc.disable()
     try:
@@ -225,6 +233,7 @@ def test_a_child_collects_garbage_whatever_the_launcher_does() -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["an error", exhaustive("SIGTERM")])
 def test_work_beside_a_child_that_fails_ends_the_child(ends: str, tmp_path: Path) -> None:
     def beside() -> None:
@@ -433,6 +442,7 @@ def test_ranks_start_afresh_where_a_fork_cannot_differentiate(
     assert capfd.readouterr().err == told
 
 
+@pytest.mark.slow
 def test_a_fork_tries_whether_it_can_differentiate(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
@@ -450,6 +460,7 @@ def test_a_fork_tries_whether_it_can_differentiate(monkeypatch: pytest.MonkeyPat
     assert forks_differentiate(), "nothing is tried before the compiler is imported"
 
 
+@pytest.mark.slow
 def test_ranks_that_read_the_script_anew_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = """
     from gnnkit.launch.child import end_if_started_anew

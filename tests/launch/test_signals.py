@@ -137,6 +137,7 @@ def test_ignored_signals_stay_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_forked_processes_have_the_usual_handlers() -> None:
     """A pool ends its workers by SIGTERM."""
     with deferred():
@@ -153,6 +154,7 @@ def test_forked_processes_have_the_usual_handlers() -> None:
             check()
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_a_running_child_reaches_the_caller(tmp_path: Path) -> None:
     def interrupt() -> None:
         Finalized(signal.SIGINT)

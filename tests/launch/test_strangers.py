@@ -167,6 +167,7 @@ def test_who_takes_the_place_of_a_rank_in_gloo_ends_the_run_and_hears_nothing_of
     assert bytes(MARK[:8].tolist()) not in stranger.heard()
 
 
+@pytest.mark.slow
 def test_strangers_that_hold_their_connection_keep_no_rank_of_a_host_waiting() -> None:
     def work(comm: Communicator) -> float:
         assert isinstance(comm, Gloo)
@@ -193,6 +194,7 @@ def test_strangers_that_hold_their_connection_keep_no_rank_of_a_host_waiting() -
     assert max(run_gloo(work, 2)) < 2.0
 
 
+@pytest.mark.slow
 def test_a_rank_with_another_token_is_not_let_in() -> None:
     def work(comm: Communicator) -> str:
         os.environ[TOKEN] = "token-of-ours" if comm.rank else "token-of-others"

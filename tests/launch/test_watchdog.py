@@ -366,6 +366,7 @@ def test_a_leader_that_is_stopped_before_the_ranks_meet_is_named() -> None:
     assert message.startswith("rank 0 has been stopped for 1 s (SIGSTOP), in the meeting")
 
 
+@pytest.mark.slow
 def test_a_fork_that_fails_is_the_error_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     fork, calls = os.fork, []
 
@@ -380,6 +381,7 @@ def test_a_fork_that_fails_is_the_error_that_is_shown(monkeypatch: pytest.Monkey
         launch(lambda *_: time.sleep(60), 3)
 
 
+@pytest.mark.slow
 def test_too_many_open_files_are_the_error_that_is_shown() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     launch(lambda *_: {}, 1)  # opens files that stay open

@@ -102,6 +102,7 @@ def test_weights_features_and_types_of_edges_are_read() -> None:
     assert rgcn(x, index, edge_type=torch.arange(90) % 2).shape == (NODES, 3)
 
 
+@pytest.mark.slow
 def test_a_model_learns_from_plain_tensors_alone() -> None:
     torch.manual_seed(0)
     model, x, labels = (

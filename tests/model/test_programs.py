@@ -166,6 +166,7 @@ def test_every_grid_of_up_to_eight_ranks_gives_the_dense_solution(part: int) -> 
         assert close(values, solved(graph)), grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "solved"), [(pagerank, solved_pagerank), (propagation, solved_propagation)])
 def test_a_vertex_cut_gives_the_dense_solution(
     program: Callable[[], Program], solved: Callable[[Graph], np.ndarray]
@@ -187,6 +188,7 @@ def test_processes_give_the_dense_solution(
     assert close(values, solved(graph))
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_networkx() -> None:
     """Its classifier is of the same paper, for undirected graphs."""
     pairs = np.random.default_rng(4).integers(0, 30, (60, 2))

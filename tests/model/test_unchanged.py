@@ -260,6 +260,7 @@ def test_a_class_of_pyg_gives_what_pyg_gives(name: str, ranks: int) -> None:
     compare(name, ranks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["GCNConv", "edge_attr"])
 def test_layers_that_add_loops_give_what_pyg_gives(name: str) -> None:
     compare(name, 2)
@@ -413,6 +414,7 @@ class OfOwnRows(pyg.MessagePassing):
         return F.dropout(x_i, 0.5)
 
 
+@pytest.mark.slow
 def test_dropout_of_messages_that_read_no_source_is_that_of_torch() -> None:
     torch.manual_seed(0)
     graph = make_graph(False)
@@ -487,6 +489,7 @@ def test_what_no_worker_can_compute_is_refused_before(make: Callable[[], nn.Modu
         adapted(make())
 
 
+@pytest.mark.slow
 def test_what_the_graph_lacks_is_named() -> None:
     with pytest.raises(UserError, match="model=Weighted: forward asks for edge_weight, which the graph lacks"):
         run_alone(make_model("edge_weight"))
@@ -591,6 +594,7 @@ def drop_edges(model: nn.Module, ranks: int) -> Tensor:  # [NODES, width]
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conv", [pyg.GATConv, pyg.GATv2Conv, pyg.TransformerConv])
 def test_dropped_attention_is_that_of_one_process(conv: Any) -> None:
     torch.manual_seed(0)
@@ -600,6 +604,7 @@ def test_dropped_attention_is_that_of_one_process(conv: Any) -> None:
     assert not torch.allclose(found, drop_edges(model.eval(), 1))
 
 
+@pytest.mark.slow
 def test_half_of_the_edges_are_dropped_and_the_others_doubled() -> None:
     class Kept(pyg.MessagePassing):  # type: ignore[misc]
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -716,6 +721,7 @@ def test_batches_of_a_store_train_a_class_of_pyg(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @few("model", [pyg.models.GCN(WIDTH, 4, 3, CLASSES), lambda a, b: pyg.models.GCN(a, 4, 3, b)], default=1)
 def test_convolutions_without_a_hop_of_their_own_are_named(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     settings = settle(config.compose(["strategy=individual_sample", "sampler.fanouts=[2,2]"]))

@@ -161,6 +161,7 @@ def test_ranks_without_rows_take_part(name: str, graph: str) -> None:
     check(Grid(3, 1, 1), SAMPLED[name], Deep("lstm"), SAMPLERS["neighbor"](), GRAPHS[graph])
 
 
+@pytest.mark.slow
 @few("topology", ["shared", "partitioned"], ["partitioned"])
 def test_rows_after_the_first_layer_of_push_pull_are_normalised_and_dropped(topology: str) -> None:
     class Linear(Deep):
@@ -184,6 +185,7 @@ def test_rows_after_the_first_layer_of_push_pull_are_normalised_and_dropped(topo
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{}, {"halo": "none"}, {"average": "parameters"}, {"sync_every": 1}], ids=str)
 def test_the_workers_of_a_preset_workload_have_the_same_statistics(keys: dict[str, str]) -> None:
     parts = run(Grid(3, 1, 1), lambda: PresetWorkload(**keys), Deep("cat"), None, GRAPH)

@@ -31,6 +31,7 @@ def one_column(graph: Graph, workers: int) -> Partition:
     return Contiguous().assign(graph, Grid(workers, 1, 1))
 
 
+@pytest.mark.slow
 @given(graphs(), st.integers(1, 8), st.data())
 def test_an_edge_stays_in_the_column_of_its_source_and_with_an_owner_in_this_column(
     graph: Graph, workers: int, data: st.DataObject

@@ -55,6 +55,7 @@ def test_those_of_the_parts_are_those_of_the_graph(weighted: bool, tmp_path: Pat
     assert found(copy) == expected(whole.csc)
 
 
+@pytest.mark.slow
 def test_they_go_with_their_graph() -> None:
     csc = graph(weighted=False).csc
     found(csc)

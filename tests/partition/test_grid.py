@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gnnkit.partition.grid import NAMES, Grid, make_grid, remark, unequal_columns
 
 
+@pytest.mark.slow
 @given(st.sampled_from(NAMES), st.integers(1, 200))
 def test_a_named_grid_uses_every_worker(name: str, world_size: int) -> None:
     grid = make_grid(name, world_size)
@@ -51,6 +52,7 @@ def test_replication_sets_the_columns_of_1_5d() -> None:
     assert [unequal_columns("1.5d", 8, copies) for copies in range(1, 5)] == [(), (), (3,), ()]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(NAMES), st.integers(1, 500))
 def test_unequal_columns_never_divide_the_workers_and_need_no_more_rows(name: str, world_size: int) -> None:
     numbers, grid = unequal_columns(name, world_size), make_grid(name, world_size)
@@ -87,6 +89,7 @@ def test_a_user_is_told_of_unequal_columns() -> None:
     assert said == "partition.grid=2d of 5 workers is 2 columns of 3, 2 workers"
 
 
+@pytest.mark.slow
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5))
 def test_ranks_stand_where_the_numbering_says(rows: int, cols: int, slices: int) -> None:
     grid = make_grid([rows, cols, slices], rows * cols * slices)

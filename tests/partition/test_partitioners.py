@@ -67,6 +67,7 @@ def test_every_node_gets_one_owner_and_the_same_one_again(
     assert sum(shard.csc.num_edges for shard in cut_all(graph, partition)) == graph.num_edges * grid.slices
 
 
+@pytest.mark.slow
 @given(st.integers(0, 50), st.integers(1, 9))
 def test_contiguous_and_random_give_the_first_parts_one_more(num_nodes: int, num_parts: int) -> None:
     graph = make_graph([], [], num_nodes)
@@ -90,6 +91,7 @@ def test_hash_does_not_depend_on_the_other_nodes_and_is_even() -> None:
     assert ((counts - 1000) ** 2 / 1000).sum() < 24.3  # chi-square of 7 degrees of freedom, p = 0.001
 
 
+@pytest.mark.slow
 @given(graphs(), st.integers(1, 9))
 def test_balanced_parts_differ_from_the_mean_by_at_most_the_largest_node(graph: Graph, num_parts: int) -> None:
     cost = np.diff(graph.csc.indptr) + 1

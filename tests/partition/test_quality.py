@@ -32,6 +32,7 @@ def test_cut_boundary_and_copies_are_those_of_a_count(case: tuple[Graph, Partiti
     assert quality.replication_factor == len(copies) / max(graph.num_nodes, 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(cases())
 def test_shares_and_words_are_those_of_the_shards(case: tuple[Graph, Partition]) -> None:

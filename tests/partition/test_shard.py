@@ -24,6 +24,7 @@ def assert_equal(a: Shard, b: Shard) -> None:
         np.testing.assert_array_equal(getattr(a.csc, name), getattr(b.csc, name))
 
 
+@pytest.mark.slow
 @given(cases())
 def test_every_edge_is_held_once_per_slice_by_the_cell_that_the_partition_says(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
@@ -33,6 +34,7 @@ def test_every_edge_is_held_once_per_slice_by_the_cell_that_the_partition_says(c
         assert sorted(held_edges(shard)) == [edge for edge in edges if cells[edge[0]] == shard.cell]
 
 
+@pytest.mark.slow
 @given(cases())
 def test_grids_hold_an_edge_at_the_row_of_its_destination_and_the_column_of_its_source(
     case: tuple[Graph, Partition],
@@ -45,6 +47,7 @@ def test_grids_hold_an_edge_at_the_row_of_its_destination_and_the_column_of_its_
     assert (cells // grid.rows == of_node[graph.csc.indices] // grid.rows).all()
 
 
+@pytest.mark.slow
 @given(cases())
 def test_every_node_is_owned_once_with_its_rows(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
@@ -77,6 +80,7 @@ def test_halo_and_partial_sums_are_distinct_and_ordered_by_cell_and_id(case: tup
             assert list(zip(cell.tolist(), nodes.tolist(), strict=True)) == expected
 
 
+@pytest.mark.slow
 @given(cases())
 def test_in_edges_stand_in_ascending_order_with_their_weights_and_features(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
@@ -88,6 +92,7 @@ def test_in_edges_stand_in_ascending_order_with_their_weights_and_features(case:
             np.testing.assert_array_equal(shard.edge_features, graph.edge_features[shard.edge_ids])
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(cases())
 def test_one_rank_cut_alone_is_the_same_shard(case: tuple[Graph, Partition]) -> None:
@@ -133,6 +138,7 @@ def _graph_with_loops(graph: Graph, missing: np.ndarray) -> Graph:
     return Graph(csc, graph.features, graph.labels, graph.split, features)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(cases())
 def test_self_loops_of_a_vertex_cut_need_no_further_rows(case: tuple[Graph, Partition]) -> None:
@@ -146,6 +152,7 @@ def test_self_loops_of_a_vertex_cut_need_no_further_rows(case: tuple[Graph, Part
         np.testing.assert_array_equal(looped.partial, shard.partial)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rich", [False, True])
 def test_a_shard_comes_back_from_disk_memory_mapped(rich: bool, tmp_path) -> None:
     graph = make_graph([0, 1, 2, 2, 5], [1, 2, 0, 0, 5], 6, rich=rich)

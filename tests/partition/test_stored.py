@@ -41,6 +41,7 @@ def test_a_stored_partition_gives_the_run_that_its_partitioner_gives(tmp_path: P
     assert found["nodes"] == "stored"
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_with_what_would(tmp_path: Path) -> None:
     run(tmp_path / "cut", "job=partition", partition="2d")
     stored = Stored(str(tmp_path / "cut"))
@@ -60,6 +61,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         Stored(str(tmp_path / "graph")).assign(check_graph(), Grid(2, 1, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edges", [3, 40, 1000])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_shards_of_relations_are_written_as_they_are_cut(edges: int, weighted: bool, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def reference(graph: Graph, num_parts: int, score: str, imbalance: float, passes
     return part.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Ldg, Fennel])
 @given(graph=graphs(), num_parts=st.integers(1, 4), imbalance=st.sampled_from([0.1, 1.0]), passes=st.integers(1, 2))
 def test_nodes_go_where_the_formula_says(
@@ -87,6 +88,7 @@ def test_nodes_and_edges_of_a_skewed_graph_stay_within_the_bound(
     assert max_over_mean(np.bincount(owners[destinations(graph)], minlength=4)) <= 1.1
 
 
+@pytest.mark.slow
 def test_communities_are_found_though_ids_say_nothing() -> None:
     rng = np.random.default_rng(0)
     block = rng.integers(0, 4, 2000)

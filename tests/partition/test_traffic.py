@@ -72,6 +72,7 @@ def test_the_backward_pass_is_the_reversed_graph_on_the_same_ranks(case: tuple[G
     np.testing.assert_array_equal(forward.reduce_rows, backward.reduce_rows)
 
 
+@pytest.mark.slow
 @given(cases())
 def test_self_loops_add_no_rows(case: tuple[Graph, Partition]) -> None:
     for shard in cut_all(*case):

@@ -101,6 +101,7 @@ def test_overrides_of_a_candidate_give_the_candidate(workers: int, first: int) -
         assert vars(defaults) == vars(named)  # options of the YAML are those of the constructor
 
 
+@pytest.mark.slow
 def test_layouts_that_another_one_beats_are_left_out(graph: Graph) -> None:
     settings = settle(compose(["strategy=vertex_centric", "workers=4"]))
     named = candidates(4, INSTALLED, grids=True)
@@ -122,6 +123,7 @@ def test_a_partitioner_of_any_package_takes_part_by_its_place(monkeypatch: pytes
     assert compared() == ["contiguous", "balanced", "hash", *before[2:]]
 
 
+@pytest.mark.slow
 def test_slow_partitioners_cut_no_large_graph(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hash, "auto_seconds", 1.0)
     named = candidates(4, [*INSTALLED, "hash"], grids=False)
@@ -144,6 +146,7 @@ def test_slow_partitioners_cut_no_large_graph(graph: Graph, monkeypatch: pytest.
     assert set(names) == set(INSTALLED)
 
 
+@pytest.mark.slow
 def test_looks_at_borders_and_grids_of_a_large_graph_are_few(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settle(compose(["strategy=vertex_centric", "workers=4"]))
     named, seen = candidates(4, INSTALLED, grids=True), []
@@ -163,6 +166,7 @@ def test_looks_at_borders_and_grids_of_a_large_graph_are_few(graph: Graph, monke
     assert sum(grid == "1d" and border == "none" for border, grid in seen) == len(INSTALLED)
 
 
+@pytest.mark.slow
 def test_layouts_that_are_alike_are_tried_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settle(compose(["strategy=vertex_centric", "workers=4"]))
     named = candidates(4, ["contiguous", "balanced"], grids=False)
@@ -174,6 +178,7 @@ def test_layouts_that_are_alike_are_tried_once(graph: Graph, monkeypatch: pytest
     assert list(dict(promising(settings, graph, dict(list(named.items())[:2])))) == ["contiguous"]
 
 
+@pytest.mark.slow
 def test_a_partitioner_far_from_the_best_is_tried_on_one_grid(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settle(compose(["strategy=vertex_centric", "workers=4"]))
     named, seen = candidates(4, INSTALLED, grids=True), []
@@ -192,6 +197,7 @@ def test_a_partitioner_far_from_the_best_is_tried_on_one_grid(graph: Graph, monk
     assert any(make_grid(each.grid, 4).num_cells == 1 for each in seen), "no cell, where all partitioners are alike"
 
 
+@pytest.mark.slow
 def test_a_partitioner_finds_the_owners_of_all_grids_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settle(compose(["strategy=vertex_centric", "workers=4", "partition=ldg", "partition.border=min_words"]))
     named = candidates(4, INSTALLED, grids=True)
@@ -213,6 +219,7 @@ def test_a_partitioner_finds_the_owners_of_all_grids_once(graph: Graph, monkeypa
     assert calls == ["Ldg", "Ldg"]
 
 
+@pytest.mark.slow
 def test_owners_of_a_partition_that_was_cut_are_not_found_again(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settle(compose(["strategy=vertex_centric", "workers=4", "partition=ldg"]))
     partition = assign(graph, settings.partition, 4)

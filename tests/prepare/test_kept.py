@@ -120,6 +120,7 @@ def test_a_second_run_gets_the_same_files(prepared: Prepare, needs: Needs, tmp_p
     assert len(entries(tmp_path)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 def test_a_second_run_makes_nothing(prepared: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = small_graph()
@@ -184,6 +185,7 @@ def test_a_key_counts_where_the_files_depend_on_it(prepared: Prepare, keys: list
     assert [line.partition(":")[0] for line in summary.splitlines() if "earlier" in line] == again
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 @pytest.mark.parametrize("changes", ["_code", "origin"])
 def test_another_version_of_gnnkit_or_of_the_partitioner_starts_anew(
@@ -233,6 +235,7 @@ def test_a_damaged_entry_is_noticed_and_made_anew(prepared: Prepare, tmp_path: P
     assert files == first[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 def test_a_folder_that_cannot_be_written_fails_no_run(prepared: Prepare, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
@@ -257,6 +260,7 @@ def test_runs_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
     assert kept._facts(entry) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 def test_a_run_goes_on_without_an_entry_that_has_been_removed(tmp_path: Path) -> None:
     graph, settings = small_graph(), chosen(tmp_path)
@@ -268,6 +272,7 @@ def test_a_run_goes_on_without_an_entry_that_has_been_removed(tmp_path: Path) ->
     assert content(first) == content(second)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 def test_files_are_copied_where_disks_differ(prepared: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
@@ -279,6 +284,7 @@ def test_files_are_copied_where_disks_differ(prepared: Prepare, monkeypatch: pyt
     assert first[1] == second[1]
 
 
+@pytest.mark.slow
 def test_kept_files_wait_for_the_disk_and_those_of_a_run_do_not(
     prepared: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -337,6 +343,7 @@ def test_a_run_with_kept_shards_trains_the_same_model(tmp_path: Path, capfd: pyt
     assert all(torch.equal(cold[name], warm[name]) for name in cold)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 @pytest.mark.parametrize(
     "keys", [["partition.nodes=hdrf"], ["partition.grid=1.5d", "partition.replication=3", "workers=4"]]

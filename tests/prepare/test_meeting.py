@@ -51,6 +51,7 @@ def test_members_get_the_results_of_all_and_the_folder_is_gone(size: int, tmp_pa
     assert (led, list(tmp_path.iterdir())) == ([True], [])
 
 
+@pytest.mark.slow
 def test_files_of_an_earlier_start_are_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "meeting"
     folder.mkdir()
@@ -68,6 +69,7 @@ def test_files_of_an_earlier_start_are_nobody(tmp_path: Path) -> None:
         member(1, 2, tmp_path, lambda crew: None, timeout=1)
 
 
+@pytest.mark.slow
 def test_an_error_of_a_member_ends_the_others(tmp_path: Path) -> None:
     def work(crew: Met) -> Any:
         def fails(rank: int) -> None:
@@ -92,6 +94,7 @@ def test_an_error_of_a_member_ends_the_others(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_member_that_dies_or_stops_ends_the_others_within_seconds(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

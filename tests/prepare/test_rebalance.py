@@ -79,6 +79,7 @@ def test_a_program_that_fails_is_named(tmp_path: Path, capfd: pytest.CaptureFixt
     assert "nowhere" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_program_that_is_given_up_is_ended(request_of: Callable[..., Request]) -> None:
     def give_up() -> None:
         raise InterruptedError

@@ -46,6 +46,7 @@ class Elements(HTMLParser):
         assert not any(name.startswith("on") for name, _ in attrs)
 
 
+@pytest.mark.slow
 def test_a_page_is_one_file_with_no_script_but_ours_and_no_addresses(tmp_path: Path) -> None:
     page = write(read_run(run_folder(tmp_path / "run", text=HOSTILE)), tmp_path)
     found, text = Elements(page), page.read_text(encoding="utf-8")
@@ -117,6 +118,7 @@ def test_a_folder_without_a_result_is_refused_in_one_line(tmp_path: Path, damage
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_other_damaged_files_leave_a_note_and_the_rest_is_shown(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run")
     with (folder / "epochs.jsonl").open("ab") as file:
@@ -225,6 +227,7 @@ def test_the_picture_is_coloured_by_rank_class_and_prediction(tmp_path: Path) ->
     assert [layer.name for layer in partition_drawings(run)[0].layers] == ["rank", "class"]
 
 
+@pytest.mark.slow
 def test_the_layouts_of_the_leader_are_a_table(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", text="other")
     text = write(read_run(folder), folder).read_text(encoding="utf-8")
@@ -242,6 +245,7 @@ def test_the_layouts_of_the_leader_are_a_table(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_was_predicted_stands_beside_what_came(tmp_path: Path) -> None:
     figures = ("seconds_per_epoch", "memory", "bytes_sent")
     told, came = (dict(zip(figures, values, strict=True)) for values in ((0.2, 900, 50), (0.25, 1000, None)))
@@ -304,6 +308,7 @@ def test_suggestions_name_keys_that_exist(tmp_path: Path) -> None:
     assert named <= known
 
 
+@pytest.mark.slow
 def test_a_comparison_lists_only_settings_that_differ(tmp_path: Path) -> None:
     runs: list[Run] = []
     for index, name in enumerate(("a/same", "b/same", "c")):
@@ -327,6 +332,7 @@ def test_an_axis_has_a_few_round_numbers_inside(low: float, high: float) -> None
     assert all(-1e-6 <= axis.at(tick) <= 100 + 1e-6 for tick in ticks)
 
 
+@pytest.mark.slow
 def test_a_png_is_read_back_with_the_figure_s_height(tmp_path: Path) -> None:
     (figure, *_) = partition_drawings(read_run(run_folder(tmp_path / "run")))
     image = Image.open(io.BytesIO(png(figure)))

@@ -30,6 +30,7 @@ def page(runs: list[SweptRun], folder: Path, *, lower: bool = False, ended: bool
     return write_sweep(sweep, folder).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_runs_are_rows_of_a_sortable_table_and_linked(tmp_path: Path) -> None:
     runs = swept(tmp_path, 9)
     run_folder(runs[8].folder)
@@ -50,6 +51,7 @@ def test_runs_are_rows_of_a_sortable_table_and_linked(tmp_path: Path) -> None:
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"parallel", "importance", "figure"}
 
 
+@pytest.mark.slow
 def test_seeds_are_joined_to_means_and_deviations(tmp_path: Path) -> None:
     runs = swept(tmp_path, 6)
     means = page(runs, tmp_path).split("Means and deviations")[1].split("</table>")[0]
@@ -57,6 +59,7 @@ def test_seeds_are_joined_to_means_and_deviations(tmp_path: Path) -> None:
     assert "Means and deviations" not in page(runs[::3], tmp_path)
 
 
+@pytest.mark.slow
 def test_the_least_is_best_where_the_figure_is_an_error(tmp_path: Path) -> None:
     assert "Best val_accuracy 0.5, of run 0" in page(swept(tmp_path, 9), tmp_path, lower=True)
 
@@ -69,6 +72,7 @@ def test_a_page_of_a_sweep_that_goes_on_says_so_and_paints_nothing(tmp_path: Pat
     assert not (tmp_path / "figures").exists()
 
 
+@pytest.mark.slow
 def test_hostile_values_are_text(tmp_path: Path) -> None:
     runs = swept(tmp_path, 9, key=HOSTILE, more=HOSTILE)
     bad = SweptRun(9, "failed", {HOSTILE: HOSTILE}, {}, tmp_path / HOSTILE[:7], tmp_path / "9.log", HOSTILE)
@@ -116,6 +120,7 @@ def test_axes_of_many_kinds_stay_in_the_picture() -> None:
     assert f"{MOST_AXES} keys are shown" in figure.caption
 
 
+@pytest.mark.slow
 def test_a_figure_that_no_run_has_is_an_empty_cell_of_the_means(tmp_path: Path) -> None:
     runs = [replace(run, figures={"val_accuracy": 0.5}) for run in swept(tmp_path, 6)]
     means = page(runs, tmp_path).split("Means and deviations")[1].split("</table>")[0]

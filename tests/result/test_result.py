@@ -28,6 +28,7 @@ def test_a_figure_that_is_not_there_is_a_key_error_with_the_reason(folder: Path 
     assert result.get("test_accuracy") is None
 
 
+@pytest.mark.slow
 def test_a_program_may_name_the_class_of_results() -> None:
     assert gnnkit.Result is Result
     with pytest.raises(AttributeError, match="has no attribute 'Results'"):

@@ -217,6 +217,7 @@ def test_bad_options_are_named() -> None:
         WeightedSampler([1], alpha=np.inf)
 
 
+@pytest.mark.slow
 def test_random_garbage_in_a_graph_never_crashes() -> None:
     random = np.random.default_rng(0)
     sampler = NeighborSampler([3, 2, 2])

@@ -30,6 +30,7 @@ def random_graph(num_nodes: int, num_edges: int, key: int) -> CSC:
     return CSC.from_edges(rng.integers(0, num_nodes, num_edges), skewed, num_nodes)
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 10**12)), sizes, sizes, st.none() | st.integers(0, 9), sizes, st.booleans())
 def test_an_epoch_holds_every_seed_once(
     seeds: set[int], batch_size: int, world_size: int, key: int | None, window: int, even: bool
@@ -51,6 +52,7 @@ def test_an_epoch_holds_every_seed_once(
             np.testing.assert_array_equal(own[start:stop], steps[step][rank])
 
 
+@pytest.mark.slow
 @given(sizes, sizes, st.integers(0, 200), st.booleans())
 def test_dropping_the_last_step_leaves_whole_ones(batch_size: int, world_size: int, count: int, even: bool) -> None:
     costs = np.arange(count) % 5.0 if even else None
@@ -59,6 +61,7 @@ def test_dropping_the_last_step_leaves_whole_ones(batch_size: int, world_size: i
     assert all(len(batch) == batch_size for step in batches(epoch) for batch in step)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 200), st.integers(1, 9), st.lists(st.integers(0, 9), min_size=1, max_size=5))
 def test_shares_deal_the_same_seeds_of_each_step_out_in_proportion(count: int, size: int, parts: list[int]) -> None:
     shares = [(part + 0.1) / sum(other + 0.1 for other in parts) for part in parts]
@@ -82,6 +85,7 @@ def test_the_shuffle_follows_from_the_key_and_the_set_of_seeds() -> None:
     assert (seeds[plan_epoch(seeds, 7, key=4).order] != shuffled).any()
 
 
+@pytest.mark.slow
 def test_every_order_is_equally_likely() -> None:
     counts = np.zeros((4, 4))
     for key in range(4_000):
@@ -90,6 +94,7 @@ def test_every_order_is_equally_likely() -> None:
     assert chi_square < 27.9  # 9 degrees of freedom, p = 0.001
 
 
+@pytest.mark.slow
 def test_a_seed_is_equally_likely_in_each_batch_of_an_even_window() -> None:
     costs = np.array([100.0, 50, 3, 2, 1, 1, 1, 0])
     places = np.zeros((8, 4))
@@ -124,6 +129,7 @@ def test_even_batches_cost_the_same_over_ranks_and_steps() -> None:
     assert imbalance(sums[True].ravel()) < 1.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, True])
 def test_tree_sizes_are_the_means_of_sampled_trees(replace: bool) -> None:
     graph = random_graph(40, 300, key=1)
@@ -149,6 +155,7 @@ def test_tree_sizes_are_the_means_of_sampled_trees(replace: bool) -> None:
     assert (np.abs(trees.mean(axis=0) - tree_sizes(graph, seeds, fanouts, replace=replace)) <= 4 * error + 1e-9).all()
 
 
+@pytest.mark.slow
 def test_tree_sizes_have_the_same_bits_on_any_number_of_threads() -> None:
     graph = random_graph(50_000, 3_000_000, key=0)
     seeds = np.arange(0, 50_000, 3)

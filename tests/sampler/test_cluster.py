@@ -15,6 +15,7 @@ def edges(graph: CSC) -> set[tuple[int, int]]:
     return set(zip(graph.indices.tolist(), rows.tolist(), strict=True))
 
 
+@pytest.mark.slow
 def test_batches_hold_all_edges_between_the_clusters_of_the_seeds(graph: CSC) -> None:
     clusters = np.arange(graph.num_nodes) % 7
     sampler = ClusterSampler(clusters, num_hops=2)

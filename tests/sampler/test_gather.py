@@ -19,12 +19,14 @@ rows = hnp.arrays(
 )
 
 
+@pytest.mark.slow
 @given(rows, st.data(), st.sampled_from(["i4", "i8", "u2"]), st.integers(1, 3))
 def test_rows_equal_fancy_indexing(source: np.ndarray, data: st.DataObject, id_type: str, threads: int) -> None:
     ids = data.draw(hnp.arrays(id_type, st.integers(0, 30), elements=st.integers(0, len(source) - 1)))
     assert gather_rows(source, ids, threads=threads).tobytes() == source[ids].tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_large_gathers_are_split_over_threads(threads: int) -> None:
     rng = np.random.default_rng(0)

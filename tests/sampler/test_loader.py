@@ -163,6 +163,7 @@ def test_batches_are_what_the_sampler_gives_for_the_planned_seeds(sampler: Sampl
     assert step + 1 == len(own) == epoch.num_steps
 
 
+@pytest.mark.slow
 def test_threads_depth_and_id_type_do_not_show() -> None:
     expected = content(loader(threads=1, prefetch=1))
     for threads, prefetch in [(2, 1), (3, 2), (16, 40)]:
@@ -392,6 +393,7 @@ def test_a_graph_that_is_corrupted_later_is_an_error_that_names_the_place() -> N
         list(own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [NeighborSampler(FANOUTS), PythonSampler()], ids=type)
 def test_no_thread_is_left_of_an_iterator_that_ends_is_closed_or_dropped(sampler: Sampler) -> None:
     own = loader(sampler=sampler, batch_size=4, threads=3)
@@ -484,6 +486,7 @@ assert len(list(half)) == 124
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_interpreter_ends_with_iterators_in_use_and_without_torch() -> None:
     code = f"""{MAKE}
 for sampler in (NeighborSampler([3, 3]), Python()):

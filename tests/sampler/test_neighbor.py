@@ -47,6 +47,7 @@ def test_nodes_are_numbered_by_first_occurrence(graph: CSC) -> None:
     np.testing.assert_array_equal(batch.input_nodes, order[np.sort(first)])
 
 
+@pytest.mark.slow
 def test_memory_is_used_again_once_no_view_of_it_is_left() -> None:
     graph = CSC(np.arange(30_001) * 4, np.arange(120_000) % 30_000)  # a batch is larger than the rest
     sampler = NeighborSampler([3, 2], threads=2)
@@ -138,6 +139,7 @@ def test_filling_twice_and_words_are_refused() -> None:
         NeighborSampler([2], fill=True, replace=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"replace": True}, {"fill": True}], ids=["once", "replaced", "filled"])
 def test_importance_weights_keep_sums_and_means_unbiased(graph: CSC, options: dict[str, bool]) -> None:
     nodes = np.flatnonzero(np.diff(graph.indptr) > 0)[:200]

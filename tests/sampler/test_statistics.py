@@ -177,6 +177,7 @@ def test_labor_lets_nodes_of_a_hop_share_sources() -> None:
     assert len(np.unique(NeighborSampler([10]).draw(graph, nodes, 0, key=1).sources)) > 100
 
 
+@pytest.mark.slow
 def test_balanced_draws_are_uniform_and_as_many_as_water_filling_says(graph: CSC) -> None:
     nodes = np.flatnonzero(np.diff(graph.indptr) < 60)
     degree = np.diff(graph.indptr)[nodes]

@@ -48,6 +48,7 @@ def test_no_schedule_breaks_a_rule(count: int) -> None:
     assert {"dict after 1 starts", "dict after 2 starts", "dict after 3 starts", "RankError after 2 starts"} <= {*ends}
 
 
+@pytest.mark.slow
 def test_a_schedule_is_the_same_each_time() -> None:
     def told(seed: int) -> Any:
         story = Story(seed)

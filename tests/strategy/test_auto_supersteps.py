@@ -132,6 +132,7 @@ def test_a_fixed_length_reads_no_bounds() -> None:
     assert [epoch for epoch in range(9) if steps.exchanges(epoch)] == [2, 5, 8]
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_within_a_superstep() -> None:
     comm = Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0)
 

@@ -224,6 +224,7 @@ def test_pipelined_rows_and_gradients_are_as_old_as_promised(staleness: int, smo
         torch.testing.assert_close(rank.parameters, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_without_kept_rows_the_cut_edges_are_missing_and_degrees_stay_global() -> None:
     model = model_of("gcn")
     expected = replayed(model, 4, lambda own, cut: Replay(own, 0 * cut, 0))
@@ -314,6 +315,7 @@ def test_words_and_bytes_are_those_of_the_formula(options: dict[str, Any], bits:
         assert found.bytes_sent == epochs * both * size
 
 
+@pytest.mark.slow
 @few("exchange,bits", [("adaptive", 64), ("quantized+adaptive", 8)], default=1)
 def test_blocks_that_hardly_change_travel_when_they_are_old(exchange: str, bits: int) -> None:
     """With a bound that no change exceeds: in epochs 0, 3 and 6 of 8."""
@@ -377,6 +379,7 @@ def test_evaluation_and_a_second_look_are_exact_and_leave_no_trace(exchange: str
     assert all(bool(end.isfinite().all()) for end in Threads.run(on_rank, RANKS))
 
 
+@pytest.mark.slow
 def test_a_second_look_at_a_local_iteration_moves_nothing() -> None:
     shards = shards_on(ROWS)
 
@@ -651,6 +654,7 @@ def test_sampling_refuses_layers_written_for_one_process() -> None:
         run(ForOneProcess().double(), exchange="sampled")
 
 
+@pytest.mark.slow
 @few("override", ["exchange=quantized", "strategy.local_iterations=2"], default=1)
 def test_programs_are_exact(override: str) -> None:
     with pytest.raises(UserError, match=r"needs strategy=vertex_centric, .* exchange=exact"):
@@ -669,6 +673,7 @@ def test_quantised_rows_go_with_local_iterations(local_iterations: int) -> None:
     assert not found[0].equals(exact[0])
 
 
+@pytest.mark.slow
 @few("exchange", ["quantized", "sampled", "quantized+sampled"], ["quantized+sampled"])
 def test_exchanges_without_memory_keep_the_promises_of_a_strategy(exchange: str) -> None:
     check_strategy(lambda: vertex_centric(exchange), grids=[ROWS])
@@ -700,6 +705,7 @@ def test_an_engine_closes_without_having_opened_a_thread() -> None:
     Threads.run(lambda comm: Engine(shards[comm.rank], comm, torch.float64).close(), 1)
 
 
+@pytest.mark.slow
 def test_one_rank_is_exact_under_every_exchange() -> None:
     model, alone = model_of("gcn", dropout=0.4), Grid(1, 1, 1)
     exact = run(model, alone)[0]
@@ -707,6 +713,7 @@ def test_one_rank_is_exact_under_every_exchange() -> None:
         assert run(model, alone, exchange=exchange)[0].equals(exact), exchange
 
 
+@pytest.mark.slow
 @some_exchanges
 def test_a_rank_that_owns_nothing_joins_in(exchange: str) -> None:
     owner = (np.arange(make_graph().num_nodes) % (RANKS - 1)).astype(np.int32)

@@ -114,6 +114,7 @@ def test_one_to_eight_ranks_compute_together_what_one_computes(name: str, model:
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_walks_that_compare_features_are_the_same_on_several_ranks() -> None:
     module = make_model("sage")

@@ -164,6 +164,7 @@ def test_ranks_without_columns_take_part() -> None:
     check_equal(many, serial(module, FullSampler, 16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
 def test_a_model_of_one_layer_and_one_of_three(mode: str) -> None:
     for layers in (1, 3):
@@ -186,6 +187,7 @@ def test_batches_of_one_and_more_ranks_than_seeds_are_no_special_case(mode: str)
         check_equal(found, serial(module, FullSampler, size * ranks))
 
 
+@pytest.mark.slow
 def test_layers_of_pyg_read_the_rows_of_other_owners() -> None:
     torch.manual_seed(1)
     convs = [GCNConv(WIDTH, 4, normalize=False), nn.ReLU(), nn.Dropout(0.3), SAGEConv(4, CLASSES)]
@@ -210,6 +212,7 @@ def words(strategy: ExecutionStrategy, model: nn.Module, own: Worker) -> tuple[i
     return strategy.tally.total("gather"), strategy.tally.total("reduce")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [2, 8])
 def test_words_are_the_rows_that_edges_read_once_for_each_rank_and_layer(hidden: int) -> None:
     torch.manual_seed(1)
@@ -236,6 +239,7 @@ def test_words_are_the_rows_that_edges_read_once_for_each_rank_and_layer(hidden:
     assert sum(reduced for (_, reduced), _ in found) == total > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINEAR)
 def test_push_pull_computes_the_same_with_sparse_features_of_its_columns(name: str) -> None:
     rng = np.random.default_rng(5)
@@ -384,6 +388,7 @@ def test_the_places_that_a_mode_has_may_be_named() -> None:
         JointSample("push_pull", topology=topology, features="partitioned")
 
 
+@pytest.mark.slow
 def test_batches_do_not_depend_on_how_many_are_drawn_ahead() -> None:
     module, sampler = make_model("sage"), lambda: NeighborSampler([3, 2])
     one, many = (together(JointSample(batch_size=2, prefetch=count), module, sampler, 3) for count in (1, 9))

@@ -92,6 +92,7 @@ def test_losses_and_gradients_have_the_bits_of_a_shared_graph(name: str, mode: s
         assert_same(found, expected)
 
 
+@pytest.mark.slow
 def test_input_rows_in_bfloat16_are_the_same_wherever_they_come_from() -> None:
     rounded = round_rows(GRAPH.features)
     tables: dict[str, Any] = {"shared": {"rounded": rounded}, "features": {}, "partitioned": {}}
@@ -116,6 +117,7 @@ def test_input_rows_in_bfloat16_are_the_same_wherever_they_come_from() -> None:
             assert all(torch.equal(other, one.bfloat16()) for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gcn", "gat", "gin", "gine", "sage"])
 def test_every_model_gets_the_degrees_loops_and_edges_of_the_whole_graph(model: str) -> None:
     sampler = NeighborSampler([3, 2])
@@ -124,6 +126,7 @@ def test_every_model_gets_the_degrees_loops_and_edges_of_the_whole_graph(model: 
     assert_same(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 16])
 def test_batches_of_one_and_more_ranks_than_seeds_are_no_special_case(size: int) -> None:
     """With 16 seeds a batch, one step has all seeds, and ranks 1 to 3 have none."""
@@ -154,6 +157,7 @@ def words(worker: Worker, mode: str, epochs: int = 2, **keys: Any) -> dict[str, 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["partitioned", "features"])
 def test_words_fetched_are_the_distinct_rows_of_other_ranks(mode: str) -> None:
     for found in on_ranks(3, functools.partial(words, mode=mode), mode, NeighborSampler([3, 2])):
@@ -179,6 +183,7 @@ def test_a_cache_changes_words_and_nothing_else(cache: str, mode: str) -> None:
             assert found["fetched"] <= found["remote"]
 
 
+@pytest.mark.slow
 def test_a_cache_of_all_rows_fetches_each_row_once() -> None:
     keys = {"cache": "lru", "cache_rows": GRAPH.num_nodes, "epochs": 4}
     for found in on_ranks(3, functools.partial(words, mode="partitioned", **keys), "partitioned", FullSampler()):

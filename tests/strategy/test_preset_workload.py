@@ -146,6 +146,7 @@ class TwoHops(PresetWorkload):
         )
 
 
+@pytest.mark.slow
 def test_a_workload_of_your_own_goes_with_our_keys() -> None:
     net = functools.partial(make_model, dropout=0.0)
 
@@ -247,6 +248,7 @@ def test_a_share_is_built_once_and_its_features_are_copied_once() -> None:
     Threads.run(check, 3)
 
 
+@pytest.mark.slow
 def test_a_batch_of_clusters_is_the_subgraph_of_the_chosen_clusters() -> None:
     """With degrees of its own, as Cluster-GCN computes on that subgraph alone."""
 
@@ -391,6 +393,7 @@ class Steps(L.LightningModule):
         return loss_part(NodeClassification(), self(batch.x, batch.adjacencies), batch)
 
 
+@pytest.mark.slow
 def test_the_check_of_a_loss_leaves_the_rows_last_received_alone() -> None:
     """The check runs passes without dropout, whose rows no later epoch may read."""
     make = lambda: PresetWorkload(exchange_every=3)  # noqa: E731
@@ -399,6 +402,7 @@ def test_the_check_of_a_loss_leaves_the_rows_last_received_alone() -> None:
     assert all(torch.equal(one, two) for (one, _), (two, _) in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{"exchange_every": 1}, {**COVERAGE, "ranks": 2}], ids=str)
 def test_modes_that_see_all_edges_are_serial(keys: dict[str, Any]) -> None:
     keys = dict(keys)
@@ -408,6 +412,7 @@ def test_modes_that_see_all_edges_are_serial(keys: dict[str, Any]) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_ranks_drift_between_averages_only() -> None:
     keys = {**KEYS["parameters"], "control_variates": False}
     for epochs, drifts in ((1, True), (2, False), (3, True)):
@@ -421,6 +426,7 @@ def test_ranks_drift_between_averages_only() -> None:
     assert PresetWorkload(sync_every=2).steps.keep_state
 
 
+@pytest.mark.slow
 def test_a_correcting_step_has_the_gradient_of_batches_with_the_cut_edges() -> None:
     """Here a batch has all neighbours of all training nodes, so all edges."""
 
@@ -667,6 +673,7 @@ def test_workers_with_other_classes_train_one_model_by_control_variates() -> Non
     assert found(control_variates=False) < exact - 0.2
 
 
+@pytest.mark.slow
 @few(
     "mode,name",
     itertools.product(["one_hop", "clusters", "llcg", "coverage", "each second"], ["gcn", "sage", "gat"]),

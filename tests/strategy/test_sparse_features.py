@@ -101,6 +101,7 @@ def test_a_first_layer_that_aggregates_before_its_product_reads_dense_rows(name:
     assert MODELS[name](5, CLASSES, hidden=4).reads_sparse
 
 
+@pytest.mark.slow
 def test_shards_of_sparse_features_are_saved_and_loaded(tmp_path: object) -> None:
     graph = make_graph()
     for shard in shards_on(Grid(2, 2, 1), replace(graph, features=SparseFeatures.of(graph.features))):

@@ -108,6 +108,7 @@ def _check_gradient(parameter: nn.Parameter, loss: object) -> None:
     assert (values[0] - values[1]) / 2e-6 == pytest.approx(slope, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_evaluation_between_iterations_changes_nothing() -> None:
     shards = shards_on(Grid(2, 1, 1))
 

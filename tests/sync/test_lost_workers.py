@@ -204,6 +204,7 @@ def test_a_run_that_cannot_go_on_is_refused_before_its_start(tmp_path: Path, key
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_under_torchrun_is_not_promised_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outside = {
         "RANK": "0",

@@ -103,6 +103,7 @@ def test_a_gradient_is_the_mean_of_the_neighbourhood_weighted_with_rows(
         assert change == pytest.approx(mean, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("links", [PATH, STAR], ids=["path", "star"])
 def test_many_rounds_bring_the_mean_gradient_of_all_workers(links: Links) -> None:
     changes = Threads.run(functools.partial(one_step, links, SHARES, rounds=200), 4)
@@ -121,6 +122,7 @@ def test_parameters_are_averaged_with_metropolis_weights_which_keep_their_mean(l
     assert found.mean().item() == pytest.approx(stepped.mean().item(), abs=1e-12)
 
 
+@pytest.mark.slow
 @few(
     "links",
     [pytest.param(links, id=name) for name, links in (("path", PATH), ("star", STAR), ("all", ALL))],
@@ -186,6 +188,7 @@ def test_a_worker_waits_for_its_neighbours_only(exchange: Any) -> None:
     assert Threads.run(work, 4) == [True] * 4
 
 
+@pytest.mark.slow
 def test_slow_workers_change_no_bit() -> None:
     def values(pauses: Sequence[float], comm: Communicator) -> float:
         module: Any = module_of(STAR, comm)

@@ -87,6 +87,7 @@ def test_servers_that_are_processes_step_to_the_same_bits() -> None:
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_own_steps_between_lead_where_they_lead_under_the_leader() -> None:
     work = trained(plain, 6, 3, Grid(3, 1, 1))
     found, expected = run(ParameterServer, work, 3), run(Leader, work, 3)
@@ -323,6 +324,7 @@ def test_workers_that_do_not_wait_cannot_average_models(make: Any) -> None:
         make(mode="async").average_models(nn.Linear(1, 1), 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean", "median", "trimmed_mean"])
 def test_an_aggregation_that_is_not_the_sum_is_not_exact(name: str) -> None:
     for make in (ParameterServer, Leader):

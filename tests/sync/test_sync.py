@@ -54,6 +54,7 @@ def test_the_leaders_update_equals_all_reduce(run: Run, grid: Grid) -> None:
         assert float((a - alone).abs().max()) <= 1e-12
 
 
+@pytest.mark.slow
 def test_only_the_leader_has_optimiser_state() -> None:
     shards = shards_on(Grid(3, 1, 1))
 
@@ -65,6 +66,7 @@ def test_only_the_leader_has_optimiser_state() -> None:
     assert Threads.run(num_states, 3) == [len(list(MODEL.parameters())), 0, 0]
 
 
+@pytest.mark.slow
 def test_workers_that_drifted_get_the_leaders_parameters() -> None:
     shards = shards_on(Grid(3, 1, 1))
 

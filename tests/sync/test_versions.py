@@ -200,6 +200,7 @@ def test_with_stragglers_that_change_async_is_faster_than_ssp_and_ssp_than_sync(
     assert bounded > 1.05 * together
 
 
+@pytest.mark.slow
 def test_with_one_slow_worker_ssp_is_as_slow_as_sync_and_async_faster_than_both() -> None:
     seconds = np.ones((4, 400))
     seconds[3] = 5.0

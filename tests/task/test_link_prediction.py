@@ -84,6 +84,7 @@ def test_sampling_ranks_compute_together_what_one_process_computes(name: str) ->
         torch.testing.assert_close(found, run_steps(alone, TASK, model, one, 1), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vertex_centric", "individual_sample"])
 def test_parameters_of_a_decoder_have_on_several_ranks_the_gradients_of_one_process(kind: str) -> None:
     whole, model, ranks = kind == "individual_sample", make_model("sage"), 3
@@ -103,6 +104,7 @@ def test_parameters_of_a_decoder_have_on_several_ranks_the_gradients_of_one_proc
     assert (of_head.abs().sum(0) > 0).double().mean() > 0.8
 
 
+@pytest.mark.slow
 def test_a_decoder_with_parameters_keeps_the_promises_of_tasks() -> None:
     check_task(lambda: LinkPrediction(width=6, eval_negatives=7, decoder="mlp"))
 
@@ -114,6 +116,7 @@ def test_the_score_of_a_decoder_is_that_of_the_reverse_pair_and_not_the_dot_prod
     assert LinkPrediction(width=6).head() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("halo", ["none", "one_hop"])
 @pytest.mark.parametrize("degrees", ["global", "local"])
 def test_shares_predict_their_own_edges_and_count_those_of_all_ranks(halo: str, degrees: str) -> None:
@@ -189,6 +192,7 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
         assert 0.1 < np.mean(predicted) / len(pairs) < 0.5
 
 
+@pytest.mark.slow
 @few("name", ["gcn", "sage", "sage-max", "gat", "gine"], ["gcn", "sage-max", "gine"])
 def test_leaving_out_held_edges_is_the_graph_without_them(name: str) -> None:
     model = make_model(name).eval()

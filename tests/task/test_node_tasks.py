@@ -108,6 +108,7 @@ def test_ranks_compute_together_what_one_process_computes(name: str, strategy: s
     assert forms == {torch.from_numpy(graph.labels).dtype}
 
 
+@pytest.mark.slow
 def test_the_loss_of_full_graph_training_is_the_mean_over_all_training_nodes() -> None:
     for name, (task, graph) in TASKS.items():
         model, outputs = make_model(graph, task), []
@@ -325,6 +326,7 @@ def test_labels_of_another_form_are_refused_with_the_way_out(task: NodeTask, lab
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_graph_without_a_training_node_is_refused(tmp_path: Path) -> None:
     graph = dataclasses.replace(PLAIN, labels=FLOATS, split=np.zeros(48, np.int8))
     with pytest.raises(UserError, match="dataset: no node is in the training split"):
@@ -435,6 +437,7 @@ def test_a_run_writes_figures_predictions_and_names_of_the_task(name: str, tmp_p
         assert np.abs(predictions - graph.labels)[test].mean() == pytest.approx(result["test_mae"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_programs_have_no_task(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="task=regression: model=pagerank is a program, which is not trained"):
         gnnkit.train(PLAIN, strategy="vertex_centric", model="pagerank", task="regression", folder=tmp_path / "run")

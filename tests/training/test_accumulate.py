@@ -115,6 +115,7 @@ def test_an_epoch_of_one_batch_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "run", 1000, trainer={"accumulate": 2})
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_between_two_steps_of_the_optimiser() -> None:
     keys = ["strategy=individual_sample", "trainer.accumulate=2", "trainer.checkpoint_every_n_steps=3"]
     with pytest.raises(

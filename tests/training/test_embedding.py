@@ -152,6 +152,7 @@ def test_rows_losses_parameters_and_logits_are_those_of_one_rank(
     assert float((expected[0].rows - expected[0].first).abs().max()) > 1e-3
 
 
+@pytest.mark.slow
 def test_rows_of_a_shared_graph_are_also_evaluated_layer_by_layer(tmp_path: Path) -> None:
     check_same(runs("shared", Grid(3, 1, 1), scratch=tmp_path), runs("shared", ONE))
     assert not list(tmp_path.iterdir())
@@ -171,6 +172,7 @@ def test_rows_that_no_batch_reads_keep_their_bits_and_moments(name: str) -> None
     assert 0 < sum(int((~np.isin(each.nodes.numpy(), read)).sum()) for each in found) < GRAPH.num_nodes
 
 
+@pytest.mark.slow
 def test_one_step_is_that_of_torch_s_sparse_adam() -> None:
     """Every step reads all rows, those without a gradient too."""
     (one,) = runs("vertex_centric", ONE)
@@ -240,6 +242,7 @@ def test_the_rule_of_the_rows_is_that_of_the_model_s_optimiser_or_refused() -> N
             runs("shared", ONE, make=make)
 
 
+@pytest.mark.slow
 def test_rows_go_on_from_a_state_to_the_bit() -> None:
     """As after a checkpoint, and after a rollback."""
 
@@ -325,6 +328,7 @@ def test_link_prediction_learns_rows(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_graph_without_features_is_refused_with_what_to_do(tmp_path: Path) -> None:
     message = r"^inputs=features: the graph has no features of nodes.*inputs=degree, inputs=learned"
     with pytest.raises(UserError, match=message):
@@ -379,6 +383,7 @@ def test_runs_that_cannot_learn_rows_are_refused_with_the_reason(overrides: list
     assert str(refused.value).startswith(message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -395,6 +400,7 @@ def test_values_that_learned_rows_cannot_have_are_refused(override: str, message
         settle(compose(["strategy=vertex_centric", "inputs=learned", *usual, override]))
 
 
+@pytest.mark.slow
 def test_a_width_that_nothing_reads_is_refused() -> None:
     with pytest.raises(UserError, match=r"^embedding=8 must be null: only inputs=learned reads the key, and inputs="):
         settle(compose(["strategy=vertex_centric", "embedding=8"]))

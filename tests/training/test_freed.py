@@ -41,6 +41,7 @@ def test_what_lies_between_arrays_in_use_is_kept_until_it_is_given_back() -> Non
     assert kept < 10 << 20 < 40 << 20 < given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, FIRST_STEPS, 2 * FIRST_STEPS])
 def test_the_first_steps_and_evaluations_give_back(
     epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -259,6 +259,7 @@ def test_a_hook_that_would_not_be_called_is_refused_by_name(tmp_path: Path, hook
     assert not (tmp_path / "run/workers.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_manual_optimisation_and_two_optimisers_are_refused(tmp_path: Path) -> None:
     class Manual(Own):
         def __init__(self) -> None:

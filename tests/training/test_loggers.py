@@ -114,6 +114,7 @@ def test_a_run_is_kept_in_a_folder_by_mlflow(tmp_path: Path, monkeypatch: pytest
     assert "name: mine" in (folder.parent / "meta.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_package_that_is_missing_is_named_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wandb, "module", "no_such_module")
     settings = settle(compose(["strategy=vertex_centric", "logger=[csv,wandb]"]))

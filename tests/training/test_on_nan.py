@@ -346,6 +346,7 @@ def test_the_fourth_rollback_ends_the_run(tmp_path: Path) -> None:
     assert message.startswith("trainer.on_nan=rollback after 3 rollbacks: loss or gradient of step 5 (epoch 4)")
 
 
+@pytest.mark.slow
 def test_rollbacks_need_checkpoints(tmp_path: Path) -> None:
     message = stopped(tmp_path / "run", Net([]), {"on_nan": "rollback", "checkpoint": False})
     assert message == "trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false"

@@ -211,6 +211,7 @@ def test_what_cannot_be_logged_is_refused(tmp_path: Path, name: str, reduce_fx: 
         train(seeded(Odd), tmp_path / "run", 2)
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_say_its_layers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model=Unsaid needs an attribute num_layers"):
         train(Unsaid(), tmp_path / "run", 1)

@@ -127,6 +127,7 @@ def test_a_model_with_schedules_of_its_own_is_left_alone(tmp_path: Path) -> None
         run(tmp_path / "run", model=lambda *_: Scheduled("epoch", 4), trainer={"schedule": "cosine"})
 
 
+@pytest.mark.slow
 def test_servers_do_not_clip() -> None:
     for sync in ("parameter_server", "leader sync.mode=async"):
         overrides = ["strategy=vertex_centric", *f"sync={sync}".split(), "trainer.clip_norm=1"]

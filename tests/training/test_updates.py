@@ -162,6 +162,7 @@ def by_hand(parts: Sequence[tuple[int, int, int]], model: nn.Module, optimizer: 
     optimizer.step()
 
 
+@pytest.mark.slow
 def test_steps_that_accumulate_are_one_step_over_all_their_rows() -> None:
     counts = [(2, 5, 0), (1, 3, 4), (0, 0, 6)]
     script: list[tuple[Update, Any]] = [
@@ -177,6 +178,7 @@ def test_steps_that_accumulate_are_one_step_over_all_their_rows() -> None:
         assert trainer.strategy.updates.kept == []
 
 
+@pytest.mark.slow
 def test_the_weight_of_a_rank_in_a_mean_counts_the_rows_of_steps_that_accumulate() -> None:
     """Without kept shares, a rank's mean gradient would be too large by far."""
     script: list[tuple[Update, Any]] = [("accumulate", (6, 2, 4)), ("synchronise", (2, 6, 4))]
@@ -188,6 +190,7 @@ def test_the_weight_of_a_rank_in_a_mean_counts_the_rows_of_steps_that_accumulate
         torch.testing.assert_close(found, parameters_to_vector(model.parameters()).detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_an_average_follows_own_steps_with_the_weights_of_the_batch() -> None:
     counts = [(4, 2, 3), (1, 5, 0)]
     expected, weights = [], []
@@ -213,6 +216,7 @@ def gradient(step: int, rank: int, count: int, at: Tensor) -> Tensor:
     return parameters_to_vector([each.grad for each in model.parameters()])
 
 
+@pytest.mark.slow
 def test_own_steps_follow_the_gradient_of_all_ranks_since_the_step_that_leads() -> None:
     """Control variates: g(w) - g(w0) + c(w0). g is 0 on a rank without rows."""
     counts = [(4, 2, 3), (4, 2, 3), (1, 5, 0), (2, 2, 1), (3, 1, 2)]
@@ -233,6 +237,7 @@ def test_own_steps_follow_the_gradient_of_all_ranks_since_the_step_that_leads() 
         torch.testing.assert_close(values, own[0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", [AllReduce, functools.partial(Neighbour, "gradients")], ids=["all", "neighbours"])
 def test_a_leading_step_that_is_left_out_hangs_no_rank_and_leaves_nothing_behind(sync: Any) -> None:
     """Ranks that decide alone still meet. The later own steps are plain ones there."""
@@ -244,6 +249,7 @@ def test_a_leading_step_that_is_left_out_hangs_no_rank_and_leaves_nothing_behind
     assert all(torch.equal(values, found[0][0]) for values, _ in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_that_correct_have_an_optimiser_state_of_their_own_and_the_same_learning_rate(name: str) -> None:
     """Ranks own Adam's moments of own steps. Correcting steps must not read these."""
@@ -276,6 +282,7 @@ def test_steps_that_correct_have_an_optimiser_state_of_their_own_and_the_same_le
         torch.testing.assert_close(values, parameters_to_vector(shared.parameters()).detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [0, 1])
 def test_a_group_of_steps_that_is_left_out_leaves_no_gradient_behind(bad: int) -> None:
     """A part that is not finite is left out alone, and the last step with its group."""
@@ -294,6 +301,7 @@ def test_a_group_of_steps_that_is_left_out_leaves_no_gradient_behind(bad: int) -
         torch.testing.assert_close(found, parameters_to_vector(model.parameters()).detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_bad_step_before_the_end_of_training_stops_the_run_although_no_rank_meets_another() -> None:
     with pytest.raises(UserError, match=r"step 1 \(epoch 0\) is not finite on rank 1"):
         on_ranks(Scripted([("accumulate", (2, 2, 2)), ("accumulate", (2, 2, 2))], bad=(0, 1)))

@@ -125,6 +125,7 @@ def test_two_slow_workers_of_five_are_both_named() -> None:
     assert [(s.rank, s.step) for s in observed(steps)] == [(0, 6), (3, 6)]
 
 
+@pytest.mark.slow
 def test_waits_for_a_processor_that_move_between_workers_are_no_stragglers() -> None:
     rng = np.random.default_rng(0)
     waits = np.repeat(rng.choice([0, 0.1], (80, 4), p=[0.9, 0.1]), 5, axis=0)  # for five steps in a row

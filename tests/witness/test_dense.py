@@ -36,6 +36,7 @@ def test_a_stream_is_splitmix64() -> None:
     assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
+@pytest.mark.slow
 def test_noise_keeps_the_mean() -> None:
     factors = noise.factors(range(2000), 6, 0.3, key=5)
     assert set(factors.unique().tolist()) == {0.0, 65536 / (65536 - 19661)}
@@ -64,6 +65,7 @@ def test_the_witness_imports_no_room_that_computes(module: Any) -> None:
     assert rooms <= {"gnnkit.graph", *(f"gnnkit.testing.witness.{name}" for name in ("dense", "noise", "plan"))}
 
 
+@pytest.mark.slow
 def test_the_witness_runs_no_code_of_the_engine() -> None:
     """The layers of `gnnkit.nn` ask the engine for the type of a sum only."""
     model = MODELS["gat"](WIDTH, CLASSES, hidden=2, norm="batch").double()

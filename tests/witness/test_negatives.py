@@ -94,6 +94,7 @@ def test_no_strategy_draws_an_edge_that_it_must_know(name: str, kind: str) -> No
             assert 0.4 < counts.held_out / counts.training < 0.75
 
 
+@pytest.mark.slow
 def test_a_resumed_epoch_draws_no_edge_that_it_must_know() -> None:
     make = STRATEGIES["individual"]
     whole, rest = (
@@ -103,6 +104,7 @@ def test_a_resumed_epoch_draws_no_edge_that_it_must_know() -> None:
     assert 0 < rest.training < whole.training
 
 
+@pytest.mark.slow
 def test_negatives_of_a_store_are_those_of_the_graph(tmp_path: Path) -> None:
     for number, (kind, make) in enumerate(GRAPHS.items()):
         graph, links = LinkPrediction(negatives=2).prepare(make())

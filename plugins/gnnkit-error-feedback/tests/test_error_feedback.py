@@ -55,6 +55,7 @@ def error_of_mean(rows: RowExchange) -> float:
     return max(on_ranks(check_graph(), Grid(3, 1, 1), work))
 
 
+@pytest.mark.slow
 def test_the_error_of_a_mean_falls_with_the_number_of_epochs() -> None:
     assert error_of_mean(ErrorFeedback(2)) < error_of_mean(Quantized(2)) / 2
 

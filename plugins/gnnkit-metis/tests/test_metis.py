@@ -38,6 +38,7 @@ def cut(graph: Graph, owners: np.ndarray) -> int:
     return int(np.count_nonzero(owners[graph.csc.indices] != owners[dst]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("balance", get_args(Balance))
 def test_metis_keeps_the_promises_of_partitioners(balance: Balance) -> None:
     check_partitioner(Metis(balance=balance))
@@ -50,6 +51,7 @@ def test_the_cut_of_a_lattice_is_near_its_shortest() -> None:
     assert cut(graph, Contiguous().assign_nodes(graph, 4)) > 10 * shortest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_parts", [2, 4, 7])
 def test_what_is_balanced_is_balanced(num_parts: int) -> None:
     graph = lattice(24)
@@ -78,6 +80,7 @@ def shares(graph: Graph, parts: np.ndarray, num_parts: int) -> np.ndarray:
     )
 
 
+@pytest.mark.slow
 def test_parts_share_the_training_nodes_of_each_class() -> None:
     graph = classes(4)
     few, even = (Metis(balance=balance).assign_nodes(graph, 4) for balance in ("all", "classes"))
@@ -91,6 +94,7 @@ def test_parts_share_the_training_nodes_of_each_class() -> None:
             assert load.max() <= load.mean() * 1.03 + weight.max()
 
 
+@pytest.mark.slow
 def test_a_class_of_fewer_training_nodes_than_parts_is_spread() -> None:
     graph = classes(4)
     rare = np.flatnonzero((graph.labels == 3) & (graph.split == Split.TRAIN))[2:]
