@@ -35,9 +35,9 @@ settings.load_profile("gnnkit")
 
 @atexit.register
 def let_go() -> None:
-    """Lets the collector see Triton's objects, as Triton warns of those that are left when Python ends.
+    """Lets Python free Triton's objects when it ends, as Triton warns of any left.
 
-    Without Triton, Python leaves all objects to the system, which takes no time.
+    Without Triton, all objects are left to the system, which takes no time.
     """
     if "triton._C.libtriton" in sys.modules:
         gc.unfreeze()

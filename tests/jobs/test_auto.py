@@ -237,12 +237,18 @@ def test_a_resumed_run_takes_the_decision_of_its_checkpoint(
     assert stored(tmp_path / "first") == stored(tmp_path / "second")
 
 
+TINY = {"overrides": ["plan.memory=1e-9"], **QUICK}
+
+
 @pytest.mark.slow
-def test_a_graph_that_does_not_fit_is_refused_or_sampled(graph: Graph, tmp_path: Path) -> None:
-    tiny = {"overrides": ["plan.memory=1e-9"], **QUICK}
+def test_a_graph_that_does_not_fit_is_refused_for_a_strategy_that_was_named(graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(gnnkit.UserError, match=r"would take [\d,]+ bytes .* of 1 at hand .*strategy=individual_sample"):
-        gnnkit.train(graph, strategy="vertex_centric", partition="auto", folder=tmp_path / "refused", **tiny)
-    found = gnnkit.train(graph, strategy="auto", partition="auto", folder=tmp_path / "sampled", **tiny)
+        gnnkit.train(graph, strategy="vertex_centric", partition="auto", folder=tmp_path / "run", **TINY)
+
+
+@pytest.mark.slow
+def test_a_graph_that_does_not_fit_is_sampled(graph: Graph, tmp_path: Path) -> None:
+    found = gnnkit.train(graph, strategy="auto", partition="auto", folder=tmp_path / "run", **TINY)
     assert (found["strategy"], found["sampler"], found["nodes"]) == ("individual_sample", "neighbor", "contiguous")
     assert "would take" in found["why"]
 
