@@ -38,10 +38,10 @@ SCRIPT = f"""
 
     def count(rank, world_size):
         found = {{}}
-        thread = threading.Thread(target=lambda: found.update(thread=faults(10)))
+        thread = threading.Thread(target=lambda: found.update(thread=faults(40)))
         thread.start()
         thread.join()
-        return {{"main": faults(10)}} | found  # small ends of the first seven stay apart, in caches of glibc
+        return {{"main": faults(40)}} | found  # small ends of the first ones stay apart, in caches of glibc
 
     def count_as_set_up(rank, world_size):
         return {{"set up": faults(0)}}
