@@ -20,16 +20,18 @@ import yaml
 import gnnkit
 from gnnkit import config, keys
 from gnnkit.config import MAIN, compose
+from gnnkit.config.code import key_of
+from gnnkit.config.compose import EXPERIMENT
+from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.keys import plain
 from gnnkit.launch.processes import inline
+from gnnkit.plugins import CONF, KINDS, SEVERAL
 from gnnkit.result import result
 
-_VALUE = re.compile(  # of a key, as Hydra and YAML both read it
-    r"(output|report|seed|workers|parts|threads|job|inputs|input_rows|types|cache|memory|(?!dataset|partition|sampler)[a-z]+\.\w+)=(true|false|null|\d+|0\.\d+|(?!(?:on|off|yes|no|nan|inf)$)[a-z][a-z_]+|'[\w/.-]*'|/[\w/.-]+)"
-)
-_ROOT = re.compile(r"dataset\.root='?(/[\w/.-]+)'?")
-_ANY_ROOT = "dataset.root=/root"
+_PLAIN = r"(?:true|false|null|\d+(?:\.\d+)?|(?!(?:on|off|yes|no|nan|inf)\b)[a-z][a-z_]+|'[\w/.-]*'|/[\w/.-]+)"
+_VALUE = re.compile(rf"(?:\+\+)?([a-z_]+(?:\.\w+)*)=({_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\])")  # as YAML reads it too
+_CHOICE = re.compile(rf"(?:{'|'.join({*KINDS} - {'strategy'})})='?(\w+)'?|(?:{'|'.join(SEVERAL)})=\['\w+'\]")
 MANY = 300  # open files
 BARE: dict[str, Any] = {"report": False, "logger": "none"}  # keys of a run whose page and loggers nobody reads
 
@@ -70,27 +72,53 @@ def compose_once(
 ) -> dict[str, Any]:
     """Is `config.compose`, which takes a tenth of a second, with a memory of sections.
 
-    Plain values of known keys and the folder of the data are put in afterwards. The
-    caller may change the result.
+    What an option brings stands in a section of its own, and plain values of known keys
+    are put in afterwards. All else is composed as a whole. The caller may change the
+    result.
     """
-    values = [text for text in overrides if _VALUE.fullmatch(text)]
-    roots = [root[1] for text in overrides if (root := _ROOT.fullmatch(text))]
-    others = tuple(_ROOT.sub(_ANY_ROOT, text) for text in overrides if text not in values)
     if config_dirs or config_name != MAIN or any("${" in text for text in overrides):
         return compose(overrides, config_dirs=config_dirs, config_name=config_name)
+    found = _joined(overrides)
+    return compose(overrides) if found is None else found
+
+
+def _joined(overrides: Sequence[str]) -> dict[str, Any] | None:
+    """Joins sections and values. Returns None for what only Hydra composes."""
+    chosen = {key_of(text): text for text in overrides if _CHOICE.fullmatch(text)}
+    values = [text for text in overrides if key_of(text) not in KINDS and _VALUE.fullmatch(text)]
+    others = [text for text in overrides if text not in chosen.values() and text not in values]
+    if {*chosen, EXPERIMENT}.intersection(key_of(text).partition(".")[0] for text in others):
+        return None
     try:
-        found = copy.deepcopy(_composed(others))
+        own = {kind: _section(kind, text) for kind, text in chosen.items()}
+        found = _composed(tuple(others))
     except UserError:
-        return compose(overrides)  # raises an error with the folder
-    if roots:
-        found["dataset"]["root"] = roots[-1]
-    for path, value in (text.split("=", 1) for text in values):
+        return None  # with other words
+    found = copy.deepcopy({kind: own.get(kind, found.get(kind)) for kind in _order()} | {**found, **own})
+    found = {key: value for key, value in found.items() if value is not None or key not in KINDS}
+    for path, value in (_VALUE.fullmatch(text).groups() for text in values):  # type: ignore[union-attr]
         *sections, key = path.split(".")
         section = functools.reduce(lambda inner, name: inner.get(name) or {}, sections, found)
-        if key not in section or isinstance(section[key], dict | list):
-            return compose(overrides)
+        if key not in section or isinstance(section[key], dict):
+            return None
         section[key] = yaml.safe_load(value)
-    return found
+    return None if "'???'" in repr(found) else found  # a value that is missing
+
+
+@functools.cache
+def _order() -> list[str]:
+    """Returns the kinds in the order of the main configuration."""
+    return [next(iter(entry)) for entry in read_yaml(CONF / "config.yaml")["defaults"] if isinstance(entry, dict)]
+
+
+@functools.cache
+def _section(kind: str, text: str) -> dict[str, Any] | None:
+    """Returns the section that a choice brings, or None if it brings none."""
+    path = CONF / kind / f"{text.partition('=')[2].strip(chr(39))}.yaml"
+    if kind in SEVERAL or not path.is_file():
+        return _composed(("strategy=auto", text)).get(kind)
+    section = read_yaml(path) or {}
+    return (read_yaml(CONF / "layout.yaml") if section.pop("defaults", None) else {}) | section
 
 
 def _plain(value: Any) -> str:
