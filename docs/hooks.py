@@ -71,7 +71,7 @@ def linked(text: str, page: str) -> str:
 
 def limits(_argument: str = "") -> str:
     """Returns what README says cannot be done yet, with links as pages have them."""
-    heading = "## What it cannot do yet"
+    heading = "## Limitations"
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition(heading)[2].partition("\n## ")[0]
     return heading + section.replace("](docs/", "](").rstrip()
 

@@ -305,7 +305,7 @@ def test_the_first_page_of_the_site_says_what_readme_says() -> None:
 
 def pages(name: str) -> list[str]:
     """Lists the links of the table of pages."""
-    return re.findall(r"\]\(([^)]+)\)", sections(name)["Where everything is"].partition("\n\n`uv")[0])
+    return re.findall(r"\]\(([^)]+)\)", sections(name)["Documentation"].partition("\n\n`uv")[0])
 
 
 def messages() -> list[str]:
