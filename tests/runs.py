@@ -31,7 +31,7 @@ from gnnkit.result import result
 
 _PLAIN = r"(?:true|false|null|\d+(?:\.\d+)?|(?!(?:on|off|yes|no|nan|inf)\b)[a-z][a-z_]+|'[\w/.-]*'|/[\w/.-]+)"
 _VALUE = re.compile(rf"(?:\+\+)?([a-z_]+(?:\.\w+)*)=({_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\])")  # as YAML reads it too
-_CHOICE = re.compile(rf"(?:{'|'.join({*KINDS} - {'strategy'})})='?(\w+)'?|(?:{'|'.join(SEVERAL)})=\['\w+'\]")
+_CHOICE = re.compile(rf"(?:{'|'.join({*KINDS} - {'strategy'})})='?\w+'?|(?:{'|'.join(SEVERAL)})=\['\w+'\]")
 MANY = 300  # open files
 BARE: dict[str, Any] = {"report": False, "logger": "none"}  # keys of a run whose page and loggers nobody reads
 
