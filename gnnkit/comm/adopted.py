@@ -24,17 +24,17 @@ def set_aside() -> Iterator[None]:
         yield
         return
     global _store  # noqa: PLW0603 - one per process, as torch's
-    own, world = dist.distributed_c10d, dist.distributed_c10d._world
-    _store = own._get_default_store()
+    c10d, world = dist.distributed_c10d, dist.distributed_c10d._world
+    _store = c10d._get_default_store()
     timeout, count = _store.timeout, world.group_count
     tables = {name: dict(getattr(world, name)) for name in _TABLES}  # torch keeps one of each for all worlds
-    own._world = own._World()
-    _fill(own._world, {name: {} for name in _TABLES})
+    c10d._world = c10d._World()
+    _fill(c10d._world, {name: {} for name in _TABLES})
     try:
         yield
     finally:
         _store.set_timeout(timeout)
-        _store, own._world = None, world
+        _store, c10d._world = None, world
         world.group_count = count
         _fill(world, tables)
 

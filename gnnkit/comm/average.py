@@ -75,5 +75,5 @@ def to_vector(tensors: Iterable[Tensor]) -> Tensor:  # [numbers of all tensors]
 def from_vector(vector: Tensor, tensors: Iterable[Tensor]) -> None:
     """Writes the numbers of `to_vector` into the tensors, which stay where they are."""
     into = list(tensors)
-    for tensor, part in zip(into, torch.split(vector, [each.numel() for each in into]), strict=True):
+    for tensor, part in zip(into, torch.split(vector, [tensor_out.numel() for tensor_out in into]), strict=True):
         tensor.copy_(part.view_as(tensor))

@@ -64,13 +64,13 @@ def open_letter(src: int, header: bytes | bytearray, body: int) -> Letter:
     """
     match _parse(header):
         case {"tag": str(tag), "fields": dict(fields), "tensors": list(described)}:
-            shapes = dict(_check_tensor(each) for each in described)
+            shapes = dict(_check_tensor(description) for description in described)
         case _:
             raise ValueError("a header needs tag, fields and tensors")
     expected = sum(math.prod(shape) * dtype.itemsize for dtype, shape in shapes.values())
     if expected != body:
         raise ValueError(f"tensors of {expected} bytes were announced as {body} bytes")
-    return Letter(src, tag, fields, {name: _allocate(*each) for name, each in shapes.items()})
+    return Letter(src, tag, fields, {name: _allocate(*layout) for name, layout in shapes.items()})
 
 
 def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Letter, int]:

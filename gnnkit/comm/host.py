@@ -55,8 +55,8 @@ def meet(rank: int, world_size: int, gather: Gather, timeout: float, *, able: bo
         if listener is not None:
             stack.enter_context(listener)
             here = {"host": host(), "name": listener.getsockname().hex(), "token": token}
-        there = [json.loads(each) for each in gather(json.dumps(here).encode().ljust(RECORD))]
-        hosts = [each["host"] for each in there]
+        there = [json.loads(record) for record in gather(json.dumps(here).encode().ljust(RECORD))]
+        hosts = [record["host"] for record in there]
         if len(set(hosts)) == world_size:
             return None
         near = [peer for peer in range(world_size) if hosts[peer] == hosts[rank] and peer != rank]

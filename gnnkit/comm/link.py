@@ -130,7 +130,7 @@ class Linked(Communicator):
 
     def _end_of_rows(self, rows: Tensor, *counts: Sequence[int]) -> float:
         """Returns the moment at which rows have travelled, by counts of both ways."""
-        num_rows = max(sum(each) - each[self.rank] for each in counts)
+        num_rows = max(sum(row) - row[self.rank] for row in counts)
         return self._card.send(num_rows * rows.element_size() * math.prod(rows.shape[1:])) if num_rows else 0.0
 
 
@@ -186,7 +186,7 @@ class LinkedMailbox(Mailbox):
 
     def _oldest(self, tag: str | None, src: int | None) -> Letter | None:
         """Returns the first letter under way that matches. Stays under way."""
-        matching = (each for each in self._under_way if tag in (None, each.tag) and src in (None, each.src))
+        matching = (message for message in self._under_way if tag in (None, message.tag) and src in (None, message.src))
         return next(matching, None)
 
 

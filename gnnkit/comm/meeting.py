@@ -122,8 +122,8 @@ class Group:
         Args:
             rank: The rank of the run that asks.
         """
-        if any(self.calls[each] != self.calls[self.near[0]] for each in self.near):
-            calls = ", ".join(f"rank {self.ranks[each]} in {_spelt(self.calls[each] or ())}" for each in self.near)
+        if any(self.calls[rank] != self.calls[self.near[0]] for rank in self.near):
+            calls = ", ".join(f"rank {self.ranks[rank]} in {_spelt(self.calls[rank] or ())}" for rank in self.near)
             raise MismatchedCollectives(f"rank {rank}: ranks are in different collectives ({calls}): {ALIKE}")
 
     def _lost(self) -> int | None:

@@ -55,8 +55,11 @@ class ProcessGroup(Communicator):
             group = dist.new_group(timeout=deadline)
             assert isinstance(group, dist.ProcessGroup)
             assert dist.group.WORLD is not None
-            for each in (group, *([dist.group.WORLD] if device.type == "cpu" else [])):  # on GPUs a use costs memory
-                prove(each, device)
+            for process_group in (
+                group,
+                *([dist.group.WORLD] if device.type == "cpu" else []),
+            ):  # on GPUs a use costs memory
+                prove(process_group, device)
         return cls(group, device, timeout)
 
     def split(self, ranks: Sequence[int]) -> ProcessGroup:
@@ -197,11 +200,11 @@ class Gloo(ProcessGroup):
                 self._ends.append(weakref.finalize(self, self._memory.close))
         return self._memory
 
-    def _gather_bytes(self, own: bytes) -> list[bytes]:
+    def _gather_bytes(self, payload: bytes) -> list[bytes]:
         """Gives all ranks the bytes of each, of equal length. Collective."""
         ones = [1] * self.world_size
-        row = torch.frombuffer(bytearray(own), dtype=torch.uint8).repeat(self.world_size, 1)
-        return [bytes(each.tolist()) for each in super().all_to_all(row, ones, ones)]
+        row = torch.frombuffer(bytearray(payload), dtype=torch.uint8).repeat(self.world_size, 1)
+        return [bytes(received.tolist()) for received in super().all_to_all(row, ones, ones)]
 
 
 class Nccl(ProcessGroup):

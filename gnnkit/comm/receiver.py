@@ -46,8 +46,8 @@ class Receiver:
         self._stops_at = math.inf  # monotonic seconds
         self._selector = selectors.DefaultSelector()
         self._listener, (self._bell, self._button) = listener, socket.socketpair()
-        for each in (self._listener, self._bell, self._button):
-            each.setblocking(False)
+        for source in (self._listener, self._bell, self._button):
+            source.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name=f"mailbox of rank {inbox.rank}", daemon=True)
 
     def listen_to(self, link: Link, rank: int) -> None:
@@ -77,8 +77,8 @@ class Receiver:
             self._thread.join()
         for link in self._strangers:
             link.socket.close()
-        for each in (self._listener, self._bell, self._button, self._selector):
-            each.close()
+        for source in (self._listener, self._bell, self._button, self._selector):
+            source.close()
 
     def _ring(self) -> None:
         with contextlib.suppress(OSError):  # a full pipe wakes the thread as well

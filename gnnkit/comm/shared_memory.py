@@ -174,10 +174,10 @@ class SharedMemory:
                 _take(rows, index, part, place.view(send_counts[peer], *rows.shape[1:]))
                 self._hand_out(buffer, peer, offset, num_bytes)
                 offset += _aligned(num_bytes)
-        own = _taken(rows, index, slice(firsts[self.rank], firsts[self.rank + 1]))
+        block = _taken(rows, index, slice(firsts[self.rank], firsts[self.rank + 1]))
         self._open.add(self._number)
         sizes = {peer: recv_counts[peer] * size for peer in self._links if recv_counts[peer] * size}
-        return _Exchange(self, self._number, sizes, own, recv_counts, far)
+        return _Exchange(self, self._number, sizes, block, recv_counts, far)
 
     def arrivals(self, number: int, sizes: dict[int, int]) -> Iterator[tuple[int, _Parcel]]:
         """Gives what peers have sent in one exchange, whoever comes first.
@@ -350,7 +350,7 @@ class _Exchange(Pending):
         memory: SharedMemory,
         number: int,
         sizes: dict[int, int],
-        own: Tensor,
+        block: Tensor,
         recv_counts: Sequence[int],
         far: Pending | None,
     ) -> None:
@@ -364,7 +364,7 @@ class _Exchange(Pending):
             recv_counts: Number of rows from each rank of the group.
             far: The exchange with the ranks of other hosts. None: there are none.
         """
-        self._memory, self._number, self._sizes, self._own, self._far = memory, number, sizes, own, far
+        self._memory, self._number, self._sizes, self._own, self._far = memory, number, sizes, block, far
         self._firsts = list(accumulate(recv_counts, initial=0))
 
     def wait(self) -> Tensor:

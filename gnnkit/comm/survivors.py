@@ -71,8 +71,8 @@ class Survivors(Communicator):
         return x.copy_(self._meet("all_reduce", {ROOT: x.detach()}, _sum)[ROOT])
 
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
-        own = {ROOT: x.detach()} if self.rank == src else {}
-        parts = self._meet("broadcast", own, _spread)
+        contribution = {ROOT: x.detach()} if self.rank == src else {}
+        parts = self._meet("broadcast", contribution, _spread)
         self._require(src, parts)
         return x.copy_(parts[src])
 
@@ -156,5 +156,5 @@ def _sum(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
 
 def _spread(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
     """Gives every rank the parts of the ranks that have one."""
-    given = {src: parts[ROOT] for src, parts in posts.items() if parts}
-    return dict.fromkeys(posts, given)
+    payloads = {src: parts[ROOT] for src, parts in posts.items() if parts}
+    return dict.fromkeys(posts, payloads)

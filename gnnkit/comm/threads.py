@@ -201,16 +201,16 @@ class Threads(Communicator):
         columns = dict(zip(processes, even_ranges(rows.shape[1], len(processes)), strict=True))
         for process, ranks in far.items():
             self._send(ranks[0], rows[:, columns[process].start : columns[process].stop])
-        own = _in_order(self._by_process(rows[:, columns[place].start : columns[place].stop]))
+        block = _in_order(self._by_process(rows[:, columns[place].start : columns[place].stop]))
         for ranks in far.values():
-            self._send(ranks[0], own)
-        return torch.cat(self._by_process(own))
+            self._send(ranks[0], block)
+        return torch.cat(self._by_process(block))
 
-    def _by_process(self, own: Tensor) -> list[Tensor]:
+    def _by_process(self, rows: Tensor) -> list[Tensor]:
         """Lists what the first rank of each other process has sent, with `own` here."""
         first = {process: ranks[0] for process, ranks in self._group.far.items()}
         return [
-            own if process not in first else self._receive(first[process])
+            rows if process not in first else self._receive(first[process])
             for process in sorted([*first, self._group.process])
         ]
 
@@ -315,14 +315,14 @@ def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseExc
         stuck: Ranks that do not end.
         timeout: Seconds of the wait for these ranks.
     """
-    own = [each for each in failures if not isinstance(each[1], PeerLost | DeadlineExceeded)]
-    if stuck and not own:
+    causes = [failure for failure in failures if not isinstance(failure[1], PeerLost | DeadlineExceeded)]
+    if stuck and not causes:
         since = _told(*failures[0]) if failures else "all other ranks had ended"
         return DeadlineExceeded(f"{named(stuck)} is stuck, still running {timeout:g} s after {since}")
-    late = [each for each in failures if isinstance(each[1], DeadlineExceeded)]
-    rank, error = (own or late or failures)[0]
+    late = [failure for failure in failures if isinstance(failure[1], DeadlineExceeded)]
+    rank, error = (causes or late or failures)[0]
     error.add_note(f"on rank {rank}")
-    for other in own[1:]:
+    for other in causes[1:]:
         error.add_note(_told(*other))
     if stuck:
         error.add_note(f"{named(stuck)} is stuck, still running {timeout:g} s later")

@@ -229,20 +229,20 @@ class ChunkEvaluation(Evaluation):
         rows: Tensor = model.layer(layer, features.input_rows(block.src_nodes, model), adjacency)  # type: ignore[operator]
         return rows
 
-    def _alike(self, found: list[Ids]) -> list[Ids]:
+    def _alike(self, chunk_rows: list[Ids]) -> list[Ids]:
         """Adds empty chunks, so that all ranks have as many. Collective.
 
         Owners send the learned rows of each chunk to all ranks at once.
         """
         most = torch.zeros(self.worker.comm.world_size, dtype=torch.int64, device=self.worker.device)
-        most[self.worker.comm.rank] = len(found)
-        more = int(self.worker.comm.all_reduce(most).max()) - len(found)
-        return found + [self.worker.owned[:0]] * more
+        most[self.worker.comm.rank] = len(chunk_rows)
+        more = int(self.worker.comm.all_reduce(most).max()) - len(chunk_rows)
+        return chunk_rows + [self.worker.owned[:0]] * more
 
     def _bounded(self, table: Features) -> FeatureStore:
         """Reads rows of a large file by position: a mapped one would stay in memory."""
-        kept = kept_rows(table)
-        if kept.nbytes <= self._memory or mapped_file(kept) is None:
+        shared_rows = kept_rows(table)
+        if shared_rows.nbytes <= self._memory or mapped_file(shared_rows) is None:
             return TableFeatures(table, None, self.worker.dtype, self.worker.device)
         return DiskFeatures(table, None, self.worker.dtype, self.worker.device, OnDisk(cache=0))
 
@@ -252,8 +252,8 @@ class ChunkEvaluation(Evaluation):
         features = self._learned or self._whole.features
         rows = np.minimum(sampler.costs(self._graph.csc, owned), self._graph.num_nodes)
         itemsize = torch.empty(0, dtype=self.worker.dtype).element_size()
-        parts, found = [], list(chunks(owned, rows * COPIES * features.width * itemsize, self._memory))
-        for nodes in self._alike(found) if self._learned else found:
+        parts, row_chunks = [], list(chunks(owned, rows * COPIES * features.width * itemsize, self._memory))
+        for nodes in self._alike(row_chunks) if self._learned else row_chunks:
             batch = sampler.sample(self._graph.csc, nodes, key=0)
             parts.append(model(features.rows(batch.input_nodes), self._blocks.layers(batch.blocks, key=0)))
         return torch.cat(parts)
@@ -281,20 +281,20 @@ def _of_splits(worker: Worker, splits: Collection[str]) -> Worker:
     """Returns the worker with the nodes of some splits alone, and no edges of these."""
     shard = worker.shard
     chosen = np.flatnonzero(np.isin(shard.split, [SPLITS[name] for name in splits]))
-    own = {name: getattr(shard, name)[chosen] for name in ("owned", "labels", "split")}
-    return replace(worker, shard=replace(shard, **own))
+    columns = {name: getattr(shard, name)[chosen] for name in ("owned", "labels", "split")}
+    return replace(worker, shard=replace(shard, **columns))
 
 
 def _joined(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [count, ...]
     """Joins rows that come in pieces, the first of which says their form."""
     _, rows = next(parts)
-    whole = rows.new_empty((count, *rows.shape[1:]))
-    whole[: len(rows)] = rows
+    joined = rows.new_empty((count, *rows.shape[1:]))
+    joined[: len(rows)] = rows
     end = len(rows)
     for _, rows in parts:
-        whole[end : end + len(rows)] = rows
+        joined[end : end + len(rows)] = rows
         end += len(rows)
-    return whole
+    return joined
 
 
 @dataclass(slots=True, eq=False)

@@ -47,9 +47,9 @@ class SurvivorsEvaluation(Evaluation):
         while True:
             lost = self._comm.lost
             self._take_over(lost)
-            found = super().read(model, figures)
+            features = super().read(model, figures)
             if self._comm.lost == lost:
-                return found
+                return features
 
     def _take_over(self, lost: frozenset[int]) -> None:
         if self._comm.rank == ROOT and lost != self._adopted:

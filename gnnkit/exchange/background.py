@@ -29,8 +29,10 @@ class Background:
     def __init__(self, comm: Communicator) -> None:
         """Starts the thread. Collective, as the communicator is a new one."""
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        own = comm.split(range(comm.world_size))
-        self._thread = threading.Thread(target=_work, args=(self._jobs, own, active()), name="exchange", daemon=True)
+        own_comm = comm.split(range(comm.world_size))
+        self._thread = threading.Thread(
+            target=_work, args=(self._jobs, own_comm, active()), name="exchange", daemon=True
+        )
         self._thread.start()
         self._timeout = comm.timeout
         self._end = weakref.finalize(self, self._jobs.put, None)

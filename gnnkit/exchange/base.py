@@ -103,10 +103,10 @@ class _Both(RowExchange):
         return "+".join(part.name for part in self._parts)
 
     def schedule(self) -> Schedule | None:
-        return next((made for part in self._parts if (made := part.schedule()) is not None), None)
+        return next((schedule for part in self._parts if (schedule := part.schedule()) is not None), None)
 
     def codec(self) -> Codec | None:
-        return next((made for part in self._parts if (made := part.codec()) is not None), None)
+        return next((codec for part in self._parts if (codec := part.codec()) is not None), None)
 
 
 class ForwardPasses:

@@ -104,8 +104,8 @@ def from_all(rows: Tensor, comm: Communicator, tally: Tally) -> tuple[Tensor, li
     """
     ones, num_ranks = [1] * comm.world_size, comm.world_size
     with tally.timed():
-        own = torch.full((num_ranks,), len(rows), device=comm.device)
-        counts: list[int] = comm.all_to_all(own, ones, ones).tolist()
+        row_counts = torch.full((num_ranks,), len(rows), device=comm.device)
+        counts: list[int] = comm.all_to_all(row_counts, ones, ones).tolist()
         repeated = rows.repeat(num_ranks, *[1] * (rows.dim() - 1))
         return comm.all_to_all(repeated, [len(rows)] * num_ranks, counts), counts
 

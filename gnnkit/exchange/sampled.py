@@ -71,11 +71,11 @@ class SampledRows(Schedule):
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
         others = transfer.others()
         sent, sizes = self._places(others, others.send, forward, sends=True)
-        place, kept = self._places(others, others.recv, forward, sends=False)
+        place, kept_counts = self._places(others, others.recv, forward, sends=False)
         ids = None if others.ids is None else others.ids[sent]
-        received = others.part(others.rows[sent], sizes, kept, ids).now()
+        received = others.part(others.rows[sent], sizes, kept_counts, ids).now()
         rows = received.new_zeros((sum(others.recv), *received.shape[1:]))
-        rows[place] = received * self._scale(others.recv, kept, received)
+        rows[place] = received * self._scale(others.recv, kept_counts, received)
         return transfer.with_own(rows)
 
     def _places(
@@ -95,7 +95,7 @@ class SampledRows(Schedule):
         return torch.cat(places), sizes
 
     @staticmethod
-    def _scale(counts: Sequence[int], kept: Sequence[int], like: Tensor) -> Tensor:  # [sum(kept), 1, ...]
-        factors = [count / size if size else 0.0 for count, size in zip(counts, kept, strict=True)]
-        each = torch.tensor(factors, dtype=like.dtype).repeat_interleave(torch.tensor(kept))
-        return each.to(like.device).view(-1, *[1] * (like.dim() - 1))
+    def _scale(counts: Sequence[int], kept_counts: Sequence[int], like: Tensor) -> Tensor:  # [sum(kept), 1, ...]
+        factors = [count / size if size else 0.0 for count, size in zip(counts, kept_counts, strict=True)]
+        row_factors = torch.tensor(factors, dtype=like.dtype).repeat_interleave(torch.tensor(kept_counts))
+        return row_factors.to(like.device).view(-1, *[1] * (like.dim() - 1))

@@ -93,7 +93,7 @@ class Tally:
 
     def state(self) -> dict[str, Any]:
         """Returns the counts as plain data for JSON."""
-        words, messages = ([[*place, count] for place, count in each.items()] for each in (self.words, self.messages))
+        words, messages = ([[*place, count] for place, count in tally.items()] for tally in (self.words, self.messages))
         return {"words": words, "messages": messages, "bytes_sent": self.bytes_sent, "seconds": self.seconds}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -105,9 +105,9 @@ class Tally:
 
     def include(self, earlier: Tally) -> None:
         """Adds the counts of another tally, of the same rank."""
-        for own, counts in ((self.words, earlier.words), (self.messages, earlier.messages)):
+        for totals, counts in ((self.words, earlier.words), (self.messages, earlier.messages)):
             for place, count in counts.items():
-                own[place] += count
+                totals[place] += count
         self.bytes_sent += earlier.bytes_sent
         self.seconds += earlier.seconds
 

@@ -100,8 +100,8 @@ class Transfer:
     def with_own(self, received: Tensor) -> Tensor:  # [sum(recv)] less own rows, ... -> [sum(recv), ...]
         """Puts this rank's own current rows between the other ranks'."""
         first = self._received.start
-        own = self.rows[self._sent] if self.index is None else self.rows[self.index[self._sent]]
-        return torch.cat([received[:first], own, received[first:]])
+        own_rows = self.rows[self._sent] if self.index is None else self.rows[self.index[self._sent]]
+        return torch.cat([received[:first], own_rows, received[first:]])
 
     def without_own(self, received: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
         """Leaves this rank's own rows out of what it received."""
@@ -151,12 +151,12 @@ class Transfer:
             flags: [world_size]. Flags for ranks that get no rows are not sent.
         """
         out, into = ([int(count > 0) for count in counts] for counts in self._counts(own=0))
-        sent = torch.tensor([flag for flag, told in zip(flags, out, strict=True) if told], dtype=torch.uint8)
+        sent = torch.tensor([flag for flag, expected in zip(flags, out, strict=True) if expected], dtype=torch.uint8)
         none = [0] * len(out)
         self.wire.tally.record(self.exchange, self.wire.ranks[self.rank], self.wire.ranks, none, none, out)
         with self.wire.tally.timed():
-            told = iter(self.wire.comm.all_to_all(sent.to(self.rows.device), out, into).tolist())
-        return [bool(next(told)) if comes else False for comes in into]
+            arriving = iter(self.wire.comm.all_to_all(sent.to(self.rows.device), out, into).tolist())
+        return [bool(next(arriving)) if comes else False for comes in into]
 
     @property
     def _sent(self) -> slice:

@@ -144,8 +144,8 @@ def _drop(x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
         _core.dropout(as_array(x), ids.numpy(), p, key, as_array(out), threads=torch.get_num_threads())
         return out
     threshold = int(65536 * p + 0.5)
-    kept = _lanes(ids, math.prod(x.shape[1:]), key, first).view_as(x) >= threshold
-    return torch.where(kept, x * (65536 / (65536 - threshold)), 0)
+    keep_mask = _lanes(ids, math.prod(x.shape[1:]), key, first).view_as(x) >= threshold
+    return torch.where(keep_mask, x * (65536 / (65536 - threshold)), 0)
 
 
 def edge_streams(source: Tensor, destination: Tensor) -> Tensor:  # [n] int64

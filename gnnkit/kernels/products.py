@@ -125,24 +125,24 @@ def _pays(x: Any, weight: Any, bias: Any, num_rows: int | None = None) -> bool:
     if (len(x) if num_rows is None else num_rows) < CHUNK:
         return False
     exact = torch.get_float32_matmul_precision() == "highest" and not torch.is_autocast_enabled("cpu")
-    return exact and all(each.dtype == torch.float32 for each in (x, weight, bias) if each is not None)
+    return exact and all(tensor.dtype == torch.float32 for tensor in (x, weight, bias) if tensor is not None)
 
 
 def _rounds(x: Any, weight: Any, bias: Any) -> bool:
     """Says whether this product is rounded to bfloat16, within autocast."""
     short = (torch.bfloat16, torch.float32)
-    return _fits(x, weight, bias) and all(each.dtype in short for each in (x, weight, bias) if each is not None)
+    return _fits(x, weight, bias) and all(tensor.dtype in short for tensor in (x, weight, bias) if tensor is not None)
 
 
 def _fits(x: Any, weight: Any, bias: Any) -> bool:
     """Says whether these are rows and a weight on a CPU, which torch need not see."""
-    given = (x, weight) if bias is None else (x, weight, bias)
-    if not all(type(each) in (Tensor, torch.nn.Parameter) and each.layout == torch.strided for each in given):
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if not all(type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided for tensor in tensors):
         return False
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[0]:
         return False
     transforms = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return not transforms and all(each.device.type == "cpu" for each in given)
+    return not transforms and all(tensor.device.type == "cpu" for tensor in tensors)
 
 
 class _Product(Function):

@@ -55,9 +55,9 @@ class Factors:
     def arrays(self, dtype: torch.dtype) -> dict[str, Any]:
         """Returns the arguments of the native core, for sums of a type. Made once."""
         if dtype not in self._arrays:
-            given = {"weight": self.edge, "source": self.source, "destination": self.destination}
+            fields = {"weight": self.edge, "source": self.source, "destination": self.destination}
             self._arrays[dtype] = {
-                name: _matrix(values.to(dtype)) for name, values in given.items() if values is not None
+                name: _matrix(values.to(dtype)) for name, values in fields.items() if values is not None
             }
         return self._arrays[dtype]
 
@@ -156,8 +156,8 @@ class NativeKernels(EdgeKernels):
 
     def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
         out, threads = x.new_empty((self.num_dst, 2 * x.shape[1])), torch.get_num_threads()
-        kept: dict[str, Any] = {} if dropped is None else {"kept": dropped[0].numpy(), "p": dropped[1]}
-        self.native.sum_beside(_matrix(x), as_array(out), threads, **factors.arrays(wide(x.dtype)), **kept)
+        dropout_args: dict[str, Any] = {} if dropped is None else {"kept": dropped[0].numpy(), "p": dropped[1]}
+        self.native.sum_beside(_matrix(x), as_array(out), threads, **factors.arrays(wide(x.dtype)), **dropout_args)
         return out
 
     def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:
@@ -214,7 +214,7 @@ class DeviceKernels(EdgeKernels):
     def of_csc(cls, csc: CSC, device: torch.device) -> EdgeKernels:
         largest = max(csc.num_nodes, csc.num_sources, csc.num_edges)
         ids = np.int32 if largest < 2**31 else np.int64
-        indptr, src = (torch.tensor(np.asarray(each, ids), device=device) for each in (csc.indptr, csc.indices))
+        indptr, src = (torch.tensor(np.asarray(array, ids), device=device) for array in (csc.indptr, csc.indices))
         return cls(indptr, src, None, csc.num_sources)
 
     @cached_property
@@ -262,9 +262,9 @@ class TorchKernels(DeviceKernels):
         return torch.cat([self.sum(x, factors), x[: self.num_dst]], 1)
 
     def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:
-        sums, own = grad.chunk(2, 1)
+        sums, own_grad = grad.chunk(2, 1)
         out = self.sum(sums, factors)
-        out[: len(own)] += own
+        out[: len(own_grad)] += own_grad
         return out
 
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:

@@ -159,22 +159,22 @@ def _max(
     none = last.to(tl.int64)[:, None]
     winner = tl.min(tl.where(equal & (chosen >= 0), chosen, none[:, :, None]), 1)
     written = live[:, None] & inside[None, :]
-    found = written & (winner < none)
+    is_winner = written & (winner < none)
     to = slot
     if rows is not None:
         to = tl.load(rows + slot, mask=live, other=0).to(tl.int64)
     row = winner
     place = winner
     if src is not None:
-        row = tl.load(src + winner, mask=found, other=0).to(tl.int64)
+        row = tl.load(src + winner, mask=is_winner, other=0).to(tl.int64)
     if order is not None:
-        place = tl.load(order + winner, mask=found, other=0).to(tl.int64)
+        place = tl.load(order + winner, mask=is_winner, other=0).to(tl.int64)
     if places is not None:
-        place = tl.load(places + winner * width + column[None, :], mask=found, other=-1)
+        place = tl.load(places + winner * width + column[None, :], mask=is_winner, other=-1)
     at_out = to[:, None] * width + column[None, :]
-    value = tl.load(x + row * width + column[None, :], mask=found, other=float("-inf"))
+    value = tl.load(x + row * width + column[None, :], mask=is_winner, other=float("-inf"))
     tl.store(best + at_out, value, mask=written)
-    tl.store(arg + at_out, tl.where(found, place, -1), mask=written)
+    tl.store(arg + at_out, tl.where(is_winner, place, -1), mask=written)
 
 
 @triton.jit(do_not_specialize=_VARYING)
@@ -324,9 +324,11 @@ class TritonKernels(DeviceKernels):
         """
         heads = 1 if factors.edge is None else factors.edge.shape[1]
         by = {"weight": factors.edge, "source": factors.source, "destination": factors.destination}
-        given = {name: None if v is None else v.detach().to(wide(x.dtype)).contiguous() for name, v in by.items()}
-        destination = given.pop("destination")
-        edges = {"src": self.src, "order": self.order, "arg": arg, "HEADS": heads, **given}
+        factor_arrays = {
+            name: None if v is None else v.detach().to(wide(x.dtype)).contiguous() for name, v in by.items()
+        }
+        destination = factor_arrays.pop("destination")
+        edges = {"src": self.src, "order": self.order, "arg": arg, "HEADS": heads, **factor_arrays}
         last = {"destination": destination, "own": own, "scale": scale, "BESIDE": beside, "ADD": add}
         if self._pieces is not None:
             parts, long = self._pieces.parts, self._pieces.long
@@ -355,11 +357,11 @@ class TritonKernels(DeviceKernels):
             )  # fmt: skip
 
 
-def _launch_sum(rows: _Rows, out: Tensor, x: Tensor, width: int, **given: Any) -> None:
+def _launch_sum(rows: _Rows, out: Tensor, x: Tensor, width: int, **pointers: Any) -> None:
     """Computes the sums of rows. `given` are the arguments that have a value."""
     none = dict.fromkeys(("src", "order", "weight", "source", "destination", "arg", "own", "scale"))
-    given = {**none, "HEADS": 1, "BESIDE": False, "ADD": False, **given}
-    num_rows, own, src = len(rows.begin), given["own"], given["src"]
+    pointers = {**none, "HEADS": 1, "BESIDE": False, "ADD": False, **pointers}
+    num_rows, own, src = len(rows.begin), pointers["own"], pointers["src"]
     grid, blocks = _tiles(num_rows, width, len(x) if src is None else len(src))
     if not all(grid):
         return
@@ -367,7 +369,7 @@ def _launch_sum(rows: _Rows, out: Tensor, x: Tensor, width: int, **given: Any) -
         out=out, x=x, begin=rows.begin, end=rows.end, rows=rows.number, num_rows=num_rows,
         num_own=0 if own is None else len(own), width=width, x_stride=x.stride(0),
         own_stride=0 if own is None else own.stride(0), out_stride=out.stride(0),
-        WIDE=_WIDE[wide(x.dtype)], **given, **blocks, **_LAUNCH,
+        WIDE=_WIDE[wide(x.dtype)], **pointers, **blocks, **_LAUNCH,
     )  # fmt: skip
 
 

@@ -112,12 +112,14 @@ def _describe(error: BaseException) -> dict[str, Any]:
     """Returns an error as the report of a process."""
     from gnnkit.storage import of_disk
 
-    own = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
+    trimmed = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # a thread's rank
     mendable = error if isinstance(error, UserError) else of_disk(error) if isinstance(error, OSError) else None
     return {
         "error": redact(f"{type(error).__name__}: {error}{notes}"),
         "message": redact(str(mendable or error)),
         "mendable": mendable is not None,
-        **({} if mendable not in (None, error) else {"traceback": redact("".join(traceback.format_exception(own)))}),
+        **(
+            {} if mendable not in (None, error) else {"traceback": redact("".join(traceback.format_exception(trimmed)))}
+        ),
     }

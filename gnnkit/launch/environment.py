@@ -116,8 +116,8 @@ def has_own_gpus(environment: Mapping[str, str] | None = None) -> bool:
         environment: Environment variables of a task. Default: `os.environ`.
     """
     environment = os.environ if environment is None else environment
-    each = environment.get("SLURM_GPUS_PER_TASK") or environment.get("SLURM_NTASKS_PER_GPU") == "1"
-    return "SLURM_STEP_ID" in environment and bool(each)
+    per_task = environment.get("SLURM_GPUS_PER_TASK") or environment.get("SLURM_NTASKS_PER_GPU") == "1"
+    return "SLURM_STEP_ID" in environment and bool(per_task)
 
 
 def gpu_of(local_rank: int, visible: int) -> int:
@@ -173,10 +173,10 @@ def tasks_per_node(text: str) -> list[int]:
     """
     counts: list[int] = []
     for part in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if found is None:
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
             raise UserError(f"SLURM_STEP_TASKS_PER_NODE={text} must be counts such as 4(x2),3")
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
@@ -271,11 +271,11 @@ def _expand(part: str) -> list[str]:
 def _numbers(text: str, part: str) -> list[str]:
     """Lists the numbers of `01-03,7`, with their leading zeros."""
     listed: list[str] = []
-    for each in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", each)
-        if found is None:
+    for item in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
+        if match is None:
             raise UserError(f"SLURM_STEP_NODELIST: {part} is no range of hosts")
-        first, last = found[1], found[2] or found[1]
+        first, last = match[1], match[2] or match[1]
         listed += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return listed
 

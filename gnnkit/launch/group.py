@@ -235,7 +235,7 @@ class Group:
             cause: A line.
             child: The process. None: no single one.
         """
-        places = [each.place for each in self._children]
+        places = [child.place for child in self._children]
         step, epoch = child.place if child is not None and child.place[0] else max(places)
         at = time.monotonic() if child is None else min(child.failed_at, time.monotonic())
         lost_peer = child is not None and child.lost_peer
@@ -282,13 +282,13 @@ def waits_in(stacks: str) -> str | None:
     """Names the collective, or other transfer, in which the main thread waits."""
     _, _, main = stacks.partition("Current thread")
     frames = re.findall(r'File "(.*)", line \d+ in (\w+)', main.partition("\n\n")[0])
-    found = None
+    latest = None
     for file, name in frames:  # the innermost first
         if _COMM.search(file):
-            found = name
-        elif found is not None or not _WRAPPER.search(file):
+            latest = name
+        elif latest is not None or not _WRAPPER.search(file):
             break
-    return found
+    return latest
 
 
 _COMM = re.compile(r"[/\\](gnnkit[/\\]comm|torch[/\\]distributed)[/\\]")

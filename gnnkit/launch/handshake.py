@@ -29,8 +29,10 @@ def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> No
     """
     text = json.dumps(dict(identity)).encode()
     gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=_LEADER)
-    found = [json.loads(bytes(each.tolist())) if len(each) else None for each in gathered]  # a lost rank has nothing
-    problem = comm.share(difference(found) if found else None, src=_LEADER)
+    records = [
+        json.loads(bytes(record.tolist())) if len(record) else None for record in gathered
+    ]  # a lost rank has nothing
+    problem = comm.share(difference(records) if records else None, src=_LEADER)
     if problem is not None:
         _part(comm)
         raise UserError(problem + cure)

@@ -60,13 +60,13 @@ def _run(
             while waiting and len(running) < at_once:
                 running.append(_start(work, *waiting.popleft()))
             _pass_on(running, POLL, aloud=at_once == 1)
-            for each in list(running):
-                code = _ended(each.pid)
+            for job in list(running):
+                code = _ended(job.pid)
                 if code is not None:
-                    _pass_on([each], 0, aloud=at_once == 1)
-                    os.close(each.errors)
-                    running.remove(each)
-                    yield each.number, code
+                    _pass_on([job], 0, aloud=at_once == 1)
+                    os.close(job.errors)
+                    running.remove(job)
+                    yield job.number, code
     finally:
         _end(running)
 
@@ -109,12 +109,12 @@ def _become(work: Callable[[int], int], number: int, log: Path, errors: int) -> 
 
 def _pass_on(running: Sequence[_Running], seconds: float, *, aloud: bool) -> None:
     """Writes errors of jobs to their logs, and here too if `aloud`."""
-    ready = _ready([each.errors for each in running], seconds)
-    for each in running:
-        text = _read(each.errors) if each.errors in ready else b""
+    ready = _ready([job.errors for job in running], seconds)
+    for job in running:
+        text = _read(job.errors) if job.errors in ready else b""
         if not text:
             continue
-        with each.log.open("ab") as log:
+        with job.log.open("ab") as log:
             log.write(text)
         if aloud:
             with contextlib.suppress(OSError, ValueError):
@@ -153,27 +153,27 @@ def _redirect(log: Path, errors: int) -> None:
 
 def _ended(pid: int) -> int | None:
     """Returns the exit code, as a shell counts signals, or None for a running job."""
-    found, status = os.waitpid(pid, os.WNOHANG)
-    if found == 0:
+    ended_pid, status = os.waitpid(pid, os.WNOHANG)
+    if ended_pid == 0:
         return None
     code = os.waitstatus_to_exitcode(status)
     return 128 - code if code < 0 else code
 
 
 def _end(running: Sequence[_Running]) -> None:
-    for each in running:
-        os.kill(each.pid, signal.SIGTERM)
+    for job in running:
+        os.kill(job.pid, signal.SIGTERM)
     deadline = time.monotonic() + ENDING
-    for each in running:
-        while _ended(each.pid) is None:
+    for job in running:
+        while _ended(job.pid) is None:
             if time.monotonic() > deadline:
-                os.killpg(each.pid, signal.SIGKILL)
+                os.killpg(job.pid, signal.SIGKILL)
             time.sleep(POLL)
-        os.close(each.errors)
+        os.close(job.errors)
 
 
 def _kill(running: Sequence[_Running]) -> None:
     """Ends jobs at once, where this process ends too. Their ranks end with them."""
-    for each in running:
+    for job in running:
         with contextlib.suppress(OSError):
-            os.killpg(each.pid, signal.SIGKILL)
+            os.killpg(job.pid, signal.SIGKILL)

@@ -102,8 +102,8 @@ def launch_at(
         )
         for place in places
     ]
-    found = Group(children, patience or Patience(), meanwhile=meanwhile).run()
-    return {places[number].rank: result for number, result in found.items()}
+    outcome = Group(children, patience or Patience(), meanwhile=meanwhile).run()
+    return {places[number].rank: result for number, result in outcome.items()}
 
 
 @contextlib.contextmanager

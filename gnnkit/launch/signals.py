@@ -29,7 +29,9 @@ class _Deferral:
     def __init__(self) -> None:
         handlers = {number: signal.getsignal(number) for number in HANDLED}
         # Ignored signals stay ignored. None is a handler of native code, and stays too.
-        self.handlers: dict[int, Any] = {n: each for n, each in handlers.items() if each not in (None, signal.SIG_IGN)}
+        self.handlers: dict[int, Any] = {
+            n: handler for n, handler in handlers.items() if handler not in (None, signal.SIG_IGN)
+        }
         self.pid = os.getpid()
         self.numbers: list[int] = []  # of signals, in the order in which they came
         self.owns_process = False  # every thread may end the work

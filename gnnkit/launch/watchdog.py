@@ -143,7 +143,7 @@ class Watchdog:
 
     def _note_cpu(self, seconds: list[float | None], elapsed: float) -> None:
         self._idle += elapsed
-        used = sum(each for each in seconds if each is not None)
+        used = sum(spent for spent in seconds if spent is not None)
         if None in seconds or abs(used - self._cpu) > _IDLE_SECONDS + _IDLE_SHARE * self._idle:
             self._cpu, self._idle = used, 0.0
 
@@ -195,8 +195,8 @@ def cpu_seconds(pid: int) -> float | None:
     fields = _stat(pid)
     if not fields:
         return None
-    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # of ended descendants too
-    return own + sum(cpu_seconds(child) or 0.0 for child in _children(pid))
+    used = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # of ended descendants too
+    return used + sum(cpu_seconds(child) or 0.0 for child in _children(pid))
 
 
 def _stat(pid: int) -> list[Any]:

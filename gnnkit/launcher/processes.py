@@ -62,5 +62,5 @@ def _run(ranks: Ranks, process: int, processes: int) -> list[Any]:
 def _check_gpus(num_ranks: int) -> None:
     import torch
 
-    if (found := torch.cuda.device_count()) < num_ranks:
-        raise UserError(f"{num_ranks} ranks need a GPU each, and there are {found}: use fewer workers or comm=gloo")
+    if (num_gpus := torch.cuda.device_count()) < num_ranks:
+        raise UserError(f"{num_ranks} ranks need a GPU each, and there are {num_gpus}: use fewer workers or comm=gloo")

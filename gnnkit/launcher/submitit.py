@@ -47,8 +47,10 @@ class Submitit(Launcher):
             real("launcher.mem_gb", mem_gb, above=0)
         of_slurm = {"partition": partition, "account": account, "qos": qos, "array_parallelism": array_parallelism}
         self._cluster = _found(cluster)
-        if self._cluster != "slurm" and (given := [name for name in of_slurm if of_slurm[name] is not None]):
-            raise UserError(f"launcher.{given[0]}={of_slurm[given[0]]} is of launcher.cluster=slurm: leave it out")
+        if self._cluster != "slurm" and (slurm_only := [name for name in of_slurm if of_slurm[name] is not None]):
+            raise UserError(
+                f"launcher.{slurm_only[0]}={of_slurm[slurm_only[0]]} is of launcher.cluster=slurm: leave it out"
+            )
         keys = {**counts, "mem_gb": mem_gb, **{f"slurm_{name}": value for name, value in of_slurm.items()}}
         self._keys = {name: value for name, value in keys.items() if value is not None}
 

@@ -26,19 +26,19 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
         in_features: Columns of a node's features.
         edge_width: Columns of an edge's features. Default: 0, no edge features.
     """
-    found: list[str] = []
+    problems: list[str] = []
     with contextlib.suppress(Exception):  # the model may need a larger graph
-        own, names = _copied(model)
-        trial = Trial(ONE_RANK, 0, edge_width, next(own.parameters()).dtype, ROWS, relations_of(own))
-        trial.engine = _Listening(trial.engine, names, found)  # type: ignore[assignment]
-        trial.forward(own, in_features)
-    return found
+        replica, names = _copied(model)
+        trial = Trial(ONE_RANK, 0, edge_width, next(replica.parameters()).dtype, ROWS, relations_of(replica))
+        trial.engine = _Listening(trial.engine, names, problems)  # type: ignore[assignment]
+        trial.forward(replica, in_features)
+    return problems
 
 
 class _Listening:
     """An engine that notes every call that gets rows."""
 
-    def __init__(self, engine: object, names: Mapping[int, str], found: list[str]) -> None:
+    def __init__(self, engine: object, names: Mapping[int, str], problems: list[str]) -> None:
         """Keeps the parts.
 
         Args:
@@ -46,7 +46,7 @@ class _Listening:
             names: The model's parameters, by id.
             found: Receives a line for each call.
         """
-        self._engine, self._names, self._found = engine, names, found
+        self._engine, self._names, self._found = engine, names, problems
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._engine, name)
@@ -54,17 +54,17 @@ class _Listening:
             return value
 
         def called(*arguments: Any, **keys: Any) -> Any:
-            rows = [each for each in arguments if isinstance(each, Tensor)]
+            rows = [argument for argument in arguments if isinstance(argument, Tensor)]
             if rows:
-                layer = next((each for each in arguments if isinstance(each, int)), 0)
-                kind = next((each for each in arguments if isinstance(each, str)), name)
+                layer = next((argument for argument in arguments if isinstance(argument, int)), 0)
+                kind = next((argument for argument in arguments if isinstance(argument, str)), name)
                 self._note(kind, layer, rows)
             return value(*arguments, **keys)
 
         return called
 
     def _note(self, kind: str, layer: int, rows: list[Tensor]) -> None:
-        sources = sorted(set().union(*(_sources(each, self._names) for each in rows)))
+        sources = sorted(set().union(*(_sources(tensor, self._names) for tensor in rows)))
         width = math.prod(rows[0].shape[1:])
         self._found.append(f"{kind} of {width} columns in layer {layer} of {', '.join(sources) or 'the input'}")
 
@@ -76,17 +76,17 @@ def _copied(model: nn.Module) -> tuple[nn.Module, dict[int, str]]:
     """
     named = dict(model.named_parameters())
     shared = {name: nn.Parameter(p.detach().cpu(), p.is_floating_point()) for name, p in named.items()}
-    own = copy.deepcopy(model, {id(named[name]): parameter for name, parameter in shared.items()})
-    return own.cpu(), {id(parameter): name for name, parameter in own.named_parameters()}
+    replica = copy.deepcopy(model, {id(named[name]): parameter for name, parameter in shared.items()})
+    return replica.cpu(), {id(parameter): name for name, parameter in replica.named_parameters()}
 
 
 def _sources(rows: Tensor, names: Mapping[int, str]) -> set[str]:
     """Names the parameters that a tensor was computed from."""
-    found, seen, ahead = {id(rows)}, set(), [rows.grad_fn]
+    reached, seen, ahead = {id(rows)}, set(), [rows.grad_fn]
     while ahead:
         node: Any = ahead.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            found.add(id(getattr(node, "variable", None)))
+            reached.add(id(getattr(node, "variable", None)))
             ahead += [following for following, _ in node.next_functions]
-    return {names[each] for each in found if each in names}
+    return {names[tensor_id] for tensor_id in reached if tensor_id in names}

@@ -62,8 +62,8 @@ class Pass:
             )
         rows = x.movedim(dim, 0)
         flat = rows[:, None] if rows.dim() == 1 else rows.flatten(1)
-        found = self._adjacency.with_halo(flat)
-        return found.view(len(found), *rows.shape[1:]).movedim(0, dim)
+        halo_rows = self._adjacency.with_halo(flat)
+        return halo_rows.view(len(halo_rows), *rows.shape[1:]).movedim(0, dim)
 
     def note(self, sources: Sources) -> None:
         """Notes the edges whose rows are read now."""
@@ -101,7 +101,7 @@ class _Ends(Tensor):
             return _plainly(func, args, kwargs)
         if name in _SERVED:
             return _SERVED[name](func, *args, **kwargs)
-        if not any(isinstance(each, Edges | Sources) for each in _flat((*args, *kwargs.values()))):
+        if not any(isinstance(argument, Edges | Sources) for argument in _flat((*args, *kwargs.values()))):
             return _at_destinations(func, args, kwargs)
         raise _refused(name, (*args, *kwargs.values()))
 
@@ -164,7 +164,7 @@ def _plain(value: Any) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             return value.as_subclass(Tensor)
     if isinstance(value, list | tuple):
-        return type(value)(_plain(each) for each in value)
+        return type(value)(_plain(item) for item in value)
     return value
 
 
@@ -235,12 +235,16 @@ def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
 
 def _join(func: Any, tensors: Any, dim: int = 0) -> Any:
     """Serves edges with loops behind, torch.cat([edge_index, loops], 1)."""
-    ends = [each for each in tensors if isinstance(each, Edges)]
-    others = [each for each in tensors if not isinstance(each, Edges)]
+    ends = [tensor for tensor in tensors if isinstance(tensor, Edges)]
+    others = [tensor for tensor in tensors if not isinstance(tensor, Edges)]
     if not ends or dim not in (1, -1) or _flat_ends(others, Sources):
         return _unless_sources(func, tensors, dim)
-    for each in others:
-        if each.size(0) != 2 or not torch.equal(each[0], each[1]) or bool((each[0] >= ends[0].called.num_owned).any()):
+    for tensor in others:
+        if (
+            tensor.size(0) != 2
+            or not torch.equal(tensor[0], tensor[1])
+            or bool((tensor[0] >= ends[0].called.num_owned).any())
+        ):
             raise ends[0].called.error(
                 "adds edges that are no loops at rows of x: add these to the graph, or loops by num_nodes=x.size(0)"
             )
@@ -265,7 +269,7 @@ def _unless_sources(func: Any, tensors: Any, dim: int) -> Any:
 def _compare(func: Any, input: Any, other: Any) -> Any:
     """Serves source != destination, which finds loops."""
     both = (input, other)
-    sources = [each for each in both if isinstance(each, Sources)]
+    sources = [tensor for tensor in both if isinstance(tensor, Sources)]
     if not _flat_ends(both, Edges | Sources):
         return _plainly(func, both, {})
     if len(sources) == 1 and _flat_ends(both, Destinations) and sources[0].shape == sources[0].into.shape:
@@ -288,10 +292,10 @@ def _at_destinations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     first = args[0] if args else None
     if isinstance(first, Destinations) and len(args) == 1 and not kwargs and _name(func) in _LARGEST:
         return first.new_tensor(first.called.num_owned - 1)  # so that each own row gets a place, as in degree(index)
-    found = _plainly(func, args, kwargs)
-    if isinstance(first, Destinations) and _name(func) in ("__getitem__", "index_select") and found.dim() == 1:
-        return _marked(Destinations, found, first.called)
-    return found
+    result = _plainly(func, args, kwargs)
+    if isinstance(first, Destinations) and _name(func) in ("__getitem__", "index_select") and result.dim() == 1:
+        return _marked(Destinations, result, first.called)
+    return result
 
 
 _SERVED: dict[str, Callable[..., Any]] = {
@@ -309,11 +313,11 @@ _SERVED: dict[str, Callable[..., Any]] = {
 
 
 def _flat(value: Any) -> list[Any]:
-    return [inner for each in value for inner in _flat(each)] if isinstance(value, list | tuple) else [value]
+    return [inner for item in value for inner in _flat(item)] if isinstance(value, list | tuple) else [value]
 
 
 def _flat_ends(value: Any, kinds: Any = _Ends) -> bool:
-    return any(isinstance(each, kinds) for each in _flat(value))
+    return any(isinstance(item, kinds) for item in _flat(value))
 
 
 def _name(func: Any) -> str:
@@ -323,7 +327,7 @@ def _name(func: Any) -> str:
 
 
 def _refused(name: str, values: Any) -> UserError:
-    ends = next(each for each in _flat(values) if isinstance(each, _Ends))
+    ends = next(item for item in _flat(values) if isinstance(item, _Ends))
     hint = (
         ": pass num_nodes=x.size(0)"
         if name in _LARGEST

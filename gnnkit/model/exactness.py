@@ -131,7 +131,7 @@ def _by_operator(func: Any, args: tuple[Any, ...], module: nn.Module, cures: _Cu
     name = str(func.overloadpacket.__name__)
     if torch.Tag.nondeterministic_seeded in func.tags:
         return _drawn(module, name, cures)
-    if "batch_norm" in name and next((each for each in args if isinstance(each, bool)), True):
+    if "batch_norm" in name and next((flag for flag in args if isinstance(flag, bool)), True):
         return _normed(_own_name(module, "BatchNorm"), cures)
     return None
 

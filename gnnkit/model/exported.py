@@ -63,8 +63,12 @@ class Plain(nn.Module):
             edge_attr: [num_edges, edge_width]. Default: the model gets none.
             edge_type: [num_edges] int64. Default: the model gets none.
         """
-        given = {"edge_weight": self._cast(edge_weight), "edge_attr": self._cast(edge_attr), "edge_type": edge_type}
-        of_edges = {name: value for name, value in given.items() if value is not None}
+        edge_values = {
+            "edge_weight": self._cast(edge_weight),
+            "edge_attr": self._cast(edge_attr),
+            "edge_type": edge_type,
+        }
+        of_edges = {name: value for name, value in edge_values.items() if value is not None}
         return self.in_unit(self.model(self._rows(x), edge_index, **of_edges))
 
     def _rows(self, x: Tensor) -> Tensor:

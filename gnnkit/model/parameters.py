@@ -19,7 +19,7 @@ _DEPTH = 3  # of lists within lists that are looked through
 
 def dtype_of(model: nn.Module) -> torch.dtype:
     """Returns the type of a model's rows, that of its first floating-point one."""
-    return next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
+    return next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32)
 
 
 def check(model: nn.Module) -> None:
@@ -62,7 +62,7 @@ def _inside(name: str, value: Any, depth: int) -> Iterator[tuple[str, Parameter]
     if isinstance(value, Parameter):
         yield name, value
     elif isinstance(value, nn.Module):
-        yield from ((f"{name}.{inner}", each) for inner, each in value.named_parameters())
+        yield from ((f"{name}.{inner}", parameter) for inner, parameter in value.named_parameters())
     elif isinstance(value, list | tuple | dict) and depth:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:

@@ -71,15 +71,17 @@ class _Converter:
         self._reads = reads
 
     def __call__(
-        self, model: nn.Module, given: tuple[Any, ...], keys: dict[str, Any]
+        self, model: nn.Module, args: tuple[Any, ...], keys: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        first = given[0] if given else keys.get("x")
-        second = given[1] if len(given) > 1 else keys.get("edge_index")
+        first = args[0] if args else keys.get("x")
+        second = args[1] if len(args) > 1 else keys.get("edge_index")
         if not isinstance(first, Graph) and (isinstance(second, Sequence) or "adjacencies" in keys):
-            return given, keys
+            return args, keys
         if not isinstance(first, Graph) and not (isinstance(first, Tensor) and isinstance(second, Tensor | Graph)):
-            found = ", ".join(type(each).__name__ for each in (first, second) if each is not None)
-            raise UserError(f"a model is called as model(x, edge_index) with tensors, or as model(graph), got {found}")
+            type_names = ", ".join(type(rows).__name__ for rows in (first, second) if rows is not None)
+            raise UserError(
+                f"a model is called as model(x, edge_index) with tensors, or as model(graph), got {type_names}"
+            )
         if getattr(torch.compiler, "is_exporting", bool)():  # not in torch 2.6
             raise UserError(
                 "torch.export cannot follow a call on edges: gnnkit.export(run, 'model.pt2') writes the file"
@@ -132,9 +134,11 @@ def _graph(x: Tensor, edges: Tensor | None, of_edges: dict[str, Tensor | None]) 
     if not isinstance(edges, Tensor) or edges.dim() != 2 or len(edges) != 2:
         shape = list(edges.shape) if isinstance(edges, Tensor) else type(edges).__name__
         raise UserError(f"edge_index must have the shape [2, num_edges], found {shape}")
-    given: dict[str, Any] = {_KEYS[name]: array(name, value) for name, value in of_edges.items() if value is not None}
+    edge_arrays: dict[str, Any] = {
+        _KEYS[name]: array(name, value) for name, value in of_edges.items() if value is not None
+    }
     src, dst = edges.cpu().numpy()
-    return Graph.from_edges(src, dst, len(x), **given)
+    return Graph.from_edges(src, dst, len(x), **edge_arrays)
 
 
 def _rows(model: nn.Module, graph: Graph) -> Tensor:

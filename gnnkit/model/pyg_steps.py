@@ -39,18 +39,20 @@ def own_steps(kind: type, base: type) -> dict[str, Any]:
         base: `LightningModule`.
     """
     named = {name for name in dir(base) if not name.startswith("_") and name != "forward"}
-    own = {
+    overridden = {
         name for name in named if callable(getattr(base, name, None)) and getattr(kind, name) is not getattr(base, name)
     }
-    return {name: _calling(name) for name in own - vars(nn.Module).keys()}
+    return {name: _calling(name) for name in overridden - vars(nn.Module).keys()}
 
 
 def _calling(name: str) -> Callable[..., Any]:
     def call(self: Any, *arguments: Any, **keys: Any) -> Any:
-        own = getattr(follow(self), name)
+        method = getattr(follow(self), name)
         if name == "training_step":
-            return self.step(own, *arguments)
-        return _evaluated(own, *arguments) if name in ("validation_step", "test_step") else own(*arguments, **keys)
+            return self.step(method, *arguments)
+        return (
+            _evaluated(method, *arguments) if name in ("validation_step", "test_step") else method(*arguments, **keys)
+        )
 
     call.__name__ = name
     return call
@@ -80,10 +82,10 @@ def values_of(batch: Any, num_rows: int) -> dict[str, Any]:
     y[rows] = labels
     mask = torch.zeros(num_rows, dtype=torch.bool, device=rows.device)
     mask[rows] = True
-    found = {"y": y, "train_mask": mask}
+    values = {"y": y, "train_mask": mask}
     if torch.equal(rows, torch.arange(len(rows), device=rows.device)) and len(rows) < max(num_rows, 2):
-        found["batch_size"] = len(rows)
-    return found
+        values["batch_size"] = len(rows)
+    return values
 
 
 class SharedMeans(TorchFunctionMode):
@@ -157,7 +159,9 @@ class _Unread:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
-        raise UserError(next(str(each) for each in (*args, *(kwargs or {}).values()) if isinstance(each, cls)))
+        raise UserError(
+            next(str(argument) for argument in (*args, *(kwargs or {}).values()) if isinstance(argument, cls))
+        )
 
 
 class Values:

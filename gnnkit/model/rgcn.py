@@ -55,7 +55,7 @@ class RelationWeights(nn.Module):
         if self.coefficients is None:
             return pairs.sum_products(means, weight)
         if pairs.sums_first(len(self.weight), weight.shape[2]):
-            sums = [pairs.weighted_sum(means, each) for each in self.coefficients.t()]
+            sums = [pairs.weighted_sum(means, coefficients) for coefficients in self.coefficients.t()]
             return torch.cat(sums, 1) @ weight.flatten(0, 1)
         of_relations = torch.tensordot(self.coefficients, weight, 1)
         return pairs.sum_products(means, of_relations)

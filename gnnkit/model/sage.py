@@ -39,19 +39,19 @@ class SAGEConv(nn.Module):
         self.neighbor = nn.Linear(in_features, out_features, bias=False)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        own, neighbor = self.own.weight[:, adjacency.columns], self.neighbor.weight[:, adjacency.columns]
+        own_weight, neighbor = self.own.weight[:, adjacency.columns], self.neighbor.weight[:, adjacency.columns]
         mean, p = self.aggregator == "mean", self.dropout if self.training else 0
         if mean and not adjacency.projects(x, neighbor.shape[0]):
-            weight = torch.cat([neighbor, own], 1).t()
+            weight = torch.cat([neighbor, own_weight], 1).t()
             return adjacency.product(adjacency.mean_beside(x, p), weight, self.own.bias)
         x = adjacency.dropout(x, p, training=True)
         if not mean:
-            z = x[: adjacency.num_dst] @ own.t() + F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
+            z = x[: adjacency.num_dst] @ own_weight.t() + F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
         elif x.shape[0] == adjacency.num_dst:  # one product reads the rows once
-            rows, sources = (x @ torch.cat([own, neighbor]).t()).chunk(2, 1)
+            rows, sources = (x @ torch.cat([own_weight, neighbor]).t()).chunk(2, 1)
             z = rows + adjacency.aggregate(sources, reduce="mean")
         else:
-            z = x[: adjacency.num_dst] @ own.t() + adjacency.aggregate(x @ neighbor.t(), reduce="mean")
+            z = x[: adjacency.num_dst] @ own_weight.t() + adjacency.aggregate(x @ neighbor.t(), reduce="mean")
         return adjacency.add_columns(z) + self.own.bias.to(z.dtype)
 
 

@@ -61,8 +61,8 @@ def _outputs(model: nn.Module, graph: Graph, owner: np.ndarray, ranks: int) -> T
 
 @torch.no_grad()
 def _part(model: nn.Module, shards: Sequence[Shard], comm: Communicator) -> Tensor:  # [num_owned, width]
-    own, shard = copy.deepcopy(model).double().train(), shards[comm.rank]
-    engine = Engine(shard.with_self_loops() if getattr(own, "self_loops", False) else shard, comm, torch.float64)
-    layers = ShardAdjacency.layers(engine, own.num_layers, 0)  # type: ignore[arg-type]
-    outputs: Tensor = own(torch.tensor(shard.features, dtype=torch.float64), layers)
+    replica, shard = copy.deepcopy(model).double().train(), shards[comm.rank]
+    engine = Engine(shard.with_self_loops() if getattr(replica, "self_loops", False) else shard, comm, torch.float64)
+    layers = ShardAdjacency.layers(engine, replica.num_layers, 0)  # type: ignore[arg-type]
+    outputs: Tensor = replica(torch.tensor(shard.features, dtype=torch.float64), layers)
     return outputs

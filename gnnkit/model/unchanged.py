@@ -38,7 +38,7 @@ def adapted(model: Any) -> Any:
         return model
     if not reads_edges(model):
         return model
-    base = next((each for each in type(model).__mro__ if each.__name__ == "LightningModule"), None)
+    base = next((base_class for base_class in type(model).__mro__ if base_class.__name__ == "LightningModule"), None)
     name = type(model).__name__  # for errors, which name the user's class
     if base is None:
         return type(name, (EdgeIndexModel,), {})(model)
@@ -111,8 +111,8 @@ class EdgeIndexModel(nn.Module):
         with self._passing(x, adjacencies) as (rows, adjacency, called):
             out: Tensor = self.module(**self._values(rows, adjacency, called))  # type: ignore[operator]
         if not isinstance(out, Tensor) or out.dim() == 0 or len(out) < num_dst:
-            found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-            raise _error(self, f"forward must return one tensor with a row for each row of x, found {found}")
+            description = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+            raise _error(self, f"forward must return one tensor with a row for each row of x, found {description}")
         return out[:num_dst]
 
     @contextmanager
@@ -133,20 +133,20 @@ class EdgeIndexModel(nn.Module):
 
     def _values(self, x: Tensor, adjacency: Adjacency, called: Pass) -> dict[str, Any]:
         """Returns the arguments of the module by name."""
-        given = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
+        edge_values = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
         edges, asked = called.edge_index(), self._asked
         if asked.data is not None:
-            return {asked.data: Values(self, {"x": x, "edge_index": edges, "num_nodes": len(x)} | given)}
-        found = {name: given[name] for name in asked.of_edges if given[name] is not None}
+            return {asked.data: Values(self, {"x": x, "edge_index": edges, "num_nodes": len(x)} | edge_values)}
+        passed = {name: edge_values[name] for name in asked.of_edges if edge_values[name] is not None}
         for name in asked.needed:
-            if name not in found:
+            if name not in passed:
                 raise _error(self, f"forward asks for {name}, which the graph lacks: give {name} the default None")
-        return {asked.rows: x, asked.edges: edges, **found}
+        return {asked.rows: x, asked.edges: edges, **passed}
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         """The parameters that `trainer.weight_decay` applies to."""
-        own = getattr(self.module, "decayed_parameters", None)
-        return self.parameters() if own is None else own()
+        chosen = getattr(self.module, "decayed_parameters", None)
+        return self.parameters() if chosen is None else chosen()
 
 
 class _EdgeIndexSteps(EdgeIndexModel):
@@ -156,7 +156,7 @@ class _EdgeIndexSteps(EdgeIndexModel):
         super().__init__(module)
         share(self, module)
 
-    def step(self, own: Callable[..., Any], batch: Any, *rest: Any) -> Tensor:
+    def step(self, user_step: Callable[..., Any], batch: Any, *rest: Any) -> Tensor:
         """Computes this rank's part of the loss by the user's `training_step`.
 
         Collective.
@@ -167,10 +167,14 @@ class _EdgeIndexSteps(EdgeIndexModel):
             *rest: Further arguments.
         """
         with self._passing(batch.x, batch.adjacencies) as (x, adjacency, called):
-            given = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
-            values = {"x": x, "edge_index": called.edge_index(), "num_nodes": len(x)} | given | values_of(batch, len(x))
+            edge_values = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
+            values = (
+                {"x": x, "edge_index": called.edge_index(), "num_nodes": len(x)}
+                | edge_values
+                | values_of(batch, len(x))
+            )
             with SharedMeans(type(self).__name__, batch):
-                loss = own(Values(self, values), *rest)
+                loss = user_step(Values(self, values), *rest)
         loss = loss["loss"] if isinstance(loss, Mapping) else loss
         if not isinstance(loss, Tensor):
             raise _error(self, f"training_step must return the loss, found {type(loss).__name__}")
@@ -193,7 +197,7 @@ class _Asked:
 
         Raises `UserError` for one that has no value here.
         """
-        asked = {name: each for name, each in _parameters(module).items() if each.kind not in _OPEN}
+        asked = {name: parameter for name, parameter in _parameters(module).items() if parameter.kind not in _OPEN}
         if _reads_data(asked):
             return cls(next(iter(asked)))
         edges = next(name for name in _EDGES if name in asked)
@@ -224,16 +228,16 @@ def _uncached(module: nn.Module) -> Iterator[None]:
     What they keep of one graph is edges, which stay as they are on a full graph and
     differ between batches.
     """
-    kept: list[tuple[nn.Module, dict[str, Any]]] = []
+    caches: list[tuple[nn.Module, dict[str, Any]]] = []
     for part in module.modules():
         if _of_pyg(part) and getattr(part, "cached", False) is True:
             names = ["cached", *(name for name in vars(part) if name.startswith("_cached_"))]
-            kept.append((part, {name: vars(part)[name] for name in names}))
+            caches.append((part, {name: vars(part)[name] for name in names}))
             vars(part).update(dict.fromkeys(names), cached=False)
     try:
         yield
     finally:
-        for part, values in kept:
+        for part, values in caches:
             vars(part).update(values)
 
 

@@ -54,11 +54,11 @@ def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
         return shard
     csc = shard.csc
     last = int(csc.indptr[num_nodes])
-    own = CSC.trusted(csc.indptr[: num_nodes + 1], csc.indices[:last], None, csc.num_sources)
-    found = order.order(own, shard.owned)
-    if found is None:
+    owned_part = CSC.trusted(csc.indptr[: num_nodes + 1], csc.indices[:last], None, csc.num_sources)
+    new_order = order.order(owned_part, shard.owned)
+    if new_order is None:
         return shard
-    first = _checked(found, num_nodes, type(order).__name__)
+    first = _checked(new_order, num_nodes, type(order).__name__)
     place = np.empty(num_nodes, csc.indices.dtype)
     place[first] = np.arange(num_nodes, dtype=place.dtype)
     rows = np.concatenate([first, np.arange(num_nodes, csc.num_nodes)])
@@ -92,9 +92,9 @@ def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
     )
 
 
-def _checked(found: Ids, num_nodes: int, name: str) -> Ids:
+def _checked(new_order: Ids, num_nodes: int, name: str) -> Ids:
     """Raises `UserError` unless `found` has each of 0..num_nodes-1 once."""
-    order = array(f"order: the order of {name}", found)
+    order = array(f"order: the order of {name}", new_order)
     if order.shape != (num_nodes,) or not np.issubdtype(order.dtype, np.integer):
         raise UserError(
             f"order: {name} gives {order.dtype} of shape {list(order.shape)}, expected whole numbers of shape [{num_nodes}]"

@@ -28,8 +28,8 @@ class Community(NodeOrder):
         self.size = whole("order.size", size, 1, 1 << 30)
 
     def order(self, csc: CSC, nodes: Ids) -> Ids:
-        own = csc.indices < len(nodes)
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(own)])[csc.indptr]
+        is_owned = csc.indices < len(nodes)
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_owned)])[csc.indptr]
         groups = max(len(nodes) // self.size, 1)
-        found = _core.buffer_nodes(indptr, csc.indices[own], groups, _BUFFER, _BOUND, 1)
-        return np.argsort(found, kind="stable")
+        new_order = _core.buffer_nodes(indptr, csc.indices[is_owned], groups, _BUFFER, _BOUND, 1)
+        return np.argsort(new_order, kind="stable")

@@ -70,20 +70,20 @@ def _placed(ids: Array, arrays: Sequence[Array | None]) -> Array | None:
     if arrays[0] is None:
         return None
     rows = np.concatenate([array for array in arrays if array is not None])
-    whole = np.empty_like(rows)
-    whole[ids] = rows
-    return whole
+    joined = np.empty_like(rows)
+    joined[ids] = rows
+    return joined
 
 
 def _features(owned: Array, parts: Sequence[Features]) -> Features:  # [num_nodes, width]
     if isinstance(parts[0], PackedFeatures):
-        kept = _placed(owned, [kept_rows(part) for part in parts])
-        assert kept is not None
-        return parts[0].with_rows(kept)
+        shared_rows = _placed(owned, [kept_rows(part) for part in parts])
+        assert shared_rows is not None
+        return parts[0].with_rows(shared_rows)
     if not isinstance(parts[0], SparseFeatures):
-        whole = _placed(owned, [np.asarray(part) for part in parts])
-        assert whole is not None
-        return whole
+        joined = _placed(owned, [np.asarray(part) for part in parts])
+        assert joined is not None
+        return joined
     sparse = [part.csr for part in parts if isinstance(part, SparseFeatures)]
     degrees = np.concatenate([np.diff(csr.indptr) for csr in sparse])
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degrees)])

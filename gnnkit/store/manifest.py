@@ -137,13 +137,13 @@ def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: boo
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns values by dotted key, without empty ones."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         elif value is not None:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 class Digests:
@@ -176,8 +176,8 @@ class Digests:
         Also of `further` files, where there are any of these names.
         """
         paths = _files(root / PARTS) + [root / name for name in further if (root / name).is_file()]
-        found = [(path, self.begin(path)) for path in paths]
-        return {path.relative_to(root).as_posix(): (path.stat().st_size, digest.result()) for path, digest in found}
+        stamps = [(path, self.begin(path)) for path in paths]
+        return {path.relative_to(root).as_posix(): (path.stat().st_size, digest.result()) for path, digest in stamps}
 
 
 def _files(folder: Path) -> list[Path]:

@@ -78,8 +78,8 @@ def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def _pairs(part: int, table: Ids) -> list[dict[str, int]]:
     """Lists the peers from which a part receives rows, as `Quality.to_dict` does."""
-    found = [Pair(part, *row[:_NEIGHBOUR]) for row in table.tolist() if any(row[1:_NEIGHBOUR])]
-    return [asdict(pair) | {"messages": pair.messages} for pair in found]
+    pairs = [Pair(part, *row[:_NEIGHBOUR]) for row in table.tolist() if any(row[1:_NEIGHBOUR])]
+    return [asdict(pair) | {"messages": pair.messages} for pair in pairs]
 
 
 def _dense(table: Ids, num_parts: int) -> list[int]:  # [num_parts]

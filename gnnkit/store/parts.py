@@ -105,12 +105,12 @@ class Parts:
 
         For ranks that read the whole graph.
         """
-        own, graph = self.shard(0), self.graph()
+        own_shard, graph = self.shard(0), self.graph()
         assert graph is not None
-        node_rank = np.full(graph.num_nodes, max(own.grid.world_size - 1, 0), np.int32)
+        node_rank = np.full(graph.num_nodes, max(own_shard.grid.world_size - 1, 0), np.int32)
         for rank in (0, *others):
             node_rank[self.shard(rank).owned] = 0
-        return cut(without_edges(graph), Partition(node_rank, None, own.grid), 0)
+        return cut(without_edges(graph), Partition(node_rank, None, own_shard.grid), 0)
 
     def _folder(self, name: str) -> Path:
         if self.store is None or (self.own / name).exists():

@@ -19,6 +19,6 @@ class AllReduce(GradientSync):
     ddp = True
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
-        own = gradients(trained(module))
-        from_vector(self.comm.all_reduce(to_vector(own)), own)
+        grads = gradients(trained(module))
+        from_vector(self.comm.all_reduce(to_vector(grads)), grads)
         optimizer.step()

@@ -62,12 +62,12 @@ class Leader(ServedSync):
             self._served.step(module, optimizer, share)
             return
         parameters = trained(module)
-        own = gradients(parameters)
-        total = self._collect(to_vector(own), share)
+        grads = gradients(parameters)
+        total = self._collect(to_vector(grads), share)
         if total is None:
             optimizer.state.clear()  # of local iterations, or of a checkpoint
         else:
-            from_vector(total, own)
+            from_vector(total, grads)
             optimizer.step()
         values = to_vector(parameters)
         from_vector(self.comm.broadcast(values, src=LEADER), parameters)

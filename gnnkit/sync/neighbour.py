@@ -82,15 +82,15 @@ class Neighbour(GradientSync):
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
         parameters = trained(module)
-        own = gradients(parameters)
+        grads = gradients(parameters)
         if self.exchange == "parameters":
-            from_vector(self._track(to_vector(own)), own)
+            from_vector(self._track(to_vector(grads)), grads)
             optimizer.step()
             mixed = self._mix(torch.cat([to_vector(parameters), self.tracked]), self.rounds)
             stepped, self.tracked = mixed.chunk(2)
             from_vector(stepped, parameters)
-        elif (mean := self._mean(to_vector(own), share)) is not None:
-            from_vector(mean, own)
+        elif (mean := self._mean(to_vector(grads), share)) is not None:
+            from_vector(mean, grads)
             optimizer.step()
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:
@@ -106,7 +106,7 @@ class Neighbour(GradientSync):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tracked, self.latest = (state[name].to(self.comm.device) for name in ("tracked", "latest"))
 
-    def _track(self, own: Tensor) -> Tensor:
+    def _track(self, grads: Tensor) -> Tensor:
         """Returns the estimate of the gradient of all workers, [num_parameters].
 
         The estimates of all workers have their gradient's sum as mean.
@@ -114,11 +114,11 @@ class Neighbour(GradientSync):
         Args:
             own: The gradient of this worker, a part of that sum.
         """
-        own = own * self.comm.world_size
-        if len(self.tracked) != len(own):  # at first, and where parameters were frozen
-            self.tracked = self.latest = torch.zeros_like(own)
-        self.tracked = self.tracked + (own - self.latest)
-        self.latest = own
+        grads = grads * self.comm.world_size
+        if len(self.tracked) != len(grads):  # at first, and where parameters were frozen
+            self.tracked = self.latest = torch.zeros_like(grads)
+        self.tracked = self.tracked + (grads - self.latest)
+        self.latest = grads
         return self.tracked
 
     @property

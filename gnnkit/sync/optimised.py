@@ -44,8 +44,8 @@ class Groups:
     def within(self, numbers: Sequence[int]) -> Groups:
         """Returns the groups of some parameters, whose numbers become their places."""
         places = {number: place for place, number in enumerate(numbers)}
-        kept = tuple(tuple(places[n] for n in group if n in places) for group in self.members)
-        return Groups(kept, self.settings)
+        groups = tuple(tuple(places[n] for n in group if n in places) for group in self.members)
+        return Groups(groups, self.settings)
 
 
 class Optimised:
@@ -116,7 +116,7 @@ class Optimised:
 
 def pack_state(state: State) -> tuple[list[Any], dict[str, Tensor]]:
     """Returns a state as plain values [number, name, value], and tensors by key."""
-    items = [(number, name, value) for number, own in state.items() for name, value in own.items()]
+    items = [(number, name, value) for number, moments in state.items() for name, value in moments.items()]
     plain = [[number, name, value] for number, name, value in items if not isinstance(value, Tensor)]
     return plain, {f"{number}/{name}": value for number, name, value in items if isinstance(value, Tensor)}
 

@@ -96,11 +96,11 @@ class Served:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the servers' optimiser as brought by `settle`."""
-        return {str(number): own for number, own in self.state.items()}
+        return {str(number): moments for number, moments in self.state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the servers go on from a state, and from the parameters of rank 0."""
-        self.state, self._begun = {int(number): own for number, own in state.items()}, False
+        self.state, self._begun = {int(number): moments for number, moments in state.items()}, False
 
     def figures(self) -> dict[str, Any]:
         """Returns how many versions late gradients were, as mean and largest.
@@ -158,7 +158,11 @@ class Served:
         if not self._parts:
             self._trained = trained
             numbers = balanced([parameter.numel() for parameter in parameters], len(self._ranks))
-            self._parts = [(server, own) for server, own in zip(self._ranks, numbers, strict=True) if own]
+            self._parts = [
+                (server, owned_numbers)
+                for server, owned_numbers in zip(self._ranks, numbers, strict=True)
+                if owned_numbers
+            ]
 
     def _bring(self, parameters: Sequence[Parameter], optimizer: Optimizer) -> list[dict[str, Any]] | None:
         """Sends the servers what they lack. Returns settings that have changed.
@@ -214,8 +218,8 @@ class Served:
         """Keeps the optimiser's state and the delays of all gradients."""
         self.state, self.delays = {}, Counter()
         for (_, numbers), letter in zip(self._parts, letters, strict=True):
-            own = unpack_state(letter.fields["state"], letter.tensors)
-            self.state |= {numbers[place]: each for place, each in own.items()}
+            moments = unpack_state(letter.fields["state"], letter.tensors)
+            self.state |= {numbers[place]: value for place, value in moments.items()}
             self.delays.update(dict(letter.fields["delays"]))
 
     def _write(self, parameters: Sequence[Parameter], letters: Sequence[Letter]) -> None:
@@ -227,9 +231,9 @@ class Served:
     def _overwrite(self, parameters: Sequence[Parameter], values: Sequence[Tensor]) -> None:
         with torch.no_grad():
             for (_, numbers), vector in zip(self._parts, values, strict=True):
-                own = [parameters[n] for n in numbers]
-                parts = torch.split(vector, [p.numel() for p in own])
-                for parameter, part in zip(own, parts, strict=True):
+                served = [parameters[n] for n in numbers]
+                parts = torch.split(vector, [p.numel() for p in served])
+                for parameter, part in zip(served, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
 
     def _cut(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -238,8 +242,8 @@ class Served:
 
     def _ask(self, fields: Mapping[str, Any], tensors: Sequence[Mapping[str, Tensor]]) -> list[Letter]:
         """Sends a request to the server of each part, and returns the replies."""
-        for (server, _), own in zip(self._parts, tensors, strict=True):
-            self._mailbox.put(server, REQUEST, {**fields, "patience": self._patience}, own)
+        for (server, _), part in zip(self._parts, tensors, strict=True):
+            self._mailbox.put(server, REQUEST, {**fields, "patience": self._patience}, part)
         return [self._reply(server) for server, _ in self._parts]
 
     def _reply(self, server: int) -> Letter:

@@ -217,18 +217,18 @@ class NodeTask(Task):
         return self.read(graph), None
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for split in self.splits:
-            own, labels = rows_of(split, outputs, worker)
-            counts = self.counts(own, labels).to(torch.float64)
-            loss = self.losses(own, labels).sum(dtype=torch.float64)
+            rows, labels = rows_of(split, outputs, worker)
+            counts = self.counts(rows, labels).to(torch.float64)
+            loss = self.losses(rows, labels).sum(dtype=torch.float64)
             *sums, total, num_rows = worker.comm.all_reduce(
-                torch.cat([counts, loss[None], loss.new_tensor([len(own)])])
+                torch.cat([counts, loss[None], loss.new_tensor([len(rows)])])
             )
             if num_rows > 0:
-                found |= {f"{split}_{name}": value for name, value in self.figures(torch.stack(sums)).items()}
-                found |= {} if split == "train" else {f"{split}_loss": float(total / num_rows)}
-        return found
+                metrics |= {f"{split}_{name}": value for name, value in self.figures(torch.stack(sums)).items()}
+                metrics |= {} if split == "train" else {f"{split}_loss": float(total / num_rows)}
+        return metrics
 
     @property
     def judged(self) -> tuple[str, ...]:
@@ -248,12 +248,12 @@ class NodeTask(Task):
         return None
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        own, labels = rows_of("train", outputs, worker)
-        constant = self.constant(labels, own.shape[1], worker)
+        rows, labels = rows_of("train", outputs, worker)
+        constant = self.constant(labels, rows.shape[1], worker)
         if constant is None:
             return {}
-        counts = self.counts(constant.expand(len(own), -1), labels).to(torch.float64)
-        *sums, num_rows = worker.comm.all_reduce(torch.cat([counts, counts.new_tensor([len(own)])]))
+        counts = self.counts(constant.expand(len(rows), -1), labels).to(torch.float64)
+        *sums, num_rows = worker.comm.all_reduce(torch.cat([counts, counts.new_tensor([len(rows)])]))
         figures = self.figures(torch.stack(sums)) if num_rows > 0 else {}
         return {f"train_{name}": figures[name] for name in self.judged if name in figures}
 

@@ -32,16 +32,16 @@ class ClassTask(NodeTask):
     def details(self, outputs: Tensor, worker: Worker) -> dict[str, Any]:
         if outputs.shape[1] > MAX_CLASSES:
             return {"per_class": None, "confusion": None}
-        found: dict[str, Any] = {"per_class": {}, "confusion": {}}
+        tables: dict[str, Any] = {"per_class": {}, "confusion": {}}
         for split in self.splits:
-            own, labels = rows_of(split, outputs, worker)
-            counts = worker.comm.all_reduce(self.counts(own, labels).to(torch.float64)).view(3, -1)
+            logits, labels = rows_of(split, outputs, worker)
+            counts = worker.comm.all_reduce(self.counts(logits, labels).to(torch.float64)).view(3, -1)
             if counts[2].any():
-                found["per_class"][split] = _of_classes(counts)
-            matrix = self.confusions(own, labels)
+                tables["per_class"][split] = _of_classes(counts)
+            matrix = self.confusions(logits, labels)
             if matrix is not None and worker.comm.all_reduce(matrix).any():
-                found["confusion"][split] = matrix.tolist()
-        return found | ({} if found["confusion"] else {"confusion": None})
+                tables["confusion"][split] = matrix.tolist()
+        return tables | ({} if tables["confusion"] else {"confusion": None})
 
 
 def areas_of_all(scores: Tensor, wanted: Tensor, worker: Worker) -> dict[str, float]:
@@ -56,8 +56,8 @@ def areas_of_all(scores: Tensor, wanted: Tensor, worker: Worker) -> dict[str, fl
         worker: This rank.
     """
     parts = worker.comm.gather(torch.cat([scores.to(torch.float64), wanted.to(torch.float64)], 1))
-    found: dict[str, float] = worker.comm.share(mean_areas(*torch.cat(parts).chunk(2, 1)) if parts else {})
-    return found
+    areas: dict[str, float] = worker.comm.share(mean_areas(*torch.cat(parts).chunk(2, 1)) if parts else {})
+    return areas
 
 
 def _of_classes(counts: Tensor) -> list[dict[str, float]]:

@@ -125,9 +125,9 @@ class LinkPrediction(Task):
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
         pairs, n = pairs_of(graph.csc), graph.num_nodes
-        given = graph.val_edges is not None or graph.test_edges is not None
-        val, test, held = self._given(graph, pairs) if given else self._drawn(n, pairs)
-        if not given:
+        has_held_out = graph.val_edges is not None or graph.test_edges is not None
+        val, test, held = self._given(graph, pairs) if has_held_out else self._drawn(n, pairs)
+        if not has_held_out:
             warn_of_times([*(graph.feature_names or ()), *(graph.edge_feature_names or ())])
         if not np.any(~held & (pairs[:, 0] != pairs[:, 1])):
             raise UserError("task=link_prediction: dataset has no edge that trains")
@@ -142,7 +142,7 @@ class LinkPrediction(Task):
             self.eval_negatives,
             _SUPERVISED if self.supervision_share is None else self.supervision_share,
             derive(self.seed, _EVALUATION),
-            given,
+            has_held_out,
         )
         return with_edges(graph, np.flatnonzero(~held)), links
 
@@ -171,13 +171,13 @@ class LinkPrediction(Task):
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         assert worker.links is not None
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for index, (split, pairs) in enumerate((("val", worker.links.val), ("test", worker.links.test))):
             if len(pairs):
                 scores = worker.comm.gather(self._scores(outputs, worker, worker.links, pairs, index))
                 figures = ranking(torch.cat(scores)) if scores else {}
-                found |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
-        return found
+                metrics |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
+        return metrics
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         return {f"{split}_roc_auc": 0.5 for split in self.splits}
@@ -226,9 +226,11 @@ class LinkPrediction(Task):
         parts = []
         for start in range(0, len(pairs), size * num_ranks):
             ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
-            own = np.asarray(pairs[ids])
-            negative = links.negative_pairs(own, ids, links.eval_negatives, derive(links.seed, split), evaluates=True)
-            reach, rows = lookup.find(np.concatenate([own[:, None], negative], 1))
+            split_pairs = np.asarray(pairs[ids])
+            negative = links.negative_pairs(
+                split_pairs, ids, links.eval_negatives, derive(links.seed, split), evaluates=True
+            )
+            reach, rows = lookup.find(np.concatenate([split_pairs[:, None], negative], 1))
             parts.append(self.score(reach(outputs)[rows]).to(torch.float64))
         return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
 
@@ -267,7 +269,7 @@ def _filters(pairs: Ids, held: npt.NDArray[np.bool_], held_out: Ids, num_nodes: 
     return training, known
 
 
-def with_edges(graph: Graph, kept: Ids) -> Graph:
+def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
     """Returns the graph with some of its edges only, and no edges to predict.
 
     Args:
@@ -275,13 +277,13 @@ def with_edges(graph: Graph, kept: Ids) -> Graph:
         kept: [num_kept] ascending edge ids.
     """
     csc, features, positions = graph.csc, graph.edge_features, graph.edge_positions
-    weight = None if csc.weight is None else csc.weight[kept]
+    weight = None if csc.weight is None else csc.weight[edge_ids]
     return replace(
         graph,
-        csc=CSC(np.searchsorted(kept, csc.indptr), csc.indices[kept], weight),
-        edge_features=None if features is None else features[kept],
-        edge_positions=kept if positions is None else positions[kept],
-        edge_types=None if graph.edge_types is None else graph.edge_types[kept],
+        csc=CSC(np.searchsorted(edge_ids, csc.indptr), csc.indices[edge_ids], weight),
+        edge_features=None if features is None else features[edge_ids],
+        edge_positions=edge_ids if positions is None else positions[edge_ids],
+        edge_types=None if graph.edge_types is None else graph.edge_types[edge_ids],
         val_edges=None,
         test_edges=None,
     )

@@ -64,15 +64,15 @@ class Multilabel(ClassTask):
         return F.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype), reduction="none").mean(1)
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        found = super().measure(outputs, worker)
+        metrics = super().measure(outputs, worker)
         for split in self.splits:
             areas = areas_of_all(*rows_of(split, outputs, worker), worker)
-            found |= {f"{split}_{name}": value for name, value in areas.items()}
-        return found
+            metrics |= {f"{split}_{name}": value for name, value in areas.items()}
+        return metrics
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
-        found, actual = outputs > 0, labels.to(torch.bool)
-        return torch.cat([(found & actual).sum(0), found.sum(0), actual.sum(0)]).to(torch.float64)
+        predicted, actual = outputs > 0, labels.to(torch.bool)
+        return torch.cat([(predicted & actual).sum(0), predicted.sum(0), actual.sum(0)]).to(torch.float64)
 
     def figures(self, counts: Tensor) -> dict[str, float]:
         by_class = counts.view(3, -1)
@@ -104,5 +104,5 @@ def split_names(labels: Ids, joined: Sequence[str]) -> tuple[npt.NDArray[np.bool
     """
     parts = [{part.strip() for part in name.split(_BETWEEN)} - {""} for name in joined]
     names = sorted(set().union(*parts))
-    table = np.array([[name in own for name in names] for own in [*parts, set()]], np.bool_)
+    table = np.array([[name in members for name in names] for members in [*parts, set()]], np.bool_)
     return table[labels], tuple(names)

@@ -110,19 +110,19 @@ class NodeClassification(ClassTask):
 
     def _wrong_length(self, num_classes: int, names: Sequence[str] = ()) -> str:
         assert isinstance(self.class_weights, tuple)
-        told = f" ({shown(', '.join(names))})" if names else ""
+        class_list = f" ({shown(', '.join(names))})" if names else ""
         return (
             f"task.class_weights={shown(list(self.class_weights))} has {len(self.class_weights)} numbers, expected one "
-            f"for each of {num_classes} classes{told}"
+            f"for each of {num_classes} classes{class_list}"
         )
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        found = super().measure(outputs, worker)
+        metrics = super().measure(outputs, worker)
         for split in self.splits if outputs.shape[1] == 2 else ():
-            own, labels = rows_of(split, outputs, worker)
-            areas = areas_of_all(own[:, 1:] - own[:, :1], labels[:, None], worker)
-            found |= {f"{split}_{name}": value for name, value in areas.items()}
-        return found
+            logits, labels = rows_of(split, outputs, worker)
+            areas = areas_of_all(logits[:, 1:] - logits[:, :1], labels[:, None], worker)
+            metrics |= {f"{split}_{name}": value for name, value in areas.items()}
+        return metrics
 
     @property
     def judged(self) -> tuple[str, ...]:
@@ -136,8 +136,8 @@ class NodeClassification(ClassTask):
         return super().chance(outputs, worker) | areas
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
-        found, width = outputs.argmax(1), outputs.shape[1]
-        parts = (labels[found == labels], found, labels)
+        predicted, width = outputs.argmax(1), outputs.shape[1]
+        parts = (labels[predicted == labels], predicted, labels)
         return torch.cat([torch.bincount(part, minlength=width) for part in parts]).to(torch.float64)
 
     def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [num_classes, num_classes]
@@ -164,8 +164,8 @@ class NodeClassification(ClassTask):
 def _training_counts(worker: Worker) -> Tensor:  # [num_classes] float64
     """Counts the training nodes of each class over all ranks. Collective."""
     shard = worker.shard
-    own = shard.labels[shard.labelled & (shard.split == Split.TRAIN)]
-    counts = torch.from_numpy(np.bincount(own, minlength=shard.num_classes))
+    train_labels = shard.labels[shard.labelled & (shard.split == Split.TRAIN)]
+    counts = torch.from_numpy(np.bincount(train_labels, minlength=shard.num_classes))
     return worker.comm.all_reduce(counts.to(worker.device, torch.float64))
 
 
@@ -175,11 +175,14 @@ def _weights(value: object) -> str | tuple[float, ...] | None:
         return BALANCED if value else None
     if not isinstance(value, list | tuple) or not value:
         raise UserError(f"task.class_weights={shown(value)} must be null, {BALANCED} or a list of numbers")
-    return tuple(real("task.class_weights", each, above=0, high=MAX_WEIGHT) for each in value)
+    return tuple(real("task.class_weights", weight, above=0, high=MAX_WEIGHT) for weight in value)
 
 
 def _joined(names: Sequence[str]) -> str | None:
     """Finds a name with semicolons, a part of which is in another name too."""
     parts = {name: {part.strip() for part in name.split(";")} for name in names}
-    counts = Counter(part for each in parts.values() for part in each)
-    return next((name for name, own in parts.items() if len(own) > 1 and any(counts[part] > 1 for part in own)), None)
+    counts = Counter(part for members in parts.values() for part in members)
+    return next(
+        (name for name, members in parts.items() if len(members) > 1 and any(counts[part] > 1 for part in members)),
+        None,
+    )

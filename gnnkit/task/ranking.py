@@ -19,12 +19,12 @@ def ranking(scores: Tensor) -> dict[str, float]:
     """
     positive, negative = scores[:, :1], scores[:, 1:]
     ranks = 1 + ((negative > positive) + 0.5 * (negative == positive)).sum(1).to(torch.float64)
-    found = {"mrr": float((1 / ranks).mean())}
-    found |= {f"hits_{k}": float((ranks <= k).to(torch.float64).mean()) for k in HITS}
+    metrics = {"mrr": float((1 / ranks).mean())}
+    metrics |= {f"hits_{k}": float((ranks <= k).to(torch.float64).mean()) for k in HITS}
     wanted = torch.zeros_like(scores, dtype=torch.int64)
     wanted[:, 0] = 1
-    found["roc_auc"], found["average_precision"] = areas(scores.reshape(-1), wanted.reshape(-1))
-    return found
+    metrics["roc_auc"], metrics["average_precision"] = areas(scores.reshape(-1), wanted.reshape(-1))
+    return metrics
 
 
 def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:
@@ -53,7 +53,7 @@ def mean_areas(scores: Tensor, wanted: Tensor) -> dict[str, float]:
     mixed = torch.nonzero((wanted == 1).any(0) & (wanted == 0).any(0))[:, 0].tolist()
     if not mixed:
         return {}
-    roc, precision = zip(*(areas(scores[:, each], wanted[:, each].long()) for each in mixed), strict=True)
+    roc, precision = zip(*(areas(scores[:, column], wanted[:, column].long()) for column in mixed), strict=True)
     return {"roc_auc": sum(roc) / len(mixed), "average_precision": sum(precision) / len(mixed)}
 
 
