@@ -188,9 +188,9 @@ def _by_class(kind: str, objects: Sequence[Any]) -> dict[str, Any]:
         named[f"{name} {same + 1}" if same else name] = each
     if kind != "logger" or not named:
         return named
-    from gnnkit.logger import Given
+    from gnnkit.logger import ExistingLogger
 
-    return {name: Given(each) for name, each in named.items()}
+    return {name: ExistingLogger(logger) for name, logger in named.items()}
 
 
 def _start(

@@ -18,40 +18,39 @@ T = TypeVar("T")
 
 
 class Communicator(ABC):
-    """A group of ranks.
+    """A group of ranks that exchange tensors.
 
-    Every method is collective over the group: all ranks call the method, in the same
-    order. Only `close` is not collective.
-
-    Nothing waits for ever. A peer that is gone, or does not come within the deadline,
-    raises `RuntimeError` on the other ranks.
+    Every method except `close` is collective: all ranks of the group call it, in the
+    same order. Every wait has a deadline. When a peer has exited or misses the
+    deadline, the other ranks raise `RuntimeError`.
 
     Autograd must not trace `all_to_all`, `start`, `all_reduce` and `broadcast`, because
-    the exchange has a separate backward pass.
+    the exchange implements its own backward pass.
     """
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
-    in_threads: bool = False  # True: ranks are threads. `run` starts the threads
-    beside: frozenset[int] = frozenset()  # ranks of this group in this process, where ranks are threads
-    is_process_group: bool = False  # True: the ranks are the default group of torch.distributed
-    goes_on: ClassVar[bool] = False  # True: collectives leave out ranks that are gone
+    in_threads: bool = False  # True: ranks are threads, which `run` starts
+    beside: frozenset[int] = frozenset()  # this group's ranks that are threads of this process
+    is_process_group: bool = False  # True: the ranks form torch.distributed's default group
+    goes_on: ClassVar[bool] = False  # True: collectives skip ranks that have exited
     rank: int  # within this group
     world_size: int
     device: torch.device
-    timeout: float = 120.0  # seconds, the deadline of everything that waits for peers
+    timeout: float = 120.0  # deadline of every wait for a peer, in seconds
 
     @classmethod
     @abstractmethod
     def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Communicator:
-        """Joins the ranks of the run. Every process of a rank calls this method.
+        """Connects this process to the other ranks. Every rank's process calls it.
 
-        The environment says where ranks meet, see `gnnkit.comm.rendezvous`.
+        The rendezvous address comes from the environment, see
+        `gnnkit.comm.rendezvous`.
 
         Args:
             rank: This rank.
             world_size: Number of ranks.
-            device: Where this rank's tensors are.
-            timeout: Deadline in seconds of everything that waits for peers.
+            device: Device of this rank's tensors.
+            timeout: Deadline of every wait for a peer, in seconds.
         """
 
     @classmethod
@@ -65,36 +64,36 @@ class Communicator(ABC):
     ) -> list[T]:
         """Runs `function(communicator)` on ranks that are threads.
 
-        Only where `in_threads`.
+        Available only if `in_threads`.
 
         Args:
-            function: The work of each rank.
+            function: Runs once on each rank.
             world_size: Number of ranks.
-            timeout: Deadline in seconds of everything that waits for peers.
-            among: Letters between the processes that call this method. Closed at the
-                end. Default: this process is the only one.
+            timeout: Deadline of every wait for a peer, in seconds.
+            among: Connects the processes that call this method, and is closed at the
+                end. Default: this is the only process.
 
         Returns:
-            Results of the ranks of this process, which are
+            The results of this process's ranks, which are
             `even_ranges(world_size, among.world_size)[among.rank]`.
         """
-        raise NotImplementedError(f"{cls.__name__} does not make its ranks itself")
+        raise NotImplementedError(f"{cls.__name__} does not start its ranks itself")
 
     @abstractmethod
     def split(self, ranks: Sequence[int]) -> Communicator:
-        """Makes the group of some ranks. Only these ranks call this method.
+        """Creates a subgroup. Only its members call this method.
 
-        `ranks` are ascending ranks of this group, this rank among them.
+        `ranks` are ascending ranks of this group and include this rank.
         """
 
     @abstractmethod
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
-        """Sends rows to every rank and returns the rows received, ordered by sender.
+        """Sends rows to every rank and returns the received rows, ordered by sender.
 
         Args:
-            rows: Contiguous, [sum(send_counts), ...]. Rows for rank 0 come first.
-            send_counts: Number of rows for each rank, [world_size].
-            recv_counts: Number of rows from each rank, [world_size].
+            rows: [sum(send_counts), ...], contiguous, ordered by receiver.
+            send_counts: [world_size] number of rows sent to each rank.
+            recv_counts: [world_size] number of rows received from each rank.
 
         Returns:
             [sum(recv_counts), ...]
@@ -108,46 +107,47 @@ class Communicator(ABC):
         *,
         index: Tensor | None = None,
     ) -> Pending:
-        """Begins an exchange that ends later. The rank may compute meanwhile.
+        """Starts an asynchronous exchange, which overlaps with computation.
 
-        All ranks begin and end the same exchanges in the same order. The rows stay
-        unchanged until the exchange has ended. The default is `all_to_all`.
+        All ranks start and complete the same exchanges in the same order. `rows` must
+        not change until the exchange completes. The default implementation is
+        synchronous.
 
         Args:
-            rows: The rows, by receiver if there is no `index`.
-            send_counts: Number of rows for each rank, [world_size].
-            recv_counts: Number of rows from each rank, [world_size].
-            index: [sum(send_counts)] int64. The rows sent are `rows[index]`, gathered
-                where they travel. Default: `rows` are sent as they are.
+            rows: The rows to send, ordered by receiver unless `index` is given.
+            send_counts: [world_size] number of rows sent to each rank.
+            recv_counts: [world_size] number of rows received from each rank.
+            index: [sum(send_counts)] int64. Sends `rows[index]`, gathered directly into
+                the send buffer. Default: sends `rows`.
         """
         sent = rows if index is None else rows.detach().index_select(0, index)
         return Arrived(self.all_to_all(sent, send_counts, recv_counts))
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Sums `x` over the ranks in place, to equal bits on all ranks. Returns `x`."""
+        """Sums `x` over the ranks in place, bitwise equal on all ranks. Returns `x`."""
 
     @abstractmethod
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
         """Overwrites `x` in place with the `x` of rank `src`. Returns `x`."""
 
     def end_of_sum(self, num_bytes: int) -> float:
-        """Begins a sum that torch makes itself, beside `all_reduce`. Not collective.
+        """Accounts for a sum that torch computes itself, such as DDP's. Not collective.
 
-        Returns the moment of `time.monotonic` before which the sum is not over. 0, and
-        so no moment, without a simulated link.
+        Returns the earliest end of the sum by `time.monotonic` on a simulated link, and
+        0 without one.
 
         Args:
-            num_bytes: Size of what is added up on this rank.
+            num_bytes: Bytes that this rank contributes.
         """
         return 0.0
 
     def gather(self, x: Tensor, *, dst: int = 0) -> list[Tensor]:
-        """Returns every rank's `x` by rank on rank `dst`, and nothing on other ranks.
+        """Returns every rank's `x` on rank `dst`, and an empty list on other ranks.
 
         Args:
             x: [n, ...], where n may differ between ranks.
-            dst: Rank that receives. Default: 0.
+            dst: The receiving rank.
         """
         counts = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
         counts[self.rank] = len(x)
@@ -170,12 +170,12 @@ class Communicator(ABC):
         return json.loads(bytes(self.broadcast(buffer, src=src).tolist()))
 
     def mailbox(self) -> Mailbox:
-        """Makes a mailbox for messages between two ranks.
+        """Creates a mailbox for point-to-point messages.
 
-        The methods of the mailbox are not collective. The default opens further TCP
-        connections. A random token keeps strangers out.
+        A mailbox's methods are not collective. The default opens additional TCP
+        connections, authenticated by a random token.
         """
         return SocketMailbox.open(self)
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Lets go of connections. The communicator is not used afterwards."""
+    def close(self) -> None:  # noqa: B027 - most hold no connections
+        """Closes connections. The communicator cannot be used any more."""

@@ -1,4 +1,4 @@
-"""The interface of an exchange, two exchanges as one, and an exchange at work."""
+"""The interface of row exchanges, and the state of an exchange in one run."""
 
 from __future__ import annotations
 
@@ -14,68 +14,73 @@ from gnnkit.exchange.schedule import ForwardPass, Schedule
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.grid import Grid
 
-_DRAWS = 2**32  # tells the key of the exchange from the keys of layers
+_DRAWS = 2**32  # separates the exchange's random key from the keys of layers
 
 
 class Layout(Protocol):
-    """What an exchange asks of the engine that it serves."""
+    """What an exchange reads from its engine."""
 
     @property
     def grid(self) -> Grid: ...
 
     @property
     def holds_in_edges(self) -> bool:
-        """Whether each rank holds every in-edge of the nodes that it owns."""
+        """Whether each rank holds every in-edge of its owned nodes."""
         ...
 
 
 class RowExchange:
-    """How rows of other ranks, and gradients of rows, travel in training.
+    """How remote rows and their gradients are exchanged in training.
 
-    The schedule decides when which rows travel, the codec how their numbers are
-    written. Arguments of the constructor are the keys of `exchange`. `a + b` has the
-    schedule of the one and the codec of the other. Evaluation is exact in any case.
+    The schedule decides which rows are sent in which pass. The codec encodes their
+    numbers. The constructor's arguments are the keys of `exchange`. `a + b` combines
+    the schedule of one exchange with the codec of the other. Evaluation is always
+    exact.
     """
 
-    exact: bool = False  # whether all rows come at once, to the bit
-    keeps_state: bool = False  # whether the schedule keeps rows from one epoch to the next
-    needs_in_edges: bool = False  # whether a rank must hold every in-edge of the nodes that the rank owns
-    every_epoch: bool = False  # whether rows follow from an exchange in every epoch
+    exact: bool = False  # whether each pass sends all rows without loss
+    keeps_state: bool = False  # whether the schedule keeps rows across epochs
+    needs_in_edges: bool = False  # whether a rank must hold every in-edge of its owned nodes
+    every_epoch: bool = False  # whether the schedule depends on an exchange in every epoch
 
     def costs(self) -> str:
-        """Returns the line of an exchange that is approximate, from `approximate`.
+        """Returns the notice printed at the start of a run, from `approximate`.
 
-        The run begins with this line. Default: "", for an exchange that is exact.
+        Default: "", for an exact exchange.
         """
         return ""
 
     def schedule(self) -> Schedule | None:
-        """Makes the schedule of a run. None: all rows come at once."""
+        """Creates a run's schedule. None: each pass sends all rows."""
         return None
 
     def codec(self) -> Codec | None:
-        """Makes the codec of a run. None: rows travel as they are."""
+        """Creates a run's codec. None: numbers are sent unencoded."""
         return None
 
     @property
     def name(self) -> str:
-        """The name in messages: that of the class, as in `error_feedback`."""
+        """The name used in messages: the class name in snake case."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
     def check_pauses(self, pauses: str) -> None:
-        """Raises `UserError` where `pauses`, a key, leaves exchanges out."""
+        """Raises `UserError` if this exchange cannot skip epochs.
+
+        Args:
+            pauses: The key that skips exchanges, such as `strategy.exchange_every=2`.
+        """
         if self.every_epoch:
             raise UserError(
-                f"{pauses} does not go with exchange={self.name}, whose rows follow from the exchange of every epoch: "
-                "choose exchange=exact or quantized"
+                f"{pauses} skips exchanges, but exchange={self.name} needs one in every epoch: "
+                "use exchange=exact or quantized"
             )
 
     def check_layout(self, engine: Layout) -> None:
-        """Raises `UserError` for a layout that the exchange does not go with."""
+        """Raises `UserError` if the layout does not support this exchange."""
         if self.needs_in_edges and not engine.holds_in_edges:
             raise UserError(
-                f"partition.grid={engine.grid} spreads the in-edges of a node over ranks, and exchange={self.name} "
-                "needs every in-edge with the owner of its node: use partition.grid=1d, one column and one slice"
+                f"partition.grid={engine.grid} spreads a node's in-edges over several ranks, but exchange={self.name} "
+                "needs them all at the node's owner: use partition.grid=1d, one column and one slice"
             )
 
     def __add__(self, other: RowExchange) -> RowExchange:
@@ -83,7 +88,7 @@ class RowExchange:
 
 
 class _Both(RowExchange):
-    """The schedule of one exchange, and the codec of another."""
+    """Combines the schedule of one exchange with the codec of another."""
 
     def __init__(self, one: RowExchange, other: RowExchange) -> None:
         self._parts = one, other
@@ -93,7 +98,7 @@ class _Both(RowExchange):
         schedules = [part.schedule() is not None for part in self._parts]
         codecs = [part.codec() is not None for part in self._parts]
         if one.exact or other.exact or all(schedules) or all(codecs):
-            raise UserError(f"exchange={self.name} must join the schedule of one exchange with the codec of another")
+            raise UserError(f"exchange={self.name}: expected one exchange with a schedule and one with a codec")
 
     def costs(self) -> str:
         return "\n".join(filter(None, (part.costs() for part in self._parts)))
@@ -110,35 +115,35 @@ class _Both(RowExchange):
 
 
 class ForwardPasses:
-    """An exchange at work in one run: makes the forward pass of each step."""
+    """The state of an exchange in one run. Creates each step's forward pass."""
 
     def __init__(self, exchange: RowExchange, engine: Layout, *, pauses: bool) -> None:
-        """Begins a run.
+        """Creates the schedule and the codec.
 
         Args:
-            exchange: How rows travel.
-            engine: Says the layout.
-            pauses: Whether some steps exchange nothing. These read the rows last
-                received.
+            exchange: The exchange.
+            engine: The engine, whose layout is checked.
+            pauses: Whether some steps skip the exchange and read the last received
+                rows.
         """
         exchange.check_layout(engine)
         self._codec, schedule = exchange.codec(), exchange.schedule()
         self._schedule = LastReceived(schedule) if pauses else schedule
 
     def step(self, key: int, *, exchanges: bool) -> ForwardPass:
-        """Makes the pass of a step.
+        """Creates a step's forward pass.
 
         Args:
-            key: Key of the step.
-            exchanges: False: rows of other ranks are constants.
+            key: Random key of the step.
+            exchanges: False: remote rows are constants.
         """
         return ForwardPass(self._schedule, self._codec, derive(key, _DRAWS), exchanges)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the rows that the schedule keeps."""
+        """Returns the schedule's stored rows."""
         return {} if self._schedule is None else self._schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Goes on from these rows."""
+        """Restores the schedule's rows."""
         if self._schedule is not None:
             self._schedule.load_state_dict(state, device)

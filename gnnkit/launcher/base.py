@@ -1,4 +1,4 @@
-"""The interface of launchers, and what they start."""
+"""The interface of launchers, and the ranks and jobs that they start."""
 
 from __future__ import annotations
 
@@ -17,60 +17,51 @@ from gnnkit.ranges import even_ranges
 if TYPE_CHECKING:
     from gnnkit.comm import Communicator, Mailbox
 
-RANKS, JOBS = "ranks", "jobs"  # what a launcher may start
+RANKS, JOBS = "ranks", "jobs"  # values of `Launcher.starts`
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of one job, each in a process of its own or several in each.
+    """The ranks of one job, in processes of one or several ranks.
 
-    Can be pickled if the work can.
+    Can be pickled if `work` can.
     """
 
-    work: Callable[[Communicator], Any]  # of one rank, collective. Returns JSON
+    work: Callable[[Communicator], Any]  # runs on each rank, collective. Returns a JSON value
     world_size: int
     comm: type[Communicator]
-    timeout: float  # seconds that a rank waits for another
-    processes: int = 0  # that hold the ranks. 0: as many as ranks
-    first: Callable[[Communicator], None] | None = None  # collective over the processes, before the work
+    timeout: float  # deadline of every wait for another rank, in seconds
+    processes: int = 0  # number of processes. 0: one per rank
+    first: Callable[[Communicator], None] | None = None  # collective over the processes, before `work`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "processes", self.processes or self.world_size)
 
     @property
     def by_process(self) -> list[range]:
-        """The ranks of each process."""
+        """Each process's ranks."""
         return even_ranges(self.world_size, self.processes)
 
     @property
     def names(self) -> list[str]:
-        """What people call each process, by its ranks."""
+        """Each process's name in messages, such as `rank 0`."""
         return [
             f"rank {ranks[0]}" if len(ranks) == 1 else f"process {process} (ranks {ranks[0]} to {ranks[-1]})"
             for process, ranks in enumerate(self.by_process)
         ]
 
     def run(self, rank: int) -> Any:
-        """Is one rank, alone in this process. Returns what the work returns.
+        """Runs one rank in this process and returns the result of `work`.
 
-        The environment holds the variables of the rank (`StartedRank.variables`).
-        Raises `UserError` where processes hold several ranks.
-
-        Args:
-            rank: This rank.
+        The environment must contain the rank's variables (`StartedRank.variables`).
+        Raises `UserError` if processes hold several ranks.
         """
         if self.processes != self.world_size:
-            raise UserError(
-                f"parts={self.world_size}: this launcher starts a process for each rank: choose launcher=processes"
-            )
+            raise UserError(f"parts={self.world_size}: this launcher runs one rank per process: use launcher=processes")
         return self.run_several(rank)[0]
 
     def run_several(self, process: int) -> list[Any]:
-        """Is one process of ranks. Returns the results of its ranks.
-
-        Args:
-            process: This process, of `processes`.
-        """
+        """Runs all ranks of process number `process`, and returns their results."""
         progress("the meeting of the ranks")
         if not self.comm.in_threads:
             return [self._run_alone(process)]
@@ -80,7 +71,7 @@ class Ranks:
             return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several)
 
     def by_rank(self, results: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
-        """Returns the results of ranks, from those of `run_several` by process."""
+        """Converts results of `run_several`, by process, to results by rank."""
         ranks = self.by_process
         return {
             rank: result
@@ -89,11 +80,11 @@ class Ranks:
         }
 
     def _meet(self, process: int, stack: contextlib.ExitStack) -> Mailbox:
-        """Connects the processes. Collective over these.
+        """Connects the processes. Collective over them.
 
         Args:
             process: This process.
-            stack: Ends the watch over other hosts.
+            stack: Stops monitoring other hosts on exit.
         """
         import torch
 
@@ -108,7 +99,7 @@ class Ranks:
             stack.enter_context(sentry(meeting))
             return meeting.mailbox()
         finally:
-            meeting.close()  # Lightning would take ranks for processes of this group
+            meeting.close()  # Lightning would mistake it for the ranks' process group
 
     def _run_alone(self, rank: int) -> Any:
         import torch
@@ -131,31 +122,31 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Jobs of a sweep. A job has two forms that do the same."""
+    """The jobs of a sweep. A job can run as a command or in a forked process."""
 
-    commands: Sequence[Sequence[str]]  # by job: the arguments of `gnnkit` that do the job alone
-    work: Callable[[int], int]  # does a job in a process forked from this one. Returns the exit code
-    preload: Callable[[], None]  # imports what jobs import, before forks
-    logs: Sequence[Path]  # by job: the file that gets what the job prints. Its folder may not exist
+    commands: Sequence[Sequence[str]]  # by job: command-line arguments of `gnnkit`
+    work: Callable[[int], int]  # runs a job in a process forked from this one, returns the exit code
+    preload: Callable[[], None]  # imports the jobs' modules, before forking
+    logs: Sequence[Path]  # by job: the file for its output, whose folder may not exist yet
 
 
 class Launcher:
     """Starts the ranks of a job, the jobs of a sweep, or both.
 
-    A launcher takes the methods of what it `starts`, and leaves the others alone.
-    gnnkit refuses the launcher for anything else.
+    A launcher implements the methods of what it `starts`. gnnkit rejects it for
+    anything else.
     """
 
-    starts: ClassVar[Collection[str]] = (RANKS,)  # of RANKS and JOBS
+    starts: ClassVar[Collection[str]] = (RANKS,)  # RANKS, JOBS or both
     in_one_process: ClassVar[bool] = False  # True: all ranks are threads of one process
-    inline: ClassVar[bool] = False  # True: and this process is that of the caller
-    comm: ClassVar[str | None] = None  # the communicator of comm=auto. None: by the GPUs
+    inline: ClassVar[bool] = False  # True: ranks are threads of the calling process
+    comm: ClassVar[str | None] = None  # communicator for comm=auto. None: depends on the GPUs
 
     def check(self, what: str) -> None:
-        """Raises `UserError` for a key that does not go with `what`: RANKS or JOBS."""
+        """Raises `UserError` for a key unsupported with `what`: RANKS or JOBS."""
 
     def suits(self, *, in_one_process: bool) -> bool:
-        """Says whether launcher=auto takes this launcher here.
+        """Returns whether launcher=auto may select this launcher.
 
         Args:
             in_one_process: Whether all ranks are threads of one process.
@@ -163,32 +154,33 @@ class Launcher:
         return in_one_process == self.in_one_process
 
     def started(self) -> StartedRank | None:
-        """Returns this process's rank, where the launcher has started the ranks before.
+        """Returns this process's rank, if ranks were started before gnnkit.
 
-        Every rank then runs the whole job, and `ranks` runs the one rank here.
+        Each rank then runs the complete job, and `ranks` runs this rank only.
         """
         return None
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
-        """Runs the ranks, and returns the results by rank when all have ended.
+        """Runs the ranks to completion and returns their results by rank.
 
-        Each rank calls `ranks.run` in a process of its own. A launcher that can start
-        fewer processes lets each of `ranks.processes` call `ranks.run_several`, and
-        puts together what these return with `ranks.by_rank`. A rank that has called
-        `progress.dispensable` and fails is left out of the result. After any other
-        failure, an error of `meanwhile` or a signal, all ranks are ended before the
-        method raises: the `UserError` of a rank with its message, else `RankError`,
-        which names the rank that has failed first, and the error.
+        Each rank calls `ranks.run` in a separate process. A launcher that supports
+        several ranks per process has each of `ranks.processes` processes call
+        `ranks.run_several`, and combines the results with `ranks.by_rank`.
+
+        A rank that fails after calling `progress.dispensable` is omitted from the
+        result. After any other failure, an error in `meanwhile` or a signal, all ranks
+        are terminated before the method raises. It raises a rank's `UserError`
+        unchanged, and otherwise `RankError` with the first failed rank and its error.
 
         Args:
             ranks: The ranks.
-            meanwhile: Called a few times a second. Default: does nothing.
+            meanwhile: Called a few times per second.
         """
-        raise NotImplementedError(f"{type(self).__name__} starts no ranks")
+        raise NotImplementedError(f"{type(self).__name__} does not start ranks")
 
     def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:
-        """Runs the jobs. Yields number and exit code of each job that has ended.
+        """Runs the jobs, and yields (job number, exit code) as each job ends.
 
-        0 is success. `close` of the generator ends jobs that still run.
+        Closing the generator terminates the remaining jobs.
         """
-        raise NotImplementedError(f"{type(self).__name__} starts no jobs")
+        raise NotImplementedError(f"{type(self).__name__} does not start jobs")

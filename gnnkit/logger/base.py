@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class RunLogger(ABC):
-    """Makes a logger of Lightning, which writes the scalars and settings of a run.
+    """Creates a Lightning logger, which writes a run's scalars and settings.
 
-    The leader alone makes and uses the logger. So a logger must not wait for other
-    ranks. Arguments of the constructor are the keys of `logger.NAME`. The constructor
-    runs before the run starts, and imports nothing heavy.
+    Only the leader creates and uses the logger, so a logger must not wait for other
+    ranks. The constructor's arguments are the keys of `logger.NAME`. It runs before
+    the ranks start, and must be cheap to import.
     """
 
-    module: ClassVar[str | None] = None  # that must be installed
-    package: ClassVar[str | None] = None  # to install for the module
+    module: ClassVar[str | None] = None  # required module
+    package: ClassVar[str | None] = None  # package that provides the module
 
     def check(self) -> None:
-        """Raises `UserError` with the package to install where one is missing."""
+        """Raises `UserError`, which names the package to install, if it is missing."""
         if self.module is not None and importlib.util.find_spec(self.module) is None:
             raise UserError(
                 f"logger={self.package}: the package {self.package} is not installed: pip install {self.package}"
@@ -34,37 +34,37 @@ class RunLogger(ABC):
 
     @abstractmethod
     def make(self, folder: Path) -> Logger:
-        """Makes the logger, on the leader.
+        """Creates the logger, on the leader.
 
         Args:
             folder: The run folder.
         """
 
     def mark(self, logger: Logger) -> Any:
-        """Writes all scalars so far, at a checkpoint. Returns their end, for `go_on`.
+        """Flushes all scalars at a checkpoint. Returns their position, for `go_on`.
 
-        The value is for JSON. Default: nothing.
+        The position is a JSON value. Default: None.
         """
         logger.save()
 
     def go_on(self, folder: Path, steps: int, mark: Any) -> Logger:
-        """Makes the logger of ranks that were started again, on the leader.
+        """Creates the logger after a restart, on the leader.
 
-        Scalars after the mark come again. Default: `make`.
+        Scalars after the mark will be written again. Default: calls `make`.
 
         Args:
-            folder: The run folder, with what the logger before has written.
-            steps: Steps before the mark.
-            mark: From `mark`. None: all scalars come again.
+            folder: The run folder, with the previous logger's files.
+            steps: Number of steps before the mark.
+            mark: From `mark`. None: all scalars will be written again.
         """
         return self.make(folder)
 
-    def close(self, logger: Logger) -> None:  # noqa: B027 - most end with training
-        """Ends the logger after the last scalar. The process ends without `atexit`."""
+    def close(self, logger: Logger) -> None:  # noqa: B027 - most need no closing
+        """Closes the logger after the last scalar. `atexit` handlers do not run."""
 
 
-class Given(RunLogger):
-    """A logger of Lightning that comes from Python."""
+class ExistingLogger(RunLogger):
+    """A Lightning logger passed from Python."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger

@@ -19,22 +19,22 @@ _NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": BatchNorm, "layer": La
 
 
 class GraphModel(nn.Module):
-    """A model over adjacencies, layer by layer.
+    """A model that computes one layer per adjacency.
 
-    Any `nn.Module` with `num_layers` and this `forward` can be trained. A model with
-    `layer` can also be evaluated layer by layer, in bounded memory. A call takes plain
-    tensors too, `model(x, edge_index)`, or a `Graph`. The constructor takes
-    `in_features` and `num_classes` first. Its further arguments are the keys of its
-    YAML.
+    Any `nn.Module` with `num_layers` and this `forward` can be trained. A model that
+    also implements `layer` is evaluated layer by layer, in bounded memory. The model
+    can be called with plain tensors, `model(x, edge_index)`, or with a `Graph`. The
+    constructor's first arguments are `in_features` and `num_classes`. Its other
+    arguments are the keys of the model's YAML.
     """
 
     num_layers: int
-    reads_columns = False  # True: layer 0 reads `adjacency.columns`, and so may hold a part of its input's columns
-    reads_sparse = False  # True: layer 0 multiplies its input by a weight first, and so may get `SparseRows`
-    decays_rows = False  # True: `trainer.weight_decay` applies to learned input rows too
-    adds_rows_itself = False  # True: layers add up rows of neighbours by functions of torch, in the type of the rows
-    reads_relations = False  # True: layers read edge types, by `adjacency.aggregate_relations`
-    self_loops = False  # True: every node without a loop gets one, of weight 1, before the model sees the graph
+    reads_columns = False  # True: layer 0 uses `adjacency.columns`, so it supports input split by columns
+    reads_sparse = False  # True: layer 0 multiplies its input by a weight first, so it supports `SparseRows`
+    decays_rows = False  # True: `trainer.weight_decay` also applies to learned input rows
+    adds_rows_itself = False  # True: layers aggregate with torch functions, in the rows' dtype
+    reads_relations = False  # True: layers use edge types, through `adjacency.aggregate_relations`
+    self_loops = False  # True: nodes without a self-loop get one of weight 1 before training
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,17 +42,14 @@ class GraphModel(nn.Module):
 
     @abstractmethod
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """Computes the rows after layer `index` from the rows before the layer.
-
-        The last layer gives the logits.
-        """
+        """Computes layer `index`. The last layer returns logits."""
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         """Computes logits [num_dst, num_classes].
 
         Args:
             x: [num_src, in_features] rows of the first layer's sources.
-            adjacencies: One for each layer. A full graph is the same in all layers.
+            adjacencies: One per layer. For a full graph, all layers share one.
         """
         if len(adjacencies) != self.num_layers:
             raise ValueError(f"{len(adjacencies)} adjacencies for num_layers={self.num_layers}")
@@ -66,25 +63,24 @@ class GraphModel(nn.Module):
 
 
 class ConvModel(GraphModel):
-    """Convolutions with dropout before and an activation between them.
+    """A stack of convolutions with dropout, activation and normalisation.
 
-    Normalisation and activation are the beginning of a layer, not its end, so that one
-    pass over the rows does activation and dropout.
+    A layer starts, rather than ends, with normalisation and activation, so that
+    activation and dropout are fused into one pass over the rows.
 
-    A subclass sets `convs`, modules of (x, adjacency).
+    Subclasses set `convs`, modules called with (x, adjacency).
     """
 
     convs: nn.ModuleList
 
     def __init__(self, num_layers: int, dropout: float, norm: Norm = "none", width: int = 0) -> None:
-        """Checks the keys that these models share.
+        """Checks the shared keys.
 
         Args:
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in
-                training.
-            norm: Normalisation between two convolutions: "none", "batch" or "layer".
-            width: Columns of the rows between two convolutions.
+            dropout: Dropout probability of each layer's input, in [0, 1).
+            norm: Normalisation between convolutions: "none", "batch" or "layer".
+            width: Number of hidden features.
         """
         super().__init__()
         self.num_layers = whole("model.num_layers", num_layers, 1, MAX_LAYERS)
@@ -100,9 +96,9 @@ class ConvModel(GraphModel):
         return out
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
-        """Comes before the first convolution: dropout."""
+        """Applies dropout, before the first convolution."""
         return adjacency.dropout(x, self.dropout, training=self.training)
 
     def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
-        """Comes before every convolution but the first: an activation, then dropout."""
+        """Applies the activation and dropout, before every other convolution."""
         return adjacency.relu_dropout(x, self.dropout, training=self.training)

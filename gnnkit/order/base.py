@@ -1,4 +1,4 @@
-"""The order of a rank's rows in memory, and a shard in this order."""
+"""The interface of row orders, and the reordering of a shard."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from gnnkit.partition.shard import Shard
 
 
 class NodeOrder(ABC):
-    """Says in which order a rank keeps the rows of its nodes.
+    """Chooses the order of a rank's rows in memory.
 
-    A sum over in-edges reads a row for each edge. Rows that are read one after another
-    and stand close together are in the processor's caches. Each rank orders its own
-    nodes. Sums have the same bits in any order, and sums over all rows, such as the
-    gradient of a product, the same but for rounding. Equal arguments give equal
-    results, which do not depend on time or threads.
+    Aggregation reads one row per edge. Cache hits are more likely if rows that are read
+    in succession are neighbours in memory. Each rank orders its own nodes.
+
+    The order does not change aggregated rows, to the bit. Sums over all rows, such as
+    the gradient of a weight, change by rounding only. Implementations must be
+    deterministic.
     """
 
     @abstractmethod
     def order(self, csc: CSC, nodes: Ids) -> Ids | None:  # [num_nodes]
-        """Returns 0..num_nodes-1 in the order of the rows. None: as these are.
+        """Returns a permutation of 0..num_nodes-1. None keeps the current order.
 
         Args:
-            csc: In-edges of the nodes. Sources are the nodes, and behind these others.
+            csc: In-edges of the nodes. Sources from num_nodes on are other ranks' rows.
             nodes: [num_nodes] global ids, ascending.
         """
 
 
 def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
-    """Returns the shard with its nodes in an order, a node's edges in the order before.
+    """Returns the shard with its nodes reordered. Each node's edges keep their order.
 
-    The result has no features: whoever reads rows asks for those of `owned`. Slices of
-    a cell share rows, and keep their order.
+    The result has no features, because readers look rows up by `owned`. On a grid with
+    slices, the shard is returned unchanged, because the slices of a cell share rows.
 
-    Raises `UserError` for an order that leaves nodes out or repeats one.
+    Raises `UserError` if the order is not a permutation.
 
     Args:
         shard: The shard.
-        order: Says the order. None: as it is.
+        order: The order. None returns the shard unchanged.
     """
     num_nodes = len(shard.owned)
     if order is None or shard.grid.slices > 1:
@@ -65,7 +66,7 @@ def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
     degree = np.diff(csc.indptr)[rows]
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree, dtype=np.int64)])
     indices, edges = np.empty_like(csc.indices), np.empty(csc.num_edges, np.int64)
-    for begin, end in stretches(indptr):  # so that little memory is taken beside the result
+    for begin, end in stretches(indptr):  # bounds temporary memory
         some = slice(int(indptr[begin]), int(indptr[end]))
         shift = np.repeat(csc.indptr[rows[begin:end]] - indptr[begin:end], degree[begin:end])
         edges[some] = shift + np.arange(some.start, some.stop)
@@ -93,16 +94,16 @@ def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
 
 
 def _checked(new_order: Ids, num_nodes: int, name: str) -> Ids:
-    """Raises `UserError` unless `found` has each of 0..num_nodes-1 once."""
+    """Raises `UserError` unless `new_order` is a permutation of 0..num_nodes-1."""
     order = array(f"order: the order of {name}", new_order)
     if order.shape != (num_nodes,) or not np.issubdtype(order.dtype, np.integer):
         raise UserError(
-            f"order: {name} gives {order.dtype} of shape {list(order.shape)}, expected whole numbers of shape [{num_nodes}]"
+            f"order: {name} returned {order.dtype} of shape {list(order.shape)}, expected integers of shape [{num_nodes}]"
         )
     wrong = order[(order < 0) | (order >= num_nodes)]
     if len(wrong):
-        raise UserError(f"order: {name} gives {wrong[0]}, which is out of range for {num_nodes} nodes")
+        raise UserError(f"order: {name} returned {wrong[0]}, which is out of range for {num_nodes} nodes")
     counts = np.bincount(order, minlength=num_nodes)
     if num_nodes and counts.max() > 1:
-        raise UserError(f"order: {name} gives {int(counts.argmax())} twice")
+        raise UserError(f"order: {name} returned {int(counts.argmax())} more than once")
     return order.astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""Node assignment x process grid -> Partition."""
+"""The interface of partitioners, and their result: node assignment x rank grid."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.grid import Grid
 
-_STREAM_BYTES = 32  # of memory for each node, where edges are read as a stream
+_STREAM_BYTES = 32  # memory per node of a partitioner that streams edges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """The owner of each node and the cell of the plane that holds each edge.
+    """The owner of each node, and the grid cell that holds each edge.
 
     The constructor checks the ranges.
     """
 
-    node_rank: Ids  # [num_nodes] int32 owner, 0..world_size-1. The cell is node_rank // slices
+    node_rank: Ids  # [num_nodes] int32 owner, 0..world_size-1. Its cell is node_rank // slices
     edge_cell: Ids | None  # [num_edges] int32. None: (row of the destination's cell, column of the source's cell)
     grid: Grid
-    columns: tuple[int, ...] = ()  # ranks of each column, where `edge_cell` follows columns of unequal height
+    columns: tuple[int, ...] = ()  # number of ranks per column, if `edge_cell` uses columns of unequal height
 
     def __post_init__(self) -> None:
         _check_range("node_rank", self.node_rank, self.grid.world_size, "workers")
@@ -36,12 +36,12 @@ class Partition:
 
     @property
     def node_cell(self) -> Ids:  # [num_nodes] int32
-        """The cell whose ranks own each node."""
+        """The cell that owns each node."""
         return (self.node_rank // self.grid.slices).astype(np.int32, copy=False)
 
     @property
     def layout(self) -> str:
-        """The shape of the grid for people, such as `2 x 2 x 1 grid`."""
+        """The grid's shape for messages, such as `2 x 2 x 1 grid`."""
         if not self.columns:
             return f"{self.grid} grid"
         return f"grid with {len(self.columns)} columns of {', '.join(map(str, self.columns))} workers"
@@ -60,7 +60,7 @@ class Partition:
             _check_length("edge_cell", self.edge_cell, graph.num_edges)
 
     def cells_of_edges(self, graph: Graph) -> Ids:  # [num_edges] int32
-        """Finds the cell that holds each edge.
+        """Returns the cell that holds each edge.
 
         Raises `UserError` if graph and partition do not match.
         """
@@ -72,34 +72,27 @@ class Partition:
 
 
 class Partitioner(ABC):
-    """Chooses the owner of each node and the holder of each edge.
+    """Assigns nodes to ranks and edges to cells, deterministically."""
 
-    Equal arguments give equal results.
-    """
-
-    reads_edges: ClassVar[bool] = True  # False: the number of nodes is enough, as for a graph that memory cannot hold
-    reads_grid: ClassVar[bool] = True  # False: nodes have the same owners on all grids of as many ranks
-    auto_seconds: ClassVar[float | None] = None  # to cut a million edges, for partition=auto. None: not compared there
-    streams: ClassVar[bool] = False  # whether the edges of a mapped graph are read in order, and none are kept
+    reads_edges: ClassVar[bool] = True  # False: needs only the number of nodes, so suits graphs larger than memory
+    reads_grid: ClassVar[bool] = True  # False: owners depend on the number of ranks only, not on the grid's shape
+    auto_seconds: ClassVar[float | None] = None  # per million edges. None: partition=auto does not consider it
+    streams: ClassVar[bool] = False  # True: reads a mapped graph's edges once, in order
 
     def stream_bytes(self, num_nodes: int) -> int:
-        """Returns the memory that `assign` takes beside the graph, if it streams."""
+        """Returns the bytes that a streaming `assign` needs in addition to the graph."""
         return _STREAM_BYTES * num_nodes
 
     @abstractmethod
     def assign(self, graph: Graph, grid: Grid) -> Partition:
-        """Gives every node one owner and every edge one cell. Ranks may stay empty.
+        """Assigns every node to one owner and every edge to one cell.
 
-        Raises `UserError` for a graph and a grid that do not go together.
-
-        Args:
-            graph: to be cut.
-            grid: of the ranks.
+        Ranks may be left empty. Raises `UserError` if the grid does not suit the graph.
         """
 
 
 class NodePartitioner(Partitioner):
-    """A partitioner that assigns nodes only. Edges follow from the grid."""
+    """A partitioner that assigns nodes only. Each edge's cell follows from the grid."""
 
     reads_grid = False
 
@@ -129,14 +122,14 @@ def _check_length(name: str, values: Ids, expected: int) -> None:
 
 
 def hash_ids(num_ids: int, *, key: int) -> npt.NDArray[np.uint64]:  # [num_ids]
-    """Hashes 0..num_ids-1 under `key` with splitmix64, to the same bits everywhere."""
+    """Hashes 0..num_ids-1 under `key` with splitmix64, the same on every platform."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     start = _mix(np.array([key % 2**64], np.uint64) + golden)
     return _mix(start + golden * np.arange(1, num_ids + 1, dtype=np.uint64))
 
 
 def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Applies the finaliser of splitmix64, as `rng::mix` of the native core does."""
+    """Applies splitmix64's finaliser, like the native core's `rng::mix`."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))

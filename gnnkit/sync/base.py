@@ -1,4 +1,4 @@
-"""When and how gradients meet."""
+"""The interface of gradient synchronisation."""
 
 from __future__ import annotations
 
@@ -19,39 +19,38 @@ OnLost = Literal["stop", "continue"]
 
 
 class GradientSync(ABC):
-    """From every rank's gradient to the next parameters.
+    """Computes the next parameters from all ranks' gradients.
 
-    A rank's loss is its sum over the global number of rows, so the exact gradient is
-    the sum of the ranks' gradients. Arguments of the constructor are the keys of
-    `sync`.
+    A rank's loss is the sum over its rows divided by the global number of rows, so the
+    exact gradient is the sum of the ranks' gradients. The constructor's arguments are
+    the keys of `sync`.
     """
 
-    lockstep: bool = True  # False: a rank steps when ready, and the result depends on time
-    collective: bool = True  # False: a step meets some ranks at most. All ranks take the same steps all the same
-    ddp: ClassVar[bool] = False  # True: Lightning's DDP may take the place of `step`, with the same result
-    exact: bool = True  # False: not the gradient of one process
+    lockstep: bool = True  # False: ranks step independently, and the result depends on timing
+    collective: bool = True  # False: a step communicates with some ranks at most. All ranks take equally many steps
+    ddp: ClassVar[bool] = False  # True: Lightning's DDP may replace `step`, with the same result
+    exact: bool = True  # False: the gradient differs from one process's
     drifts: bool = False  # True: workers hold different parameters between steps
-    steps_here: bool = True  # False: servers step, with the optimiser's class and settings
-    servers: int = 0  # ranks beyond the workers, which run `serve`. Always the key `sync.servers`, and 0 without
-    on_lost: OnLost = "stop"  # continue: the others go on without a lost worker other than rank 0
+    steps_here: bool = True  # False: servers run the optimiser, with its class and settings
+    servers: int = 0  # additional ranks, which run `serve`. Equals the key `sync.servers`, or 0
+    on_lost: OnLost = "stop"  # continue: training continues after losing a worker other than rank 0
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         """Called once on every worker, before the first step, with equal parameters.
 
         Args:
-            module: The parameters.
-            comm: The workers.
-            mailbox: Letters between all ranks, workers first, servers after them. None
-                where the caller brings none. Only a sync with `servers` or without
-                `lockstep` may need one.
+            module: Holds the parameters.
+            comm: Connects the workers.
+            mailbox: Connects all ranks, workers first, then servers. Only a sync with
+                `servers` or without `lockstep` may require it.
         """
         self.comm = comm
 
     def serve(self, mailbox: Mailbox, num_workers: int) -> None:
-        """Serves the workers until they have ended, on a rank beyond the workers.
+        """Runs on each server until the workers have finished.
 
         Args:
-            mailbox: Letters between all ranks, workers first, servers after them.
+            mailbox: Connects all ranks, workers first, then servers.
             num_workers: Number of workers.
         """
         raise NotImplementedError(f"{type(self).__name__} has no servers")
@@ -60,114 +59,113 @@ class GradientSync(ABC):
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
         """Updates the parameters after the backward pass.
 
-        Collective, if `lockstep` and `collective`.
+        Collective if `lockstep` and `collective`.
 
         Args:
             module: Its parameters hold this rank's gradients.
-            optimizer: The optimiser of these parameters.
-            share: This rank's part of the rows that the step's loss reads, which is the
-                weight n_p / sum of n in a weighted mean of the ranks' own mean
-                gradients. 0 where this rank has no rows, or leaves the step out alone.
+            optimizer: The parameters' optimiser.
+            share: This rank's share of the rows that the step's loss reads: the weight
+                n_p / sum(n) in a weighted mean of the ranks' mean gradients. 0 if this
+                rank has no rows, or if it alone skips the step.
         """
 
     def costs(self) -> str:
-        """Returns the line of a step that is approximate, from `approximate`.
+        """Returns the notice printed at the start of a run, from `approximate`.
 
-        The run begins with this line, where several workers train. Default: "", for
-        steps that are exact.
+        It is printed if several workers train. Default: "", for exact steps.
         """
         return ""
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Returns the sum of `x` over the workers. Collective, where `lockstep`.
+        """Returns the sum of `x` over the workers. Collective if `lockstep`.
 
-        For the guard, which asks whether all gradients of a step are finite.
+        The guard calls it to check whether all gradients of a step are finite.
         """
         return self.comm.all_reduce(x)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
-        """Replaces the parameters by the ranks' weighted mean. Collective.
+        """Replaces the parameters by the ranks' weighted mean, in place. Collective.
 
         Args:
-            module: The parameters of this rank, replaced in place.
-            weight: The weight of this rank in the mean.
+            module: Holds this rank's parameters.
+            weight: This rank's weight in the mean.
         """
         average_parameters(module, self.comm, weight)
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:
-        """Replaces tensors by the ranks' weighted mean. Collective.
+        """Replaces tensors by the ranks' weighted mean, in place. Collective.
 
         Args:
-            tensors: Of any shapes, the same on all ranks, replaced in place.
-            weight: The weight of this rank in the mean.
+            tensors: Tensors of any shapes, which are equal on all ranks.
+            weight: This rank's weight in the mean.
         """
         from_vector(weighted_mean(to_vector(tensors), self.comm, weight), tensors)
 
-    def settle(self, module: nn.Module, optimizer: Optimizer) -> None:  # noqa: B027 - most are settled after each step
-        """Brings the newest parameters to every worker. Collective.
+    def settle(self, module: nn.Module, optimizer: Optimizer) -> None:  # noqa: B027 - a no-op after synchronous steps
+        """Distributes the newest parameters to every worker. Collective.
 
-        Called before an evaluation, a checkpoint and the end of training. Changes no
-        bits where `lockstep`. Here nothing is to do, as every step leaves the newest
-        parameters.
+        Called before an evaluation, a checkpoint and the end of training. If
+        `lockstep`, it must not change any parameter. The default does nothing, for a
+        `step` that leaves the newest parameters on every worker.
 
         Args:
-            module: The parameters of this rank, replaced in place.
-            optimizer: The optimiser of these parameters.
+            module: Holds this rank's parameters, replaced in place.
+            optimizer: The parameters' optimiser.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a later run goes on from, as of the last `settle`.
+        """Returns the state as of the last `settle`, for this rank's checkpoint.
 
-        Plain values and tensors, for the checkpoint of this rank. Parameters and the
-        optimiser are saved elsewhere.
+        It consists of plain values and tensors. Parameters and optimiser state are
+        saved separately.
         """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
-        """Goes on from a state and from this rank's parameters, at the next step."""
+        """Restores the state. This rank's parameters are restored already."""
 
     def figures(self) -> dict[str, Any]:
-        """Returns further figures of `result.json`, on rank 0, after `settle`."""
+        """Returns additional entries of `result.json`, on rank 0, after `settle`."""
         return {}
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to end
-        """Ends servers and threads. Called on every worker, after the last step."""
+    def close(self) -> None:  # noqa: B027 - most start no servers or threads
+        """Stops servers and threads. Called on every worker, after the last step."""
 
     def finish(self, module: nn.Module, comm: Communicator, weight: float) -> None:
-        """Brings ranks that differ to the one model that is saved. Collective.
+        """Combines the ranks' parameters into the one model that is saved. Collective.
 
-        Called at the end of training, and before an evaluation, whose figures are of
-        that model. Ranks get their own parameters back after an evaluation.
+        Called at the end of training, and before each evaluation, so that metrics
+        describe the saved model. Each rank's own parameters are restored after an
+        evaluation.
 
         Args:
-            module: The parameters and buffers of this rank, replaced in place.
-            comm: The run's ranks.
-            weight: The weight of this rank: its number of training nodes. Without
-                `trainer.final_average` 1 on rank 0, and 0 elsewhere.
+            module: Holds this rank's parameters and buffers, replaced in place.
+            comm: Connects the workers.
+            weight: This rank's weight: its number of training nodes. With
+                `trainer.final_average=false`, 1 on rank 0 and 0 elsewhere.
         """
         average_parameters(module, comm, weight)
 
 
 def trainable(module: nn.Module) -> list[Parameter]:
-    """Lists the parameters that are trained."""
+    """Returns the parameters that require gradients."""
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def trained(module: nn.Module) -> list[Parameter]:
-    """Lists the parameters that are trained, each with a gradient.
+    """Returns the parameters that require gradients, setting missing gradients to zero.
 
-    A parameter that no gradient has reached gets zeros. Raises `UserError` for a sparse
-    gradient.
+    Raises `UserError` for a sparse gradient.
     """
     parameters = trainable(module)
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         elif parameter.grad.layout != torch.strided:
-            raise UserError("model: a gradient is sparse, which ranks do not add up: leave out sparse=True")
+            raise UserError("model: sparse gradients cannot be synchronised: remove sparse=True")
     return parameters
 
 
 def gradients(parameters: list[Parameter]) -> list[Tensor]:
-    """Lists the gradients of parameters, in the same order."""
+    """Returns the parameters' gradients, in the same order."""
     return [p.grad for p in parameters if p.grad is not None]

@@ -21,168 +21,168 @@ from gnnkit.strategy import ExecutionStrategy, Worker
 
 @dataclass(frozen=True, slots=True)
 class LabelFacts:
-    """What a task has learned of the labels that train. Stays with the model."""
+    """Statistics of the training labels, saved with the model."""
 
-    class_weights: tuple[float, ...] | None = None  # [num_classes] factors of losses
-    mean: tuple[float, ...] | None = None  # [width] outputs are in deviations from the mean. None: in the labels' unit
-    deviation: tuple[float, ...] | None = None  # [width]
+    class_weights: tuple[float, ...] | None = None  # [num_classes] factors of the losses
+    mean: tuple[float, ...] | None = None  # [width] of the labels. None: outputs are in the labels' unit
+    deviation: tuple[float, ...] | None = None  # [width] standard deviation of the labels
 
 
 class Task(ABC):
-    """Says what a model is trained to say, and how well the model does.
+    """Defines a model's loss, metrics and predictions.
 
-    A strategy decides which rows a step reads, a task what these rows lose. Arguments
-    of the constructor are the keys of `task`. Most tasks are a `NodeTask`.
+    A strategy selects the rows of each step; a task computes their loss. The
+    constructor's arguments are the keys of `task`. Most tasks derive from `NodeTask`.
     """
 
-    metrics: ClassVar[tuple[str, ...]]  # names. The first one says how training gets on
-    metrics_of_some: ClassVar[tuple[str, ...]] = ()  # names of further metrics, which some data have
-    splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # that are measured
-    lower_is_better: ClassVar[bool] = False  # of the metrics. Of a loss it always is
-    without_learning: ClassVar[str] = ""  # describes the predictor that `chance` measures
-    least_skill: ClassVar[float] = 0.1  # share of the way from chance to a perfect figure that counts as learned
+    metrics: ClassVar[tuple[str, ...]]  # names. The first one is the main metric
+    metrics_of_some: ClassVar[tuple[str, ...]] = ()  # names of metrics that only some data have
+    splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # names of the measured splits
+    lower_is_better: ClassVar[bool] = False  # applies to the metrics. A lower loss is always better
+    without_learning: ClassVar[str] = ""  # describes the baseline that `chance` measures
+    least_skill: ClassVar[float] = 0.1  # minimum improvement over chance, as a share of the gap to a perfect score
 
     @property
     def names(self) -> list[str]:
-        """The names of all measured figures, such as `val_accuracy`."""
+        """The names of all measured metrics, such as `val_accuracy`."""
         metrics = (*self.metrics, *self.metrics_of_some)
         return [f"{split}_{metric}" for split in self.splits for metric in metrics]
 
     def is_lower_better(self, name: str) -> bool:
-        """Says whether the least value of one of `names` is best."""
+        """Returns whether a lower value of `name`, one of `names`, is better."""
         return self.lower_is_better or name.endswith("_loss")
 
     @property
     def progress(self) -> str:
-        """The name of the figure that says how training gets on."""
+        """The name of the main validation metric."""
         return f"val_{self.metrics[0]}"
 
     @abstractmethod
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
-        """Returns the graph that trains, and the edges to predict where there are any.
+        """Returns the training graph and, for link tasks, the edges to predict.
 
-        Raises `UserError` for a graph that does not fit, with the way out. Runs once,
-        before the graph is cut.
+        Called once, before the graph is partitioned. Raises `UserError` for an
+        unsuitable graph, with the remedy.
         """
 
-    def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:  # noqa: B027 - most fit all
-        """Raises `UserError` for a strategy or a sampler that cannot serve the task."""
+    def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:  # noqa: B027 - most support all
+        """Raises `UserError` for a strategy or a sampler the task does not support."""
 
     def num_outputs(self, num_classes: int) -> int:
-        """Returns the width of the model's output from `Graph.num_classes`."""
+        """Returns the model's output width for `Graph.num_classes`."""
         return num_classes
 
     def head(self) -> nn.Module | None:
-        """Returns parameters of the task itself, the same module in each call.
+        """Returns the task's own parameters, the same module in each call.
 
-        The module becomes a part of the model. So steps, synchronisations and
-        checkpoints cover its parameters. Default: None, no parameters.
+        The module becomes part of the model, so its parameters are trained,
+        synchronised and saved. Default: None.
         """
         return None
 
-    def begin(self, worker: Worker) -> None:  # noqa: B027 - most need to know nothing
-        """Learns about the labels of all ranks what losses need. Collective.
+    def begin(self, worker: Worker) -> None:  # noqa: B027 - most need no statistics
+        """Computes the label statistics that the losses need. Collective.
 
         Called once on each rank that trains or tests. Default: does nothing.
         """
 
     def facts(self) -> LabelFacts:
-        """Returns what `begin` has learned, for other data."""
+        """Returns the statistics from `begin`, to be used on other data."""
         return LabelFacts()
 
     def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
-        """Describes labels from which a model can hardly learn. Collective.
+        """Returns warnings about labels that are hard to learn from. Collective.
 
-        Called once, when training starts. Default: no line.
+        Called once, when training starts. Default: none.
 
         Args:
             worker: This rank.
-            classes: [num_classes] the user's names of classes, or None.
+            classes: [num_classes] class names, or None.
         """
         return []
 
-    def recall(self, facts: LabelFacts) -> None:  # noqa: B027 - most have learned nothing
-        """Takes what the task has learned of the labels that trained the model.
+    def recall(self, facts: LabelFacts) -> None:  # noqa: B027 - most need no statistics
+        """Sets the label statistics of the data that trained the model.
 
-        Called before `begin`, which then learns nothing else of these.
+        Called before `begin`, which then does not compute them again.
         """
 
     @abstractmethod
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [k]
-        """Computes the loss of each row. The loss of a step is the mean over all ranks.
+        """Computes each row's loss. A step's loss is the mean over all ranks' rows.
 
         Args:
-            outputs: [k, width] of the model, or [k, 2, width] for pairs of nodes.
-            labels: [k, ...] labels of the rows, in the form of `Graph.labels`. For
-                pairs: 1 where there is an edge, else 0.
+            outputs: [k, width] model outputs, or [k, 2, width] for node pairs.
+            labels: [k, ...] labels in the form of `Graph.labels`. For pairs, 1 if there
+                is an edge, else 0.
         """
 
     def probabilities(self, outputs: Tensor) -> Tensor:  # [k, ...]
-        """Returns probabilities from outputs [k, width], for tasks that have any."""
-        raise NotImplementedError(f"{type(self).__name__} has no probabilities")
+        """Converts outputs [k, width] to probabilities, if the task has them."""
+        raise NotImplementedError(f"{type(self).__name__} does not define probabilities")
 
     @abstractmethod
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        """Measures the model by `names`, over all ranks. Equal on all ranks.
+        """Computes the metrics in `names` over all ranks. Collective.
 
-        Leaves out splits that have nothing to measure. Collective.
+        The result is equal on all ranks and omits empty splits.
 
         Args:
-            outputs: [num_owned, width] of this rank's nodes.
+            outputs: [num_owned, width] outputs for this rank's nodes.
             worker: This rank.
         """
 
     def details(self, outputs: Tensor, worker: Worker) -> dict[str, Any]:
         """Returns `per_class` and `confusion` of `result.json`, by split. Collective.
 
-        A list of figures by class, and a matrix of counts. Arguments are as in
-        `measure`. Default: neither.
+        These are a list of metrics per class and a confusion matrix. The arguments are
+        those of `measure`. Default: empty.
         """
         return {}
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        """Measures what a predictor reaches that has learned nothing. Collective.
+        """Returns the metrics of a predictor that ignores its input. Collective.
 
-        A run whose figures of these names are no better reports that its model has
-        learned nothing. Arguments are as in `measure`. Default: no figures, so such a
-        run is not recognised.
+        A run warns if the model is no better than this baseline. The arguments are
+        those of `measure`. Default: empty, which disables the warning.
         """
         return {}
 
     def doubts(self, measured: Mapping[str, float]) -> list[str]:
-        """Says why figures of `measure` tell nothing. Default: no reason."""
+        """Returns reasons why `measured` metrics are not meaningful. Default: none."""
         return []
 
     @abstractmethod
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
-        """Returns what the run writes as `predictions.npy`, on the leader.
+        """Returns the contents of `predictions.npy` on rank 0, None on other ranks.
 
-        Collective. Returns None on other ranks. Arguments are as in `measure`.
+        Collective. The arguments are those of `measure`.
         """
 
     def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> dict[str, Any]:
         """Returns the columns of `predictions.parquet`, by name.
 
         Args:
-            rows: What `predictions` gives.
-            ids: [num_nodes] the user's ids.
-            classes: [num_classes] the user's names of classes, or None.
+            rows: The result of `predictions`.
+            ids: [num_nodes] original node ids.
+            classes: [num_classes] class names, or None.
         """
         return {"id": ids, **numbered("prediction", rows)}
 
     def output_names(self, classes: Sequence[str] | None) -> Sequence[str] | None:
-        """Returns the names of the outputs, where outputs are classes with names.
+        """Returns the output columns' names, if the outputs are named classes.
 
         Args:
-            classes: [num_classes] the user's names of classes, or None.
+            classes: [num_classes] class names, or None.
         """
         return None
 
 
 class NodeTask(Task):
-    """A task whose rows are nodes. Sums over ranks keep the metrics exact.
+    """A task whose rows are nodes.
 
-    The losses of splits that do not train are measured too.
+    Its metrics are computed from sums over all ranks, so they are exact. The validation
+    and test losses are measured too.
     """
 
     @property
@@ -191,23 +191,23 @@ class NodeTask(Task):
 
     @abstractmethod
     def read(self, graph: Graph) -> Graph:
-        """Returns the graph with labels in the form that the task reads.
+        """Returns the graph with labels in the task's form.
 
-        Raises `UserError` for labels of another form, with the way out.
+        Raises `UserError` for unsuitable labels, with the remedy.
         """
 
     @abstractmethod
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [num_counts] float64
-        """Computes what the metrics need as sums over rows.
+        """Computes the sums over rows from which `figures` computes the metrics.
 
         Args:
-            outputs: [k, width] of labelled nodes. k may be 0.
-            labels: [k, ...] of these nodes.
+            outputs: [k, width] outputs of labelled nodes. k may be 0.
+            labels: [k, ...] labels of these nodes.
         """
 
     @abstractmethod
     def figures(self, counts: Tensor) -> dict[str, float]:
-        """Computes the metrics from the sums over the rows of all ranks."""
+        """Computes the metrics from the sums over all ranks' rows."""
 
     @abstractmethod
     def predict(self, outputs: Tensor) -> Tensor:  # [k, ...]
@@ -232,17 +232,17 @@ class NodeTask(Task):
 
     @property
     def judged(self) -> tuple[str, ...]:
-        """The metrics of `figures` that show whether a model has learned anything."""
+        """The metrics of `figures` that are compared with the baseline of `chance`."""
         return self.metrics[:1]
 
     def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor | None:  # [width]
-        """Returns the outputs of the best constant prediction of rows. Collective.
+        """Returns the outputs of the best constant prediction. Collective.
 
-        Default: None, not known.
+        Default: None, which disables the baseline.
 
         Args:
-            labels: [k, ...] of this rank's rows.
-            width: Width of the outputs.
+            labels: [k, ...] labels of this rank's rows.
+            width: Output width.
             worker: This rank.
         """
         return None
@@ -262,12 +262,12 @@ class NodeTask(Task):
 
 
 def numbered(name: str, rows: Array, titles: Sequence[str] | None = None) -> dict[str, Array]:
-    """Returns the columns of rows, such as `logit_0`, or `logit_cat` with titles.
+    """Splits rows into named columns, such as `logit_0`, or `logit_cat` with titles.
 
     Args:
-        name: Of the columns.
+        name: Prefix of the column names.
         rows: [n] or [n, width].
-        titles: [width] of the columns, or None for 0, 1, ...
+        titles: [width] suffixes of the column names, or None for 0, 1, ...
     """
     if rows.ndim == 1:
         return {name: rows}
@@ -275,14 +275,14 @@ def numbered(name: str, rows: Array, titles: Sequence[str] | None = None) -> dic
 
 
 def rows_of(split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:
-    """Returns outputs [k, width] and labels [k, ...] of a rank's nodes of a split.
+    """Returns outputs [k, width] and labels [k, ...] of this rank's nodes in a split.
 
-    Leaves out nodes without a label.
+    Nodes without a label are omitted.
 
     Args:
         split: Name of the split.
-        outputs: [num_owned, width] of the rank's nodes.
-        worker: The rank.
+        outputs: [num_owned, width] outputs for this rank's nodes.
+        worker: This rank.
     """
     shard = worker.shard
     rows = np.flatnonzero(shard.labelled & (shard.split == SPLITS[split]))
@@ -291,10 +291,10 @@ def rows_of(split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor
 
 
 def f1(counts: Tensor) -> Tensor:  # [num_classes]
-    """Computes the F1 score of each class, NaN for a class that nowhere occurs.
+    """Computes each class's F1 score, NaN for a class that does not occur.
 
     Args:
-        counts: [3, num_classes] hits, predictions and labels of each class.
+        counts: [3, num_classes] true positives, predictions and labels per class.
     """
     hits, predicted, actual = counts
     scores: Tensor = 2 * hits / (predicted + actual)
@@ -302,5 +302,5 @@ def f1(counts: Tensor) -> Tensor:  # [num_classes]
 
 
 def macro(scores: Tensor) -> float:
-    """Averages over the classes that occur in predictions or labels."""
+    """Averages scores over the classes that occur in predictions or labels."""
     return float(scores[~scores.isnan()].mean()) if not scores.isnan().all() else 0.0

@@ -94,8 +94,8 @@ def test_without_an_order_a_shard_stays_as_it_is() -> None:
     ("given", "told"),
     [
         ([0] * 30, "Wrong gives 0 twice"),
-        ([30, *range(29)], "Wrong gives 30, which is out of range for 30 nodes"),
-        (list(range(29)), r"of shape \[29\], expected whole numbers of shape \[30\]"),
+        ([30, *range(29)], "Wrong returned 30, which is out of range for 30 nodes"),
+        (list(range(29)), r"of shape \[29\], expected integers of shape \[30\]"),
         (np.arange(30.0), "float64"),
         ("no", "Wrong"),
     ],

@@ -599,7 +599,7 @@ def test_training_reaches_the_accuracy_of_the_exact_exchange(exchange: str) -> N
         ({"exchange": "lossy"}, "exchange=lossy is not known"),
         (
             {"exchange": "pipelined+sampled"},
-            r"exchange=pipelined\+sampled must join the schedule of one exchange with the codec of another",
+            r"exchange=pipelined\+sampled: expected one exchange with a schedule and one with a codec",
         ),
         ({"bits": 8}, "exchange.bits is not known"),
         ({"exchange": "quantized", "staleness": 1}, "exchange.staleness is not known"),

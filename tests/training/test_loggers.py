@@ -17,7 +17,7 @@ from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
 from gnnkit.logger import csv as own_csv
-from gnnkit.logger.base import Given
+from gnnkit.logger.base import ExistingLogger
 from gnnkit.logger.mlflow import MLflow
 from gnnkit.logger.wandb import Wandb
 from gnnkit.settings import settle
@@ -154,7 +154,7 @@ def test_a_logger_from_python_is_finished_where_it_can_be() -> None:
     online: Any = SimpleNamespace(experiment=SimpleNamespace(finish=lambda: finished.append(True)))
     plain: Any = SimpleNamespace()
     for logger in (online, plain):
-        Given(logger).close(logger)
+        ExistingLogger(logger).close(logger)
     assert finished == [True]
 
 
