@@ -80,7 +80,7 @@ class Partitioner(ABC):
     streams: ClassVar[bool] = False  # True: reads a mapped graph's edges once, in order
 
     def stream_bytes(self, num_nodes: int) -> int:
-        """Returns the bytes that a streaming `assign` needs in addition to the graph."""
+        """Returns the bytes that a streaming `assign` needs beyond the graph."""
         return _STREAM_BYTES * num_nodes
 
     @abstractmethod

@@ -1,0 +1,56 @@
+"""Limits on size, shape and prose, to be lowered whenever the code improves."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.measures import measure_package, measure_pages, measure_prose
+
+ROOT = Path(__file__).parents[2]
+PACKAGE_LIMITS = {
+    "code lines": 39_200,
+    "functions over 40 lines": 53,
+    "functions over 15 branches": 27,
+    "classes over 15 methods": 23,
+    "repeated class names": 41,
+    "dict[str, Any]": 292,
+    "vague names": 3_200,
+    "'of' per 1,000 words": 60,
+    "odd words per 1,000 words": 7.5,
+}
+PAGE_LIMITS = {"'of' per 1,000 words": 24, "odd words per 1,000 words": 2.8}
+
+
+@pytest.mark.exhaustive  # parses all modules, for seconds
+def test_the_package_stays_within_its_limits():
+    measured = measure_package(ROOT / "gnnkit")
+    assert {name: value for name, value in measured.items() if value > PACKAGE_LIMITS.get(name, value)} == {}
+    assert measured["words per sentence"] > 8
+
+
+def test_the_pages_stay_within_their_limits():
+    measured = measure_pages(ROOT / "docs")
+    assert {name: value for name, value in measured.items() if value > PAGE_LIMITS.get(name, value)} == {}
+
+
+def test_prose_is_counted():
+    measured = measure_prose(["The size of a graph.", "It tells nobody what the whole graph is."])
+    assert measured == {
+        "words per sentence": 6.5,
+        "'of' per 1,000 words": pytest.approx(1000 / 13),
+        "odd words per 1,000 words": pytest.approx(3000 / 13),
+    }
+
+
+def test_shape_is_counted(tmp_path):
+    (tmp_path / "module.py").write_text(
+        '"""A module."""\nimport os\n\n\nclass A:\n    """A class."""\n\n    def f(self, found=None):\n'
+        "        # a comment\n        return found if found or self else os\n"
+    )
+    (tmp_path / "other.py").write_text("class A:\n    pass\n\n\n" + "def long(x):\n" + "    x += 1\n" * 40)
+    measured = measure_package(tmp_path)
+    assert measured["code lines"] == 46
+    assert measured["functions over 40 lines"] == 1
+    assert measured["functions over 15 branches"] == measured["classes over 15 methods"] == 0
+    assert measured["repeated class names"] == 1
+    assert measured["vague names"] == 2
