@@ -1,7 +1,4 @@
-"""Gradient synchronisation: when and how gradients meet.
-
-A plugin steps the parameters of all ranks from the ranks' gradients.
-"""
+"""Gradient synchronisation: how the ranks' gradients become one parameter update."""
 
 from gnnkit.comm.average import average_parameters as average_parameters
 from gnnkit.comm.average import drift as drift

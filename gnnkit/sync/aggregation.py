@@ -1,4 +1,4 @@
-"""From the gradients of all workers to the gradient of one step, by name."""
+"""Aggregations of the workers' gradients into one gradient, selected by name."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from gnnkit.errors import UserError
 from gnnkit.plugins import load
 from gnnkit.ranges import real, shown
 
-TRIM = 0.1  # share of the workers, on each side
+TRIM = 0.1  # share of the workers trimmed on each side
 
 
 class Aggregation(ABC):
-    """From the workers' gradients to one gradient.
+    """Combines the workers' gradients into one.
 
-    Has no state. Equal inputs give equal bits. Arguments of the constructor are keys of
-    `sync`.
+    An aggregation is stateless and deterministic. The constructor's arguments are keys
+    of `sync`.
     """
 
-    exact: bool = False  # True: the gradient is that of one process
+    exact: bool = False  # True: the result equals one process's gradient
 
     @abstractmethod
     def combine(self, gradients: Tensor, shares: Tensor) -> Tensor:
         """Returns the gradient to apply, [n].
 
-        With several servers, n counts the parameters of one server.
+        With several servers, n is the number of parameters on one server.
 
         Args:
-            gradients: Parts of the sum, [num_workers, n]. A worker's own mean gradient
-                is its part divided by its share.
-            shares: Parts of the rows that the loss reads, [num_workers]. 0 for a worker
-                without rows. The sum is 1 while all workers live.
+            gradients: [num_workers, n] contributions to the sum. A worker's mean
+                gradient is its contribution divided by its share.
+            shares: [num_workers] shares of the rows that the loss reads, 0 for a worker
+                without rows. They add up to 1 unless a worker was lost.
         """
 
 
 class Weighted(Aggregation):
-    """The exact sum, which is the mean weighted by rows."""
+    """The exact sum, that is, the mean weighted by each worker's number of rows."""
 
     exact = True
 
@@ -49,9 +49,9 @@ class Weighted(Aggregation):
 
 
 class Mean(Aggregation):
-    """The mean of the workers' own mean gradients, whatever their numbers of rows.
+    """The unweighted mean of the workers' mean gradients.
 
-    Parts of workers without rows are added to the sum, and not counted.
+    Contributions of workers without rows are added to it.
     """
 
     def combine(self, gradients: Tensor, shares: Tensor) -> Tensor:
@@ -61,9 +61,10 @@ class Mean(Aggregation):
 
 
 class Median(Aggregation):
-    """The median of the own mean gradients, for each number on its own.
+    """The coordinate-wise median of the workers' mean gradients.
 
-    Of the workers that have rows. Bears wrong gradients of fewer than half of these.
+    Workers without rows are ignored. Tolerates wrong gradients from a minority of the
+    others.
     """
 
     def combine(self, gradients: Tensor, shares: Tensor) -> Tensor:
@@ -73,17 +74,17 @@ class Median(Aggregation):
 
 
 class TrimmedMean(Aggregation):
-    """The mean without the largest and smallest values, for each number on its own.
+    """The coordinate-wise trimmed mean of the workers' mean gradients.
 
-    Of the own mean gradients of the workers that have rows (Yin et al., ICML 2018).
+    Workers without rows are ignored (Yin et al., ICML 2018).
     """
 
     def __init__(self, trim: float = TRIM) -> None:
         """Checks the share.
 
         Args:
-            trim: Share of the workers left out on each side, in [0, 0.5). The number is
-                rounded up. Default: 0.1.
+            trim: Share of the workers removed on each side, in [0, 0.5), rounded up to
+                a number of workers.
         """
         self.trim = real("sync.trim", trim, 0, below=0.5)
 
@@ -95,14 +96,14 @@ class TrimmedMean(Aggregation):
 
 
 def aggregation(name: str, trim: float | None) -> Aggregation:
-    """Makes the aggregation `sync.average=name` of any installed package.
+    """Creates the aggregation selected by `sync.average=name`.
 
-    Raises `UserError` for unknown names, and for `sync.trim` where the aggregation has
-    no such argument.
+    Raises `UserError` for an unknown name, and for `sync.trim` if the aggregation does
+    not accept it.
 
     Args:
-        name: Name of an entry point of the group `gnnkit.aggregation`.
-        trim: Value of `sync.trim`. None: the default of the aggregation.
+        name: Name of an entry point in the group `gnnkit.aggregation`.
+        trim: Value of `sync.trim`. None: the aggregation's default.
     """
     cls: Callable[..., Aggregation] = load("aggregation", name)
     if trim is None:
@@ -113,6 +114,6 @@ def aggregation(name: str, trim: float | None) -> Aggregation:
 
 
 def _own_means(gradients: Tensor, shares: Tensor) -> Tensor:  # [num_workers with rows, n]
-    """Returns the own mean gradients. One row of zeros where no worker has rows."""
+    """Returns each worker's mean gradient, or a row of zeros if no worker has rows."""
     rows = shares > 0
     return gradients[rows] / shares[rows, None] if bool(rows.any()) else torch.zeros_like(gradients[:1])

@@ -1,4 +1,4 @@
-"""All-reduce."""
+"""Synchronisation by all-reduce."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gnnkit.sync.base import GradientSync, gradients, trained
 
 
 class AllReduce(GradientSync):
-    """Adds up all gradients on every rank, which then makes the same update.
+    """Sums all gradients on every rank. All ranks then apply the same update.
 
-    Ranks that are processes leave this to Lightning's DDP, which overlaps the sum with
-    the backward pass.
+    If ranks are processes, Lightning's DDP computes the sum and overlaps it with the
+    backward pass.
     """
 
     ddp = True

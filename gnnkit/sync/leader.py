@@ -18,14 +18,13 @@ LEADER = 0
 
 
 class Leader(ServedSync):
-    """Collects the gradients at rank 0, which updates and sends out the new parameters.
+    """Collects the gradients on rank 0, which updates and distributes the parameters.
 
-    Rank 0 alone holds the optimiser's state. The new parameters overwrite the
-    parameters of workers that drifted. Choose this sync where the optimiser's state
-    should exist once.
+    Only rank 0 holds optimiser state: choose this sync to store that state once. The
+    new parameters overwrite those of workers that drifted.
 
-    In the modes async and ssp, a thread of rank 0 applies each gradient on arrival. A
-    worker that was behind gets the newest parameters.
+    In the modes async and ssp, a thread of rank 0 applies each gradient on arrival and
+    sends the newest parameters back.
     """
 
     def __init__(
@@ -41,12 +40,12 @@ class Leader(ServedSync):
 
         Args:
             average: Name of the aggregation, in sync. Default: weighted (exact).
-            trim: Argument of some aggregations. Default: that of the aggregation.
+            trim: Argument of some aggregations. None: the aggregation's default.
             mode: sync, async or ssp. Default: sync.
-            staleness: Steps that a worker may start ahead of the slowest, in ssp.
-                Default: 3.
-            damping: none, or staleness. None: staleness in async and ssp.
-            on_lost: stop, or continue without a worker that dies. Default: stop.
+            staleness: Number of steps that a worker may be ahead of the slowest one, in
+                ssp. Default: 3.
+            damping: none or staleness. None: staleness in async and ssp.
+            on_lost: stop, or continue without a lost worker. Default: stop.
         """
         super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost), on_lost)
         self.steps_here = self.lockstep
@@ -65,7 +64,7 @@ class Leader(ServedSync):
         grads = gradients(parameters)
         total = self._collect(to_vector(grads), share)
         if total is None:
-            optimizer.state.clear()  # of local iterations, or of a checkpoint
+            optimizer.state.clear()  # left by local iterations or a checkpoint
         else:
             from_vector(total, grads)
             optimizer.step()
@@ -73,11 +72,11 @@ class Leader(ServedSync):
         from_vector(self.comm.broadcast(values, src=LEADER), parameters)
 
     def _collect(self, gradient: Tensor, share: float) -> Tensor | None:  # [num_parameters]
-        """Collects the gradient to apply, on the leader. Returns None elsewhere."""
+        """Returns the aggregated gradient on the leader, None on other ranks."""
         rows = self.comm.gather(torch.cat([gradient, gradient.new_tensor([share])])[None], dst=LEADER)
         if not rows:
             return None
-        collected = torch.cat(rows)  # without the workers that are lost
+        collected = torch.cat(rows)  # omits lost workers
         return self.rules.combined(collected[:, :-1], collected[:, -1], self.comm.world_size)
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:

@@ -24,22 +24,21 @@ _NOT_ONE = (
 
 
 class Neighbour(GradientSync):
-    """Averages with the workers whose nodes share an edge with this worker's nodes.
+    """Averages among workers whose partitions are connected by an edge.
 
-    A worker waits for its neighbours, and for no other worker. Letters are matched by
-    number, so the result does not depend on time. Choose this sync where no worker
-    should talk to all others.
+    A worker waits for its neighbours only. Messages are matched by number, so the
+    result does not depend on timing. Choose this sync to avoid communication between
+    all pairs of workers.
 
-    With `exchange="gradients"` a worker steps with the mean gradient of itself and its
-    neighbours, weighted with rows, which is exact where all workers are neighbours.
-    With `"parameters"` a worker steps alone, and then averages its parameters with
-    Metropolis weights, which keep the mean over all workers (Lian et al., NeurIPS
-    2017). The step is with an estimate of the gradient of all workers, which is
-    averaged too, and to which the change of the worker's own gradient is added
-    (gradient tracking; Pu and Nedic, Math. Program. 2021). A step with the own gradient
-    alone leads workers whose parts have other classes to other models.
+    With `exchange="gradients"`, a worker steps with the mean gradient of itself and its
+    neighbours, weighted by rows. This is exact if all workers are neighbours. With
+    `"parameters"`, a worker steps alone and then averages its parameters with
+    Metropolis weights, which preserve the mean over all workers (Lian et al., NeurIPS
+    2017). To keep workers with different classes from diverging, it steps with an
+    estimate of the global gradient: the averaged estimate plus the change of the
+    worker's own gradient (gradient tracking; Pu and Nedic, Math. Program. 2021).
 
-    Without a path between all workers, a ring of all workers is added.
+    If the workers are not connected, a ring over all workers is added.
     """
 
     exact = False
@@ -47,11 +46,11 @@ class Neighbour(GradientSync):
     collective = False
 
     def __init__(self, exchange: Literal["gradients", "parameters"] = "gradients", rounds: int = 1) -> None:
-        """Keeps the rule.
+        """Checks the options.
 
         Args:
             exchange: gradients or parameters. Default: gradients.
-            rounds: Exchanges with the neighbours in each step. Default: 1.
+            rounds: Number of exchanges with the neighbours per step. Default: 1.
         """
         self.exchange = one_of("sync.exchange", exchange, ("gradients", "parameters"))
         self.rounds = whole("sync.rounds", rounds, 1, MAX_COUNT)
@@ -60,10 +59,10 @@ class Neighbour(GradientSync):
         super().setup(module, comm)
         self.own_mailbox = comm.mailbox() if mailbox is None else None
         self.mailbox: Mailbox = mailbox or self.own_mailbox  # type: ignore[assignment]
-        self.number = 0  # of the next letter to each neighbour
-        self.tracked = torch.zeros(0)  # the gradient of all workers as estimated, [num_parameters]
-        self.latest = torch.zeros(0)  # own gradient that `tracked` heeds, [num_parameters]
-        links = connected(_links(module, comm), told=comm.rank == 0)
+        self.number = 0  # number of the next message to each neighbour
+        self.tracked = torch.zeros(0)  # [num_parameters] estimate of the global gradient
+        self.latest = torch.zeros(0)  # [num_parameters] this rank's gradient included in `tracked`
+        links = connected(_links(module, comm), announce=comm.rank == 0)
         if comm.rank == 0 and any(len(peers) < comm.world_size - 1 for peers in links):
             print(_NOT_ONE, file=sys.stderr, flush=True)
         self.neighbours = links[comm.rank]
@@ -107,15 +106,15 @@ class Neighbour(GradientSync):
         self.tracked, self.latest = (state[name].to(self.comm.device) for name in ("tracked", "latest"))
 
     def _track(self, grads: Tensor) -> Tensor:
-        """Returns the estimate of the gradient of all workers, [num_parameters].
+        """Returns the estimate of the global gradient, [num_parameters].
 
-        The estimates of all workers have their gradient's sum as mean.
+        The mean of all workers' estimates equals the sum of their gradients.
 
         Args:
-            own: The gradient of this worker, a part of that sum.
+            grads: This worker's contribution to that sum.
         """
         grads = grads * self.comm.world_size
-        if len(self.tracked) != len(grads):  # at first, and where parameters were frozen
+        if len(self.tracked) != len(grads):  # in the first step, and after parameters were frozen
             self.tracked = self.latest = torch.zeros_like(grads)
         self.tracked = self.tracked + (grads - self.latest)
         self.latest = grads
@@ -123,31 +122,31 @@ class Neighbour(GradientSync):
 
     @property
     def _members(self) -> list[int]:
-        """This rank and its neighbours, ascending, so that sums have one order."""
+        """This rank and its neighbours, ascending, which fixes the order of sums."""
         return sorted([self.comm.rank, *self.neighbours])
 
     def _mean(self, part: Tensor, weight: float) -> Tensor | None:
         """Returns the weighted mean over this rank and its neighbours.
 
-        Returns None where these have no weight. Several rounds mix parts and weights of
-        the wider neighbourhood first.
+        Returns None if their weights are all 0. Several rounds first mix contributions
+        and weights within the wider neighbourhood.
 
         Args:
-            part: The weight of this rank times its values, [num_values].
-            weight: The weight of this rank.
+            part: [num_values] this rank's values, multiplied by its weight.
+            weight: This rank's weight.
         """
         mixed = self._mix(torch.cat([part, part.new_tensor([weight])]), self.rounds - 1)
         total = self._exchange(mixed, self.sums)
         return total[:-1] / total[-1] if total[-1] > 0 else None
 
     def _mix(self, values: Tensor, rounds: int) -> Tensor:
-        """Averages with Metropolis weights, so many times."""
+        """Averages with Metropolis weights, `rounds` times."""
         for _ in range(rounds):
             values = self._exchange(values, self.metropolis)
         return values
 
     def _exchange(self, values: Tensor, weights: dict[int, float]) -> Tensor:
-        """Returns the weighted sum of the values of this rank and its neighbours."""
+        """Returns the weighted sum of this rank's and its neighbours' values."""
         tag, self.number = f"neighbour {self.number}", self.number + 1
         for rank in self.neighbours:
             self.mailbox.put(rank, tag, tensors={"values": values})
@@ -161,22 +160,21 @@ class Neighbour(GradientSync):
 
 
 def metropolis(links: Links, rank: int) -> dict[int, float]:
-    """Returns the weights of a rank and its neighbours.
+    """Returns the Metropolis weights of a rank and its neighbours.
 
-    The weight of two neighbours is 1 / (1 + the larger number of neighbours), and a
-    rank has the rest. So the weights of a rank, and those that a rank is given, add up
-    to 1.
+    Two neighbours have the weight 1 / (1 + the larger degree of the two), and the rank
+    itself has the remainder. The weight matrix is symmetric and its rows add up to 1.
     """
     weights = {peer: 1 / (1 + max(len(links[rank]), len(links[peer]))) for peer in links[rank]}
     return {rank: 1 - sum(weights.values())} | weights
 
 
-def connected(links: Links, *, told: bool = False) -> Links:
-    """Returns the links, with a ring of all ranks where a rank cannot reach another.
+def connected(links: Links, *, announce: bool = False) -> Links:
+    """Returns the links, with a ring of all ranks added if they are not connected.
 
     Args:
-        links: The neighbours of each rank, by rank.
-        told: Whether to print that a ring is added. Default: False.
+        links: Each rank's neighbours.
+        announce: Whether to print a notice if the ring is added.
     """
     size, reached, ahead = len(links), {0}, [0]
     while ahead:
@@ -185,7 +183,7 @@ def connected(links: Links, *, told: bool = False) -> Links:
         ahead += new
     if len(reached) == size:
         return links
-    if told:
+    if announce:
         apart = next(rank for rank in range(size) if rank not in reached)
         text = f"sync=neighbour: no path of edges joins workers 0 and {apart}, a ring of all workers is added"
         print(text, file=sys.stderr, flush=True)
@@ -194,9 +192,9 @@ def connected(links: Links, *, told: bool = False) -> Links:
 
 
 def _links(module: nn.Module, comm: Communicator) -> Links:
-    """Shares the neighbours of every worker. Collective.
+    """Returns every worker's neighbours. Collective.
 
-    A module without a worker, or a worker that does not know, has all as neighbours.
+    Without a worker, or if a worker's neighbours are unknown, they are all workers.
     """
     peers = getattr(getattr(module, "worker", None), "peers", None)
     linked = torch.zeros(comm.world_size, comm.world_size, dtype=torch.int64, device=comm.device)

@@ -1,4 +1,4 @@
-"""Parameters with their optimiser, made from plain values and tensors."""
+"""Parameters with their optimiser, rebuilt from plain values and tensors."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from torch.optim import Optimizer
 
 from gnnkit.errors import UserError
 
-State = dict[int, dict[str, Any]]  # of an optimiser: tensors and numbers by name, by number of the parameter
+State = dict[int, dict[str, Any]]  # optimiser state: tensors and numbers by name, by parameter number
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The parameter groups of an optimiser as plain values."""
+    """An optimiser's parameter groups as plain values."""
 
-    members: tuple[tuple[int, ...], ...]  # numbers of the parameters, by group
-    settings: tuple[dict[str, Any], ...]  # such as the learning rate, by group
+    members: tuple[tuple[int, ...], ...]  # parameter numbers, by group
+    settings: tuple[dict[str, Any], ...]  # settings such as the learning rate, by group
 
     @classmethod
     def of(cls, optimizer: Optimizer, parameters: Sequence[Parameter]) -> Groups:
-        """Reads the groups of an optimiser.
+        """Reads an optimiser's groups.
 
-        Raises `UserError` for settings that are no plain values.
+        Raises `UserError` for settings that are not plain values.
 
         Args:
             optimizer: The optimiser.
-            parameters: The parameters, whose places are their numbers. The optimiser's
-                other parameters are left out.
+            parameters: The parameters, numbered by position. The optimiser's other
+                parameters are ignored.
         """
         places = {id(parameter): place for place, parameter in enumerate(parameters)}
         members = tuple(
@@ -42,7 +42,7 @@ class Groups:
         return cls(members, tuple(_plain(group) for group in optimizer.param_groups))
 
     def within(self, numbers: Sequence[int]) -> Groups:
-        """Returns the groups of some parameters, whose numbers become their places."""
+        """Restricts the groups to some parameters, renumbered by position."""
         places = {number: place for place, number in enumerate(numbers)}
         groups = tuple(tuple(places[n] for n in group if n in places) for group in self.members)
         return Groups(groups, self.settings)
@@ -54,13 +54,13 @@ class Optimised:
     def __init__(
         self, values: Tensor, shapes: Sequence[Sequence[int]], groups: Groups, make: Callable[..., Optimizer]
     ) -> None:
-        """Makes parameters and optimiser.
+        """Creates parameters and optimiser.
 
         Args:
-            values: All parameters, one after another, [n].
+            values: [n] all parameters, concatenated.
             shapes: Shape of each parameter.
-            groups: The groups of the optimiser.
-            make: Class of the optimiser.
+            groups: The optimiser's groups.
+            make: The optimiser's class.
         """
         self.parameters = [Parameter(part) for part in _parts(values, shapes)]
         self._numbers = [number for number, members in enumerate(groups.members) if members]
@@ -73,9 +73,10 @@ class Optimised:
         )
 
     def step(self, gradient: Tensor, rate: float) -> None:
-        """Makes one step with a gradient [n], at `rate` times the learning rate.
+        """Applies one step with a gradient [n], at `rate` times the learning rate.
 
-        The gradient is not scaled, because Adam would take no notice.
+        The learning rate is scaled, not the gradient, because Adam ignores a gradient's
+        scale.
         """
         for parameter, part in zip(self.parameters, _parts(gradient, [p.shape for p in self.parameters]), strict=True):
             parameter.grad = part
@@ -87,7 +88,7 @@ class Optimised:
             group["lr"] = own
 
     def values(self) -> Tensor:  # [n]
-        """Returns a copy of the parameters, one after another."""
+        """Returns a copy of the parameters, concatenated."""
         return parameters_to_vector(self.parameters).detach().clone()
 
     def set_values(self, values: Tensor) -> None:
@@ -99,12 +100,12 @@ class Optimised:
                 parameter.copy_(part)
 
     def set_settings(self, settings: Sequence[Mapping[str, Any]]) -> None:
-        """Replaces learning rates and other settings, by group of the worker."""
+        """Replaces learning rates and other settings, by group."""
         for number, group in zip(self._numbers, self.optimizer.param_groups, strict=True):
             group.update(settings[number])
 
     def state(self) -> State:
-        """Returns the optimiser's state by number of the parameter."""
+        """Returns the optimiser's state by parameter number."""
         packed = self.optimizer.state_dict()["state"]
         return {place: dict(packed[i]) for i, place in enumerate(self._order) if i in packed}
 
@@ -115,14 +116,14 @@ class Optimised:
 
 
 def pack_state(state: State) -> tuple[list[Any], dict[str, Tensor]]:
-    """Returns a state as plain values [number, name, value], and tensors by key."""
+    """Splits a state into plain values [number, name, value], and tensors by key."""
     items = [(number, name, value) for number, moments in state.items() for name, value in moments.items()]
     plain = [[number, name, value] for number, name, value in items if not isinstance(value, Tensor)]
     return plain, {f"{number}/{name}": value for number, name, value in items if isinstance(value, Tensor)}
 
 
 def unpack_state(plain: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> State:
-    """Reverses `pack_state`. Other tensors have no slash in their keys."""
+    """Reverses `pack_state`. Tensors without a slash in their key are ignored."""
     state: State = {}
     for number, name, value in plain:
         state.setdefault(number, {})[name] = value
@@ -134,13 +135,13 @@ def unpack_state(plain: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) 
 
 
 def _parts(values: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Cuts a vector into tensors of these shapes."""
+    """Splits a vector into tensors of the given shapes."""
     sizes = [torch.Size(shape).numel() for shape in shapes]
     return [part.view(torch.Size(shape)) for part, shape in zip(torch.split(values, sizes), shapes, strict=True)]
 
 
 def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a parameter group as JSON values."""
+    """Returns a parameter group's settings as JSON values."""
     plain = {name: _number(value) for name, value in group.items() if name != "params"}
     for name, value in plain.items():
         inner = value if isinstance(value, list) else [value]
@@ -150,7 +151,7 @@ def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Returns a tensor of one number as a number, and a tuple as a list."""
+    """Converts a one-element tensor to a number, and a tuple to a list."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.item()
     return [_number(item) for item in value] if isinstance(value, tuple | list) else value

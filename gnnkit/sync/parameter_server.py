@@ -19,15 +19,16 @@ MAX_SERVERS = 1024
 
 
 class ParameterServer(ServedSync):
-    """Pushes gradients to servers, which step and know neither data nor model.
+    """Pushes gradients to servers, which hold the parameters and step.
 
-    Alone the servers hold the optimiser's state. Choose `mode=async` where workers are
-    unevenly fast (Dean et al., NIPS 2012), and `mode=ssp` to bound how stale gradients
-    are (Ho et al., NIPS 2013).
+    Only the servers hold optimiser state. They need neither data nor model. Choose
+    `mode=async` for workers of different speed (Dean et al., NIPS 2012), and `mode=ssp`
+    to bound gradient staleness (Ho et al., NIPS 2013).
 
-    A gradient is the worker's part of the sum over all rows. So under SGD, one
-    gradient of each worker moves the parameters as far as one step together. Adam does
-    not heed the scale and moves further. Momentum and weight decay act on each arrival.
+    A gradient is the worker's contribution to the sum over all rows. With SGD, one
+    gradient from each worker moves the parameters as far as one synchronous step. Adam
+    ignores the scale and moves them further. Momentum and weight decay are applied at
+    each arrival.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class ParameterServer(ServedSync):
 
         Args:
             mode: sync, async or ssp. Default: sync.
-            staleness: Steps that a worker may start ahead of the slowest, in ssp.
-                Default: 3.
-            servers: Ranks of their own. Default: 0, a thread of rank 0 serves.
-            damping: none, or staleness. None: staleness in async and ssp.
+            staleness: Number of steps that a worker may be ahead of the slowest one, in
+                ssp. Default: 3.
+            servers: Number of additional ranks that serve. Default: 0, a thread of rank
+                0 serves.
+            damping: none or staleness. None: staleness in async and ssp.
             average: Name of the aggregation, in sync. Default: weighted.
-            trim: Argument of some aggregations. Default: that of the aggregation.
-            on_lost: stop, or continue without a worker that dies. Default: stop.
+            trim: Argument of some aggregations. None: the aggregation's default.
+            on_lost: stop, or continue without a lost worker. Default: stop.
         """
         self.servers = whole("sync.servers", servers, 0, MAX_SERVERS)
         super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost), on_lost)

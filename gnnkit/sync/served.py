@@ -1,4 +1,4 @@
-"""A worker's end of parameter servers."""
+"""The client side of parameter servers, on each worker."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from gnnkit.sync.optimised import Groups, State, pack_state, unpack_state
 from gnnkit.sync.server import REPLY, REQUEST, Server
 from gnnkit.sync.versions import Rules
 
-HEARTBEAT = 1.0  # seconds between two signs of life, at most a quarter of comm.timeout
-BESIDE = "server beside rank 0"  # name of the thread
+HEARTBEAT = 1.0  # seconds between heartbeats, at most a quarter of comm.timeout
+BESIDE = "server beside rank 0"  # thread name
 
 
 class Served:
-    """A worker that pushes gradients to servers and reads parameters.
+    """A worker's client, which pushes gradients and reads parameters.
 
-    The servers hold the parameters in parts. Each part is whole tensors. The servers
-    have one optimiser, whose settings follow the optimiser of worker 0.
+    Each server holds some of the parameters, each tensor complete. All servers use one
+    optimiser, whose settings follow worker 0's.
     """
 
     def __init__(self, comm: Communicator, mailbox: Mailbox, servers: int, rules: Rules) -> None:
-        """Starts the server beside rank 0, where there are no servers of their own.
+        """Starts the server thread on rank 0 if `servers` is 0.
 
         Args:
-            comm: The workers.
-            mailbox: Letters between all ranks, workers first, servers after them.
-            servers: Number of ranks that serve. 0: a thread of rank 0 does.
-            rules: The rules of the servers.
+            comm: Connects the workers.
+            mailbox: Connects all ranks, workers first, then servers.
+            servers: Number of server ranks. 0: a thread of rank 0 serves.
+            rules: The servers' rules.
         """
         self.rank, self.delays, self.state = comm.rank, Counter[int](), State()
         self._mailbox, self._timeout, self._rules = mailbox, comm.timeout, rules
-        self._patience = min(HEARTBEAT, comm.timeout / 4)  # seconds without a sign of life
+        self._patience = min(HEARTBEAT, comm.timeout / 4)  # seconds between heartbeats
         self._beside: Server | None = None
         self._thread: threading.Thread | None = None
         self._ranks = list(range(comm.world_size, comm.world_size + servers)) or [0]
-        self._parts: list[tuple[int, list[int]]] = []  # rank of the server, numbers of its parameters
+        self._parts: list[tuple[int, list[int]]] = []  # server rank, numbers of its parameters
         self._trained: list[int] = []  # ids of all these parameters
-        self._begun = False  # on rank 0
-        self._settings: tuple[dict[str, Any], ...] = ()  # of the optimiser, as sent
-        self._read: list[Tensor] = []  # values last read, by part, on rank 0
+        self._begun = False  # rank 0 only
+        self._settings: tuple[dict[str, Any], ...] = ()  # the optimiser's settings as last sent
+        self._read: list[Tensor] = []  # rank 0 only: the values last read, by part
         if servers == 0 and comm.rank == 0:
             self._beside = Server(mailbox, comm.world_size, rules)
             self._thread = threading.Thread(target=self._beside.run_beside, name=BESIDE, daemon=True)
@@ -63,9 +63,10 @@ class Served:
         """Pushes the gradients, and replaces the parameters by the newest ones.
 
         Args:
-            module: Parameters with gradients.
-            optimizer: The optimiser. Its state is at the servers, and cleared here.
-            share: This worker's part of the rows.
+            module: Holds parameters with gradients.
+            optimizer: The optimiser. Its local state is cleared, because the servers
+                hold the state.
+            share: This worker's share of the rows.
         """
         parameters = trained(module)
         self._share_out(parameters)
@@ -73,14 +74,14 @@ class Served:
         pushed = [{"gradient": part} for part in self._cut(gradients(parameters))]
         letters = self._ask({"kind": "push", "share": share, "settings": settings}, pushed)
         self._write(parameters, letters)
-        optimizer.state.clear()  # of own steps
+        optimizer.state.clear()  # left by local steps
         setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
 
     def settle(self, module: nn.Module) -> None:
-        """Brings the optimiser's state to rank 0, and the newest parameters to all.
+        """Fetches the optimiser's state to rank 0, and the newest parameters to all.
 
-        Where workers step together, all have the newest parameters, and may have made
-        own steps since. Then only rank 0 asks.
+        With synchronous steps, all workers have the newest parameters, possibly changed
+        by local steps, so only rank 0 fetches.
         """
         parameters = trainable(module)
         self._share_out(parameters)
@@ -95,17 +96,17 @@ class Served:
             self._keep(letters)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of the servers' optimiser as brought by `settle`."""
+        """Returns the servers' optimiser state, as of the last `settle`."""
         return {str(number): moments for number, moments in self.state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Lets the servers go on from a state, and from the parameters of rank 0."""
+        """Restores the servers' optimiser state. Parameters are taken from rank 0."""
         self.state, self._begun = {int(number): moments for number, moments in state.items()}, False
 
     def figures(self) -> dict[str, Any]:
-        """Returns how many versions late gradients were, as mean and largest.
+        """Returns mean and maximum staleness of gradients, in versions.
 
-        Where workers step together, no gradient is late.
+        With synchronous steps, no gradient is stale.
         """
         total = self.delays.total()
         if not total:
@@ -114,11 +115,11 @@ class Served:
         return {"staleness": {"mean": mean, "largest": max(self.delays)}}
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:
-        """Replaces tensors by the workers' weighted mean. All workers meet.
+        """Replaces tensors by the workers' weighted mean, in place. Collective.
 
         Args:
-            tensors: Of any shapes, replaced in place. Each server adds up a part.
-            weight: The weight of this worker.
+            tensors: Tensors of any shapes. Each server sums a part.
+            weight: This worker's weight.
         """
         values = to_vector(tensors)
         weighted = torch.cat([values * weight, values.new_tensor([weight])])
@@ -126,11 +127,11 @@ class Served:
         from_vector(total[:-1] / total[-1], tensors)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Returns the sum of `x` over the workers, who all meet at the first server."""
+        """Returns the workers' sum of `x`, computed by the first server. Collective."""
         return self._sums([x])[0].to(x.device)
 
     def _sums(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the sum of each part over the workers. A server for each part."""
+        """Returns the sum of each part over the workers, one part per server."""
         fields = {"kind": "sum", "patience": self._patience}
         servers = self._ranks[: len(parts)]
         for server, part in zip(servers, parts, strict=True):
@@ -138,16 +139,16 @@ class Served:
         return [self._reply(server).tensors["values"] for server in servers]
 
     def close(self) -> None:
-        """Sends the last letter, and waits for the end of the server beside rank 0."""
+        """Sends the final message, and waits for the server thread on rank 0 to end."""
         for server in self._ranks:
             self._mailbox.put(server, REQUEST, {"kind": "end"})
         if self._thread is not None:
             self._thread.join(self._timeout)
 
     def _share_out(self, parameters: Sequence[Parameter]) -> None:
-        """Assigns each parameter to a server, the first time.
+        """Assigns each parameter to a server, in the first step.
 
-        Raises `UserError` where other parameters are trained than then.
+        Raises `UserError` if the set of trained parameters has changed.
         """
         trained = [id(parameter) for parameter in parameters]
         if self._parts and trained != self._trained:
@@ -165,10 +166,10 @@ class Served:
             ]
 
     def _bring(self, parameters: Sequence[Parameter], optimizer: Optimizer) -> list[dict[str, Any]] | None:
-        """Sends the servers what they lack. Returns settings that have changed.
+        """Sends the servers what rank 0 has changed. Returns changed settings.
 
-        Own steps, an average and a rollback change the parameters of rank 0. The
-        servers go on from there, where workers step together.
+        Local steps, an average or a rollback change rank 0's parameters. With
+        synchronous steps, the servers continue from them.
         """
         groups = Groups.of(optimizer, parameters)
         values = self._cut(parameters)
@@ -185,13 +186,13 @@ class Served:
     ) -> None:
         """Sends parameters, settings and state to the servers.
 
-        Raises `UserError` for an optimiser that only this process knows.
+        Raises `UserError` for an optimiser class that only this process can import.
 
         Args:
             parameters: The parameters.
             values: Their values, by part.
-            groups: Groups of the optimiser.
-            kind: Class of the optimiser.
+            groups: The optimiser's groups.
+            kind: The optimiser's class.
         """
         if self._beside is not None:
             self._beside.optimizer_class = kind
@@ -215,7 +216,7 @@ class Served:
         self._begun, self._settings = True, groups.settings
 
     def _keep(self, letters: Sequence[Letter]) -> None:
-        """Keeps the optimiser's state and the delays of all gradients."""
+        """Stores the optimiser's state and the staleness of all gradients."""
         self.state, self.delays = {}, Counter()
         for (_, numbers), letter in zip(self._parts, letters, strict=True):
             moments = unpack_state(letter.fields["state"], letter.tensors)
@@ -223,7 +224,7 @@ class Served:
             self.delays.update(dict(letter.fields["delays"]))
 
     def _write(self, parameters: Sequence[Parameter], letters: Sequence[Letter]) -> None:
-        """Replaces the parameters. Rank 0 remembers the values."""
+        """Replaces the parameters. Rank 0 also stores the values."""
         self._overwrite(parameters, [letter.tensors["values"] for letter in letters])
         if self.rank == 0 and self._rules.together:
             self._read = self._cut(parameters)
@@ -237,7 +238,7 @@ class Served:
                     parameter.copy_(part.view_as(parameter))
 
     def _cut(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Returns one vector for each part, a copy."""
+        """Returns one vector per part, copied."""
         return [torch.cat([tensors[n].detach().reshape(-1) for n in numbers]) for _, numbers in self._parts]
 
     def _ask(self, fields: Mapping[str, Any], tensors: Sequence[Mapping[str, Tensor]]) -> list[Letter]:
@@ -247,7 +248,7 @@ class Served:
         return [self._reply(server) for server, _ in self._parts]
 
     def _reply(self, server: int) -> Letter:
-        """Waits for a reply. Each sign of life renews the deadline."""
+        """Waits for a reply. Each heartbeat extends the deadline."""
         while True:
             letter = self._mailbox.take(REPLY, src=server, timeout=self._timeout)
             fields = letter.fields
@@ -261,11 +262,11 @@ class Served:
 
 
 def balanced(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Deals things out to `count` places, the largest first, each to the emptiest.
+    """Distributes items over `count` places, largest first, each to the least loaded.
 
-    Returns the numbers of the things at each place, ascending.
+    Returns the item numbers at each place, ascending.
     """
-    places: list[tuple[int, int]] = [(0, place) for place in range(count)]  # size, place: a heap
+    places: list[tuple[int, int]] = [(0, place) for place in range(count)]  # heap of (total size, place)
     dealt: list[list[int]] = [[] for _ in range(count)]
     for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
         size, place = heapq.heappop(places)
@@ -275,16 +276,16 @@ def balanced(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 
 class ServedSync(GradientSync):
-    """A synchronisation whose steps servers may make, from `_served` on."""
+    """A synchronisation in which servers may run the optimiser, through `_served`."""
 
     steps_here = False
 
     def __init__(self, rules: Rules, on_lost: OnLost) -> None:
-        """Keeps the rules.
+        """Stores the rules.
 
         Args:
-            rules: The rules of the servers.
-            on_lost: stop, or continue without a worker that dies.
+            rules: The servers' rules.
+            on_lost: stop, or continue without a lost worker.
         """
         self.rules, self.on_lost = rules, on_lost
         self.lockstep, self.exact = rules.together, rules.exact
@@ -292,7 +293,7 @@ class ServedSync(GradientSync):
 
     @property
     def served(self) -> Served:
-        """This worker's end of the servers, after `setup`."""
+        """This worker's client, after `setup`."""
         assert self._served is not None, "setup comes first"
         return self._served
 

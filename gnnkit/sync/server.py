@@ -1,4 +1,4 @@
-"""The server's end of a parameter server: letters in, letters out."""
+"""The server side of parameter servers: a loop that answers messages."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gnnkit.sync.optimised import Groups, Optimised, pack_state, unpack_state
 from gnnkit.sync.versions import Rules, VersionedParameters
 
 REQUEST, REPLY = "to a server", "from a server"  # tags
-PERIOD = 0.25  # seconds between two looks at who is lost
+PERIOD = 0.25  # seconds between checks for lost workers
 
 
 @dataclass(eq=False)
 class _Request:
-    """A letter of a worker that waits for the reply."""
+    """A worker's request that has not been answered yet."""
 
     letter: Letter
-    told: float  # monotonic seconds of the last sign of life to this worker
+    last_heartbeat: float  # to this worker, by time.monotonic
     pushed: bool = False
 
     @property
@@ -34,40 +34,41 @@ class _Request:
 
 
 class Server:
-    """Some of the parameters, served to all workers by letters.
+    """Serves some of the parameters to all workers.
 
-    Knows neither data nor model. A request is one of:
+    A server needs neither data nor model. The requests are:
 
-    - push: a gradient. The reply are the parameters, once the worker may go on.
-    - state: the reply is the optimiser's state.
-    - meet: the reply are the parameters and the optimiser's state, once all workers
-      have asked.
-    - sum: the reply is the sum of the tensors of all workers.
+    - push: sends a gradient. The reply holds the parameters, and is sent when the
+    worker may start its next step.
+    - state: the reply holds the optimiser's state.
+    - meet: the reply holds the parameters and the optimiser's state, and is sent when
+    all workers have asked.
+    - sum: the reply holds the sum of all workers' tensors.
 
-    A worker that waits is told every now and then that the others live. Worker 0 also
-    sends the parameters and the optimiser's settings (begin), and parameters that have
-    changed meanwhile (values). A worker's last letter is the end.
+    Waiting workers get heartbeats. Worker 0 also sends the initial parameters and
+    optimiser settings (begin), and parameters that it has changed (values). A worker's
+    final message is `end`.
     """
 
     def __init__(self, mailbox: Mailbox, num_workers: int, rules: Rules) -> None:
         """Prepares the server.
 
         Args:
-            mailbox: Letters between all ranks, workers first.
+            mailbox: Connects all ranks, workers first.
             num_workers: Number of workers.
             rules: The rules.
         """
-        self.optimizer_class: type[Optimizer] | None = None  # None: the class of torch.optim by its name
-        self.error: BaseException | None = None  # that ended the server
+        self.optimizer_class: type[Optimizer] | None = None  # None: looked up in torch.optim by name
+        self.error: BaseException | None = None  # the error that stopped the server
         self._mailbox, self._num_workers, self._rules = mailbox, num_workers, rules
-        self._live, self._lost = set(range(num_workers)), dict[int, str]()  # lost: the error by rank
+        self._live, self._lost = set(range(num_workers)), dict[int, str]()  # lost: error message by rank
         self._open: dict[int, _Request] = {}  # by worker
         self._parameters: VersionedParameters | None = None
         self._model: Optimised | None = None
         self._looked = time.monotonic()
 
     def run(self) -> None:
-        """Serves until all workers have ended or are lost."""
+        """Serves until all workers have finished or are lost."""
         while self._live:
             if (letter := self._next()) is not None:
                 self._take_in(letter)
@@ -75,12 +76,12 @@ class Server:
             self._answer()
 
     def run_beside(self) -> None:
-        """Serves on a thread of rank 0. Tells the workers of an error."""
+        """Serves in a thread of rank 0. Reports an error to the workers."""
         try:
             self.run()
         except BaseException as error:
             self.error = error
-            with contextlib.suppress(RuntimeError):  # the mailbox is closed
+            with contextlib.suppress(RuntimeError):  # the mailbox may be closed
                 for rank in self._live:
                     self._mailbox.put(rank, REPLY, {"kind": "failed", "error": f"{type(error).__name__}: {error}"})
 
@@ -88,13 +89,13 @@ class Server:
         with contextlib.suppress(DeadlineExceeded):
             try:
                 return self._mailbox.take(REQUEST, timeout=PERIOD)
-            except PeerLost:  # all other ranks are gone
+            except PeerLost:  # all other ranks have exited
                 return self._mailbox.take(REQUEST, src=self._mailbox.rank, timeout=PERIOD)
         return None
 
     def _take_in(self, letter: Letter) -> None:
         kind = letter.fields["kind"]
-        if letter.src not in self._live:  # lost since
+        if letter.src not in self._live:  # the worker was lost after sending
             return
         if kind == "begin":
             self._begin(letter)
@@ -110,7 +111,7 @@ class Server:
                 self._push(self._parameters, request)
 
     def _begin(self, letter: Letter) -> None:
-        """Makes parameters and optimiser, for the first time or after a rollback."""
+        """Creates parameters and optimiser, at the start or after a rollback."""
         fields = letter.fields
         groups = Groups(tuple(map(tuple, fields["members"])), tuple(fields["settings"]))
         make = self.optimizer_class or getattr(torch.optim, fields["optimizer"])
@@ -123,7 +124,7 @@ class Server:
         self._parameters.model = self._model
 
     def _push(self, parameters: VersionedParameters, request: _Request) -> None:
-        """Pushes the gradient of a request, the first time."""
+        """Applies a request's gradient, once."""
         if request.kind != "push" or request.pushed:
             return
         request.pushed = True
@@ -134,9 +135,9 @@ class Server:
         parameters.push(letter.src, letter.tensors["gradient"], letter.fields["share"])
 
     def _answer(self) -> None:
-        """Replies to all requests that have an answer. Tells the others to wait."""
+        """Answers requests that are complete, and sends heartbeats to the others."""
         together = {request.kind for request in self._open.values()} if self._open.keys() >= self._live else set()
-        met = together.pop() if len(together) == 1 else None  # all live workers ask the same
+        met = together.pop() if len(together) == 1 else None  # the request that all live workers share
         if met == "meet" and self._parameters is not None:
             self._parameters.meet()
         total = self._sum() if met == "sum" else {}
@@ -153,7 +154,7 @@ class Server:
         self._tell_to_wait()
 
     def _newest(self, rank: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Returns parameters and, to rank 0, the optimiser's state and all delays."""
+        """Returns the parameters and, for rank 0, optimiser state and all delays."""
         if self._parameters is None or self._model is None:
             return {"kind": "nothing"}, {}
         version, values = self._parameters.read(rank)
@@ -165,7 +166,7 @@ class Server:
         return fields | {"state": state, "delays": delays}, tensors | {"values": values}
 
     def _sum(self) -> dict[str, Tensor]:
-        """Returns the sum of the tensors of all workers, in the order of ranks."""
+        """Returns the sum of all workers' tensors, in rank order."""
         letters = [self._open[rank].letter for rank in sorted(self._open)]
         return {"values": torch.stack([letter.tensors["values"] for letter in letters]).sum(0)}
 
@@ -176,8 +177,8 @@ class Server:
     def _tell_to_wait(self) -> None:
         now = time.monotonic()
         for rank, request in list(self._open.items()):
-            if now - request.told >= request.letter.fields["patience"]:
-                request.told = now
+            if now - request.last_heartbeat >= request.letter.fields["patience"]:
+                request.last_heartbeat = now
                 self._put(rank, {"kind": "wait"})
 
     def _put(self, rank: int, fields: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> None:

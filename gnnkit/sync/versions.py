@@ -17,50 +17,50 @@ from gnnkit.sync.base import OnLost
 
 Mode = Literal["sync", "async", "ssp"]
 Damping = Literal["none", "staleness"]
-STALENESS = 3  # steps, the default of ssp
+STALENESS = 3  # default number of steps in ssp
 MAX_STALENESS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a gradient is applied, and when a worker may go on.
+    """When a gradient is applied, and when a worker may continue.
 
-    - sync: one step for the gradients of all workers.
-    - async: one step for each gradient, on arrival, as large as the worker's part of
-      the rows. Nobody waits.
-    - ssp: as async, but a worker that has pushed c gradients waits while another has
-      pushed fewer than c - `staleness`. With `staleness=0`, the rule is sync.
+    - sync: one step for all workers' gradients.
+    - async: one step per gradient, on arrival, scaled by the worker's share of the
+    rows. No worker waits.
+    - ssp: like async, but a worker that has pushed c gradients waits while another has
+    pushed fewer than c - `staleness`. `staleness=0` is equivalent to sync.
     """
 
     mode: Mode = "sync"
-    staleness: int = 0  # steps ahead of the slowest worker, in ssp
-    damping: Damping = "none"  # staleness: a gradient that is tau versions late has its rate divided by 1 + tau
-    aggregation: Aggregation = field(default_factory=Weighted)  # of sync
-    on_lost: OnLost = "stop"  # what follows the loss of a worker
+    staleness: int = 0  # number of steps that a worker may be ahead of the slowest one, in ssp
+    damping: Damping = "none"  # staleness: divides the rate of a gradient that is tau versions stale by 1 + tau
+    aggregation: Aggregation = field(default_factory=Weighted)  # in sync
+    on_lost: OnLost = "stop"  # reaction to a lost worker
 
     @property
     def together(self) -> bool:
-        """Whether all workers make one step."""
+        """Whether all workers take one common step."""
         return self.mode == "sync" or (self.mode == "ssp" and self.staleness == 0)
 
     @property
     def exact(self) -> bool:
-        """Whether each step is the step of one process."""
+        """Whether each step equals one process's step."""
         return self.together and self.aggregation.exact
 
     @property
     def bound(self) -> float:
-        """Number of steps that a worker may start ahead of the slowest one."""
+        """Number of steps that a worker may be ahead of the slowest one."""
         return self.staleness if self.mode == "ssp" else math.inf
 
     def combined(self, gradients: Tensor, shares: Tensor, num_workers: int) -> Tensor:  # [n]
-        """Returns the gradient of one step, of the workers that are left.
+        """Returns the gradient of one step from the remaining workers.
 
-        If workers are missing, the rows of the others count as all rows.
+        If workers were lost, the shares of the others are rescaled to add up to 1.
 
         Args:
-            gradients: Parts of the sum, [num_left, n].
-            shares: Parts of the rows that the loss reads, [num_left].
+            gradients: [num_left, n] contributions to the sum.
+            shares: [num_left] shares of the rows that the loss reads.
             num_workers: Number of workers at the start of the run.
         """
         total = float(shares.sum())
@@ -69,28 +69,29 @@ class Rules:
         return self.aggregation.combine(gradients, shares)
 
     def check_average(self) -> None:
-        """Raises `UserError` where workers cannot average models."""
+        """Raises `UserError` if the mode does not support averaging models."""
         if not self.together:
             raise UserError(f"sync.mode={self.mode}: this strategy averages models, which needs sync.mode=sync")
 
     def rate(self, delay: int) -> float:
-        """Returns the factor of the learning rate for a delay in versions."""
+        """Returns the learning rate's factor for a delay in versions."""
         return 1 / (1 + delay) if self.damping == "staleness" else 1.0
 
 
 def make_rules(
     mode: Mode, staleness: int | None, damping: Damping | None, average: str, trim: float | None, on_lost: OnLost
 ) -> Rules:
-    """Checks the keys of `sync`, and makes the rules.
+    """Checks the keys of `sync` and creates the rules.
 
-    Raises `UserError` for keys that the mode does not read.
+    Raises `UserError` for keys that the mode does not use.
 
     Args:
         mode: sync, async or ssp.
-        staleness: Steps that a worker may start ahead of the slowest, in ssp. None: 3.
-        damping: none, or staleness. None: staleness in async and ssp, none in sync.
-        average: Name of the aggregation. Only `weighted` fits async and ssp.
-        trim: Argument of the aggregation. None: the default of the aggregation.
+        staleness: Number of steps that a worker may be ahead of the slowest one, in
+            ssp. None: 3.
+        damping: none or staleness. None: staleness in async and ssp, none in sync.
+        average: Name of the aggregation. async and ssp support `weighted` only.
+        trim: Argument of the aggregation. None: the aggregation's default.
         on_lost: stop or continue.
     """
     one_of("sync.on_lost", on_lost, ("stop", "continue"))
@@ -112,21 +113,21 @@ class Steps(Protocol):
     """Parameters with their optimiser."""
 
     def step(self, gradient: Tensor, rate: float) -> None:
-        """Makes one step with a gradient [n], at `rate` times the learning rate."""
+        """Applies one step with a gradient [n], at `rate` times the learning rate."""
 
     def values(self) -> Tensor:
         """Returns a copy of the parameters, [n]."""
 
 
 class VersionedParameters:
-    """Parameters, the number of steps made on them, and the clock of each worker.
+    """Parameters with a version number, and a clock per worker.
 
-    A clock is the number of gradients that the worker has pushed. A version is the
+    A worker's clock is the number of gradients that it has pushed. The version is the
     number of steps. Every gradient takes part in exactly one step.
     """
 
     def __init__(self, model: Steps, num_workers: int, rules: Rules) -> None:
-        """Begins with version 0 and all clocks at 0.
+        """Starts with version 0 and all clocks at 0.
 
         Args:
             model: The parameters with their optimiser.
@@ -136,18 +137,18 @@ class VersionedParameters:
         self.model, self.rules = model, rules
         self.version = 0
         self.clocks = [0] * num_workers
-        self.live = set(range(num_workers))  # workers that have neither ended nor been lost
-        self.delays: Counter[int] = Counter()  # number of gradients by versions that they were late
-        self._read = [0] * num_workers  # version that each worker last read
-        self._round: dict[int, tuple[Tensor, float]] = {}  # gradient and share by worker, of a step to come
+        self.live = set(range(num_workers))  # workers that have neither finished nor been lost
+        self.delays: Counter[int] = Counter()  # number of gradients by staleness
+        self._read = [0] * num_workers  # version last read by each worker
+        self._round: dict[int, tuple[Tensor, float]] = {}  # gradient and share by worker, for the next step
 
     def push(self, rank: int, gradient: Tensor, share: float) -> None:
-        """Takes in the gradient of one worker.
+        """Accepts a worker's gradient.
 
         Args:
             rank: The worker.
-            gradient: The worker's part of the sum over all rows, [n].
-            share: The worker's part of the rows.
+            gradient: [n] the worker's contribution to the sum over all rows.
+            share: The worker's share of the rows.
         """
         assert rank in self.live, f"rank {rank} has ended"
         self.clocks[rank] += 1
@@ -161,7 +162,7 @@ class VersionedParameters:
             self._step_alone(gradient, share, self.rules.rate(delay))
 
     def may_start(self, rank: int) -> bool:
-        """Says whether a worker may read the parameters of its next step."""
+        """Returns whether a worker may read the parameters for its next step."""
         if self.rules.together:
             return rank not in self._round
         return self.clocks[rank] - min((self.clocks[other] for other in self.live), default=0) <= self.rules.bound
@@ -172,24 +173,24 @@ class VersionedParameters:
         return self.version, self.model.values()
 
     def meet(self) -> None:
-        """Notes that all workers stand at one place. Their clocks become equal.
+        """Resets all clocks to the same value, after all workers have met.
 
-        A worker that left out steps is no longer behind.
+        A worker that skipped steps is then no longer behind.
         """
         latest = max((self.clocks[rank] for rank in self.live), default=0)
         for rank in self.live:
             self.clocks[rank] = latest
 
     def leave(self, rank: int) -> None:
-        """Lets go of a worker that has ended or is lost. Others no longer wait for it.
+        """Removes a worker that has finished or is lost, so that no worker waits for it.
 
-        A gradient that has arrived still counts.
+        A gradient that has already arrived still counts.
         """
         self.live.discard(rank)
         self._end_round()
 
     def _end_round(self) -> None:
-        """Makes the step of a round, once no live worker's gradient is missing."""
+        """Applies a round's step, once every live worker's gradient has arrived."""
         if self._round and self.live <= self._round.keys():
             pushed = [self._round[rank] for rank in sorted(self._round)]
             gradients = torch.stack([gradient for gradient, _ in pushed])
@@ -198,11 +199,11 @@ class VersionedParameters:
             self._step(self.rules.combined(gradients, shares, len(self.clocks)), 1.0)
 
     def _step_alone(self, gradient: Tensor, share: float, rate: float) -> None:
-        """Makes a step as large as the worker's part of the rows.
+        """Applies a step scaled by the worker's share of the rows.
 
-        The optimiser gets the mean gradient of these rows, at `share` times the rate.
-        Adam would make a whole step of each part, and so one for each worker. To plain
-        SGD both are the same. A worker without rows moves nothing.
+        The optimiser gets the mean gradient of these rows, at `share` times the
+        learning rate. With the unscaled rate, Adam would take a complete step per
+        worker. With SGD, both are equivalent. A worker without rows changes nothing.
         """
         if share > 0:
             self._step(gradient / share, share * rate)
