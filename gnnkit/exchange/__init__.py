@@ -1,8 +1,8 @@
-"""The rows that travel between ranks: which, when, how written, and how many.
+"""The exchange of rows between ranks: which rows, when, how encoded, and how many.
 
-Gather and reduce move rows, by any schedule and codec. An exchange for training is
-chosen with `exchange=NAME`, or `exchange=A+B` for the schedule of one and the codec of
-the other.
+Every schedule and codec uses the same two exchanges, gather and reduce. Training
+selects one with `exchange=NAME`, or `exchange=A+B` for one's schedule and the other's
+codec.
 """
 
 from gnnkit.exchange.base import ForwardPasses as ForwardPasses

@@ -1,4 +1,4 @@
-"""Blocks that are sent again only after they have changed."""
+"""Blocks of rows that are sent again only if they have changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gnnkit.ranges import MAX_COUNT, real, whole
 
 
 class Adaptive(RowExchange):
-    """Blocks that hardly changed do not travel (Sancus: Peng et al., VLDB 2022)."""
+    """Sends only blocks that changed noticeably (Sancus: Peng et al., VLDB 2022)."""
 
     keeps_state = True
     needs_in_edges = True
@@ -27,8 +27,8 @@ class Adaptive(RowExchange):
         """Checks the bounds.
 
         Args:
-            variation: Relative change of a block that is not sent. 0 is exact.
-            max_age: Epochs after which a block is sent anyway, at least 1.
+            variation: Largest relative change of a block that is not sent. 0 is exact.
+            max_age: Number of epochs after which a block is sent anyway, at least 1.
         """
         self.variation = real("exchange.variation", variation, 0)
         self.max_age = whole("exchange.max_age", max_age, 1, MAX_COUNT)
@@ -45,22 +45,22 @@ class Adaptive(RowExchange):
 class AdaptiveRows(Schedule):
     """Skips blocks that hardly changed.
 
-    A block is the rows of one exchange for one peer. The sender remembers the block
-    last sent, the receiver uses the block last received. A block travels where its
-    change since then is more than `variation` times its size, in the Frobenius norm, or
-    where the block is `max_age` passes old. Before the blocks, each peer gets one byte
-    that says whether its block comes. Variation 0 is exact.
+    A block is the rows of one exchange for one peer. The sender stores the block it
+    sent last, and the receiver the block it received last. A block is sent if its
+    change since then exceeds `variation` times its Frobenius norm, or if it is
+    `max_age` passes old. One byte per peer announces whether a block follows. Variation
+    0 is exact.
     """
 
     def __init__(self, variation: float, max_age: int) -> None:
-        """Keeps the bounds.
+        """Stores the bounds.
 
         Args:
             variation: Largest relative change that is not sent, at least 0.
-            max_age: Passes after which a block is sent anyway, at least 1.
+            max_age: Number of passes after which a block is sent anyway, at least 1.
         """
         self.variation, self.max_age = variation, max_age
-        self._links: dict[tuple[bool, int], _Link] = {}  # by direction and number of the exchange
+        self._links: dict[tuple[bool, int], _Link] = {}  # by direction and exchange number
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
         others, place = transfer.others(), (transfer.backward, transfer.number)
@@ -84,32 +84,32 @@ class AdaptiveRows(Schedule):
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """The blocks of one exchange, by peer."""
+    """One exchange's blocks, by peer."""
 
     sent: list[Tensor]  # last sent to each peer
     received: list[Tensor]  # last received from each peer
-    age: list[int]  # passes since a block was sent to each peer
+    age: list[int]  # passes since the last block sent to each peer
 
     @classmethod
     def start(cls, transfer: Transfer, max_age: int) -> _Link:
-        """Makes blocks of zeros, so old that all are sent."""
+        """Creates zero blocks that are old enough to be sent."""
         shape = transfer.rows.shape[1:]
         sent, received = ([transfer.rows.new_zeros(n, *shape) for n in c] for c in (transfer.send, transfer.recv))
         return cls(sent, received, [max_age] * len(sent))
 
     def choose(self, transfer: Transfer, variation: float, max_age: int) -> list[bool]:
-        """Says for each peer whether the current block goes out."""
+        """Returns for each peer whether to send its current block."""
         blocks = torch.split(transfer.rows, list(transfer.send))
         changes = [torch.linalg.vector_norm(now - then) for now, then in zip(blocks, self.sent, strict=True)]
         sizes = [torch.linalg.vector_norm(then) for then in self.sent]
-        small = (torch.stack(changes) <= variation * torch.stack(sizes)).tolist()  # false for numbers not finite
+        small = (torch.stack(changes) <= variation * torch.stack(sizes)).tolist()  # false for non-finite numbers
         self.age = [age + 1 for age in self.age]
         return [
             n > 0 and (age >= max_age or not same) for n, age, same in zip(transfer.send, self.age, small, strict=True)
         ]
 
     def take(self, transfer: Transfer, goes: list[bool], comes: list[bool]) -> None:
-        """Exchanges the blocks that go out and come in. Collective."""
+        """Exchanges the selected blocks. Collective."""
         blocks = torch.split(transfer.rows, list(transfer.send))
         ids = None if transfer.ids is None else _some(torch.split(transfer.ids, list(transfer.send)), goes)
         send = [n if flag else 0 for n, flag in zip(transfer.send, goes, strict=True)]
@@ -123,7 +123,7 @@ class _Link:
 
 
 def _some(blocks: Sequence[Tensor], flags: Sequence[bool]) -> Tensor:
-    """Joins the blocks whose flag is set."""
+    """Concatenates the blocks whose flag is set."""
     return torch.cat([block if flag else block[:0] for block, flag in zip(blocks, flags, strict=True)])
 
 

@@ -1,4 +1,4 @@
-"""Rows that travel while the rank computes."""
+"""Exchanges that overlap with computation."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _Job = tuple[Callable[[Communicator], Any], Future[Any]]
 
 
 class Background:
-    """One thread that carries rows in order, over a communicator of its own.
+    """A thread that runs exchanges in order, over its own communicator.
 
-    All ranks hand in the same exchanges in the same order. After an error every later
-    exchange has the same error. The thread ends with `close`, or with this object, and
-    never keeps the interpreter from exiting. Nobody hands in without bound: whoever
-    hands in an exchange waits for an older one first.
+    All ranks submit the same exchanges in the same order. After an error, all later
+    exchanges raise it too. The thread stops on `close` or when this object is deleted,
+    and does not keep the interpreter from exiting. To bound memory, callers wait for an
+    earlier exchange before submitting the next one.
     """
 
     def __init__(self, comm: Communicator) -> None:
-        """Starts the thread. Collective, as the communicator is a new one."""
+        """Starts the thread. Collective, because it creates a communicator."""
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         own_comm = comm.split(range(comm.world_size))
         self._thread = threading.Thread(
@@ -38,15 +38,15 @@ class Background:
         self._end = weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, carry: Callable[[Communicator], T]) -> Future[T]:
-        """Calls `carry(communicator)` later. The future holds the rows or the error."""
+        """Schedules `carry(communicator)`. The future holds its result or its error."""
         future: Future[T] = Future()
         self._jobs.put((carry, future))
         return future
 
     def ahead(self, work: Iterable[Callable[[Communicator], T]], count: int) -> Iterator[T]:
-        """Gives results in order. At most `count` more are under way.
+        """Yields results in order, running at most `count` exchanges ahead.
 
-        Where nobody takes the rest, all ranks drop the same results.
+        If the iteration is abandoned, all ranks discard the same results.
         """
         pending: deque[Future[T]] = deque()
         for carry in work:
@@ -57,7 +57,7 @@ class Background:
             yield pending.popleft().result()
 
     def close(self) -> None:
-        """Ends the thread after the exchanges handed in, or at the deadline."""
+        """Stops the thread after the submitted exchanges, or at the deadline."""
         self._end()
         self._thread.join(self._timeout)
 
@@ -72,8 +72,8 @@ def _work(jobs: queue.SimpleQueue[_Job | None], comm: Communicator, spans: Spans
                     rows = carry(comm)
                 future.set_result(rows)
                 del rows
-            except BaseException as error:  # raised again where the rows are waited for
+            except BaseException as error:  # raised by the future's `result`
                 failed = error
         if failed is not None:
             future.set_exception(failed)
-        del job, carry, future  # rows that nobody waits for any more are let go
+        del job, carry, future  # releases rows that nobody waits for

@@ -1,4 +1,4 @@
-"""How the numbers of a row are written while they travel."""
+"""The interface of codecs, which encode the numbers of rows for transfer."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from torch import Tensor
 
 
 class Codec(ABC):
-    """A shorter spelling of the rows that travel between two ranks.
+    """A compressed encoding of the rows sent between two ranks.
 
-    A rank's own rows are never written. Neither are integers, maxima of a softmax and
-    numbers that several holders must have to the same bit. A row that would not get
-    shorter travels as it is. The same rows, ids and key give the same bytes.
+    Not encoded are a rank's own rows, integers, softmax maxima and numbers that several
+    holders must receive bitwise equal. A row that would not shrink is sent unencoded.
+    Encoding must be a deterministic function of rows, ids and key.
     """
 
     @abstractmethod
     def row_bytes(self, width: int) -> int:
-        """Returns the bytes of a row of `width` numbers."""
+        """Returns the encoded size of a row of `width` numbers, in bytes."""
 
     @abstractmethod
     def encode(self, rows: Tensor, ids: Tensor, key: int) -> Tensor:  # -> [n, row_bytes] uint8
-        """Writes rows.
+        """Encodes rows.
 
         Args:
             rows: [n, width] floating-point.
-            ids: [n] int64, which tell the draws of the rows apart.
-            key: Key of all draws.
+            ids: [n] int64, which make the rows' random draws independent.
+            key: Random key.
         """
 
     @abstractmethod
     def decode(self, data: Tensor, width: int, dtype: torch.dtype) -> Tensor:  # -> [n, width]
-        """Reads rows.
+        """Decodes rows.
 
         Args:
             data: [n, row_bytes] uint8, from `encode`.
-            width: Numbers of a row.
-            dtype: Type of the result.
+            width: Numbers per row.
+            dtype: The result's dtype.
         """

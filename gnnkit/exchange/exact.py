@@ -1,4 +1,4 @@
-"""All rows, at once, to the bit."""
+"""The exact exchange."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from gnnkit.exchange.base import RowExchange
 
 
 class Exact(RowExchange):
-    """Rows travel when they are read, as they are."""
+    """Sends all rows in each pass, unencoded."""
 
     exact = True

@@ -1,4 +1,4 @@
-"""Stale rows: the exchange of an epoch travels while the next epoch computes."""
+"""Stale rows: an epoch's exchange overlaps with the next epoch's computation."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gnnkit.ranges import MAX_COUNT, share, whole
 
 
 class Pipelined(RowExchange):
-    """Rows and gradients of an earlier epoch (PipeGCN: Wan et al., ICLR 2022)."""
+    """Uses an earlier epoch's rows and gradients (PipeGCN: Wan et al., ICLR 2022)."""
 
     keeps_state = True
     needs_in_edges = True
     every_epoch = True
 
     def __init__(self, staleness: int = 1, smoothing: float = 0.0) -> None:
-        """Checks the numbers.
+        """Checks the arguments.
 
         Args:
-            staleness: Epochs from sending to reading. 0 is exact.
-            smoothing: Share of the earlier average, in [0, 1).
+            staleness: Number of epochs between sending and reading. 0 is exact.
+            smoothing: Weight of the previous average, in [0, 1).
         """
         self.staleness = whole("exchange.staleness", staleness, 0, MAX_COUNT)
         self.smoothing = share("exchange.smoothing", smoothing)
@@ -43,23 +43,23 @@ class Pipelined(RowExchange):
 
 
 class PipelinedRows(Schedule):
-    """Rows and gradients of an earlier pass.
+    """Delivers the rows and gradients of an earlier pass.
 
-    Pass t reads rows and gradients of other ranks from pass max(t - staleness, 0). So
-    pass 0 waits for its own, and a later pass waits for those of an earlier one, which
-    have had the time of `staleness` passes to arrive. Staleness 0 is exact. With
-    `smoothing` g a pass reads the average g * average + (1 - g) * received.
+    Pass t reads other ranks' rows and gradients from pass max(t - staleness, 0). Pass 0
+    waits for its own. Later passes read rows that had `staleness` passes to arrive.
+    Staleness 0 is exact. With `smoothing` g, a pass reads the moving average g *
+    average + (1 - g) * received.
     """
 
     def __init__(self, staleness: int = 1, smoothing: float = 0.0) -> None:
-        """Keeps the numbers.
+        """Stores the arguments.
 
         Args:
-            staleness: Passes from sending to reading, at least 0.
-            smoothing: Share of the earlier average, in [0, 1).
+            staleness: Number of passes between sending and reading, at least 0.
+            smoothing: Weight of the previous average, in [0, 1).
         """
         self.staleness, self.smoothing = staleness, smoothing
-        self._lines: dict[tuple[bool, int], _Line] = {}  # by direction and number of the exchange
+        self._lines: dict[tuple[bool, int], _Line] = {}  # by direction and exchange number
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
         place = (transfer.backward, transfer.number)
@@ -78,10 +78,10 @@ class PipelinedRows(Schedule):
 
 
 class _Line:
-    """The rows of one exchange that are on their way, and the average of the others."""
+    """One exchange's rows in flight, and the average of those received."""
 
     def __init__(self, coming: deque[Future[Tensor]], average: Tensor | None = None) -> None:
-        self._coming, self._average = coming, average  # the oldest first
+        self._coming, self._average = coming, average  # oldest first
 
     @classmethod
     def of(cls, coming: list[Tensor], average: Tensor | None, staleness: int, device: torch.device) -> _Line:
@@ -92,13 +92,13 @@ class _Line:
         return cls(arrived, None if average is None else average.to(device))
 
     def state(self) -> tuple[list[Tensor], Tensor | None]:
-        """Returns the rows on their way, when all have arrived, and the average."""
+        """Waits for the rows in flight, and returns them and the average."""
         return [rows.result() for rows in self._coming], self._average
 
     def take(self, transfer: Transfer, smoothing: float) -> Tensor:
-        """Sends the current rows, and returns the oldest, or their average."""
+        """Sends the current rows, and returns the oldest ones or the average."""
         oldest = self._coming[0] if self._coming else None
-        self._coming.append(transfer.later())  # a full line lets its oldest rows go
+        self._coming.append(transfer.later())  # evicts the oldest rows if full
         received = transfer.wait(self._coming[0])
         if smoothing == 0:
             return received
@@ -106,5 +106,5 @@ class _Line:
             self._average = received.clone()
         elif self._coming[0] is not oldest:
             mean = smoothing * self._average + (1 - smoothing) * received
-            self._average = torch.where(mean.isfinite(), mean, received)  # rows of a step left out do not stay
+            self._average = torch.where(mean.isfinite(), mean, received)  # discards rows of a skipped step
         return self._average

@@ -1,4 +1,4 @@
-"""Few bits: every row travels, written with fewer bits a number."""
+"""Quantised rows: all rows are sent with fewer bits per number."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gnnkit.exchange.codecs import Codec
 from gnnkit.kernels.dropout import uniform
 from gnnkit.ranges import one_of
 
-_META = 8  # bytes of a row's minimum and scale
+_META = 8  # bytes for a row's minimum and scale
 
 
 class Quantized(RowExchange):
-    """Rows and gradients of rows with few bits a number. 32 bits are exact."""
+    """Sends rows and gradients with few bits per number. 32 bits are exact."""
 
     def __init__(self, bits: int = 8) -> None:
         """Checks the number of bits: 32, 16, 8, 4 or 2."""
@@ -31,14 +31,14 @@ class Quantized(RowExchange):
 
 
 def codec(bits: int) -> Codec | None:
-    """Returns the codec of 32 (none), 16, 8, 4 or 2 bits a number."""
+    """Returns the codec for 32 (none), 16, 8, 4 or 2 bits per number."""
     if bits == 32:
         return None
     return Bfloat16() if bits == 16 else Packed(bits)
 
 
 class Bfloat16(Codec):
-    """16 bits a number: the exponent of float32, and eight significant bits."""
+    """16 bits per number, in bfloat16 format."""
 
     def row_bytes(self, width: int) -> int:
         return 2 * width
@@ -51,11 +51,10 @@ class Bfloat16(Codec):
 
 
 class Packed(Codec):
-    """8, 4 or 2 bits a number (AdaQP: Wan, Zhao & Wu, MLSys 2023).
+    """8, 4 or 2 bits per number (AdaQP: Wan, Zhao & Wu, MLSys 2023).
 
-    A row is cut into 2^bits - 1 equal steps between its minimum and its maximum. A
-    number between two steps goes up or down at random, so that its mean is the number
-    itself, up to 2^-16 of a step.
+    A row's range is divided into 2^bits - 1 equal steps. Stochastic rounding makes the
+    decoded number unbiased, up to 2^-16 of a step.
     """
 
     def __init__(self, bits: int) -> None:
@@ -67,7 +66,7 @@ class Packed(Codec):
     def encode(self, rows: Tensor, ids: Tensor, key: int) -> Tensor:
         low = _float32(rows.amin(1, keepdim=True), up=False)
         scale = _float32((rows.amax(1, keepdim=True) - low) / self.levels, up=True)
-        places = (rows - low).div_(torch.where(scale > 0, scale, 1))  # from 0 to `levels`
+        places = (rows - low).div_(torch.where(scale > 0, scale, 1))  # in [0, levels]
         steps = places.add_(uniform(ids, rows.shape[1], key)).floor_().clamp_(0, self.levels).to(torch.uint8)
         return torch.cat([torch.cat([low, scale], 1).view(torch.uint8), self._packed(steps)], 1)
 
@@ -91,7 +90,7 @@ def _aligned(data: Tensor) -> Tensor:
 
 
 def _float32(x: Tensor, *, up: bool) -> Tensor:
-    """Rounds to float32, never past the number itself in the other direction."""
+    """Rounds to float32, up or down."""
     rounded = x.float()
     missed = rounded < x if up else rounded > x
     return torch.where(missed, rounded.nextafter(torch.full_like(rounded, torch.inf if up else -torch.inf)), rounded)

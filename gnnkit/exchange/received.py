@@ -1,4 +1,4 @@
-"""Rows last received, which iterations without exchange read instead of new ones."""
+"""The last received rows, which are read in passes without an exchange."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gnnkit.exchange.wire import Transfer
 
 
 class LastReceived(Schedule):
-    """The rows last received, which a pass without exchange reads as constants.
+    """Stores received rows, which passes without an exchange read as constants.
 
-    Their gradients are zeros then. The first pass of all exchanges in any case. In a
-    pass with exchange rows come as another schedule says.
+    Their gradients are then zero. The first pass always exchanges. In passes with an
+    exchange, another schedule applies.
     """
 
     def __init__(self, schedule: Schedule | None = None) -> None:
-        """Keeps the schedule of passes with exchange. None: all rows come at once."""
+        """Stores the schedule of passes with an exchange. None: all rows are sent."""
         self._schedule = schedule
-        self._rows: list[Tensor] = []  # by number of the exchange, or of the value kept
+        self._rows: list[Tensor] = []  # by number of the exchange, or of the stored value
 
     def begin(self, forward: ForwardPass) -> None:
         if self._schedule is not None:

@@ -1,6 +1,6 @@
-"""Gather and its transpose, reduce: the pair of exchanges that moves rows.
+"""Gather and its transpose, reduce: the two exchanges that move rows.
 
-Every function here is collective over the run's ranks, in forward and in backward.
+Every function here is collective over the run's ranks, forward and backward.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from gnnkit.partition.traffic import column_shares
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peers:
-    """The ranks that one rank exchanges rows with, and the passes over the graph."""
+    """The ranks that this rank exchanges rows with, and the current pass."""
 
     wire: Wire
     passes: Passes
 
     @property
     def comm(self) -> Communicator:
-        """The ranks of the exchange, this one included."""
+        """Connects the ranks of the exchange, this one included."""
         return self.wire.comm
 
     def move(
         self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange, ids: Tensor | None = None
     ) -> Tensor:
-        """Does what `start` does, and waits."""
+        """Calls `start` and waits."""
         return self.start(rows, send, recv, exchange, ids).wait()
 
     def start(
@@ -50,15 +50,16 @@ class Peers:
         ids: Tensor | None = None,
         index: Tensor | None = None,
     ) -> Pending:
-        """Begins to send rows. The result waits for those of the current pass.
+        """Starts to send rows. The result waits for the current pass's rows.
 
         Args:
-            rows: [sum(send), ...] by receiver. With `index`: any rows.
+            rows: [sum(send), ...] ordered by receiver. With `index`, in any order.
             send: Number of rows for each peer.
             recv: Number of rows from each peer.
             exchange: Kind and layer, for counting.
-            ids: [sum(send)] global ids of the rows' nodes. None: `rows` are numbers.
-            index: [sum(send)] int64, rows[index] travel. None: `rows` do.
+            ids: [sum(send)] global node ids of the rows. None: `rows` are not node
+                rows.
+            index: [sum(send)] int64: sends rows[index]. None: sends `rows`.
 
         Returns:
             [sum(recv), ...]
@@ -68,21 +69,21 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """The rows that one rank asks for, and the rows that others ask this rank for."""
+    """The rows that a rank requests, and those that others request from it."""
 
-    ids: Tensor  # [num_rows] int64 global ids that this rank asks for, by (cell, id)
-    counts: list[int]  # of `ids`, for each cell
-    asked: Tensor  # [rows asked for] int64 global ids that cells ask this rank for, by cell
-    asked_counts: list[int]  # of `asked`, for each cell
+    ids: Tensor  # [num_rows] int64 global ids that this rank requests, sorted by (cell, id)
+    counts: list[int]  # number of `ids` per cell
+    asked: Tensor  # [num_requested] int64 global ids that cells request from this rank, by cell
+    asked_counts: list[int]  # number of `asked` per cell
 
     @classmethod
     def of(cls, rows: Ids, row_cell: Ids, comm: Communicator) -> Demand:
-        """Tells every owner which of its rows are asked for. Collective.
+        """Sends every owner the ids of its requested rows. Collective.
 
         Args:
-            rows: [num_rows] global ids, by (cell, id).
-            row_cell: [num_rows] cell that owns each of `rows`.
-            comm: The ranks of the same slice, one of each cell.
+            rows: [num_rows] global ids, sorted by (cell, id).
+            row_cell: [num_rows] the cell that owns each of `rows`.
+            comm: Connects the ranks of the same slice, one per cell.
         """
         counts: list[int] = np.bincount(row_cell, minlength=comm.world_size).tolist()
         ones = [1] * comm.world_size
@@ -92,11 +93,11 @@ class Demand:
 
 
 def from_all(rows: Tensor, comm: Communicator, tally: Tally) -> tuple[Tensor, list[int]]:
-    """Gives all ranks the rows of all. Collective.
+    """Gathers all ranks' rows on all ranks. Collective.
 
     Args:
         rows: [num_own, ...] rows of this rank.
-        comm: The ranks.
+        comm: Connects the ranks.
         tally: Measures the time.
 
     Returns:
@@ -111,7 +112,7 @@ def from_all(rows: Tensor, comm: Communicator, tally: Tally) -> tuple[Tensor, li
 
 
 class Route:
-    """The way of rows between owners and the ranks that hold edges at these rows.
+    """Moves rows between their owners and the ranks that hold edges at them.
 
     Both sides order rows by (cell, global id). `spread` copies the owners' rows to the
     holders. `collect` sums the holders' rows at the owners. Each is the other's
@@ -126,32 +127,31 @@ class Route:
         plane: Peers,
         comm: Communicator | None = None,
     ) -> None:
-        """Finds the rows that are asked for. Collective.
+        """Looks up the requested rows. Collective.
 
         Args:
-            kind: "gather" where `spread` comes first, "reduce" where `collect` does.
-            demand: The rows at which this rank holds edges, and the rows asked for.
+            kind: "gather" if `spread` comes first, "reduce" if `collect` does.
+            demand: The rows at which this rank holds edges, and the requested rows.
             cell_nodes: [num_owned] global ids that this rank's cell owns, by row.
-            plane: The ranks of the same slice, one of each cell.
-            comm: The same ranks in another thread, which makes the route. None: those
-                of `plane`.
+            plane: Connects the ranks of the same slice, one per cell.
+            comm: Connects the same ranks in the calling thread. None: that of `plane`.
         """
         self.kind, self.plane = kind, plane
         comm = plane.comm if comm is None else comm
         self.held_counts, self.owned_counts = demand.counts, demand.asked_counts
-        self.held_ids, self.sent_ids = demand.ids, demand.asked  # [num_rows] and [rows asked for] global ids
+        self.held_ids, self.sent_ids = demand.ids, demand.asked  # [num_rows] and [num_requested] global ids
         order = np.argsort(cell_nodes, kind="stable")
         positions = order[np.searchsorted(cell_nodes, demand.asked.cpu().numpy(), sorter=order)]
-        self.sent = torch.from_numpy(positions).to(comm.device)  # [rows asked for] position of each in `cell_nodes`
+        self.sent = torch.from_numpy(positions).to(comm.device)  # [num_requested] positions in `cell_nodes`
         senders = CSC(np.arange(len(positions) + 1), positions, num_sources=len(cell_nodes))
-        self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from arrived rows to owned rows
+        self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from received rows to owned rows
         away = sum(self.held_counts) - self.held_counts[comm.rank]
-        # With one column or row no rank holds edges at rows of other cells. Nothing is
+        # With one column or row, no rank holds edges at other cells' rows: nothing is
         # sent.
         self.idle = comm.all_reduce(torch.tensor([away], device=comm.device)).item() == 0
 
     def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
-        """Copies rows of owners to the holders."""
+        """Copies the owners' rows to the holders."""
         result: Tensor = _Spread.apply(x, self, layer)
         return result
 
@@ -161,23 +161,23 @@ class Route:
         return result
 
     def spread_rows(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
-        """Does what `spread` does, without autograd."""
+        """Like `spread`, without autograd."""
         return self.start_spread(x, layer).wait()
 
     def start_spread(self, x: Tensor, layer: int) -> Pending:
-        """Begins `spread_rows`."""
+        """Starts `spread_rows`."""
         return self._start_to_holders(x, layer, self.sent)
 
     def collect_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, f] -> [num_owned, f]
-        """Does what `collect` does, without autograd."""
+        """Like `collect`, without autograd."""
         return self.arrivals.sum(self.to_owners(z, layer))
 
     def to_owners(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, ...] -> [num_arrivals, ...]
-        """Brings the holders' rows to the owners, not added up, without autograd."""
+        """Sends the holders' rows to the owners, unsummed and without autograd."""
         return self.start_to_owners(z, layer).wait()
 
     def start_to_owners(self, z: Tensor, layer: int) -> Pending:
-        """Begins `to_owners`."""
+        """Starts `to_owners`."""
         kind: Literal["reduce", "gather_back"] = "reduce" if self.kind == "reduce" else "gather_back"
         exchange = Exchange(kind, layer, math.prod(z.shape[1:]))
         z = z.contiguous()
@@ -186,7 +186,7 @@ class Route:
         return self.plane.start(z, self.held_counts, self.owned_counts, exchange, self.held_ids)
 
     def to_holders(self, arrivals: Tensor, layer: int) -> Tensor:  # [num_arrivals, ...] -> [num_rows, ...]
-        """Sends each arrival back, without autograd."""
+        """Sends each received row back, without autograd."""
         return self._start_to_holders(arrivals, layer, None).wait()
 
     def _start_to_holders(self, rows: Tensor, layer: int, index: Tensor | None) -> Pending:
@@ -198,7 +198,7 @@ class Route:
         return self.plane.start(rows, self.owned_counts, self.held_counts, exchange, self.sent_ids, index)
 
     def values(self, values: Tensor) -> Tensor:  # [num_owned] -> [num_rows]
-        """Brings the owners' values to the holders, exact and not counted."""
+        """Sends the owners' values to the holders, unencoded and uncounted."""
         return self.plane.comm.all_to_all(values.index_select(0, self.sent), self.owned_counts, self.held_counts)
 
 
@@ -225,14 +225,14 @@ class _Collect(Function):
 
 
 class Slicing:
-    """Between "my rows, all columns" and "the cell's rows, my share of the columns".
+    """Converts between "own rows, all columns" and "the cell's rows, own columns".
 
     Columns are the last dimension. Of f columns, the first f mod S slices have one more
     than the others.
     """
 
     def __init__(self, num_owned: int, cell: Peers) -> None:
-        """Asks the slice ranks of the cell how many rows each owns.
+        """Exchanges the number of rows that each of the cell's slice ranks owns.
 
         Args:
             num_owned: Number of rows of this rank.
@@ -241,7 +241,7 @@ class Slicing:
         self.peers, self.rank, self.num_slices = cell, cell.comm.rank, cell.comm.world_size
         counts = torch.zeros(self.num_slices, dtype=torch.int64, device=cell.comm.device)
         counts[self.rank] = num_owned
-        self.row_counts: list[int] = cell.comm.all_reduce(counts).tolist()  # of each slice rank of the cell
+        self.row_counts: list[int] = cell.comm.all_reduce(counts).tolist()  # of each of the cell's slice ranks
 
     @property
     def exchanges(self) -> bool:

@@ -1,4 +1,4 @@
-"""Boundary samples: a few rows of each pair of ranks stand for all."""
+"""Boundary sampling: a sample of the rows sent between two ranks represents all."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _WHY: dict[Operation, str] = {
 
 
 class Sampled(RowExchange):
-    """A share of the boundary rows, drawn anew in each epoch (BNS-GCN, MLSys 2022)."""
+    """Sends a sample of the boundary rows in each epoch (BNS-GCN, MLSys 2022)."""
 
     needs_in_edges = True
     every_epoch = True
 
     def __init__(self, keep: float = 0.1) -> None:
-        """Checks the share of the boundary rows that travels, in [0, 1]. 1 is exact."""
+        """Checks the share of boundary rows that is sent, in [0, 1]. 1 is exact."""
         self.keep = real("exchange.keep", keep, 0, 1)
 
     def costs(self) -> str:
@@ -45,17 +45,17 @@ class Sampled(RowExchange):
 
 
 class SampledRows(Schedule):
-    """A share of the boundary rows, drawn anew in each pass.
+    """A sample of the boundary rows, drawn in each pass.
 
-    Of the n rows that an owner has for a holder, round(share * n) travel, multiplied by
-    n / round(share * n). The others are zeros. All layers and the backward pass use the
-    same draw. So sums and means over in-edges are unbiased estimates. Both ranks draw
-    by the key of the pass. A share of 1 is exact, with 0 nothing travels.
+    Of an owner's n rows for a holder, k = round(share * n) are sent, multiplied by n /
+    k. The others are zeros. All layers and the backward pass use the same sample, so
+    sums and means over in-edges are unbiased estimates. Both ranks derive the sample
+    from the pass's key. A share of 1 is exact, and 0 sends nothing.
     """
 
     def __init__(self, share: float) -> None:
-        self.share = share  # of the boundary rows that travels, in [0, 1]
-        self._drawn: dict[tuple[int, int], Tensor] = {}  # by owner and holder, positions among the pair's rows
+        self.share = share  # of the boundary rows that are sent, in [0, 1]
+        self._drawn: dict[tuple[int, int], Tensor] = {}  # by (owner, holder): positions among the pair's rows
 
     def begin(self, forward: ForwardPass) -> None:
         self._drawn = {}
@@ -81,7 +81,7 @@ class SampledRows(Schedule):
     def _places(
         self, transfer: Transfer, counts: Sequence[int], forward: ForwardPass, *, sends: bool
     ) -> tuple[Tensor, list[int]]:
-        """Returns the positions drawn among the rows of all peers, and their number."""
+        """Returns the sampled positions among all peers' rows, and their number."""
         device, me, first = transfer.rows.device, transfer.rank, 0
         places, sizes = [torch.empty(0, dtype=torch.int64, device=device)], []
         for peer, count in enumerate(counts):

@@ -1,4 +1,4 @@
-"""How the rows of other ranks come in a pass over the graph."""
+"""The interface of schedules, which deliver other ranks' rows in a pass."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ _tracker = ModuleTracker()
 
 
 class Schedule(ABC):
-    """Decides how a rank gets the rows of others: now, later, in part, or not at all.
+    """Decides how a rank gets other ranks' rows: now, later, in part, or not at all.
 
-    One schedule lasts for a run, and serves one pass after another. All forward passes
-    of a model make the same exchanges in the same order, and so do all backward passes.
-    So (`transfer.backward`, `transfer.number`) names an exchange in every pass. All
-    ranks decide alike whether they call `now`, `later` or `signal` of a transfer.
+    A schedule lives for a run and serves one pass after another. A model's forward
+    passes all make the same exchanges in the same order, and so do its backward passes.
+    (`transfer.backward`, `transfer.number`) therefore identifies an exchange in every
+    pass. All ranks make the same choice of calling a transfer's `now`, `later` or
+    `signal`.
     """
 
     def begin(self, forward: ForwardPass) -> None:  # noqa: B027 - most have nothing to do
-        """Called before the first exchange of a pass."""
+        """Called before a pass's first exchange."""
 
     def check(self, operation: Operation) -> None:  # noqa: B027 - most serve all
-        """Raises `UserError` for an operation of a layer that is not served.
+        """Raises `UserError` for an unsupported operation of a layer.
 
-        Called on all ranks, before the exchanges of the operation.
+        Called on all ranks, before the operation's exchanges.
         """
 
     @abstractmethod
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
-        """Returns the rows that a rank reads, in a new tensor. Collective.
+        """Returns the rows that this rank reads, in a new tensor. Collective.
 
         This rank's own rows must be the current ones (`transfer.with_own`).
 
         Args:
-            transfer: The rows of the exchange.
+            transfer: The exchange's rows.
             forward: The pass.
 
         Returns:
@@ -56,56 +57,56 @@ class Schedule(ABC):
         """
 
     def keep(self, compute: Callable[[], Tensor], number: int, forward: ForwardPass) -> Tensor:
-        """Returns `compute()`, or the result of an earlier pass. Collective.
+        """Returns `compute()`, or its result in an earlier pass. Collective.
 
         Args:
-            compute: Exchanges exactly.
-            number: Counts in the pass, together with the exchanges.
+            compute: Exchanges rows exactly.
+            number: Position in the pass, counted together with the exchanges.
             forward: The pass.
         """
         return compute()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a resumed run needs. Waits for rows that are on their way."""
+        """Returns the state for a checkpoint. Waits for rows in flight."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:  # noqa: B027 - most have none
-        """Goes on from a state.
+        """Restores the state.
 
         Args:
-            state: The state of this rank.
-            device: Where rows are.
+            state: This rank's state.
+            device: Device of the rows.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class ForwardPass:
-    """One pass of a model over the graph, and the backward pass after it.
+    """One forward pass of a model over the graph, and the backward pass after it.
 
-    The default is exact: all rows come at once, to the bit.
+    The default is exact: all rows are sent, unencoded.
     """
 
-    schedule: Schedule | None = None  # None: all rows come at once
-    codec: Codec | None = None  # None: rows travel as they are
-    key: int = 0  # of all draws of the exchange
-    exchanges: bool = True  # False: rows of other ranks are constants
+    schedule: Schedule | None = None  # None: all rows are sent
+    codec: Codec | None = None  # None: numbers are sent unencoded
+    key: int = 0  # random key of the exchange
+    exchanges: bool = True  # False: remote rows are constants
 
     @cached_property
     def again(self) -> ForwardPass:
-        """The pass for a second look at the same step, which is no part of training.
+        """The pass for evaluating a training step again, outside training.
 
-        The rows are exact, and the schedule learns nothing. A pass without exchange
-        stays one.
+        Its rows are exact, and the schedule's state does not change. A pass without an
+        exchange remains without one.
         """
         return ForwardPass() if self.exchanges else ForwardPass(self.schedule, exchanges=False)
 
 
 class Passes:
-    """The current pass of an engine, and the number of the next exchange."""
+    """An engine's current pass, and the number of the next exchange."""
 
     def __init__(self) -> None:
         self.current = ForwardPass()
-        self._numbers = [0, 0]  # of the forward pass, of the backward pass
+        self._numbers = [0, 0]  # forward, backward
         self._plain = False
 
     @property
@@ -115,11 +116,11 @@ class Passes:
 
     @property
     def exact(self) -> bool:
-        """Whether the rows of the current pass come at once, as they are."""
+        """Whether the current pass receives all rows, unencoded."""
         return self.current.schedule is None and self.current.codec is None
 
     def enter(self, forward: ForwardPass) -> None:
-        """Makes `forward` the current pass. Called before each operation of a pass."""
+        """Makes `forward` the current pass. Called before each of its operations."""
         if forward is not self.current:
             self.current, self._numbers = forward, [0, 0]
             if forward.schedule is not None:
@@ -135,19 +136,20 @@ class Passes:
         ids: Tensor | None,
         index: Tensor | None = None,
     ) -> Pending:
-        """Begins an exchange. Collective.
+        """Starts an exchange. Collective.
 
         Args:
             wire: The ranks of the exchange.
-            rows: [sum(send), ...] by receiver. With `index`: any rows.
+            rows: [sum(send), ...] ordered by receiver. With `index`, in any order.
             send: Number of rows for each rank.
             recv: Number of rows from each rank.
             exchange: Kind and layer, for counting.
-            ids: [sum(send)] global ids of the rows' nodes. None: `rows` are numbers.
-            index: [sum(send)] int64, rows[index] travel. None: `rows` do.
+            ids: [sum(send)] global node ids of the rows. None: `rows` are not node
+                rows.
+            index: [sum(send)] int64: sends rows[index]. None: sends `rows`.
 
         Returns:
-            Waits for the rows [sum(recv), ...], as the current pass has them.
+            Waits for the rows [sum(recv), ...] that the current pass delivers.
         """
         current, backward = self.current, _tracker.is_bw
         number = self._next(backward)
@@ -160,7 +162,7 @@ class Passes:
         return Arrived(current.schedule.receive(transfer, current))
 
     def keep(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Returns `compute()`, exact, or an earlier result if the schedule says so."""
+        """Returns `compute()`, exact, or an earlier result, as the schedule decides."""
         number, schedule = self._next(False), self.current.schedule
 
         def exactly() -> Tensor:
@@ -175,7 +177,7 @@ class Passes:
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """Lets rows travel as they are, where all holders need the same bits."""
+        """Sends rows unencoded within the context, for holders that need equal bits."""
         before, self._plain = self._plain, True
         try:
             yield

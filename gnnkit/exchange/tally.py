@@ -1,4 +1,4 @@
-"""Counts the rows that exchanges move."""
+"""Counters of exchanged rows."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ _STEPS: dict[Kind, Step] = {
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One all-to-all, described alike on all ranks.
+    """One all-to-all, described identically on all ranks.
 
-    A row is `heads * width` numbers. Only `width` is cut into slices. For "add_up" and
-    "hand_out" a row is an edge.
+    A row has `heads * width` numbers, of which only `width` is sliced. For "add_up" and
+    "hand_out", a row is an edge.
     """
 
     kind: Kind
     layer: int
     width: int
     heads: int = 1
-    itemsize: int = 0  # bytes of a number, before a codec. 0: not known yet
+    itemsize: int = 0  # bytes per number, before encoding. 0: unknown
 
     @property
     def step(self) -> Step:
-        """The name under which words are counted."""
+        """The name under which its words are counted."""
         return _STEPS[self.kind]
 
     @property
     def to_owners(self) -> bool:
-        """Whether rows go from holders to owners. Otherwise from owners to holders."""
+        """Whether rows are sent from holders to owners, not the other way."""
         return self.kind in ("gather_back", "reduce")
 
 
@@ -70,41 +70,43 @@ class Exchange:
 class Tally:
     """The numbers that one rank received and sent since the last `reset`.
 
-    A word is one number of a row. Words count what comes from other ranks, as the
-    formulas do. Bytes count what goes to other ranks, as it is written on the wire.
-    Messages are the pairs of (exchange, peer) that had rows to send.
+    A word is one number of a row. Words count what was received from other ranks, as in
+    the formulas. Bytes count what was sent to other ranks, after encoding. Messages
+    count the pairs (exchange, peer) with rows to send.
     """
 
     words: dict[tuple[int, Step, int], int] = field(
         default_factory=lambda: defaultdict(int)
     )  # (layer, step, peer rank)
-    messages: dict[tuple[int, Step, int], int] = field(default_factory=lambda: defaultdict(int))  # sent, same keys
+    messages: dict[tuple[int, Step, int], int] = field(
+        default_factory=lambda: defaultdict(int)
+    )  # sent, with the same keys
     bytes_sent: int = 0
-    bytes_read: int = 0  # of features, from disk. Since this process began
-    seconds: float = 0.0  # spent in exchanges, waiting included
+    bytes_read: int = 0  # feature bytes read from disk since this process started
+    seconds: float = 0.0  # time in exchanges, waiting included
     counting: bool = True
-    spans: Spans | None = field(default_factory=active)  # of a trace
+    spans: Spans | None = field(default_factory=active)  # for a trace
 
     def reset(self) -> None:
-        """Sets all counts to zero."""
+        """Resets all counters."""
         self.words.clear()
         self.messages.clear()
         self.bytes_sent, self.seconds = 0, 0.0
 
     def state(self) -> dict[str, Any]:
-        """Returns the counts as plain data for JSON."""
+        """Returns the counters as JSON values."""
         words, messages = ([[*place, count] for place, count in tally.items()] for tally in (self.words, self.messages))
         return {"words": words, "messages": messages, "bytes_sent": self.bytes_sent, "seconds": self.seconds}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on with the counts of `state`."""
+        """Restores the counters."""
         self.reset()
         for counts, rows in ((self.words, state["words"]), (self.messages, state["messages"])):
             counts.update({(layer, step, peer): count for layer, step, peer, count in rows})
         self.bytes_sent, self.seconds = state["bytes_sent"], state["seconds"]
 
     def include(self, earlier: Tally) -> None:
-        """Adds the counts of another tally, of the same rank."""
+        """Adds the counters of another tally of the same rank."""
         for totals, counts in ((self.words, earlier.words), (self.messages, earlier.messages)):
             for place, count in counts.items():
                 totals[place] += count
@@ -113,7 +115,7 @@ class Tally:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Counts nothing in its body, because evaluation is no part of an epoch."""
+        """Pauses counting within the context, such as for evaluation."""
         before, self.counting = self.counting, False
         try:
             yield
@@ -121,7 +123,7 @@ class Tally:
             self.counting = before
 
     def total(self, step: Step) -> int:
-        """Adds up the words of all exchanges counted under one name."""
+        """Returns the number of words counted under one name."""
         return sum(words for (_, counted, _), words in self.words.items() if counted == step)
 
     def record(
@@ -133,12 +135,12 @@ class Tally:
         received: Sequence[int],
         num_bytes: Sequence[int],
     ) -> None:
-        """Adds one exchange.
+        """Counts one exchange.
 
         Args:
             exchange: Kind and layer.
-            me: This rank, in the numbering of the run.
-            peers: Ranks of the run that take part, this one among them.
+            me: This rank, in the run's numbering.
+            peers: The participating ranks, in the run's numbering.
             sent: Numbers sent to each of `peers`.
             received: Numbers received from each of `peers`.
             num_bytes: Bytes sent to each of `peers`.
@@ -154,7 +156,7 @@ class Tally:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Adds the time of its body to `seconds`."""
+        """Adds the context's duration to `seconds`."""
         start = time.perf_counter()
         try:
             yield

@@ -1,4 +1,4 @@
-"""The ranks that exchange rows, and what one of them sends and receives."""
+"""The ranks that exchange rows, and the rows that one of them sends and receives."""
 
 from __future__ import annotations
 
@@ -19,65 +19,65 @@ from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.traffic import column_shares
 
-_CODED = ("gather", "gather_back", "reduce", "reduce_back", "cut", "join")  # kinds that a codec may write
-_Block = tuple[int, int]  # rows, and numbers of a row
+_CODED = ("gather", "gather_back", "reduce", "reduce_back", "cut", "join")  # kinds that a codec may encode
+_Block = tuple[int, int]  # number of rows, numbers per row
 
 
 class Wire:
-    """The ranks that one rank exchanges rows with, itself among them."""
+    """The ranks that one rank exchanges rows with, including itself."""
 
     def __init__(self, comm: Communicator, ranks: Sequence[int], tally: Tally) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            comm: The ranks of the exchange.
-            ranks: [comm.world_size] in the numbering of the run.
-            tally: Counts what moves.
+            comm: Connects the ranks of the exchange.
+            ranks: [comm.world_size] these ranks in the run's numbering.
+            tally: Counts the exchanged rows.
         """
         self.comm, self.ranks, self.tally = comm, ranks, tally
         self._background: Background | None = None
 
-    # No cached property: one lock of all instances would keep other threads waiting.
+    # Not a cached property, whose lock all instances would share.
     @property
     def background(self) -> Background:
-        """The thread for exchanges that nobody waits for. Collective at first use."""
+        """The thread for overlapping exchanges. Collective at first use."""
         if self._background is None:
             self._background = Background(self.comm)
         return self._background
 
     def close(self) -> None:
-        """Ends the thread, if there is one."""
+        """Stops the thread, if it was started."""
         if self._background is not None:
             self._background.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfer:
-    """Rows of one exchange between ranks, as one rank sends and receives them.
+    """One rank's part of an exchange.
 
     `now`, `start`, `later` and `signal` are collective: all ranks of the exchange call
-    the same ones in the same order. Counts of a receiver are those of the sender.
+    the same ones in the same order. `recv` must match the senders' `send`.
     """
 
-    rows: Tensor  # [sum(send), ...] by receiver, contiguous. With `index`: any rows
-    send: Sequence[int]  # rows for each rank, this one included
-    recv: Sequence[int]  # rows from each rank, this one included
+    rows: Tensor  # [sum(send), ...] ordered by receiver, contiguous. With `index`, in any order
+    send: Sequence[int]  # number of rows for each rank, including this one
+    recv: Sequence[int]  # number of rows from each rank, including this one
     exchange: Exchange
-    number: int  # of the exchange in the forward pass, or in the backward pass
+    number: int  # of the exchange, within the forward or backward pass
     backward: bool
-    key: int  # of all draws of this exchange, equal on all ranks
+    key: int  # random key of this exchange, equal on all ranks
     wire: Wire
-    ids: Tensor | None = None  # [sum(send)] int64 global ids of nodes. None: numbers, not whole rows
-    codec: Codec | None = None  # None: rows travel as they are
-    index: Tensor | None = None  # [sum(send)] int64: rows[index] travel, by receiver. None: `rows` do
+    ids: Tensor | None = None  # [sum(send)] int64 global node ids. None: `rows` are not node rows
+    codec: Codec | None = None  # None: numbers are sent unencoded
+    index: Tensor | None = None  # [sum(send)] int64: sends rows[index], ordered by receiver. None: sends `rows`
 
     @property
     def rank(self) -> int:
-        """This rank, among the ranks of the exchange."""
+        """This rank's number in the exchange."""
         return self.wire.comm.rank
 
     def others(self) -> Transfer:
-        """Returns the part between this rank and the others, without `index`."""
+        """The transfer between this rank and the others, without `index`."""
         if self.index is None and not self.send[self.rank]:
             return self
         send, recv = self._counts(own=0)
@@ -92,27 +92,27 @@ class Transfer:
         Args:
             rows: [sum(send), ...].
             send: Number of rows for each rank.
-            recv: Number of rows from each rank, which that rank also knows.
+            recv: Number of rows from each rank, which must match that rank's `send`.
             ids: [sum(send)] global ids, or None.
         """
         return replace(self, rows=rows, send=send, recv=recv, ids=ids, index=None)
 
     def with_own(self, received: Tensor) -> Tensor:  # [sum(recv)] less own rows, ... -> [sum(recv), ...]
-        """Puts this rank's own current rows between the other ranks'."""
+        """Inserts this rank's own current rows between the other ranks' rows."""
         first = self._received.start
         own_rows = self.rows[self._sent] if self.index is None else self.rows[self.index[self._sent]]
         return torch.cat([received[:first], own_rows, received[first:]])
 
     def without_own(self, received: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
-        """Leaves this rank's own rows out of what it received."""
+        """Removes this rank's own rows from the received ones."""
         return _without(received, self._received)
 
     def now(self) -> Tensor:  # [sum(recv), ...]
-        """Exchanges the rows, and waits for them."""
+        """Exchanges the rows and waits for them."""
         return self.start().wait()
 
     def as_read(self) -> Tensor:  # [sum(send), ...]
-        """Returns the rows as the ranks read them that get them. Nothing travels."""
+        """Returns the rows as their receivers would decode them. Sends nothing."""
         rows = self.rows if self.index is None else self.rows[self.index]
         if not self._is_coded:
             return rows
@@ -120,18 +120,18 @@ class Transfer:
         return replace(self, rows=rows, index=None)._decoded(self._encoded(blocks), blocks).view_as(rows)
 
     def start(self) -> Pending:
-        """Begins the exchange. The rows stay unchanged until the exchange has ended.
+        """Starts the exchange. The rows must not change until it completes.
 
-        The time of waiting counts as exchange, and so does the time of beginning.
+        The time to start and the time spent waiting count as exchange.
         """
         self._count()
         with self.wire.tally.timed():
             return _Timed(self._begin(self.wire.comm), self.wire.tally)
 
     def later(self) -> Future[Tensor]:
-        """Exchanges the rows of other ranks in the background.
+        """Starts to exchange copies of the rows with other ranks, in the background.
 
-        `wait` returns them. A rank's own rows do not travel. The rows are copied.
+        `wait` returns the received rows.
         """
         others = self.others()
         if others is self:
@@ -140,15 +140,15 @@ class Transfer:
         return self.wire.background.submit(lambda comm: others._begin(comm).wait())
 
     def wait(self, rows: Future[Tensor]) -> Tensor:  # [sum(recv)] less own rows, ...
-        """Waits for the rows of an exchange in the background, and counts the time."""
+        """Waits for the rows of a background exchange, and counts the time."""
         with self.wire.tally.timed():
             return rows.result()
 
     def signal(self, flags: Sequence[bool]) -> list[bool]:
-        """Tells every rank that gets rows a flag, in one byte, and returns their flags.
+        """Sends one flag to every rank that receives rows, and returns their flags.
 
         Args:
-            flags: [world_size]. Flags for ranks that get no rows are not sent.
+            flags: [world_size]. Flags for ranks that receive no rows are not sent.
         """
         out, into = ([int(count > 0) for count in counts] for counts in self._counts(own=0))
         sent = torch.tensor([flag for flag, expected in zip(flags, out, strict=True) if expected], dtype=torch.uint8)
@@ -160,16 +160,16 @@ class Transfer:
 
     @property
     def _sent(self) -> slice:
-        """The rows that this rank sends to itself."""
+        """The rows from this rank to itself."""
         return slice(sum(self.send[: self.rank]), sum(self.send[: self.rank + 1]))
 
     @property
     def _received(self) -> slice:
-        """The place of this rank's own rows among those received."""
+        """The position of this rank's own rows among the received ones."""
         return slice(sum(self.recv[: self.rank]), sum(self.recv[: self.rank + 1]))
 
     def _counts(self, *, own: int) -> tuple[list[int], list[int]]:
-        """Returns the counts of rows sent and received, with `own` for this rank."""
+        """Returns the numbers of rows sent and received, with `own` for this rank."""
         send, recv = list(self.send), list(self.recv)
         send[self.rank] = recv[self.rank] = own
         return send, recv
@@ -201,9 +201,9 @@ class Transfer:
         return _Read(comm.start(others._encoded(sent), *counts), read)
 
     def _blocks(self, counts: Sequence[int], *, arriving: bool) -> list[_Block]:
-        """Returns rows and width of the block for, or from, each rank.
+        """Returns the shape of the block for, or from, each rank.
 
-        In cuts and joins, `counts` are numbers, and widths are shares of the columns.
+        In cuts and joins, `counts` count numbers, and widths are shares of the columns.
         """
         if self.exchange.kind not in ("cut", "join"):
             return [(count, math.prod(self.rows.shape[1:])) for count in counts]
@@ -224,7 +224,8 @@ class Transfer:
         assert self.codec is not None
         blocks = _joined(blocks)
         ids = self.ids if self.ids is not None else torch.arange(sum(n for n, _ in blocks), device=self.rows.device)
-        # Holders of a row read the same bits. Sums of holders have draws of their own.
+        # All holders of a row must decode the same bits. Their sums use independent
+        # draws.
         key = self.key if self.ids is not None and not self.exchange.to_owners else derive(self.key, self.rank)
         data, row, number, flat = [], 0, 0, self.rows.reshape(-1)
         for n, width in blocks:
@@ -247,14 +248,14 @@ class Transfer:
 
 
 class _Read(Pending):
-    """An exchange whose bytes are made into rows."""
+    """An exchange whose received bytes are decoded into rows."""
 
     def __init__(self, pending: Pending, read: Callable[[Tensor], Tensor]) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
             pending: The exchange of bytes.
-            read: Makes new rows of the bytes.
+            read: Decodes the bytes into new rows.
         """
         self._pending, self._read = pending, read
 
@@ -264,7 +265,7 @@ class _Read(Pending):
 
 
 class _Timed(Pending):
-    """An exchange that counts the time of waiting."""
+    """An exchange whose waiting time is counted."""
 
     def __init__(self, pending: Pending, tally: Tally) -> None:
         self._pending, self._tally = pending, tally
@@ -290,5 +291,5 @@ def _bytes(rows: Tensor) -> Tensor:  # [n, width] -> [n, num_bytes] uint8
 
 
 def _joined(blocks: list[_Block]) -> list[_Block]:
-    """Joins blocks of one width that follow each other."""
+    """Merges consecutive blocks of equal width."""
     return [(sum(n for n, _ in same), width) for width, same in groupby(blocks, key=lambda block: block[1])]

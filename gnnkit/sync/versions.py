@@ -182,7 +182,7 @@ class VersionedParameters:
             self.clocks[rank] = latest
 
     def leave(self, rank: int) -> None:
-        """Removes a worker that has finished or is lost, so that no worker waits for it.
+        """Removes a finished or lost worker, so that no other worker waits for it.
 
         A gradient that has already arrived still counts.
         """
