@@ -1,4 +1,4 @@
-"""Communicators: tensors and letters between ranks."""
+"""Communicators: tensors and messages between ranks."""
 
 from gnnkit.comm.base import Communicator as Communicator
 from gnnkit.comm.link import Card as Card

@@ -1,4 +1,4 @@
-"""The process group that a program has made before, set aside for a run."""
+"""An existing process group of the calling program, set aside during a run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-_store: Any = None  # of the group that is set aside
+_store: Any = None  # of the process group that is set aside
 _TABLES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
 
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Sets the groups of the program aside, and puts them back at the end.
+    """Sets the program's process groups aside, and restores them at the end.
 
-    A run has groups of its own, with its own deadlines and backend, and its default
-    group is the one that Lightning and DDP use. Ranks meet in the program's store, so
-    no second port is needed. Does nothing where the program has made no group.
+    A run creates its own groups with their own deadlines and backend. Its default group
+    is the one that Lightning and DDP use. Ranks rendezvous in the program's store,
+    which avoids a second port. Does nothing if the program has created no group.
     """
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
@@ -40,12 +40,12 @@ def set_aside() -> Iterator[None]:
 
 
 def store() -> Any:
-    """Returns the store of the program's process group. None: there is none."""
+    """Returns the store of the program's process group, or None."""
     return _store
 
 
 def _fill(world: Any, tables: Mapping[str, dict[Any, Any]]) -> None:
-    """Fills torch's tables of groups, in which names of two worlds would clash."""
+    """Fills torch's group tables, whose names would clash between two worlds."""
     from torch._C import _distributed_c10d as groups
 
     groups._unregister_all_process_groups()

@@ -1,7 +1,4 @@
-"""How far the workers' models drifted, and their weighted average.
-
-This is no gradient synchronisation.
-"""
+"""Drift between the workers' models, and their weighted average."""
 
 from __future__ import annotations
 
@@ -14,16 +11,18 @@ from gnnkit.comm.base import Communicator
 
 
 def drift(module: nn.Module, comm: Communicator) -> float:
-    """Finds the largest difference of a number of the saved model between two ranks.
+    """Returns the largest difference between two ranks' models, in any element.
 
-    Of parameters, and of buffers with floating-point numbers. Collective. The same on
-    all ranks.
+    Covers parameters and saved floating-point buffers. Collective, and equal on all
+    ranks.
     """
     rows = comm.gather(to_vector(saved(module)[0])[None])
     largest = torch.zeros(1, dtype=torch.float64, device=comm.device)
     if rows:
         values = torch.cat(rows)
-        equal = (values == values[0]) | (values.isnan() & values[0].isnan())  # infinite ones too, as in a mask
+        equal = (values == values[0]) | (
+            values.isnan() & values[0].isnan()
+        )  # equal infinities count too, such as those of a mask
         largest[0] = torch.where(equal.all(0), 0, values.amax(0) - values.amin(0)).max()
     return float(comm.broadcast(largest, src=0))
 
@@ -32,13 +31,13 @@ def drift(module: nn.Module, comm: Communicator) -> float:
 def average_parameters(module: nn.Module, comm: Communicator, weight: float) -> None:
     """Replaces parameters and saved buffers by the ranks' weighted mean. Collective.
 
-    The result has the same bits on all ranks. A rank of weight 0 has no say. Whole
-    numbers, such as counts, become those of rank 0.
+    The result is bitwise equal on all ranks. A rank of weight 0 has no influence.
+    Integer buffers, such as counters, are taken from rank 0.
 
     Args:
-        module: The parameters of this rank, replaced in place.
+        module: This rank's model, updated in place.
         comm: The run's ranks.
-        weight: The weight of this rank, its number of training nodes.
+        weight: This rank's weight, its number of training nodes.
     """
     numbers, others = saved(module)
     from_vector(weighted_mean(to_vector(numbers), comm, weight), numbers)
@@ -47,18 +46,18 @@ def average_parameters(module: nn.Module, comm: Communicator, weight: float) -> 
 
 
 def weighted_mean(values: Tensor, comm: Communicator, weight: float) -> Tensor:  # [n]
-    """Returns the ranks' weighted mean of `values` [n], the same bits on all ranks.
+    """Returns the ranks' weighted mean of `values`, bitwise equal on all ranks.
 
-    A rank of weight 0 has no say. Collective.
+    A rank of weight 0 has no influence. Collective.
     """
     total = comm.all_reduce(torch.tensor([weight], dtype=values.dtype, device=values.device))
     return comm.all_reduce(values * weight if weight else torch.zeros_like(values)) / total
 
 
 def saved(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Lists the tensors of a saved model: with floating-point numbers, and others.
+    """Returns a saved model's floating-point tensors, and its other tensors.
 
-    A tensor with two names counts once.
+    A tensor with two names is returned once.
     """
     named = module.state_dict(keep_vars=True).values()
     tensors = list({id(tensor): tensor for tensor in named if isinstance(tensor, Tensor)}.values())
@@ -67,13 +66,13 @@ def saved(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def to_vector(tensors: Iterable[Tensor]) -> Tensor:  # [numbers of all tensors]
-    """Copies tensors, one after another. Those of torch must be contiguous."""
+    """Concatenates copies of the tensors, which must be contiguous."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 @torch.no_grad()
 def from_vector(vector: Tensor, tensors: Iterable[Tensor]) -> None:
-    """Writes the numbers of `to_vector` into the tensors, which stay where they are."""
+    """Writes a vector from `to_vector` back into the tensors, in place."""
     into = list(tensors)
     for tensor, part in zip(into, torch.split(vector, [tensor_out.numel() for tensor_out in into]), strict=True):
         tensor.copy_(part.view_as(tensor))

@@ -1,4 +1,4 @@
-"""Letters as bytes: a prefix, a JSON header, the tensors. Nothing is unpickled."""
+"""The wire format of messages: prefix, JSON header, tensors. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFIX = struct.Struct("!IQ")  # bytes of the header, bytes of all tensors
 MAX_HEADER = 2**20  # bytes
 HELLO = struct.Struct("!32sI")  # token, rank
 MAX_DIMS = 64
-LARGE = 2**22  # bytes of a tensor that is received on huge pages, at least
+LARGE = 2**22  # minimum size of a tensor received into huge pages, in bytes
 GOODBYE = PREFIX.pack(0, 0)
 _TYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -33,13 +33,13 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 def encode(
     tag: str, fields: Mapping[str, Any] | None, tensors: Mapping[str, Tensor] | None, limit: int
 ) -> tuple[bytes, list[memoryview]]:
-    """Returns the header of a letter and the bytes of each tensor.
+    """Returns a message's header and each tensor's bytes.
 
     Args:
-        tag: Tag of the letter.
+        tag: Tag of the message.
         fields: Plain JSON values.
         tensors: Tensors by name.
-        limit: Most bytes of all tensors together.
+        limit: Maximum size of all tensors, in bytes.
     """
     tensors = tensors or {}
     described = [[name, _dtype_name(tag, name, tensor), list(tensor.shape)] for name, tensor in tensors.items()]
@@ -53,14 +53,14 @@ def encode(
 
 
 def open_letter(src: int, header: bytes | bytearray, body: int) -> Letter:
-    """Returns the letter of a header. The tensors have their shapes, but no values yet.
+    """Creates the message described by a header, with uninitialised tensors.
 
-    Raises `ValueError` for a malformed header, before memory for tensors is allocated.
+    Raises `ValueError` for a malformed header, before allocating tensors.
 
     Args:
         src: Rank that sent the header.
-        header: Bytes made by `encode`.
-        body: Bytes of all tensors, as announced.
+        header: From `encode`.
+        body: Announced size of all tensors, in bytes.
     """
     match _parse(header):
         case {"tag": str(tag), "fields": dict(fields), "tensors": list(described)}:
@@ -74,11 +74,11 @@ def open_letter(src: int, header: bytes | bytearray, body: int) -> Letter:
 
 
 def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Letter, int]:
-    """Returns the letter of an encoded header, with tensors, and the size in bytes.
+    """Returns the encoded message with copied tensors, and its size in bytes.
 
     Args:
-        src: Rank that puts the letter.
-        header: Header made by `encode`.
+        src: The sending rank.
+        header: From `encode`.
         parts: Bytes of each tensor.
     """
     body = sum(map(len, parts))
@@ -89,12 +89,12 @@ def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Letter, 
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Returns the memory of a contiguous tensor on the CPU."""
+    """Returns a view of a contiguous CPU tensor's memory."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def prefix(header: bytes, parts: Sequence[memoryview]) -> bytes:
-    """Returns the bytes before a header."""
+    """Returns the bytes that precede a header."""
     return PREFIX.pack(len(header), sum(map(len, parts)))
 
 
@@ -102,16 +102,16 @@ def hello(token: str, rank: int) -> bytes:
     """Returns the first bytes of a connection.
 
     Args:
-        token: Secret of the run, 32 characters of ASCII.
-        rank: The rank that connects.
+        token: The run's secret, 32 ASCII characters.
+        rank: The connecting rank.
     """
     return HELLO.pack(token.encode(), rank)
 
 
 def read_hello(first: bytes | bytearray, token: str) -> int:
-    """Returns the rank that says hello.
+    """Returns the rank in a connection's first bytes.
 
-    Raises `ValueError` without the run's token, before anything else is read.
+    Raises `ValueError` unless they contain the run's token.
     """
     if len(first) != HELLO.size or not hmac.compare_digest(bytes(first[:32]), token.encode()):
         raise ValueError("the first bytes are not the token of the run")
@@ -119,12 +119,14 @@ def read_hello(first: bytes | bytearray, token: str) -> int:
 
 
 def read_prefix(prefix: bytes | bytearray, max_header: int, limit: int) -> tuple[int, int]:
-    """Returns the bytes of header and tensors. Raises `ValueError` beyond the bounds.
+    """Returns the size of header and tensors in bytes.
+
+    Raises `ValueError` if one exceeds its maximum.
 
     Args:
-        prefix: Bytes before a header.
-        max_header: Most bytes of the header.
-        limit: Most bytes of all tensors together.
+        prefix: From `prefix`.
+        max_header: Maximum size of the header, in bytes.
+        limit: Maximum size of all tensors, in bytes.
     """
     header, body = PREFIX.unpack(prefix)
     if header > max_header or body > limit:
@@ -157,15 +159,15 @@ def _check_tensor(described: Any) -> tuple[str, tuple[torch.dtype, list[int]]]:
 
 
 def _allocate(dtype: torch.dtype, shape: list[int]) -> Tensor:
-    """Returns a tensor without values.
+    """Returns an uninitialised tensor.
 
-    A large tensor lies on huge pages, whose first write is several times as fast.
+    Huge pages make the first write to a large tensor several times faster.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(shape, dtype=dtype)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # the kernel has none
+    with contextlib.suppress(OSError):  # huge pages may be unavailable
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 

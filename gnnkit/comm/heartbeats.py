@@ -1,4 +1,4 @@
-"""Signs of life between the ranks of a mailbox."""
+"""Heartbeats between the ranks of a mailbox."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import time
 
 from gnnkit.comm.mailbox import DeadlineExceeded, Letter, Mailbox
 
-BEAT = 1.0  # seconds between two signs, at most a quarter of the deadline
+BEAT = 1.0  # seconds between heartbeats, at most a quarter of the deadline
 _TAG = "heartbeat"
 
 
 class Heartbeats:
-    """A thread that tells the other ranks that this process is alive.
+    """A thread that sends heartbeats to the other ranks.
 
-    So a rank may wait for a slow rank as long as the slow rank lives.
+    A rank can therefore wait for a slow rank as long as that rank's process is alive.
     """
 
     def __init__(self, mailbox: Mailbox, timeout: float) -> None:
         """Starts the thread.
 
         Args:
-            mailbox: Between the ranks. Open until `close`.
-            timeout: Seconds without a sign of life after which a wait ends.
+            mailbox: Connects the ranks. Must stay open until `close`.
+            timeout: Seconds without a heartbeat after which a wait fails.
         """
         self._mailbox, self._timeout = mailbox, timeout
         self._pace = min(BEAT, timeout / 4)
-        self._heard = [0.0] * mailbox.world_size  # monotonic seconds of the last sign, by rank
+        self._heard = [0.0] * mailbox.world_size  # time.monotonic of the last heartbeat, by rank
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"heartbeats of rank {mailbox.rank}", daemon=True)
         self._thread.start()
 
     def take(self, tag: str, src: int) -> Letter:
-        """Removes and returns the oldest letter of a rank. Waits while the rank lives.
+        """Removes and returns a rank's oldest message. Waits while the rank is alive.
 
-        Raises `PeerLost` at once if no letter is there and the rank is gone, and
-        `DeadlineExceeded` after a rank's long silence.
+        Raises `PeerLost` if there is no message and the rank has exited, and
+        `DeadlineExceeded` if the rank sends no heartbeat within the timeout.
 
         Args:
-            tag: Tag of the letter.
-            src: Rank that puts the letter.
+            tag: Tag of the message.
+            src: The sending rank.
         """
         start = time.monotonic()
         while True:
@@ -53,7 +53,7 @@ class Heartbeats:
                     ) from None
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stops the thread."""
         self._ending.set()
         self._thread.join()
 
@@ -61,7 +61,7 @@ class Heartbeats:
         others = [rank for rank in range(self._mailbox.world_size) if rank != self._mailbox.rank]
         while not self._ending.wait(self._pace):
             for rank in others:
-                with contextlib.suppress(RuntimeError):  # the rank is gone
+                with contextlib.suppress(RuntimeError):  # the rank may have exited
                     self._mailbox.put(rank, _TAG)
                 while self._mailbox.poll(_TAG, rank) is not None:
                     self._heard[rank] = time.monotonic()

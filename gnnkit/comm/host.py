@@ -1,4 +1,4 @@
-"""Which ranks of a group run on one host, and connections between these ranks."""
+"""Discovery of a group's ranks on the same host, and connections between them."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from typing import Any
 
 from gnnkit.comm import frames
 
-Gather = Callable[[bytes], list[bytes]]  # this rank's bytes -> those of all ranks. Collective, equal lengths
-RECORD = 256  # bytes that a rank tells the others
-MEETING = 10.0  # seconds, at most, until the others have connected
+Gather = Callable[[bytes], list[bytes]]  # gathers bytes of equal length from all ranks. Collective
+RECORD = 256  # bytes that each rank shares
+MEETING = 10.0  # maximum seconds to wait for connections
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbours:
-    """The other ranks of a group, as one of the ranks reaches them."""
+    """A group's other ranks, as seen from one rank."""
 
-    links: dict[int, socket.socket]  # to the ranks of this host, by rank
-    far: tuple[int, ...]  # ranks of other hosts
+    links: dict[int, socket.socket]  # to ranks on this host, by rank
+    far: tuple[int, ...]  # ranks on other hosts
 
 
 def meet(rank: int, world_size: int, gather: Gather, timeout: float, *, able: bool) -> Neighbours | None:
-    """Connects each pair of ranks on one host by a socket that keeps messages apart.
+    """Connects each pair of ranks on the same host by a message-oriented socket.
 
-    Collective. A socket of this kind has an abstract name, so it reaches the ranks of
-    one kernel and one network namespace, and no file is left behind. Each rank gives
-    the others a random token of its own, which keeps strangers out.
+    Collective. The sockets have abstract names. They reach ranks of the same kernel and
+    network namespace, and leave no files behind. Each rank authenticates its peers by a
+    random token.
 
     Args:
         rank: This rank.
         world_size: Number of ranks in the group.
-        gather: Tells all ranks the bytes of each.
+        gather: Gathers bytes from all ranks.
         timeout: Deadline in seconds.
-        able: Whether this rank can use the connections. Else it counts as far.
+        able: Whether this rank can use the connections. Otherwise it counts as far.
 
     Returns:
         None on all ranks if no two share a host, or if a connection fails.
     """
     token, links = secrets.token_hex(16), dict[int, socket.socket]()
     with contextlib.ExitStack() as stack:
-        here: dict[str, Any] = {"host": f"rank {rank}"}  # shared with nobody
+        here: dict[str, Any] = {"host": f"rank {rank}"}  # a unique default
         listener = _listen(world_size) if able else None
         if listener is not None:
             stack.enter_context(listener)
@@ -71,19 +71,19 @@ def meet(rank: int, world_size: int, gather: Gather, timeout: float, *, able: bo
 
 
 def host() -> str:
-    """Names what ranks that reach each other have in common."""
+    """Returns an identifier shared by the ranks that can reach each other."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.stat('/proc/self/ns/net').st_ino} {os.geteuid()}"
 
 
 def _listen(world_size: int) -> socket.socket | None:
-    """Opens a listening socket, None where the system has no such sockets."""
+    """Opens a listening socket, or returns None if the system does not support them."""
     if sys.platform != "linux":
         return None
     listener = None
     try:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind("")  # the system chooses an abstract name
+        listener.bind("")  # lets the system choose an abstract name
         listener.listen(world_size + 128)
         host()
     except OSError:
@@ -101,15 +101,15 @@ def _connect(
     there: Sequence[Mapping[str, Any]],
     deadline: float,
 ) -> None:
-    """Connects to the ranks below, and waits for the ranks above to connect.
+    """Connects to lower ranks, and accepts connections from higher ranks.
 
     Args:
-        links: Takes the sockets by rank, none of which blocks.
+        links: Receives the non-blocking sockets, by rank.
         rank: This rank.
-        near: The other ranks of this host.
-        listener: Listening socket of this rank.
+        near: The other ranks on this host.
+        listener: This rank's listening socket.
         there: Name and token of each rank's listener.
-        deadline: Monotonic seconds.
+        deadline: By time.monotonic.
     """
     met = dict[int, socket.socket]()
     for peer in near:
@@ -128,7 +128,7 @@ def _connect(
 
 
 def _answer(expected: set[int], listener: socket.socket, token: str, deadline: float) -> dict[int, socket.socket]:
-    """Returns the connections of ranks that call. Waits for no stranger.
+    """Accepts the connections of expected ranks, without waiting for other callers.
 
     Raises `TimeoutError` at the deadline.
     """
@@ -150,14 +150,14 @@ def _answer(expected: set[int], listener: socket.socket, token: str, deadline: f
                     connection.close()
                 else:
                     met[caller] = connection
-        for key in list(calls.get_map().values()):  # strangers who have said nothing
+        for key in list(calls.get_map().values()):  # unauthenticated connections
             if isinstance(key.fileobj, socket.socket) and key.fileobj is not listener:
                 key.fileobj.close()
     return met
 
 
 def _caller(connection: socket.socket, token: str) -> int | None:
-    """Returns the rank that has sent the first bytes, None for a stranger."""
+    """Returns the rank that sent the first bytes, None without a valid token."""
     with contextlib.suppress(ValueError, OSError):
         if _user(connection) == os.geteuid():
             return frames.read_hello(connection.recv(frames.HELLO.size, socket.MSG_DONTWAIT), token)
@@ -165,7 +165,7 @@ def _caller(connection: socket.socket, token: str) -> int | None:
 
 
 def _user(link: socket.socket) -> int:
-    """Returns the user at the other end, as the kernel says."""
+    """Returns the peer's user id, as reported by the kernel."""
     credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
 

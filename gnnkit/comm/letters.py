@@ -12,27 +12,27 @@ _ROWS = "rows"
 
 
 class Letters:
-    """The connections of one process with the others. Any thread may use them."""
+    """One process's connections to the other processes. Thread-safe."""
 
     def __init__(self, ranks: Sequence[range], mailbox: Mailbox, timeout: float) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            ranks: The ranks of each process.
-            mailbox: Carries letters between processes.
-            timeout: Deadline in seconds of everything that waits for peers.
+            ranks: Ranks of each process.
+            mailbox: Connects the processes.
+            timeout: Deadline of every wait for a peer, in seconds.
         """
         self.process, self._ranks, self._mailbox, self._timeout = mailbox.rank, ranks, mailbox, timeout
-        self._lost: int | None = None  # the first rank of this process that failed
+        self._lost: int | None = None  # this process's first rank that failed
 
     def process_of(self, rank: int) -> int:
-        """Returns the process of a rank."""
+        """Returns a rank's process."""
         return next(process for process, ranks in enumerate(self._ranks) if rank in ranks)
 
     def send(self, src: int, dst: int, group: str, rows: Tensor) -> None:
-        """Sends rows from a rank of this process to one of another.
+        """Sends rows from a rank of this process to a rank of another process.
 
-        Rows of two ranks in one group arrive in the order in which they were sent.
+        Rows between two ranks of one group arrive in the order in which they were sent.
         """
         try:
             self._mailbox.put(self.process_of(dst), _tag(src, dst, group), tensors={_ROWS: rows})
@@ -40,7 +40,7 @@ class Letters:
             raise self._in_ranks(error, src, dst) from error
 
     def receive(self, src: int, dst: int, group: str) -> Tensor:
-        """Returns rows from a rank of another process to a rank of this one."""
+        """Returns rows sent from a rank of another process to a rank of this one."""
         try:
             letter = self._mailbox.take(_tag(src, dst, group), src=self.process_of(src), timeout=self._timeout)
         except RuntimeError as error:
@@ -48,17 +48,17 @@ class Letters:
         return letter.tensors[_ROWS]
 
     def lose(self, rank: int) -> None:
-        """Ends every wait, because a rank of this process has failed."""
+        """Ends every wait after a rank of this process has failed."""
         if self._lost is None:
             self._lost = rank
         self._mailbox.close()
 
     def close(self) -> None:
-        """Tells the other processes that nothing follows."""
+        """Announces to the other processes that no more rows follow."""
         self._mailbox.close()
 
     def _in_ranks(self, error: RuntimeError, me: int, peer: int) -> RuntimeError:
-        """Returns an error about processes as one about ranks."""
+        """Converts an error about processes into one about ranks."""
         if self._lost is not None:
             return PeerLost(f"rank {me}: lost its peer rank {self._lost}, which failed", self._lost)
         if isinstance(error, PeerLost):

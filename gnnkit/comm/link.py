@@ -1,17 +1,17 @@
-"""A link between ranks of one host, simulated: transfers take the time of a network.
+"""A simulated network link between ranks of one host.
 
-The cost of a transfer is bytes / bandwidth + latency times rounds:
+The cost of a transfer is bytes / bandwidth + latency * rounds:
 
-- rows: the bytes that this rank sends to others, or gets if these are more; one round.
-  Nothing where there are neither
+- rows: the larger of the bytes that this rank sends and receives, in one round. A rank
+that does neither pays nothing.
 - sums of n bytes over P ranks, as in a ring: 2 (P - 1) / P n bytes, 2 (P - 1) rounds
 - broadcasts of n bytes, as in a binomial tree: n bytes in each of ceil(log2 P) rounds
-- letters: the bytes of their tensors; one round, which the receiver waits for
+- messages: the bytes of their tensors in one round, for which the receiver waits
 
-Transfers of a rank share its card: one begins when the bytes of the one before are
-through. A rank waits for what is left of that time when the transfer itself is over. So
-a transfer takes at least its cost, and the others wait for the busiest rank where they
-meet next. Values are those without a link.
+A rank's transfers share its network card, so each starts when the previous one's bytes
+have been sent. After the actual transfer, the rank sleeps for the remaining time. A
+transfer therefore takes at least its cost, and the other ranks wait for the busiest one
+at the next collective. Transferred values are unchanged.
 """
 
 from __future__ import annotations
@@ -31,50 +31,50 @@ from gnnkit.comm.base import Communicator
 from gnnkit.comm.mailbox import Letter, Mailbox
 from gnnkit.comm.pending import Pending
 
-_DUE = "due over the link"  # field of a letter: the moment of its arrival
+_DUE = "due over the link"  # message field: the time of its arrival
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """A link between any two ranks."""
 
-    gigabits: float  # in a second, of each rank's card
+    gigabits: float  # Gb/s of each rank's network card
     milliseconds: float  # latency, one way
 
 
 class Card:
-    """The card of one rank, which sends one thing after the other.
+    """A rank's network card, which sends one transfer after the other.
 
-    Moments are those of `time.monotonic`, which is one clock for all processes.
+    Times are those of `time.monotonic`, which all processes share.
     """
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self._free = 0.0  # moment at which the bytes so far are through
+        self._free = 0.0  # time at which all previous bytes have been sent
         self._lock = threading.Lock()
 
     def send(self, num_bytes: float, rounds: int = 1) -> float:
-        """Begins a transfer now, and returns the moment of its end."""
+        """Starts a transfer and returns the time of its end."""
         with self._lock:
             self._free = max(self._free, time.monotonic()) + num_bytes * 8e-9 / self.link.gigabits
             return self._free + rounds * self.link.milliseconds * 1e-3
 
 
 def sleep_until(moment: float) -> None:
-    """Sleeps until a moment of `time.monotonic`, if that is to come."""
+    """Sleeps until a `time.monotonic` time."""
     if (left := moment - time.monotonic()) > 0:
         time.sleep(left)
 
 
 class Linked(Communicator):
-    """Another communicator, as slow as a link."""
+    """Slows another communicator down to the speed of a link."""
 
     def __init__(self, comm: Communicator, card: Card) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            comm: Does the work, on a host that all its ranks share.
-            card: Of this rank, shared by all groups that are split off.
+            comm: The communicator, whose ranks are on one host.
+            card: This rank's card, shared by all its groups.
         """
         self._comm, self._card = comm, card
         self.rank, self.world_size = comm.rank, comm.world_size
@@ -129,25 +129,25 @@ class Linked(Communicator):
         self._comm.close()
 
     def _end_of_rows(self, rows: Tensor, *counts: Sequence[int]) -> float:
-        """Returns the moment at which rows have travelled, by counts of both ways."""
+        """Returns the time at which a transfer of rows ends, from the counts."""
         num_rows = max(sum(row) - row[self.rank] for row in counts)
         return self._card.send(num_rows * rows.element_size() * math.prod(rows.shape[1:])) if num_rows else 0.0
 
 
 class LinkedMailbox(Mailbox):
-    """Another mailbox, whose letters arrive after their time on the link."""
+    """Delays another mailbox's messages by their time on the link."""
 
     def __init__(self, mailbox: Mailbox, card: Card) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            mailbox: Carries the letters. All its ranks have such a mailbox around.
-            card: Of this rank.
+            mailbox: The mailbox. All its ranks must be wrapped.
+            card: This rank's card.
         """
         self.rank, self.world_size = mailbox.rank, mailbox.world_size
         self._mailbox, self._card = mailbox, card
         self._lock = threading.Lock()
-        self._under_way: list[Letter] = []  # seen by `poll` before they were due
+        self._under_way: list[Letter] = []  # received by `poll` before their arrival time
 
     def put(
         self,
@@ -185,13 +185,13 @@ class LinkedMailbox(Mailbox):
         self._mailbox.close()
 
     def _oldest(self, tag: str | None, src: int | None) -> Letter | None:
-        """Returns the first letter under way that matches. Stays under way."""
+        """Returns the first matching message in flight, without removing it."""
         matching = (message for message in self._under_way if tag in (None, message.tag) and src in (None, message.src))
         return next(matching, None)
 
 
 class _Slow(Pending):
-    """An exchange that ends at a moment, or later."""
+    """An exchange that ends at a given time or later."""
 
     def __init__(self, exchange: Pending, end: float) -> None:
         self._exchange, self._end = exchange, end

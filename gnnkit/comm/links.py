@@ -15,33 +15,33 @@ from collections.abc import Generator
 from gnnkit.comm import frames
 from gnnkit.errors import UserError
 
-BURST = 64  # reads from one connection before the others get their turn
-BUFFERS = 64  # handed to the system in one write
-Frames = Generator[memoryview, None, None]  # buffers to be filled, in order
+BURST = 64  # reads from one connection before serving the others
+BUFFERS = 64  # buffers passed to the system in one write
+Frames = Generator[memoryview, None, None]  # buffers to fill, in order
 
 
 class Link:
-    """A connection to another rank, and the frame that is arriving."""
+    """A connection to another rank, and the frame being received."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(connection)
         self.socket, self.sending = connection, threading.Lock()
-        self.rank: int | None = None  # None before the hello
+        self.rank: int | None = None  # None before the handshake
         self.ended = False
 
     def start(self, rank: int | None, arriving: Frames) -> None:
         """Prepares to receive.
 
         Args:
-            rank: Rank at the other end, None if unknown.
-            arriving: Yields the buffers for the bytes that arrive.
+            rank: The peer, None if unknown.
+            arriving: Yields buffers for the received bytes.
         """
         self.rank, self._arriving, self._buffer = rank, arriving, next(arriving)
 
     def receive(self) -> bool:
-        """Fills buffers with arrived bytes. Returns False at the end of the stream."""
+        """Fills buffers with received bytes. Returns False at the end of the stream."""
         for _ in range(BURST):
             try:
                 count = self.socket.recv_into(self._buffer)
@@ -55,13 +55,14 @@ class Link:
         return True
 
     def send(self, views: list[memoryview], deadline: float) -> None:
-        """Writes all views. The caller holds `sending`.
+        """Writes all views. The caller must hold `sending`.
 
-        Raises `TimeoutError` at the deadline, and `OSError` without a connection.
+        Raises `TimeoutError` at the deadline, and `OSError` if the connection is
+        closed.
 
         Args:
             views: Bytes to write, in order.
-            deadline: Monotonic time in seconds.
+            deadline: By time.monotonic.
         """
         views = [view for view in views if len(view)]
         while views:
@@ -76,7 +77,7 @@ class Link:
                 views[0] = views[0][sent:]
 
     def say_goodbye(self, deadline: float) -> None:
-        """Tells the peer that nothing follows, unless a letter is still being sent."""
+        """Announces the end of the stream, unless a message is still being sent."""
         if self.ended or not self.sending.acquire(timeout=max(deadline - time.monotonic(), 0)):
             return
         try:
@@ -87,7 +88,7 @@ class Link:
             self.sending.release()
 
     def hang_up(self) -> None:
-        """Ends the connection at once, for readers and writers at both ends."""
+        """Closes the connection at once, for readers and writers on both ends."""
         self.ended = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -101,11 +102,11 @@ class Link:
 
 
 def listen(world_size: int) -> socket.socket:
-    """Opens the listening socket of a rank.
+    """Opens a rank's listening socket.
 
-    The socket is bound to loopback if gnnkit started the ranks (GNNKIT_LOCAL is set),
-    else to the address of the interface GLOO_SOCKET_IFNAME, else to the address of this
-    host on the route to MASTER_ADDR. Without these variables, binds to loopback.
+    The socket is bound to loopback if gnnkit started the ranks (GNNKIT_LOCAL is set).
+    Otherwise it is bound to the interface GLOO_SOCKET_IFNAME, or to the local address
+    on the route to MASTER_ADDR. Without these variables, it is bound to loopback.
     """
     family, host = _own_address()
     return socket.create_server((host, 0), family=family, backlog=world_size + 128)
@@ -119,12 +120,12 @@ def _own_address() -> tuple[socket.AddressFamily, str]:
         return socket.AF_INET, _address_of(interface.split(",")[0])
     family, _, _, _, address = socket.getaddrinfo(leader, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)  # sends nothing, only chooses the route
+        probe.connect(address)  # selects the route without sending anything
         return family, probe.getsockname()[0]
 
 
 def _address_of(interface: str) -> str:
-    """Returns the IPv4 address of a network interface."""
+    """Returns a network interface's IPv4 address."""
     import fcntl
 
     request = struct.pack("256s", interface.encode()[:15])
@@ -137,7 +138,7 @@ def _address_of(interface: str) -> str:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Lets the system end an idle connection if the other host is silent for 4 s."""
+    """Lets the system close an idle connection after 4 s without a probe's answer."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}.items():
         if hasattr(socket, name):

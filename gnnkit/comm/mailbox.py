@@ -13,15 +13,15 @@ from typing import Any, Self
 
 from torch import Tensor
 
-LIMIT = 2**30  # bytes of letters from one sender that a rank holds, and of one letter
-OVERHEAD = 1024  # bytes of memory that a letter takes beside header and tensors
+LIMIT = 2**30  # maximum bytes of messages from one sender that a rank queues, and of one message
+OVERHEAD = 1024  # bytes of memory per message, in addition to header and tensors
 CLOSED = "has closed its mailbox"
 
 
 class PeerLost(RuntimeError):
-    """The error of a rank that has lost a peer.
+    """Raised by a rank that waits for a peer that has exited.
 
-    `rank` is the peer. The error is a consequence. The cause is the end of the peer.
+    `rank` is the peer. Its exit is the cause; this error is the consequence.
     """
 
     def __init__(self, message: str, rank: int) -> None:
@@ -30,14 +30,14 @@ class PeerLost(RuntimeError):
 
 
 class DeadlineExceeded(RuntimeError):
-    """The error of a rank that has waited for a peer until the deadline."""
+    """Raised by a rank that has waited for a peer until the deadline."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Letter:
     """A message from one rank to another."""
 
-    src: int  # rank that put the letter
+    src: int  # the sending rank
     tag: str
     fields: dict[str, Any]  # plain JSON values
     tensors: dict[str, Tensor]  # on the CPU, owned by the receiver
@@ -46,12 +46,12 @@ class Letter:
 class Mailbox(ABC):
     """Point-to-point messages between the ranks of a group.
 
-    `Communicator.mailbox` makes a mailbox. Ranks are the communicator's ranks. No
-    method is collective: no call waits for another rank's call. Any thread may call the
-    methods. A mailbox is closed after use, for example by a `with` statement.
+    `Communicator.mailbox` creates a mailbox. Ranks are the communicator's ranks. The
+    methods are thread-safe and not collective. A mailbox must be closed after use, for
+    example by a `with` statement.
 
-    Letters from one sender with one tag arrive in the order of the calls of `put`.
-    Every rank may put letters to itself. Tensors are dense. CUDA tensors arrive on the
+    Messages from one sender with one tag arrive in the order in which they were sent. A
+    rank may send messages to itself. Tensors must be dense. CUDA tensors arrive on the
     CPU.
     """
 
@@ -66,49 +66,49 @@ class Mailbox(ABC):
         fields: Mapping[str, Any] | None = None,
         tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Sends a letter. The caller may change `fields` and `tensors` afterwards.
+        """Sends a message. The caller may then modify `fields` and `tensors`.
 
-        Waits only while `dst` holds `LIMIT` bytes of this rank's letters.
-        Raises `DeadlineExceeded` after the communicator's `timeout`, and `PeerLost` at
-        once if `dst` is gone. Both errors name `dst`.
+        Blocks only while `dst` queues `LIMIT` bytes of this rank's messages. Raises
+        `DeadlineExceeded` after the communicator's `timeout`, and `PeerLost` at once if
+        `dst` has exited. Both errors name `dst`.
 
         Args:
-            dst: Rank that receives the letter.
-            tag: Name that the receiver asks for.
-            fields: Plain JSON values with text as keys. Default: none.
+            dst: The receiving rank.
+            tag: Tag that the receiver filters by.
+            fields: Plain JSON values with text keys. Default: none.
             tensors: Tensors by name, of any shape. Default: none.
         """
 
     @abstractmethod
     def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
-        """Removes and returns the oldest matching letter. Waits until one arrives.
+        """Removes and returns the oldest matching message. Waits until there is one.
 
-        Raises `DeadlineExceeded` after `timeout`.
-        Raises `PeerLost` at once if no letter matches and `src` is gone. Without `src`,
-        raises `PeerLost` only if all other ranks are gone.
+        Raises `DeadlineExceeded` after `timeout`. Raises `PeerLost` at once if no
+        message matches and `src` has exited. Without `src`, raises it only if all other
+        ranks have exited.
 
         Args:
-            tag: Tag of the letter. Default: any.
-            src: Rank that put the letter. Default: any.
-            timeout: Longest wait in seconds.
+            tag: Tag of the message. Default: any.
+            src: The sending rank. Default: any.
+            timeout: Maximum wait in seconds.
         """
 
     @abstractmethod
     def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
-        """Removes and returns the oldest matching letter, or returns None at once."""
+        """Removes and returns the oldest matching message, or returns None at once."""
 
     @abstractmethod
     def gone(self) -> frozenset[int]:
-        """Returns the ranks of which no new letter will arrive.
+        """Returns the ranks from which no more messages will arrive.
 
-        Letters of such a rank may still wait to be taken.
+        Their earlier messages may still be queued.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Tells the other ranks that no letter follows. Drops the letters not taken.
+        """Announces the end of this rank's messages, and drops the queued ones.
 
-        Letters that this rank has put still arrive.
+        Messages that this rank has sent still arrive.
         """
 
     def __enter__(self) -> Self:
@@ -119,26 +119,26 @@ class Mailbox(ABC):
 
 
 class Inbox:
-    """The letters that have arrived at one rank, and the ranks that are gone."""
+    """The queued messages of one rank, and the peers that have exited."""
 
     def __init__(self, rank: int, world_size: int, limit: int = LIMIT) -> None:
-        """Makes an empty inbox.
+        """Creates an empty inbox.
 
         Args:
-            rank: Rank that takes the letters.
-            world_size: Number of ranks that may send.
-            limit: Bytes of one sender's letters before the sender has to wait.
+            rank: The receiving rank.
+            world_size: Number of possible senders.
+            limit: Queued bytes per sender at which the sender blocks.
         """
         self.rank, self.limit = rank, limit
         self._changed = threading.Condition()
         self._arrivals = itertools.count()
-        self._queues: dict[tuple[int, str], deque[tuple[int, int, Letter]]] = {}  # arrival, bytes, letter
-        self._held = [0] * world_size  # bytes by sender
-        self._gone: dict[int, str] = {}  # rank -> why
-        self._closed = ""  # why
+        self._queues: dict[tuple[int, str], deque[tuple[int, int, Letter]]] = {}  # arrival number, bytes, message
+        self._held = [0] * world_size  # queued bytes by sender
+        self._gone: dict[int, str] = {}  # reason by rank
+        self._closed = ""  # reason
 
     def add(self, letter: Letter, num_bytes: int) -> None:
-        """Appends a letter, whatever the limit."""
+        """Appends a message, regardless of the limit."""
         with self._changed:
             if self._closed:
                 return
@@ -148,12 +148,12 @@ class Inbox:
             self._changed.notify_all()
 
     def add_in_time(self, letter: Letter, num_bytes: int, timeout: float) -> None:
-        """Appends a letter as soon as there is room, for a sender in the same process.
+        """Appends a message once there is room, for a sender in the same process.
 
         Args:
-            letter: The letter.
-            num_bytes: Size of the letter.
-            timeout: Longest wait in seconds.
+            letter: The message.
+            num_bytes: Size of the message.
+            timeout: Maximum wait in seconds.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.has_room(letter.src), timeout)
@@ -164,11 +164,11 @@ class Inbox:
             self.add(letter, num_bytes)
 
     def has_room(self, src: int) -> bool:
-        """Says whether rank `src` may send another letter."""
+        """Returns whether rank `src` may send another message."""
         return self._held[src] < self.limit
 
     def lose(self, rank: int, why: str) -> None:
-        """Notes that no letter of `rank` follows. The first reason is kept."""
+        """Records that `rank` sends no more messages. The first reason is kept."""
         with self._changed:
             self._gone.setdefault(rank, why)
             self._changed.notify_all()
@@ -179,7 +179,7 @@ class Inbox:
             return frozenset(self._gone)
 
     def close(self, why: str) -> None:
-        """Drops all letters and ends every wait. The first reason is kept."""
+        """Drops all messages and ends every wait. The first reason is kept."""
         with self._changed:
             self._closed = self._closed or why
             self._queues.clear()
@@ -187,7 +187,7 @@ class Inbox:
             self._changed.notify_all()
 
     def check(self, rank: int | None) -> None:
-        """Raises if this mailbox is closed, or if `rank` (None: all others) is gone."""
+        """Raises if the mailbox is closed, or `rank` (None: every peer) has exited."""
         self.check_open()
         if rank is None and self._gone and len(self._gone) == len(self._held) - 1:
             rank = next(iter(self._gone))
@@ -200,18 +200,12 @@ class Inbox:
             raise RuntimeError(f"rank {self.rank} {self._closed}")
 
     def check_rank(self, rank: int | None) -> None:
-        """Raises if there is no such rank."""
+        """Raises if the rank does not exist."""
         if rank is not None and not 0 <= rank < len(self._held):
             raise ValueError(f"rank {self.rank}: there is no rank {rank} among {len(self._held)} ranks")
 
     def take(self, tag: str | None, src: int | None, timeout: float) -> Letter:
-        """Implements `Mailbox.take`.
-
-        Args:
-            tag: Tag of the letter, or None for any.
-            src: Rank that put the letter, or None for any.
-            timeout: Longest wait in seconds.
-        """
+        """Implements `Mailbox.take`."""
         self.check_rank(src)
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -251,12 +245,12 @@ class Inbox:
 
 
 def not_taken(src: int, dst: int, tag: str, timeout: float) -> DeadlineExceeded:
-    """Makes the error of a sender whose receiver takes no letters.
+    """Creates the error of a sender whose receiver does not take its messages.
 
     Args:
-        src: Rank that sends.
-        dst: Rank that should receive.
-        tag: Tag of the letter.
-        timeout: Time waited in seconds.
+        src: The sending rank.
+        dst: The receiving rank.
+        tag: Tag of the message.
+        timeout: Seconds waited.
     """
     return DeadlineExceeded(f"rank {src}: timed out after {timeout:g} s: rank {dst} takes no letters, {tag!r} waits")

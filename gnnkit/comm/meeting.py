@@ -1,4 +1,4 @@
-"""Where threads of one process meet."""
+"""Synchronisation between threads of one process."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
     from gnnkit.comm.threads import QueueMailbox
 
-Call = tuple[object, ...]  # name of a collective, and what must be equal on all ranks
+Call = tuple[object, ...]  # a collective's name, and the arguments that must be equal on all ranks
 ALIKE = "all ranks must make the same calls in one order, also those of self.log(sync_dist=True) and of metrics"
 
 
 class MismatchedCollectives(RuntimeError):
-    """The error of ranks that meet in different collectives."""
+    """Raised if ranks call different collectives at the same time."""
 
 
 @dataclass(eq=False)
 class Run:
-    """State that all threads of this process share."""
+    """State shared by all threads of this process."""
 
     timeout: float  # seconds
     changed: threading.Condition = field(default_factory=threading.Condition)
-    gone: dict[int, str] = field(default_factory=dict)  # rank -> why
+    gone: dict[int, str] = field(default_factory=dict)  # reason by rank
     failed: int | None = None  # the first rank that failed
-    mailboxes: list[tuple[int, QueueMailbox]] = field(default_factory=list)  # rank of the run, mailbox
-    letters: Letters | None = None  # to ranks of other processes. None: there are none
+    mailboxes: list[tuple[int, QueueMailbox]] = field(default_factory=list)  # rank in the run, mailbox
+    letters: Letters | None = None  # connects ranks of other processes, if there are any
 
     def end(self, rank: int, *, failed: bool) -> None:
-        """Tells the others that a rank is gone. A failure ends every wait."""
+        """Records that a rank has exited. A failure ends every wait."""
         why = "failed" if failed else "has ended"
         with self.changed:
             self.gone[rank] = why
@@ -50,30 +50,30 @@ class Run:
             self.letters.lose(rank)
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
         if self.letters is not None:
             self.letters.close()
 
 
 @dataclass(eq=False)
 class Group:
-    """State that the threads of a communicator share."""
+    """State shared by the threads of a communicator."""
 
     run: Run
     name: str  # equal in all processes
-    ranks: tuple[int, ...]  # rank in the run of each rank here
-    near: tuple[int, ...]  # ranks here that are threads of this process, ascending
-    posts: list[Any] = field(init=False)  # by rank here. None: of other processes
-    calls: list[Call | None] = field(init=False)  # by rank here. None: of other processes
-    found: Tensor = field(init=False)  # what one thread has found for all
-    arrived: set[int] = field(default_factory=set)  # ranks of the run
-    rounds: int = 0  # waits that have ended
-    gave_up: dict[int, str] = field(default_factory=dict)  # rank of the run -> why
+    ranks: tuple[int, ...]  # run rank of each group rank
+    near: tuple[int, ...]  # group ranks that are threads of this process, ascending
+    posts: list[Any] = field(init=False)  # by group rank. None: in another process
+    calls: list[Call | None] = field(init=False)  # by group rank. None: in another process
+    found: Tensor = field(init=False)  # a result that one thread computes for all
+    arrived: set[int] = field(default_factory=set)  # run ranks
+    rounds: int = 0  # number of completed waits
+    gave_up: dict[int, str] = field(default_factory=dict)  # reason by run rank
     groups: dict[tuple[int, tuple[int, ...]], Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.posts, self.calls = [None] * len(self.ranks), [None] * len(self.ranks)
-        self.far: dict[int, list[int]] = {}  # other process -> its ranks here
+        self.far: dict[int, list[int]] = {}  # group ranks of each other process
         self.process = 0 if self.run.letters is None else self.run.letters.process
         for rank in sorted({*range(len(self.ranks))} - {*self.near}):
             assert self.run.letters is not None
@@ -82,14 +82,15 @@ class Group:
 
     @classmethod
     def of_run(cls, run: Run, world_size: int, near: Iterable[int]) -> Group:
-        """Makes the group of all ranks."""
+        """Creates the group of all ranks."""
         return cls(run, "", tuple(range(world_size)), tuple(near))
 
     def split(self, generation: int, members: tuple[int, ...]) -> Group:
-        """Returns the group of some ranks, one object for all members of this process.
+        """Returns a subgroup, the same object for all its members in this process.
 
         Args:
-            generation: Number of times that these ranks were split off, with this time.
+            generation: How many times these ranks have been split off, including this
+                time.
             members: Ranks of this group.
         """
         with self.run.changed:
@@ -101,9 +102,9 @@ class Group:
             return self.groups[generation, members]
 
     def wait(self, rank: int) -> None:
-        """Returns when all ranks of the group in this process have come.
+        """Waits until all of the group's ranks in this process have arrived.
 
-        Raises `PeerLost` if a rank is gone, and `DeadlineExceeded` at the deadline.
+        Raises `PeerLost` if a rank has exited, and `DeadlineExceeded` at the deadline.
         """
         changed, number = self.run.changed, self.rounds
         with changed:
@@ -120,14 +121,14 @@ class Group:
         """Raises `MismatchedCollectives` unless all ranks of this process agree.
 
         Args:
-            rank: The rank of the run that asks.
+            rank: The calling rank of the run.
         """
         if any(self.calls[rank] != self.calls[self.near[0]] for rank in self.near):
             calls = ", ".join(f"rank {self.ranks[rank]} in {_spelt(self.calls[rank] or ())}" for rank in self.near)
             raise MismatchedCollectives(f"rank {rank}: ranks are in different collectives ({calls}): {ALIKE}")
 
     def _lost(self) -> int | None:
-        """Returns a rank that is gone."""
+        """Returns a rank that has exited."""
         if self.run.failed is not None:
             return self.run.failed
         return next((rank for rank in self.ranks if rank in self.run.gone or rank in self.gave_up), None)
@@ -144,7 +145,7 @@ class Group:
 
 
 def named(ranks: Iterable[int] | Sequence[int]) -> str:
-    """Names ranks in a message."""
+    """Formats ranks for a message."""
     return ", ".join(f"rank {rank}" for rank in ranks)
 
 

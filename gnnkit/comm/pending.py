@@ -1,4 +1,4 @@
-"""Exchanges that have begun and end later."""
+"""Asynchronous exchanges."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 class Pending(ABC):
-    """An exchange that has begun. Either `wait` or `borrow` ends the exchange, once.
+    """An exchange that has started. Either `wait` or `borrow` completes it, once.
 
-    All ranks end their exchanges in the same order. Several may be under way. Raises a
-    `RuntimeError` where a peer is gone, or does not come within the deadline of the
-    communicator.
+    Several exchanges may be in flight. All ranks complete them in the same order.
+    Completion raises `RuntimeError` if a peer has exited or misses the communicator's
+    deadline.
     """
 
     @abstractmethod
     def wait(self) -> Tensor:
-        """Returns the rows received, ordered by sender, in a new tensor.
+        """Returns the received rows, ordered by sender, in a new tensor.
 
         Returns:
             [sum(recv_counts), ...]
@@ -27,17 +27,17 @@ class Pending(ABC):
 
     @contextmanager
     def borrow(self) -> Iterator[Tensor]:
-        """Lends the rows received, ordered by sender, for the body of a `with`.
+        """Lends the received rows, ordered by sender, to a `with` statement's body.
 
-        The rows are contiguous, and only read. They may lie in memory of the sender,
-        who writes other rows there after the body. So the body keeps no view of them.
-        The default is `wait`.
+        The rows are contiguous and read-only. They may be in the sender's memory, which
+        is reused after the body, so the body must not keep views of them. The default
+        calls `wait`.
         """
         yield self.wait()
 
 
 class Arrived(Pending):
-    """An exchange that had ended when it began."""
+    """An exchange that was complete when it started."""
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows

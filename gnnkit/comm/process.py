@@ -1,4 +1,4 @@
-"""Ranks that are processes, connected by torch's process groups."""
+"""Ranks that are processes, connected by torch.distributed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gnnkit.comm.shared_memory import SharedMemory
 
 
 class ProcessGroup(Communicator):
-    """Base of the backends of `torch.distributed`. Each rank is a process."""
+    """Base class of `torch.distributed` backends. Each rank is a process."""
 
     backend: str
     is_process_group = True
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
-        """Wraps a group of torch.
+        """Wraps a torch process group.
 
         Args:
-            group: The group. This process is a member.
-            device: Where this rank's tensors are.
-            timeout: Deadline of every collective in seconds.
+            group: The process group, of which this process is a member.
+            device: Device of this rank's tensors.
+            timeout: Deadline of every collective, in seconds.
         """
         self.group, self.device, self.timeout = group, device, timeout
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
@@ -58,7 +58,7 @@ class ProcessGroup(Communicator):
             for process_group in (
                 group,
                 *([dist.group.WORLD] if device.type == "cpu" else []),
-            ):  # on GPUs a use costs memory
+            ):  # on GPUs, each use of a group takes memory
                 prove(process_group, device)
         return cls(group, device, timeout)
 
@@ -104,7 +104,7 @@ class ProcessGroup(Communicator):
 
 
 class _Started(Pending):
-    """An exchange that torch carries in the background."""
+    """An asynchronous torch collective."""
 
     def __init__(self, work: dist.Work, sent: Tensor, received: Tensor) -> None:
         self._work, self._sent, self._received = work, sent, received
@@ -114,11 +114,11 @@ class _Started(Pending):
         return self._received
 
 
-_of_parent: list[object] = []  # kept: a destructor would wait for threads that a fork lacks
+_of_parent: list[object] = []  # kept alive: a destructor would wait for threads that do not exist after a fork
 
 
 def _leave_groups_of_parent() -> None:
-    """Lets a process join ranks that was forked by a rank of other ones."""
+    """Allows a process forked from another run's rank to join new ranks."""
     if dist.is_initialized():
         _of_parent.append(dist.distributed_c10d._world)
         dist.distributed_c10d._world = dist.distributed_c10d._World()
@@ -126,7 +126,7 @@ def _leave_groups_of_parent() -> None:
 
 
 def _forget_groups() -> None:
-    """Lets a later run number its groups from 0, as on ranks that failed earlier."""
+    """Restarts the numbering of groups, so that ranks agree after a failed run."""
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.distributed_c10d._world.group_count = 0
@@ -135,18 +135,17 @@ def _forget_groups() -> None:
 class Gloo(ProcessGroup):
     """Processes on CPUs. Works everywhere.
 
-    Rows travel through shared memory between ranks of one host, and over TCP between
-    hosts.
+    Rows are exchanged through shared memory within a host, and over TCP between hosts.
     """
 
     backend = "gloo"
-    shares_memory: ClassVar[bool] = True  # False: rows travel over TCP on one host too
+    shares_memory: ClassVar[bool] = True  # False: uses TCP within a host too
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
         super().__init__(group, device, timeout)
-        self._memory: SharedMemory | None = None  # None: none is shared, or not yet known
+        self._memory: SharedMemory | None = None  # None: unavailable, or not set up yet
         self._asked = not self.shares_memory
-        self._ends: list[Callable[[], object]] = []  # close the memory of this group, and of all that are split off
+        self._ends: list[Callable[[], object]] = []  # close the shared memory of this group and its subgroups
 
     def split(self, ranks: Sequence[int]) -> Gloo:
         part = super().split(ranks)
@@ -184,14 +183,14 @@ class Gloo(ProcessGroup):
         recv_counts: Sequence[int],
         index: Tensor | None,
     ) -> Pending:
-        """Begins the part of an exchange between this rank and the ranks `far`."""
+        """Starts the part of an exchange with the ranks `far`."""
         goes, comes = ([n if rank in far else 0 for rank, n in enumerate(c)] for c in (send_counts, recv_counts))
         chosen = torch.tensor([rank in far for rank in range(self.world_size)])
         places = chosen.repeat_interleave(torch.tensor(send_counts)).nonzero()[:, 0]
         return super().start(rows, goes, comes, index=places if index is None else index[places])
 
     def _shared_memory(self) -> SharedMemory | None:
-        """Returns the memory of the group. Collective at first use."""
+        """Returns the group's shared memory. Collective at first use."""
         if not self._asked:
             ranks = [dist.get_global_rank(self.group, rank) for rank in range(self.world_size)]
             self._memory = SharedMemory.open(self.rank, ranks, self._gather_bytes, self.timeout)
@@ -201,7 +200,7 @@ class Gloo(ProcessGroup):
         return self._memory
 
     def _gather_bytes(self, payload: bytes) -> list[bytes]:
-        """Gives all ranks the bytes of each, of equal length. Collective."""
+        """Gathers bytes of equal length from all ranks. Collective."""
         ones = [1] * self.world_size
         row = torch.frombuffer(bytearray(payload), dtype=torch.uint8).repeat(self.world_size, 1)
         return [bytes(received.tolist()) for received in super().all_to_all(row, ones, ones)]

@@ -1,4 +1,4 @@
-"""The thread that receives letters over TCP."""
+"""The thread that receives messages over TCP."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gnnkit.comm import frames
 from gnnkit.comm.links import Frames, Link
 from gnnkit.comm.mailbox import CLOSED, Inbox
 
-HELLO = 5.0  # seconds until a new connection must show the token
+HELLO = 5.0  # seconds within which a new connection must send the token
 ENDED = "closed its connection without a goodbye"
 
 
 class Receiver:
-    """The receiver of one rank. Admits ranks with the token, and fills the inbox.
+    """One rank's receiver. Accepts ranks with the token, and fills the inbox.
 
-    A rank that holds too many letters of a sender stops reading that connection only.
+    If a sender's queue is full, the receiver stops reading from that sender only.
     """
 
     def __init__(
@@ -31,19 +31,19 @@ class Receiver:
         """Prepares the thread.
 
         Args:
-            inbox: Takes the letters.
-            links: Connections by rank. Ranks that connect are added.
+            inbox: Queues the messages.
+            links: Connections by rank. Connections from other ranks are added.
             world_size: Number of ranks.
-            listener: Listening socket. Closed once all ranks are connected.
-            token: Secret that a connection must begin with.
+            listener: Listening socket, closed once all ranks are connected.
+            token: Secret that a connection must start with.
         """
-        self.met = threading.Event()  # all ranks are connected, or the thread has ended
+        self.met = threading.Event()  # set when all ranks are connected, or the thread has stopped
         self._inbox, self._links, self._world_size, self._token = inbox, links, world_size, token
-        self._strangers: dict[Link, float] = {}  # deadline of each hello, monotonic seconds
-        self._latest: tuple[Any, ...] = ("",)  # address of the latest caller
-        self._named = False  # a stranger has been told of
+        self._strangers: dict[Link, float] = {}  # deadline of each handshake, by time.monotonic
+        self._latest: tuple[Any, ...] = ("",)  # address of the last connection
+        self._named = False  # whether a rejected connection has been reported
         self._paused: set[Link] = set()
-        self._stops_at = math.inf  # monotonic seconds
+        self._stops_at = math.inf  # by time.monotonic
         self._selector = selectors.DefaultSelector()
         self._listener, (self._bell, self._button) = listener, socket.socketpair()
         for source in (self._listener, self._bell, self._button):
@@ -51,7 +51,7 @@ class Receiver:
         self._thread = threading.Thread(target=self._serve, name=f"mailbox of rank {inbox.rank}", daemon=True)
 
     def listen_to(self, link: Link, rank: int) -> None:
-        """Receives letters of a rank over an open connection. Called before `start`."""
+        """Receives a rank's messages over an open connection. Called before `start`."""
         link.start(rank, self._letters(rank))
         self._watch(link)
 
@@ -62,14 +62,14 @@ class Receiver:
         self._thread.start()
 
     def resume(self) -> None:
-        """Reads on from senders that had to wait. Called after a letter was taken."""
+        """Continues to read from blocked senders. Called after a message was taken."""
         if self._paused:
             self._ring()
 
     def stop(self, deadline: float) -> None:
-        """Ends the thread as soon as all ranks have answered the goodbye.
+        """Stops the thread as soon as all ranks have acknowledged the end.
 
-        `deadline` is the latest end, a monotonic time in seconds.
+        `deadline` is by time.monotonic.
         """
         self._stops_at = min(self._stops_at, deadline)
         if self._thread.ident is not None:
@@ -114,7 +114,7 @@ class Receiver:
         return None if nearest == math.inf else max(nearest - time.monotonic(), 0)
 
     def _end_meeting(self) -> None:
-        """Closes listener and strangers' connections once all ranks are connected."""
+        """Closes the listener and pending connections once all are connected."""
         if len(self._links) == self._world_size - 1 and not self.met.is_set():
             self._selector.unregister(self._listener)
             self._listener.close()
@@ -139,7 +139,7 @@ class Receiver:
         self._selector.register(link.socket, selectors.EVENT_READ, lambda: self._receive(link))
 
     def _receive(self, link: Link) -> None:
-        """Reads arrived bytes. A malformed frame ends this connection only."""
+        """Reads received bytes. A malformed frame closes this connection only."""
         try:
             if not link.receive():
                 self._end(link, ENDED)
@@ -170,14 +170,14 @@ class Receiver:
             self._inbox.lose(link.rank, why)
 
     def _name_strangers(self) -> None:
-        """Says once that a stranger has called."""
+        """Reports once that a connection was rejected."""
         if not self._named:
             self._named = True
             line = f"rank {self._inbox.rank} refuses connections without the token of the run, from {self._latest[0]}"
             print(line, file=sys.stderr, flush=True)
 
     def _hello(self, link: Link) -> Frames:
-        """Yields buffers for the first bytes of a connection, then for letters."""
+        """Yields buffers for a connection's handshake, then for messages."""
         first = bytearray(frames.HELLO.size)
         yield memoryview(first)
         rank = frames.read_hello(first, self._token)
@@ -188,7 +188,7 @@ class Receiver:
         yield from self._letters(rank)
 
     def _letters(self, src: int) -> Frames:
-        """Yields buffers for the letters of rank `src`, until the goodbye."""
+        """Yields buffers for messages of rank `src`, until the end of the stream."""
         while True:
             prefix = bytearray(frames.PREFIX.size)
             yield memoryview(prefix)

@@ -1,9 +1,9 @@
-"""Where processes meet, and the proof that each of them belongs to the run.
+"""Rendezvous of processes, and the proof that each belongs to the run.
 
-Ranks of one machine meet in a file that only their user can open, so nobody listens.
-Others meet at MASTER_ADDR and MASTER_PORT, in torch's store, which knows no password.
-Gloo's connections know none either. So members of each group prove to each other that
-they know the token of the run. No rank sends anything of the run before.
+Ranks of one machine meet in a file that only their user can open, so that no port is
+needed. Other ranks meet at MASTER_ADDR and MASTER_PORT, in torch's store. Neither this
+store nor Gloo's connections are authenticated, so the members of each group prove to
+each other that they have the run's token, before any of the run's data are sent.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from gnnkit.comm import adopted
 from gnnkit.comm.mailbox import PeerLost
 from gnnkit.errors import UserError
 
-CALL = "GNNKIT_CALL"  # environment variable, the number of this run among those that this process was asked for
-FILE = "GNNKIT_STORE"  # environment variable, the file in which ranks of one machine meet
-TOKEN = "GNNKIT_TOKEN"  # environment variable, the secret of the run
-_CLOSED = re.compile("closed|reset|broken pipe", re.IGNORECASE)  # what torch says of a store that is gone
-_POSTED = "gnnkit/run"  # key of the run that rank 0 has posted. null: there is none
-_POLL = 0.02  # seconds between two looks at the key
-_SIZE = 32  # bytes of a challenge, and of the answer
+CALL = "GNNKIT_CALL"  # environment variable: the number of this run among this process's runs
+FILE = "GNNKIT_STORE"  # environment variable: the rendezvous file of ranks on one machine
+TOKEN = "GNNKIT_TOKEN"  # environment variable: the run's secret
+_CLOSED = re.compile("closed|reset|broken pipe", re.IGNORECASE)  # torch's error messages for a closed store
+_POSTED = "gnnkit/run"  # key under which rank 0 posts the run. null: no run
+_POLL = 0.02  # seconds between reads of the key
+_SIZE = 32  # bytes of a challenge and of its answer
 _LOOPBACK = "127.0.0.1"
 
 
 @contextlib.contextmanager
 def meeting(rank: int, world_size: int, timeout: float) -> Iterator[Any]:
-    """Yields the store in which the ranks of one run find each other.
+    """Yields the store in which a run's ranks rendezvous.
 
-    A process may take part in any number of runs, one after the other. So rank 0 posts
-    the number and a new name of each run where the other ranks look, and removes the
-    post once all have met or failed to. A rank joins the run of its own number: after
-    a run that some ranks have refused, the next run has all ranks again. The ranks
-    look in the store of the program's process group, else in torchrun's, else at
-    MASTER_PORT, which is free again afterwards.
+    A process may take part in any number of runs, one after the other. Rank 0 therefore
+    posts each run's number and a new name, and removes the post when all ranks have met
+    or failed to. Every rank joins the run with its own number, so that all ranks meet
+    again after a run that some of them rejected. The post is in the store of the
+    program's process group, in torchrun's store, or at MASTER_PORT, which is released
+    afterwards.
 
-    Raises `UserError` on rank 0 where the port of the meeting point is taken.
+    Raises `UserError` on rank 0 if the port is in use.
 
     Args:
         rank: This rank.
@@ -82,11 +82,11 @@ def meeting(rank: int, world_size: int, timeout: float) -> Iterator[Any]:
             with contextlib.suppress(dist.DistError):
                 board.set(_POSTED, "null")
     finally:
-        del board  # closes the port, also where a traceback keeps this frame
+        del board  # closes the port, even if a traceback keeps this frame alive
 
 
 def _lasting_store(rank: int, world_size: int, deadline: timedelta) -> Any:
-    """Returns the store of the program's process group or of torchrun, else None."""
+    """Returns the store of the program's process group or of torchrun, or None."""
     if (store := adopted.store()) is not None:
         store.set_timeout(deadline)
         return store
@@ -98,16 +98,16 @@ def _lasting_store(rank: int, world_size: int, deadline: timedelta) -> Any:
 
 
 def _serve(port: int, world_size: int, deadline: timedelta) -> tuple[Any, tuple[str, int]]:
-    """Opens a store on rank 0, and returns it with the host and port for other ranks.
+    """Opens a store on rank 0, and returns it with its host and port.
 
     Args:
         port: The port. 0: any free one.
         world_size: Number of ranks.
-        deadline: Of each wait.
+        deadline: Deadline of each wait.
     """
     address = os.environ["MASTER_ADDR"]
     listener = _listen(address, port, world_size)
-    if listener is None:  # an earlier process group of this process still holds the port
+    if listener is None:  # a previous process group of this process still holds the port
         shared = dist.TCPStore(address, port, world_size, True, deadline, wait_for_workers=False, multi_tenant=True)  # type: ignore[attr-defined]
         return shared, (address, port)
     host, port = listener.getsockname()[:2]
@@ -123,16 +123,17 @@ def _call() -> int:
 
 
 def _join(rank: int, world_size: int, timeout: float, lasting: Any) -> Any:
-    """Waits until rank 0 has posted the run of this rank's number.
+    """Waits until rank 0 has posted the run with this rank's number.
 
-    The port may still belong to the run before. Then the store ends or stays empty, and
-    the rank looks again. While rank 0 is in an earlier run, the deadline is put off.
+    The port may still belong to the previous run. Its store then closes or stays empty,
+    and the rank tries again. While rank 0 is in an earlier run, the deadline is
+    extended.
 
     Args:
         rank: This rank.
         world_size: Number of ranks.
         timeout: Deadline in seconds.
-        lasting: A store that lasts longer than a run. None: the ranks meet at a port.
+        lasting: A store that outlives a run. None: the ranks meet at a port.
     """
     end, board = time.monotonic() + timeout, lasting
     while True:
@@ -160,24 +161,20 @@ def _join(rank: int, world_size: int, timeout: float, lasting: Any) -> Any:
 
 
 def _reach(host: str, port: int, world_size: int, deadline: timedelta) -> Any:
-    """Connects to a store of rank 0."""
+    """Connects to rank 0's store."""
     return dist.TCPStore(host, port, world_size, False, deadline, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def absence_told(world_size: int, timeout: float) -> Iterator[None]:
-    """Raises `UserError` where ranks that others have started do not come.
+    """Raises `UserError` if ranks that were started externally do not arrive.
 
-    Raises `PeerLost` where rank 0 was there and has died.
-
-    Args:
-        world_size: Number of ranks.
-        timeout: Deadline in seconds.
+    Raises `PeerLost` if rank 0 arrived and exited.
     """
     try:
         yield
     except dist.DistError as error:
-        if os.environ.get(FILE):  # of this machine, where a rank that is gone says why
+        if os.environ.get(FILE):  # on this machine, an exited rank reports its own error
             raise
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         reason = str(error).partition("\n")[0]
@@ -190,14 +187,14 @@ def absence_told(world_size: int, timeout: float) -> Iterator[None]:
 
 
 def prove(group: dist.ProcessGroup, device: torch.device) -> None:
-    """Makes sure that every member knows the token of the run. Collective.
+    """Checks that every member has the run's token. Collective.
 
-    Each member answers a challenge of each other one. Raises `UserError` where an
-    answer is wrong. Without a token, all have the empty one.
+    Each member answers a challenge from each other member. Raises `UserError` for a
+    wrong answer. Without a token, an empty one is used.
 
     Args:
-        group: The group.
-        device: Where the tensors of the group's transfers are.
+        group: The process group.
+        device: Device of the tensors to send.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     if world_size == 1:
@@ -219,7 +216,7 @@ def _answer(token: bytes, challenge: bytes, src: int, dst: int) -> bytes:
 
 
 def _swap(rows: Sequence[bytes], group: dist.ProcessGroup, device: torch.device) -> list[bytes]:
-    """Sends each member its row, and returns the rows received. Collective."""
+    """Sends each member its row, and returns the received rows. Collective."""
     sent = torch.tensor([list(row) for row in rows], dtype=torch.uint8, device=device)
     received: Tensor = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=group)
@@ -227,18 +224,19 @@ def _swap(rows: Sequence[bytes], group: dist.ProcessGroup, device: torch.device)
 
 
 def _listen(address: str, port: int, world_size: int) -> socket.socket | None:
-    """Opens a port at its own address, if this host has the address.
+    """Binds a port to the given address, if the address belongs to this host.
 
-    A store that binds by itself listens on all interfaces, at any address given.
-    Returns None where this process holds the port already. Raises `UserError` where
-    another one does.
+    torch's store would listen on all interfaces. Returns None if this process holds the
+    port already. Raises `UserError` if another process does.
     """
     host = _LOOPBACK if os.environ.get("GNNKIT_LOCAL") else address
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=max(world_size, 128))
     except OSError as error:
-        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:  # a service's, which leads here
+        if (
+            isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        ):  # a service address that is forwarded to this host
             return socket.create_server(("", port), backlog=max(world_size, 128))
         if error.errno == errno.EADDRINUSE and _is_own(host, port):
             return None
@@ -246,7 +244,7 @@ def _listen(address: str, port: int, world_size: int) -> socket.socket | None:
 
 
 def _is_own(host: str, port: int) -> bool:
-    """Says whether a store of this process listens at a port."""
+    """Returns whether a store of this process listens at a port."""
     try:
         dist.TCPStore(host, port, 1, True, timedelta(seconds=1), wait_for_workers=False, multi_tenant=True)  # type: ignore[attr-defined]
     except dist.DistError:

@@ -1,11 +1,11 @@
-"""A host that is cut off or without power, noticed within seconds.
+"""Detection, within seconds, of hosts that are disconnected or without power.
 
-TCP sends again for a quarter of an hour what nobody acknowledges, and gloo waits until
-`comm.timeout`. TCP's probes (keep-alive) are quick, but only where nothing is under
-way. So each process keeps a connection to the first one on which nothing is sent. The
-systems at both ends answer probes, whatever the processes do: a process that computes,
-waits or is stopped is not taken for a lost one. When probes are not answered, all
-connections with that host are shut, so who waits there gets an error at once.
+TCP retransmits unacknowledged data for a quarter of an hour, and Gloo waits until
+`comm.timeout`. TCP keep-alive probes are quick, but they are sent only on idle
+connections. Each process therefore keeps an idle connection to the first process. The
+operating systems answer its probes, even if a process computes, waits or is stopped.
+When probes remain unanswered, all connections with that host are shut down, so that
+waiting operations fail at once.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from gnnkit.comm.base import Communicator
 
 _SIZE = 32  # bytes of the token, after which nothing is sent
-_MEETING = 10.0  # seconds, at most, until all have connected
+_MEETING = 10.0  # maximum seconds until all have connected
 _GONE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 @contextlib.contextmanager
 def sentry(comm: Communicator) -> Iterator[None]:
-    """Watches the hosts of other processes during the body. Collective at its begin.
+    """Monitors the other processes' hosts within the context. Entering is collective.
 
-    Does nothing where all processes are on this host.
+    Does nothing if all processes are on this host.
     """
     if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "") or comm.world_size == 1:
         yield
@@ -58,7 +58,7 @@ def sentry(comm: Communicator) -> Iterator[None]:
 
 
 def _connect(comm: Communicator, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """Connects all processes with the first one. Collective."""
+    """Connects all processes to the first one. Collective."""
     if comm.rank == 0:
         listener = stack.enter_context(listen(comm.world_size))
         token = secrets.token_bytes(_SIZE)
@@ -72,13 +72,13 @@ def _connect(comm: Communicator, stack: contextlib.ExitStack) -> list[socket.soc
 
 
 def _accept(listener: socket.socket, token: bytes, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """Returns the connections that begin with the token, as many as come in time."""
+    """Returns the connections that send the token before the deadline."""
     links, deadline = list[socket.socket](), time.monotonic() + _MEETING
     while len(links) < count and (left := deadline - time.monotonic()) > 0:
         listener.settimeout(left)
         with contextlib.suppress(OSError):
             link = stack.enter_context(listener.accept()[0])
-            link.settimeout(1.0)  # of a stranger, who says nothing
+            link.settimeout(1.0)  # for connections that send nothing
             if hmac.compare_digest(link.recv(_SIZE, socket.MSG_WAITALL), token):
                 keep_alive(link)
                 links.append(link)
@@ -96,7 +96,7 @@ def _watch(rank: int, links: list[socket.socket]) -> None:
                 selector.unregister(key.fileobj)
                 assert isinstance(key.fileobj, socket.socket)
                 try:
-                    key.fileobj.recv(1)  # the end: the process has ended, or this one ends
+                    key.fileobj.recv(1)  # end of stream: this or the other process exits normally
                 except OSError as error:
                     if error.errno in _GONE:
                         print(f"rank {rank}: the host {key.data} does not answer any more", file=sys.stderr, flush=True)
@@ -104,9 +104,9 @@ def _watch(rank: int, links: list[socket.socket]) -> None:
 
 
 def hang_up(host: str | None) -> None:
-    """Shuts the TCP connections of this process with a host. None: with all others.
+    """Shuts down this process's TCP connections with a host. None: with all hosts.
 
-    Those of gloo too, which has no other way to end a wait.
+    This includes Gloo's connections, whose waits cannot be ended otherwise.
     """
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError, ValueError):

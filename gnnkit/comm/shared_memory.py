@@ -1,13 +1,12 @@
-"""Rows between ranks of one host, through memory that sender and receiver map.
+"""Exchange of rows within a host, through memory mapped by sender and receiver.
 
-A sender gathers rows straight into a buffer of its own, and tells the receiver the
-place by a message. The receiver copies the rows, or reads them in place, and says when
-it is done. Few rows travel in the message itself.
+A sender gathers rows directly into its own buffer, and sends their position in a
+message. The receiver copies the rows, or reads them in place, and then releases them.
+Small blocks are sent within the message.
 
-Messages go over sockets. So a rank that waits sleeps, and the end of a peer wakes the
-rank at once. A message is also what orders writes and reads of the memory, on every
-processor. Buffers are files in memory without a name, which no killed process leaves
-behind.
+Messages are sent over sockets, so a waiting rank sleeps and notices a peer's exit at
+once. Messages also order the reads and writes of the memory, on every processor.
+Buffers are anonymous memory files, which disappear with the last process.
 """
 
 from __future__ import annotations
@@ -32,44 +31,44 @@ from gnnkit.comm import frames, host
 from gnnkit.comm.mailbox import DeadlineExceeded, PeerLost
 from gnnkit.comm.pending import Pending
 
-INLINE = 2**13  # bytes for one peer that travel in the message, at most
+INLINE = 2**13  # maximum bytes per peer that are sent within the message
 SLOTS = 2  # buffers that peers may still read while the next rows are written
-KEPT = 2**30  # bytes of a buffer that is used again, at most
-LEAST = 2**20  # bytes of a buffer. Pages that are not written take no memory
-ALIGNED = 64  # bytes between the places of two peers' rows in a buffer
-_HEADER = struct.Struct("=BIQQQQ")  # kind, buffer, number of the exchange, offset, bytes of rows, of the buffer
-_ROWS, _PLACE, _RELEASE, _GOODBYE = range(4)  # kinds of messages
+KEPT = 2**30  # maximum bytes of a buffer that is reused
+LEAST = 2**20  # minimum bytes of a buffer. Unwritten pages take no memory
+ALIGNED = 64  # alignment of each peer's rows in a buffer, in bytes
+_HEADER = struct.Struct("=BIQQQQ")  # kind, buffer, exchange number, offset, bytes of the rows, bytes of the buffer
+_ROWS, _PLACE, _RELEASE, _GOODBYE = range(4)  # message kinds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parcel:
-    """Rows that have arrived from one peer."""
+    """Rows received from one peer."""
 
     data: Tensor  # [num_bytes] uint8
-    buffer: int | None = None  # of the sender. None: the rows came in the message
+    buffer: int | None = None  # the sender's buffer. None: the rows were in the message
 
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """A peer, and what has arrived from the peer."""
+    """A peer, and the rows received from it."""
 
     name: str
     rank: int  # in the run
     socket: socket.socket
-    arrived: dict[int, _Parcel] = field(default_factory=dict)  # by number of the exchange
-    buffers: dict[int, Tensor] = field(default_factory=dict)  # of the peer, as mapped here
+    arrived: dict[int, _Parcel] = field(default_factory=dict)  # by exchange number
+    buffers: dict[int, Tensor] = field(default_factory=dict)  # the peer's buffers, as mapped here
     says_goodbye: bool = False
     ended: bool = False
 
     def lost(self, me: str) -> PeerLost:
-        """Makes the error of a rank that needs the peer."""
+        """Creates the error of a rank that needs this peer."""
         why = "has closed its communicator" if self.says_goodbye else "has ended"
         return PeerLost(f"{me}: lost its peer {self.name}, which {why}", self.rank)
 
 
 @dataclass(slots=True, eq=False)
 class _Buffer:
-    """Memory of this rank for the rows of one exchange after another."""
+    """A send buffer, reused by one exchange after another."""
 
     number: int
     fd: int = -1
@@ -78,7 +77,7 @@ class _Buffer:
     readers: set[int] = field(default_factory=set)  # peers that have not yet read their rows
 
     def grow(self, size: int) -> None:
-        """Takes new memory of at least `size` bytes in the place of the old."""
+        """Replaces the memory by at least `size` bytes."""
         self.drop()
         capacity = max(LEAST, 1 << (size - 1).bit_length())
         self.fd = os.memfd_create("gnnkit rows", os.MFD_CLOEXEC)
@@ -86,7 +85,7 @@ class _Buffer:
         self.memory = _map(self.fd, capacity)
 
     def drop(self) -> None:
-        """Gives the memory back, as soon as no peer maps it either."""
+        """Releases the memory, which is freed when no peer maps it."""
         if self.fd >= 0:
             os.close(self.fd)
         self.fd, self.memory = -1, torch.empty(0, dtype=torch.uint8)
@@ -94,22 +93,22 @@ class _Buffer:
 
 
 class SharedMemory:
-    """Exchanges with the ranks of this host, among the ranks of a group."""
+    """Exchanges between a group's ranks on this host."""
 
     def __init__(self, rank: int, ranks: Sequence[int], others: host.Neighbours, timeout: float) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
             rank: This rank in the group.
-            ranks: Rank in the run of each rank of the group.
-            others: The other ranks of the group.
-            timeout: Deadline in seconds of everything that waits for peers.
+            ranks: Run rank of each group rank.
+            others: The group's other ranks.
+            timeout: Deadline of every wait for a peer, in seconds.
         """
         self.rank, self.far = rank, others.far
         self._name, self._timeout = f"rank {ranks[rank]}", timeout
         self._links = {
             peer: _Link(f"rank {ranks[peer]}", ranks[peer], others.links[peer])
-            for peer in [*range(rank + 1, len(ranks)), *range(rank)]  # no rank is everyone's first
+            for peer in [*range(rank + 1, len(ranks)), *range(rank)]  # staggered, so that no rank is first for all
             if peer in others.links
         }
         self._by_fd = {link.socket.fileno(): peer for peer, link in self._links.items()}
@@ -117,22 +116,22 @@ class SharedMemory:
         for fd in self._by_fd:
             self._poll.register(fd, select.POLLIN)
         self._buffers: list[_Buffer] = []
-        self._number = 0  # of exchanges begun
-        self._open: set[int] = set()  # numbers of the exchanges that this rank has begun and not ended
+        self._number = 0  # number of exchanges started
+        self._open: set[int] = set()  # numbers of the exchanges in flight on this rank
         self._message = bytearray(_HEADER.size + INLINE)
 
     @classmethod
     def open(cls, rank: int, ranks: Sequence[int], gather: host.Gather, timeout: float) -> SharedMemory | None:
-        """Connects the ranks of a group. Collective.
+        """Connects a group's ranks. Collective.
 
-        Returns None on all ranks where no two of them share a host, or where the system
-        lacks something that is needed.
+        Returns None on all ranks if no two of them share a host, or if the system does
+        not support it.
 
         Args:
             rank: This rank in the group.
-            ranks: Rank in the run of each rank of the group.
-            gather: Tells all ranks of the group the bytes of each.
-            timeout: Deadline in seconds of everything that waits for peers.
+            ranks: Run rank of each group rank.
+            gather: Gathers bytes from all ranks of the group.
+            timeout: Deadline of every wait for a peer, in seconds.
         """
         others = host.meet(rank, len(ranks), gather, timeout, able=_can_map())
         return None if others is None else cls(rank, ranks, others, timeout)
@@ -145,14 +144,14 @@ class SharedMemory:
         index: Tensor | None,
         far: Pending | None,
     ) -> Pending:
-        """Sends the rows for the ranks of this host.
+        """Sends the rows for ranks on this host.
 
         Args:
-            rows: The rows, by receiver if there is no `index`.
+            rows: The rows, ordered by receiver unless `index` is given.
             send_counts: Number of rows for each rank of the group.
             recv_counts: Number of rows from each rank of the group.
-            index: [sum(send_counts)] int64. None: `rows` are sent as they are.
-            far: The exchange with the ranks `far`. None: there are none.
+            index: [sum(send_counts)] int64. None: sends `rows`.
+            far: The exchange with ranks on other hosts, if there are any.
         """
         self._number += 1
         rows = rows.detach()
@@ -162,7 +161,7 @@ class SharedMemory:
         large = [peer for peer, num_bytes in sizes.items() if num_bytes > INLINE]
         buffer = self._free_buffer(sum(_aligned(sizes[peer]) for peer in large)) if large else None
         if buffer is not None:
-            buffer.readers.update(large)  # all at once: one may have read while others' rows are written
+            buffer.readers.update(large)  # all at once: one peer may finish reading while rows for others are written
         offset = 0
         for peer, num_bytes in sizes.items():
             part = slice(firsts[peer], firsts[peer + 1])
@@ -180,11 +179,11 @@ class SharedMemory:
         return _Exchange(self, self._number, sizes, block, recv_counts, far)
 
     def arrivals(self, number: int, sizes: dict[int, int]) -> Iterator[tuple[int, _Parcel]]:
-        """Gives what peers have sent in one exchange, whoever comes first.
+        """Yields what peers have sent in one exchange, in order of arrival.
 
         Args:
             number: Number of the exchange.
-            sizes: Bytes from each peer that sends any.
+            sizes: Bytes from each sending peer.
         """
         assert number in self._open, "an exchange ends once"
         missing, deadline = set(sizes), time.monotonic() + self._timeout
@@ -203,24 +202,24 @@ class SharedMemory:
                 self._listen(missing, deadline)
 
     def release(self, peer: int, parcel: _Parcel) -> None:
-        """Tells the sender that its rows are read."""
+        """Notifies the sender that its rows have been read."""
         if parcel.buffer is None:
             return
         buffers = self._links[peer].buffers
         if len(buffers[parcel.buffer]) > KEPT:
             del buffers[parcel.buffer]
-        with contextlib.suppress(PeerLost):  # has all that it needs
+        with contextlib.suppress(PeerLost):  # the peer has exited and needs no release
             self._send(peer, [_HEADER.pack(_RELEASE, parcel.buffer, 0, 0, 0, 0)])
 
     def end(self, number: int) -> None:
-        """Notes that this rank has ended one of its exchanges."""
+        """Records that this rank has completed an exchange."""
         self._open.remove(number)
 
     def close(self) -> None:
-        """Tells the peers that nothing follows, and lets go of sockets and memory.
+        """Announces the end to the peers, and closes sockets and memory.
 
-        Waits for room where a peer has much to read: one that sees no goodbye takes
-        this rank for lost.
+        Waits for room if a peer's socket is full, because a peer that sees no
+        announcement considers this rank lost.
         """
         for peer in self._links:
             with contextlib.suppress(OSError, PeerLost, DeadlineExceeded):
@@ -232,11 +231,11 @@ class SharedMemory:
             buffer.drop()
 
     def _free_buffer(self, size: int) -> _Buffer:
-        """Returns a buffer that no peer reads, of at least `size` bytes.
+        """Returns a buffer of at least `size` bytes that no peer reads.
 
         Waits only while peers read `SLOTS` buffers of exchanges that this rank has
-        ended. All ranks end the same exchanges in the same order, so the last of them
-        never waits here.
+        completed. All ranks complete the same exchanges in the same order, so the
+        slowest rank never waits here.
         """
         deadline = time.monotonic() + self._timeout
         self._hear()
@@ -254,14 +253,14 @@ class SharedMemory:
         return largest
 
     def _hand_out(self, buffer: _Buffer, peer: int, offset: int, num_bytes: int) -> None:
-        """Tells a peer the place of its rows, and at first use the file in memory."""
+        """Sends a peer the position of its rows and, at first use, the memory file."""
         capacity = len(buffer.memory)
         fds = [] if peer in buffer.mapped else [buffer.fd]
         buffer.mapped.add(peer)
         self._send(peer, [_HEADER.pack(_PLACE, buffer.number, self._number, offset, num_bytes, capacity)], fds)
 
     def _send(self, peer: int, parts: Sequence[bytes | memoryview], fds: Sequence[int] = ()) -> None:
-        """Sends one message. While there is no room, takes in what peers send."""
+        """Sends one message. Reads incoming messages while there is no room."""
         link, deadline = self._links[peer], time.monotonic() + self._timeout
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         while True:
@@ -279,10 +278,10 @@ class SharedMemory:
                 raise link.lost(self._name) from None
 
     def _hear(self, seconds: float = 0.0) -> bool:
-        """Takes in what peers have sent. Waits for a message, at most `seconds`.
+        """Reads incoming messages, waiting at most `seconds` for one.
 
-        Returns whether there was news. Raises `PeerLost` for a peer that has ended
-        without a goodbye.
+        Returns whether there were any. Raises `PeerLost` for a peer that has exited
+        without announcing it.
         """
         news = self._poll.poll(seconds * 1000)
         for fd, _ in news:
@@ -296,11 +295,11 @@ class SharedMemory:
         return bool(news)
 
     def _listen(self, peers: Collection[int], deadline: float) -> None:
-        """Waits for news.
+        """Waits for messages.
 
         Args:
             peers: The peers that this rank waits for.
-            deadline: Monotonic seconds.
+            deadline: By time.monotonic.
         """
         for peer in peers:
             if self._links[peer].ended:
@@ -310,7 +309,7 @@ class SharedMemory:
             raise DeadlineExceeded(f"{self._name}: timed out after {self._timeout:g} s waiting for {names}")
 
     def _read(self, peer: int, link: _Link) -> None:
-        """Takes in all messages that a peer has sent, and perhaps its end."""
+        """Reads all messages from a peer, and possibly the end of the stream."""
         room = socket.CMSG_SPACE(array.array("i").itemsize)
         while not link.ended:
             try:
@@ -318,7 +317,7 @@ class SharedMemory:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # the peer is gone, and what it has sent is still there
+                continue  # the peer has exited, but its messages can still be read
             link.ended = not size
             if size:
                 self._take_in(peer, link, size, [array.array("i", data)[0] for _, _, data in files])
@@ -343,7 +342,7 @@ class SharedMemory:
 
 
 class _Exchange(Pending):
-    """An exchange that has begun, with ranks of this host and perhaps of others."""
+    """An exchange in flight, with ranks on this host and possibly on others."""
 
     def __init__(
         self,
@@ -354,15 +353,15 @@ class _Exchange(Pending):
         recv_counts: Sequence[int],
         far: Pending | None,
     ) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            memory: The ranks of this host.
+            memory: Connects the ranks on this host.
             number: Number of the exchange.
-            sizes: Bytes from each rank of this host that sends any.
-            own: [recv_counts[rank], ...] rows of this rank for itself.
+            sizes: Bytes from each sending rank on this host.
+            block: [recv_counts[rank], ...] this rank's rows for itself.
             recv_counts: Number of rows from each rank of the group.
-            far: The exchange with the ranks of other hosts. None: there are none.
+            far: The exchange with ranks on other hosts, if there are any.
         """
         self._memory, self._number, self._sizes, self._own, self._far = memory, number, sizes, block, far
         self._firsts = list(accumulate(recv_counts, initial=0))
@@ -399,12 +398,12 @@ class _Exchange(Pending):
 
 
 def _taken(rows: Tensor, index: Tensor | None, part: slice) -> Tensor:
-    """Returns the rows of one part: rows[part], or rows[index[part]]."""
+    """Returns rows[part], or rows[index[part]]."""
     return rows[part] if index is None else rows.index_select(0, index[part])
 
 
 def _take(rows: Tensor, index: Tensor | None, part: slice, out: Tensor) -> None:
-    """Writes the rows of one part to `out`."""
+    """Writes rows[part], or rows[index[part]], to `out`."""
     if index is None:
         out.copy_(rows[part])
     else:
@@ -416,12 +415,12 @@ def _aligned(num_bytes: int) -> int:
 
 
 def _map(fd: int, size: int) -> Tensor:  # [size] uint8
-    """Maps a file. Unlike Python's `mmap`, holds no file descriptor."""
+    """Maps a file. Unlike Python's `mmap`, keeps no file descriptor open."""
     return torch.from_file(f"/proc/self/fd/{fd}", shared=True, size=size, dtype=torch.uint8)
 
 
 def _can_map() -> bool:
-    """Says whether this system has files in memory that `_map` can map."""
+    """Returns whether this system has memory files that `_map` can map."""
     if sys.platform != "linux":
         return False
     buffer = _Buffer(0)

@@ -1,4 +1,4 @@
-"""Mailboxes over TCP, with one connection for each pair of ranks."""
+"""Mailboxes over TCP, with one connection per pair of ranks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gnnkit.comm.receiver import ENDED, Receiver
 if TYPE_CHECKING:
     from gnnkit.comm.base import Communicator
 
-LINGER = 1.0  # seconds until the others must answer a goodbye
+LINGER = 1.0  # seconds within which peers must acknowledge the end
 
 
 class SocketMailbox(Mailbox):
-    """A mailbox between processes that reach each other over TCP.
+    """A mailbox between processes connected by TCP.
 
-    A thread receives, so that a sender never waits for the receiver to take a letter.
+    A thread receives messages, so senders do not wait for the receiver to take them.
     The listening socket is closed as soon as all ranks have connected.
     """
 
@@ -38,15 +38,15 @@ class SocketMailbox(Mailbox):
         timeout: float,
         limit: int = LIMIT,
     ) -> None:
-        """Connects to the ranks below, and waits for the ranks above to connect.
+        """Connects to lower ranks, and accepts connections from higher ranks.
 
         Args:
             rank: This rank.
-            listener: Listening socket of this rank. The mailbox closes the socket.
-            addresses: Host and port of every rank's listener, [world_size].
-            token: Secret of the run, equal on all ranks.
-            timeout: Deadline of the meeting and of each `put`, in seconds.
-            limit: Bytes of one sender's letters before the sender has to wait.
+            listener: This rank's listening socket, which the mailbox closes.
+            addresses: [world_size] host and port of every rank's listener.
+            token: The run's secret, equal on all ranks.
+            timeout: Deadline of the rendezvous and of each `put`, in seconds.
+            limit: Queued bytes per sender at which the sender blocks.
         """
         self.rank, self.world_size = rank, len(addresses)
         self._timeout = min(timeout, threading.TIMEOUT_MAX)
@@ -143,7 +143,7 @@ class SocketMailbox(Mailbox):
         except BaseException as error:
             late = isinstance(error, TimeoutError)
             self._inbox.lose(dst, f"took no letters for {self._timeout:g} s" if late else ENDED)
-            link.hang_up()  # half a frame cannot be taken back
+            link.hang_up()  # a partial frame cannot be taken back
             if late:
                 raise not_taken(self.rank, dst, tag, self._timeout) from None
             if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Collectives of the ranks that are left when other ranks are gone."""
+"""Collectives of the remaining ranks after other ranks were lost."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from gnnkit.comm.heartbeats import Heartbeats
 from gnnkit.comm.mailbox import Mailbox, PeerLost
 
 Parts = Mapping[int, Tensor]  # by rank
-Route = Callable[[Mapping[int, Parts]], Mapping[int, Parts]]  # parts by sender and receiver -> by receiver and sender
+Route = Callable[[Mapping[int, Parts]], Mapping[int, Parts]]  # tensors by sender and receiver -> by receiver and sender
 ROOT = 0
 
 
 class Survivors(Communicator):
-    """A communicator that goes on without the ranks that are gone.
+    """A communicator that continues without lost ranks.
 
-    Each collective is one letter of every rank to rank 0, and one answer. A rank that
-    is gone contributes nothing. The end of rank 0 ends every other rank at once.
+    In each collective, every rank sends one message to rank 0 and receives one answer.
+    A lost rank contributes nothing. If rank 0 is lost, every other rank fails at once.
 
-    A slow rank is waited for. Only a rank without a sign of life for `timeout` seconds
+    Slow ranks are waited for. Only a rank without a heartbeat for `timeout` seconds
     raises `DeadlineExceeded`.
     """
 
     goes_on = True
 
     def __init__(self, comm: Communicator, mailbox: Mailbox, ranks: Sequence[int]) -> None:
-        """Makes the group of some ranks of a mailbox. Each of these ranks makes one.
+        """Creates the group on each of its ranks.
 
         Args:
-            comm: Says the device and the deadline.
-            mailbox: Carries the letters. Open until `close`.
-            ranks: Ranks of the mailbox in this group, this rank among them.
+            comm: Provides the device and the deadline.
+            mailbox: Connects the ranks. Must stay open until `close`.
+            ranks: The mailbox ranks in this group, including this rank.
         """
         self.device, self.timeout = comm.device, comm.timeout
         self._join(mailbox, tuple(ranks), Heartbeats(mailbox, comm.timeout), "survivors")
@@ -43,8 +43,8 @@ class Survivors(Communicator):
     def _join(self, mailbox: Mailbox, ranks: tuple[int, ...], heartbeats: Heartbeats, tag: str) -> None:
         self._mailbox, self._ranks, self._heartbeats, self._tag = mailbox, ranks, heartbeats, tag
         self.rank, self.world_size = ranks.index(mailbox.rank), len(ranks)
-        self.lost: frozenset[int] = frozenset()  # gone at the last collective, the same on all ranks
-        self._splits: Counter[tuple[int, ...]] = Counter()  # a group may be split off more than once
+        self.lost: frozenset[int] = frozenset()  # ranks lost before the last collective, equal on all ranks
+        self._splits: Counter[tuple[int, ...]] = Counter()  # number of subgroups by members
 
     @classmethod
     def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Survivors:
@@ -77,7 +77,7 @@ class Survivors(Communicator):
         return x.copy_(parts[src])
 
     def gather(self, x: Tensor, *, dst: int = ROOT) -> list[Tensor]:
-        """Returns every rank's `x` on rank `dst`. Nothing of a rank that is gone."""
+        """Returns every remaining rank's `x` on rank `dst`."""
         parts = self._meet("gather", {dst: x.detach()}, _relay)
         nothing = x.new_empty((0, *x.shape[1:]))
         return [parts.get(rank, nothing) for rank in range(self.world_size)] if self.rank == dst else []
@@ -94,8 +94,8 @@ class Survivors(Communicator):
 
         Args:
             kind: Name of the collective.
-            parts: Tensors of this rank for each receiver.
-            route: Says on rank 0 what each rank receives.
+            parts: This rank's tensors for each receiver.
+            route: Computes on rank 0 what each rank receives.
         """
         if self.rank != ROOT:
             self._put(ROOT, {"kind": kind}, parts)
@@ -109,11 +109,11 @@ class Survivors(Communicator):
             try:
                 self._put(rank, {"lost": sorted(self.lost)}, routed[rank])
             except PeerLost:
-                continue  # the next collective counts the rank as lost
+                continue  # the next collective counts this rank as lost
         return self._here(routed[ROOT])
 
     def _collect(self, kind: str) -> dict[int, Parts]:
-        """Takes the letters of all ranks that are left, on rank 0."""
+        """Takes the messages of all remaining ranks, on rank 0."""
         posts: dict[int, Parts] = {}
         for rank in range(self.world_size):
             if rank == ROOT or rank in self.lost:
@@ -142,12 +142,12 @@ def _by_rank(tensors: Mapping[str, Tensor]) -> Parts:
 
 
 def _relay(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
-    """Gives every rank the parts that are meant for the rank."""
+    """Delivers to every rank the parts addressed to it."""
     return {dst: {src: parts[dst] for src, parts in posts.items() if dst in parts} for dst in posts}
 
 
 def _sum(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
-    """Gives every rank the sum, added up in the order of ranks."""
+    """Delivers to every rank the sum, computed in rank order."""
     total = posts[ROOT][ROOT].clone()
     for rank in sorted(posts.keys() - {ROOT}):
         total += posts[rank][ROOT]
@@ -155,6 +155,6 @@ def _sum(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
 
 
 def _spread(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
-    """Gives every rank the parts of the ranks that have one."""
+    """Delivers to every rank the parts of the ranks that have one."""
     payloads = {src: parts[ROOT] for src, parts in posts.items() if parts}
     return dict.fromkeys(posts, payloads)

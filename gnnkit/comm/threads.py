@@ -1,7 +1,7 @@
 """Ranks that are threads, of one process or of several.
 
-What a rank receives does not depend on the number of processes, to the bit: sums go in
-the order of ranks.
+Results do not depend on the number of processes, to the bit, because sums are computed
+in rank order.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gnnkit.ranges import even_ranges
 
 T = TypeVar("T")
 Failure = tuple[int, BaseException]  # rank and error
-FEW = 2**12  # numbers that each process adds up itself. Of more, each adds up a share
+FEW = 2**12  # maximum size of a sum that every process computes completely
 
 
 class Threads(Communicator):
-    """Threads on the CPU. Rows between ranks of one process do not travel."""
+    """Threads on the CPU. Rows within a process are not copied between ranks."""
 
     device = torch.device("cpu")
     in_threads = True
@@ -38,11 +38,11 @@ class Threads(Communicator):
     def __init__(self, rank: int, group: Group) -> None:
         self.rank, self.world_size, self._group = rank, len(group.ranks), group
         self.timeout, self.beside = group.run.timeout, frozenset(group.near)
-        self._splits: Counter[tuple[int, ...]] = Counter()  # a group may be split off more than once
+        self._splits: Counter[tuple[int, ...]] = Counter()  # number of subgroups by members
 
     @classmethod
     def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Threads:
-        """Makes the only rank of one process. `run` makes more."""
+        """Creates a group of one rank. `run` creates larger groups."""
         assert world_size == 1
         return cls(rank, Group.of_run(Run(timeout), 1, range(1)))
 
@@ -55,24 +55,25 @@ class Threads(Communicator):
         timeout: float = 120.0,
         among: Mailbox | None = None,
     ) -> list[T]:
-        """Calls `function(communicator)` on the threads of this process.
+        """Calls `function(communicator)` in threads of this process.
 
-        The first rank that fails ends the waits of the others. Raises the rank's error
-        with a note that names the rank. A rank that lost a peer is not the first.
+        When a rank fails, the other ranks' waits end. The first failed rank's error is
+        raised, with a note that names the rank. Errors that follow from a lost peer do
+        not count as first.
 
-        A rank that is still running `timeout` after a failure, or after all other ranks
-        of the process have ended, is stuck. The error names the rank. The thread is
-        left behind.
+        A rank still running `timeout` seconds after a failure, or after all other ranks
+        of the process have finished, is considered stuck. The error names the rank, and
+        its thread is abandoned.
 
         Args:
-            function: The work of each rank.
+            function: Runs once on each rank.
             world_size: Number of ranks.
-            timeout: Deadline in seconds of all that waits for peers. Default: 120.
-            among: Letters between the processes that hold the ranks. Closed at the end.
-                Default: this process is the only one.
+            timeout: Deadline of every wait for a peer, in seconds. Default: 120.
+            among: Connects the processes that hold the ranks, and is closed at the end.
+                Default: this is the only process.
 
         Returns:
-            Results of the ranks of this process, in the order of ranks.
+            The results of this process's ranks, in rank order.
         """
         _warm_up()
         ranks, process = [range(world_size)], 0
@@ -117,14 +118,14 @@ class Threads(Communicator):
         return mailbox
 
     def _meet(self, call: Call, post: Any, read: Callable[[list[Any]], T]) -> T:
-        """Shows `post` to the ranks of this process and reads their posts, by rank.
+        """Shares `post` with this process's ranks, and reads their posts, by rank.
 
-        No rank goes on, and changes a post, before all have read.
+        No rank continues, and possibly modifies a post, before all have read.
 
         Args:
             call: What must be equal on all ranks.
-            post: What this rank shows.
-            read: Returns the result from the posts.
+            post: This rank's contribution.
+            read: Computes the result from the posts.
         """
         me = self._group.ranks[self.rank]
         self._group.calls[self.rank], self._group.posts[self.rank] = call, post
@@ -135,7 +136,7 @@ class Threads(Communicator):
         return value
 
     def _learn(self, call: Call, post: Tensor, find: Callable[[list[Any]], Tensor]) -> Tensor:
-        """Returns what `find` makes of the posts, in one rank of each process."""
+        """Returns `find(posts)`, computed by one rank of each process."""
 
         def read(posts: list[Any]) -> None:
             if self.rank == self._group.near[0]:
@@ -181,7 +182,7 @@ class Threads(Communicator):
         return x.copy_(self._learn(("broadcast", src, *x.shape), x.detach(), find))
 
     def _sum(self, posts: list[Any]) -> Tensor:
-        """Adds up the posts of the ranks of all processes, in the order of ranks."""
+        """Sums the posts of all processes' ranks, in rank order."""
         rows = torch.stack([posts[rank].reshape(-1) for rank in self._group.near])
         far = self._group.far
         if not far:
@@ -195,7 +196,7 @@ class Threads(Communicator):
         return total.view(posts[self.rank].shape)
 
     def _sum_by_shares(self, rows: Tensor) -> Tensor:
-        """Adds up rows [ranks here, n]. Each process adds up a share of the columns."""
+        """Sums rows [ranks here, n]. Each process sums a share of the columns."""
         far, place = self._group.far, self._group.process
         processes = sorted([*far, place])
         columns = dict(zip(processes, even_ranges(rows.shape[1], len(processes)), strict=True))
@@ -207,7 +208,7 @@ class Threads(Communicator):
         return torch.cat(self._by_process(block))
 
     def _by_process(self, rows: Tensor) -> list[Tensor]:
-        """Lists what the first rank of each other process has sent, with `own` here."""
+        """Returns each process's rows, with `rows` for this one."""
         first = {process: ranks[0] for process, ranks in self._group.far.items()}
         return [
             rows if process not in first else self._receive(first[process])
@@ -226,7 +227,7 @@ class Threads(Communicator):
 
 
 def _in_order(parts: Sequence[Tensor]) -> Tensor:  # [n]
-    """Adds up the rows [_, n] of all parts, one after another."""
+    """Sums the rows [_, n] of all parts, in order."""
     rows: list[Tensor] = [row for part in parts for row in part]
     total = rows[0].clone()
     for row in rows[1:]:
@@ -235,15 +236,15 @@ def _in_order(parts: Sequence[Tensor]) -> Tensor:  # [n]
 
 
 class QueueMailbox(Mailbox):
-    """A mailbox of queues in memory that the ranks share."""
+    """A mailbox of in-memory queues shared by the ranks."""
 
     def __init__(self, rank: int, inboxes: Sequence[Inbox], timeout: float) -> None:
-        """Makes the mailbox of one rank.
+        """Creates one rank's mailbox.
 
         Args:
             rank: This rank.
-            inboxes: Inbox of every rank, [world_size].
-            timeout: Deadline of each `put` in seconds.
+            inboxes: [world_size] every rank's inbox.
+            timeout: Deadline of each `put`, in seconds.
         """
         self.rank, self.world_size = rank, len(inboxes)
         self._inbox, self._inboxes, self._timeout = inboxes[rank], inboxes, timeout
@@ -273,14 +274,14 @@ class QueueMailbox(Mailbox):
         self.leave(CLOSED)
 
     def leave(self, why: str) -> None:
-        """Tells the other ranks why no letter follows."""
+        """Announces the end of this rank's messages, with the reason."""
         self._inbox.close(why)
         for inbox in self._inboxes:
             inbox.lose(self.rank, why)
 
 
 def _warm_up() -> None:
-    """Makes torch's autograd engine. Two threads at once would crash after a fork."""
+    """Initialises torch's autograd engine, which is not thread-safe after a fork."""
     one = torch.ones((), requires_grad=True)
     _ = one * one
 
@@ -288,12 +289,12 @@ def _warm_up() -> None:
 def _wait_for_end(
     ended: queue.SimpleQueue[int], ranks: Iterable[int], failures: Sequence[Failure], timeout: float
 ) -> list[int]:
-    """Waits until all ranks have ended, and returns the ranks that are stuck.
+    """Waits until all ranks have finished. Returns the ranks that are stuck.
 
     Args:
-        ended: Receives each rank that ends.
-        ranks: The ranks of this process.
-        failures: Errors of the ranks that have ended.
+        ended: Receives each rank that finishes.
+        ranks: This process's ranks.
+        failures: Errors of the finished ranks.
         timeout: Seconds that a rank may run after a failure, or after all other ranks.
     """
     running, deadline = set(ranks), math.inf
@@ -308,12 +309,12 @@ def _wait_for_end(
 
 
 def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseException:
-    """Returns the first cause of the failure, with notes on the others.
+    """Returns the root cause of a failure, with notes on the other errors.
 
     Args:
-        failures: Errors in the order of time.
-        stuck: Ranks that do not end.
-        timeout: Seconds of the wait for these ranks.
+        failures: Errors in order of time.
+        stuck: Ranks that do not finish.
+        timeout: Seconds waited for these ranks.
     """
     causes = [failure for failure in failures if not isinstance(failure[1], PeerLost | DeadlineExceeded)]
     if stuck and not causes:
