@@ -1,6 +1,7 @@
-"""Exact outputs of a model for all nodes.
+"""Exact model outputs for all nodes.
 
-Runs over shards, or chunk by chunk over one mapped graph, whichever strategy trains.
+Evaluation runs over shards, or chunk by chunk over one mapped graph, independently of
+the training strategy.
 """
 
 from gnnkit.evaluation.logits import Evaluation as Evaluation

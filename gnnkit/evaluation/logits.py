@@ -1,4 +1,4 @@
-"""Logits of the owned nodes, from all neighbours and without noise."""
+"""Logits of the owned nodes, computed from all neighbours without noise."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from gnnkit.strategy import Worker
 
 T = TypeVar("T")
 MIB = 2**20
-COPIES = 4  # rows that a layer holds at a time for each row that it reads: input, product, message, output
-SOME = 1 << 18  # nodes whose costs are looked at together
+COPIES = 4  # rows in memory per row that a layer reads: input, product, message, output
+SOME = 1 << 18  # number of nodes whose costs are computed together
 BYTES_PER_EDGE = 64  # ids and weights, in the block and in its kernels
 
 
 class Evaluation(ABC):
-    """Computes logits exactly, whichever strategy trains."""
+    """Computes exact logits, independently of the training strategy."""
 
-    worker: Worker  # the rank, with the nodes that it evaluates
+    worker: Worker  # the rank, with the nodes to evaluate
 
     @staticmethod
     def of(
@@ -46,33 +46,34 @@ class Evaluation(ABC):
         learned: LearnedRows | None = None,
         splits: Collection[str] | None = None,
     ) -> Evaluation:
-        """Chooses the evaluation for the data that a worker holds. Collective.
+        """Selects the evaluation for a worker's data. Collective.
 
         Args:
-            worker: The rank. With edges in its shard for a module of (x, edge_index).
+            worker: The rank. Its shard has edges for a module called with (x,
+                edge_index).
             model: The model, whose layers and self-loops are read.
-            memory: MiB that one chunk of nodes may take, where the graph is at hand.
-            scratch: A folder that all ranks see, for the rows between two layers.
+            memory: Maximum MiB per chunk of nodes, if every rank reads one graph.
+            scratch: A folder visible to all ranks, for the rows between layers.
             learned: The learned input rows. None: input rows are features.
-            splits: Names of the splits that are read. The evaluation may then leave out
-                all other nodes, and `worker` too. None: all nodes are read.
+            splits: Names of the required splits. The evaluation may omit all other
+                nodes, also from `worker`. None: all nodes are required.
         """
         if worker.graph is None or worker.fetches or isinstance(model, EdgeIndexModel):
             return ShardEvaluation(worker, learned)
         return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned, splits)
 
     def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
-        """Returns figures of the logits of all nodes. Collective.
+        """Returns metrics of all nodes' logits. Collective.
 
         Args:
             model: The model.
-            figures: Collective. Reads the logits of a rank's nodes, and the rank.
+            figures: Called with the logits of a rank's nodes, and the rank. Collective.
         """
         return figures(self.logits(model), self.worker)
 
     @torch.no_grad()
     def logits(self, model: nn.Module) -> Tensor:  # [num_owned, num_classes]
-        """Computes logits of the owned nodes, in ascending order of ids. Collective."""
+        """Computes the owned nodes' logits, in ascending order of ids. Collective."""
         training = model.training
         model.eval()
         try:
@@ -86,7 +87,7 @@ class Evaluation(ABC):
 
 
 class ShardEvaluation(Evaluation):
-    """One pass over the shards, with rows exchanged between ranks."""
+    """One pass over the shards, which exchanges rows between ranks."""
 
     def __init__(self, worker: Worker, learned: LearnedRows | None) -> None:
         self.worker, self._learned = worker, learned
@@ -104,20 +105,20 @@ class ShardEvaluation(Evaluation):
             return self._learned.input_rows(engine.shard.owned, model)
         fixed = engine.fixed
         if fixed is not None and fixed.dtype == self.worker.dtype:
-            return fixed  # whose sums are kept
+            return fixed  # keeps their cached sums
         features = self.worker.features
-        # Rows on disk are read at once for a model that reads them before a product.
+        # A model that multiplies its input first gets rows from disk in one read.
         read = features.lasting_rows if getattr(model, "reads_sparse", False) else features.input_rows
         return read(engine.shard.owned, model)
 
 
 class ChunkEvaluation(Evaluation):
-    """Chunks of nodes with all their in-edges, from one graph that every rank reads.
+    """Evaluates chunks of nodes with all their in-edges, from one graph for all ranks.
 
     A model with `layer(index, x, adjacency)` is evaluated layer by layer: each rank
-    computes the rows of its own nodes, and the rows between two layers stand in a file.
-    So memory is bounded by a chunk, whatever the graph's size. Other models see a
-    chunk's neighbourhood through all layers.
+    computes its own nodes' rows, and a file holds the rows between two layers. Memory
+    is bounded by the chunk size, independently of the graph size. For other models, a
+    chunk includes its neighbourhood over all layers.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class ChunkEvaluation(Evaluation):
         splits: Collection[str] | None = None,
     ) -> None:
         self._whole, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
-        fits = graph.num_edges * BYTES_PER_EDGE <= self._memory  # so leaving nodes out saves little
+        fits = graph.num_edges * BYTES_PER_EDGE <= self._memory  # omitting nodes would save little
         self._learned, self._all = learned, splits is None or learned is not None or fits
         self.worker = worker if self._all else _of_splits(worker, splits or ())
         self._blocks = BlockLayers(graph, model, worker.dtype, worker.device)

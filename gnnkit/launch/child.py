@@ -1,4 +1,4 @@
-"""A started process, seen from the launcher."""
+"""A started process, as seen by the launching process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gnnkit.launch.signals import HANDLED
 
 StartMethod = Literal["fork", "spawn"]
 
-STARTED_ANEW = 76  # exit code of a process whose main module starts ranks while it is read
+STARTED_ANEW = 76  # exit code of a process whose main module starts ranks on import
 
-QUIET = 0.3  # seconds without a further line, after which stacks are complete
+QUIET = 0.3  # seconds without further output after which stacks are complete
 
 _SIGNALS = {-number: number.name for number in signal.Signals} | {128 + number: number.name for number in HANDLED}
 _START = "its start"
@@ -42,7 +42,7 @@ _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 
 class Child:
-    """One process, with report, exit and progress."""
+    """One process, with its report, exit code and progress."""
 
     def __init__(
         self,
@@ -52,20 +52,20 @@ class Child:
         function: Callable[..., Any],
         arguments: Sequence[Any],
     ) -> None:
-        """Describes a process that `start` begins.
+        """Describes a process, which `start` starts.
 
         Args:
             name: Name of the process in messages.
             start_method: fork or spawn.
-            environment: Further environment variables.
-            function: The work of the process.
+            environment: Additional environment variables.
+            function: Runs in the process.
             arguments: Arguments of the function.
         """
         self.name = name
         self.report: dict[str, Any] | None = None  # {"result"} or {"error", "message", "mendable", "traceback"}
         self.exitcode: int | None = None
-        self.failed_at = math.inf  # monotonic seconds
-        self.lost = False  # has failed, and the others go on
+        self.failed_at = math.inf  # by time.monotonic
+        self.lost = False  # failed, while the others continue
         self._afresh = start_method == "spawn"
         self._context: Any = multiprocessing.get_context(start_method)
         self._board: Any = self._context.RawValue(Board)
@@ -76,22 +76,22 @@ class Child:
         self._stacks: connection.Connection | None = None
 
     def start(self) -> None:
-        """Starts the process. Raises `OSError` where the system has no room for one."""
+        """Starts the process. Raises `OSError` if the system cannot create it."""
         self._reader, writer = self._context.Pipe(duplex=False)
         self._stacks, stacks_writer = self._context.Pipe(duplex=False)
-        with writer, stacks_writer:  # afterwards only the child holds these ends
+        with writer, stacks_writer:  # from then on, only the child holds these ends
             channels = (writer, stacks_writer, self._board)
             process = self._context.Process(target=enter, args=(*channels, os.getpid(), *self._work))
             process.start()
             self._process = process
 
     def events(self) -> list[Any]:
-        """Returns the handles that become ready when there is news."""
+        """Returns the handles that become ready when the process reports or exits."""
         return [self._process.sentinel, *([self._reader] if self._reader else [])]
 
     def look(self) -> None:
-        """Takes in the exit and the report, if there are any."""
-        self.exitcode = self._process.exitcode  # before the pipe: a report is written before the end
+        """Reads the exit code and the report, if available."""
+        self.exitcode = self._process.exitcode  # before the pipe, because a report is written before the exit
         if self._reader is not None and self._reader.poll():
             with self._reader, contextlib.suppress(EOFError, OSError):
                 self.report = json.loads(self._reader.recv_bytes())
@@ -100,19 +100,19 @@ class Child:
             self.failed_at = min(self.failed_at, time.monotonic())
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal, if the process has started and not ended."""
+        """Sends a signal, if the process is running."""
         if self._process is not None and self._process.exitcode is None:
             os.kill(self._process.pid, number)
 
     def ended_within(self, deadline: float) -> bool:
-        """Waits for the end until `deadline` in monotonic seconds. Returns success."""
+        """Waits for the exit until `deadline`, by time.monotonic. Returns success."""
         if self._process is None:
             return True
         self._process.join(max(deadline - time.monotonic(), 0.0))
         return self._process.exitcode is not None
 
     def stacks(self, deadline: float) -> str:
-        """Returns the stacks that SIGUSR1 asked for, written by `deadline`."""
+        """Returns the stacks requested by SIGUSR1 and written by `deadline`."""
         text, end = b"", deadline
         while self._stacks is not None and connection.wait([self._stacks], max(end - time.monotonic(), 0.0)):
             part = os.read(self._stacks.fileno(), 2**16)
@@ -124,7 +124,7 @@ class Child:
 
     @property
     def started_anew(self) -> bool:
-        """Whether the main module starts ranks where the process reads it."""
+        """Whether the main module starts ranks when the process imports it."""
         return self.exitcode == STARTED_ANEW
 
     @property
@@ -134,22 +134,22 @@ class Child:
 
     @property
     def count(self) -> int:
-        """Number of signs of progress so far."""
+        """Number of progress reports."""
         return int(self._board.count)
 
     @property
     def phase(self) -> str:
-        """The work that the process named last."""
+        """The last reported phase."""
         return bytes(self._board.phase).decode(errors="replace")
 
     @property
     def training(self) -> bool:
-        """Whether the process takes steps of training."""
+        """Whether the process is in training steps."""
         return bool(self._board.training)
 
     @property
     def saves(self) -> bool:
-        """Whether the process saves a checkpoint when asked."""
+        """Whether the process saves a checkpoint on request."""
         return self.working and bool(self._board.saves)
 
     @property
@@ -158,13 +158,13 @@ class Child:
         return bool(self._board.saved)
 
     def ask_to_save(self) -> None:
-        """Asks the process for a checkpoint."""
+        """Requests a checkpoint."""
         self._board.saved = False
         self._board.asked = True
 
     @property
     def place(self) -> tuple[int, int]:
-        """Step of the run that the process takes or took last, and epoch, from 1.
+        """The current or last training step, and its epoch, counted from 1.
 
         0 before the first step.
         """
@@ -176,7 +176,7 @@ class Child:
 
     @property
     def working(self) -> bool:
-        """Whether the process runs and has not reported yet."""
+        """Whether the process is running and has not reported yet."""
         return self.running and self.report is None
 
     @property
@@ -187,17 +187,17 @@ class Child:
 
     @property
     def lost_peer(self) -> bool:
-        """Whether the failure looks like the consequence of another failure."""
+        """Whether the failure looks like a consequence of another failure."""
         return self.report is not None and _LOST_PEER.match(self.report.get("error", "")) is not None
 
     @property
     def result(self) -> Any:
-        """What the process has returned, or None."""
+        """The function's result, or None."""
         return None if self.report is None else self.report.get("result")
 
     @property
     def traceback(self) -> list[str]:
-        """The traceback of the process's error, unless the error is of a disk."""
+        """The error's traceback, empty for disk errors."""
         return [] if self.report is None or "traceback" not in self.report else [self.report["traceback"]]
 
     @property
@@ -207,12 +207,12 @@ class Child:
 
     @property
     def dispensable(self) -> bool:
-        """Whether the others go on after such a failure."""
+        """Whether the other processes continue after this failure."""
         return bool(self._board.dispensable) and not self.lost_peer and not self.mendable
 
     @property
     def timed_out(self) -> bool:
-        """Whether the process gave up waiting for another."""
+        """Whether the process timed out waiting for another."""
         return self.lost_peer and self.report is not None and _TIMED_OUT.search(self.report["error"]) is not None
 
     def __str__(self) -> str:
@@ -228,25 +228,25 @@ class Child:
 
 
 def end_if_started_anew() -> None:
-    """Ends a spawned process that is still reading the script that started it.
+    """Ends a spawned process that is still importing the script that started it.
 
-    The script would start ranks of ranks. Its parent says what to change.
+    The script would start ranks recursively. The parent reports what to change.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit(STARTED_ANEW)
 
 
 def forks_differentiate() -> bool:
-    """Says whether a process forked from this one can call `backward`.
+    """Returns whether a process forked from this one can call `backward`.
 
-    Torch refuses where a gradient on a device, or of compiled code, came before the
-    fork. Tries it where that may be.
+    Torch refuses if a gradient was computed on a device or in compiled code before the
+    fork. In such cases, this function tries it.
     """
     torch = sys.modules.get("torch")
     if torch is None or not (torch.cuda.is_initialized() or "torch._dynamo" in sys.modules):
         return True
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of forks beside threads
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # about forking a multi-threaded process
         pid = os.fork()
     if pid == 0:
         signal.alarm(_TRIAL)

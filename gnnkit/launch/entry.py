@@ -1,4 +1,4 @@
-"""The first function that runs in a started process, up to the report to the parent."""
+"""The first function that runs in a started process, up to its report to the parent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gnnkit.launch.progress import Board, report_on
 from gnnkit.launch.signals import HANDLED, ending_process
 from gnnkit.redaction import redact
 
-GRACE = 1.0  # seconds from SIGTERM to the end of a process that does not come to its next sign of progress
+GRACE = 1.0  # seconds from SIGTERM to the end of a process that reports no further progress
 
 _PR_SET_PDEATHSIG = 1
 
@@ -38,18 +38,18 @@ def enter(
     """Runs the function in the started process, and reports to the parent in JSON.
 
     Args:
-        writer: Takes the report.
-        stacks: Takes the stacks of all threads at each SIGUSR1.
-        board: Shows the progress.
+        writer: Pipe for the report.
+        stacks: Pipe for the stacks of all threads, written at each SIGUSR1.
+        board: Shared memory for the progress.
         parent: Process id of the parent.
-        environment: Further environment variables.
-        function: The work of the process.
+        environment: Additional environment variables.
+        function: Runs in the process.
         arguments: Arguments of the function.
     """
     _die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the parent handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with ending_process(GRACE):  # loggers and files are closed in order
+    with ending_process(GRACE):  # closes loggers and files in order
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         _work(writer, stacks, board, environment, function, arguments)
 
@@ -65,17 +65,17 @@ def _work(
     os.environ.update(environment)
     _print_whole_lines()
     report_on(board)
-    gc.freeze()  # a pass over imported modules would copy the pages that processes share
+    gc.freeze()  # collecting imported modules would copy shared pages
     gc.enable()
     keep_freed_memory()
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno())
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # where there is no stderr
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be missing
         faulthandler.enable(sys.__stderr__)  # type: ignore[arg-type]  # shows where native code crashed
     try:
         text = json.dumps({"result": function(*arguments)})
     except SystemExit:
         raise
-    except BaseException as error:  # also the panics of native code
+    except BaseException as error:  # includes panics of native code
         text = json.dumps(_describe(error))
     writer.send_bytes(text.encode())
     writer.close()
@@ -83,20 +83,20 @@ def _work(
 
 
 def _print_whole_lines() -> None:
-    """Writes each printed line at once, also with PYTHONUNBUFFERED.
+    """Writes each printed line at once, even with PYTHONUNBUFFERED.
 
-    Otherwise pieces of lines of several processes mix.
+    Otherwise, the output of several processes mixes within lines.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # a notebook's stream, or none
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # the stream may be a notebook's, or missing
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Lets the kernel kill this process when the parent dies, on Linux.
+    """Makes the kernel kill this process when its parent dies, on Linux.
 
     Args:
-        parent: Process id of the parent. Default: the parent of now.
+        parent: Process id of the parent. Default: the current one.
     """
     _die_with(os.getppid() if parent is None else parent)
 
@@ -104,16 +104,16 @@ def die_with_parent(parent: int | None = None) -> None:
 def _die_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # died in between
+        if os.getppid() != parent:  # the parent died before the call
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    """Returns an error as the report of a process."""
+    """Converts an error to a process's report."""
     from gnnkit.storage import of_disk
 
     trimmed = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
-    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # a thread's rank
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # name the failed thread's rank
     mendable = error if isinstance(error, UserError) else of_disk(error) if isinstance(error, OSError) else None
     return {
         "error": redact(f"{type(error).__name__}: {error}{notes}"),

@@ -1,4 +1,4 @@
-"""Ranks that somebody else has started: torchrun, SLURM, or an MPI launcher."""
+"""Ranks started externally: by torchrun, SLURM or an MPI launcher."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gnnkit.errors import UserError
 
 LOOPBACK = "127.0.0.1"
 LEAST_TOKEN = 16  # characters
-_FIRST_PORT, _NUM_PORTS = 12000, 20000  # below the ports that Linux hands out by itself
+_FIRST_PORT, _NUM_PORTS = 12000, 20000  # below Linux's ephemeral ports
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")  # MPICH, Intel MPI
 
 
-_num_calls = 0  # of `count_call`
+_num_calls = 0  # by `count_call`
 _BY_HAND = "set RANK and WORLD_SIZE, both for each rank"
-_TASKS = {  # variables of schedulers with a number of tasks -> what makes these ranks
+_TASKS = {  # scheduler variables with a number of tasks -> the command that makes them ranks
     "WORLD_SIZE": _BY_HAND,
     "RANK": _BY_HAND,
     "OMPI_COMM_WORLD_SIZE": f"OMPI_COMM_WORLD_LOCAL_RANK or another one is missing, {_BY_HAND}",
@@ -34,28 +34,29 @@ _TASKS = {  # variables of schedulers with a number of tasks -> what makes these
 
 @dataclass(frozen=True, slots=True)
 class StartedRank:
-    """This process as one rank of a run that somebody else has started."""
+    """This process as a rank of a run that was started externally."""
 
     rank: int
     world_size: int
-    local_rank: int  # among the ranks of this host
+    local_rank: int  # among this host's ranks
     local_world_size: int
-    master_addr: str | None = None  # host of rank 0. None: unknown
+    master_addr: str | None = None  # rank 0's host. None: unknown
     master_port: int | None = None
-    by_torchrun: bool = False  # torchrun is the parent, and holds the meeting point
-    store: str | None = None  # file in which ranks of this machine meet. None: at the port
-    token: str | None = None  # secret of the run. None: GNNKIT_TOKEN of the environment
+    by_torchrun: bool = False  # torchrun is the parent, and hosts the rendezvous store
+    store: str | None = None  # rendezvous file of ranks on this machine. None: they meet at the port
+    token: str | None = None  # the run's secret. None: GNNKIT_TOKEN of the environment
 
     @property
     def on_loopback(self) -> bool:
-        """Whether rank 0 opens the meeting point, for ranks of this host only."""
+        """Whether the rendezvous address is on loopback, for local ranks only."""
         here = self.local_world_size == self.world_size and self.master_addr in (LOOPBACK, "localhost")
         return here and not self.by_torchrun
 
     def variables(self) -> dict[str, str]:
-        """Returns the environment variables that tell torch and gnnkit of this rank.
+        """Returns environment variables that describe this rank to torch and gnnkit.
 
-        Raises `UserError` where the meeting point is unknown, or the token too short.
+        Raises `UserError` if the rendezvous address is unknown, or the token is too
+        short.
         """
         token = os.environ.get("GNNKIT_TOKEN", "") if self.token is None else self.token
         if 0 < len(token) < LEAST_TOKEN:
@@ -79,11 +80,11 @@ class StartedRank:
 
 
 def started_rank(environment: Mapping[str, str] | None = None) -> StartedRank | None:
-    """Finds the rank that the environment names, or None where gnnkit starts the ranks.
+    """Returns the rank given by the environment, or None if gnnkit starts the ranks.
 
-    Reads the variables of torchrun, else of Open MPI or Hydra, else of SLURM. MPI comes
-    before SLURM, because `mpirun` in a SLURM job starts helpers as a step. A step or an
-    MPI run of one task gives None.
+    Reads the variables of torchrun, then Open MPI or Hydra, then SLURM. MPI precedes
+    SLURM, because `mpirun` in a SLURM job starts helper processes as a step. Returns
+    None for a step or an MPI run with one task.
 
     Args:
         environment: Environment variables. Default: `os.environ`.
@@ -100,20 +101,20 @@ def started_rank(environment: Mapping[str, str] | None = None) -> StartedRank | 
 
 
 def count_call() -> None:
-    """Counts a job that all ranks are asked to do, for `StartedRank.variables`.
+    """Counts a job that all ranks run, for `StartedRank.variables`.
 
-    Each process counts the jobs that it is asked for, whether or not they succeed. So
-    all ranks have the same number in the same job, after a job that only some refused.
+    Each process counts all its jobs, successful or not, so ranks agree on a job's
+    number even after some of them rejected a job.
     """
     global _num_calls  # noqa: PLW0603 - one per process
     _num_calls += 1
 
 
 def has_own_gpus(environment: Mapping[str, str] | None = None) -> bool:
-    """Says whether SLURM gives each task GPUs that no other task sees.
+    """Returns whether SLURM gives each task exclusive GPUs.
 
     Args:
-        environment: Environment variables of a task. Default: `os.environ`.
+        environment: A task's environment variables. Default: `os.environ`.
     """
     environment = os.environ if environment is None else environment
     per_task = environment.get("SLURM_GPUS_PER_TASK") or environment.get("SLURM_NTASKS_PER_GPU") == "1"
@@ -121,26 +122,26 @@ def has_own_gpus(environment: Mapping[str, str] | None = None) -> bool:
 
 
 def gpu_of(local_rank: int, visible: int) -> int:
-    """Returns the number of a rank's GPU among those that its process sees.
+    """Returns the index of a rank's GPU among those visible to its process.
 
     Args:
-        local_rank: This rank among the ranks of this host.
-        visible: Number of GPUs that the process sees.
+        local_rank: This rank among this host's ranks.
+        visible: Number of GPUs visible to the process.
     """
     return 0 if visible == 1 else local_rank
 
 
 def check_tasks(environment: Mapping[str, str] | None = None) -> None:
-    """Raises `UserError` for tasks of a scheduler that no launcher has made ranks.
+    """Raises `UserError` for a scheduler's tasks that are not ranks.
 
-    Each task would be a run of its own, or one would run and leave the others idle.
+    Each task would start its own run, or one task would run while the others idle.
 
     Args:
         environment: Environment variables, without a rank. Default: `os.environ`.
     """
     environment = os.environ if environment is None else environment
     for name, cure in _TASKS.items():
-        chosen = name.startswith("SLURM_") and "SLURM_STEP_ID" in environment  # a step of one task
+        chosen = name.startswith("SLURM_") and "SLURM_STEP_ID" in environment  # a step with one task
         alone = () if name == "RANK" else ("", "1")
         if name in environment and environment[name] not in alone and not chosen:
             raise UserError(
@@ -150,15 +151,15 @@ def check_tasks(environment: Mapping[str, str] | None = None) -> None:
 
 
 def local_only() -> dict[str, str]:
-    """Returns the variables that keep every listener of a rank on loopback."""
+    """Returns the variables that bind all of a rank's listeners to loopback."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     return {"GNNKIT_LOCAL": "1", "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback)}
 
 
 def hosts(text: str) -> list[str]:
-    """Lists the hosts of a SLURM node list such as `node[01-03,7],other`.
+    """Expands a SLURM node list such as `node[01-03,7],other`.
 
-    Raises `UserError` for text that is no node list.
+    Raises `UserError` for invalid text.
     """
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     if ",".join(parts) != text or not text:
@@ -167,9 +168,9 @@ def hosts(text: str) -> list[str]:
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """Lists the tasks of each node from SLURM's spelling such as `4(x2),3`.
+    """Expands SLURM's tasks per node, such as `4(x2),3`.
 
-    Raises `UserError` for other text.
+    Raises `UserError` for invalid text.
     """
     counts: list[int] = []
     for part in text.split(","):
@@ -184,7 +185,7 @@ def _of_torchrun(environment: Mapping[str, str]) -> StartedRank:
     rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
     by_torchrun = "TORCHELASTIC_RUN_ID" in environment
     if (of_pod := environment.get("PET_NPROC_PER_NODE")) and not by_torchrun:  # Kubeflow
-        if of_pod.isdecimal():  # else a word such as auto, where the ranks are the pods
+        if of_pod.isdecimal():  # otherwise a word such as auto, for which ranks are pods
             check_tasks({"PET_NPROC_PER_NODE": of_pod})
         environment = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **environment}
     local_rank = _number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else rank
@@ -228,18 +229,18 @@ def _checked(
     job: str | None = None,
     by_torchrun: bool = False,
 ) -> StartedRank:
-    """Makes the rank. Raises `UserError` for numbers that do not fit together.
+    """Creates the rank. Raises `UserError` for inconsistent numbers.
 
     Args:
-        environment: Environment variables. MASTER_ADDR and MASTER_PORT take the place
-            of `host` and `job`.
+        environment: Environment variables. MASTER_ADDR and MASTER_PORT override `host`
+            and `job`.
         rank: This rank.
         world_size: Number of ranks.
-        local_rank: This rank among the ranks of this host.
+        local_rank: This rank among this host's ranks.
         local_world_size: Number of ranks on this host.
-        host: Host of rank 0. Default: unknown.
-        job: Name of the run. The port follows from the name. Default: unknown.
-        by_torchrun: Whether torchrun is the launcher. Default: no.
+        host: Rank 0's host. Default: unknown.
+        job: Name of the run, which determines the port. Default: unknown.
+        by_torchrun: Whether torchrun is the launcher.
     """
     if not 0 <= rank < world_size or not 0 <= local_rank < local_world_size <= world_size:
         raise UserError(
@@ -252,7 +253,7 @@ def _checked(
 
 
 def _port(job: str) -> int:
-    """Derives a port from the name of a run, the same on all hosts."""
+    """Derives a port from a run's name, the same on all hosts."""
     digits = 0
     for character in job:
         digits = (digits * 31 + ord(character)) % _NUM_PORTS
@@ -260,7 +261,7 @@ def _port(job: str) -> int:
 
 
 def _expand(part: str) -> list[str]:
-    """Lists the hosts of one part such as `rack[1-2]n[01-03,7]`."""
+    """Expands the hosts of one part such as `rack[1-2]n[01-03,7]`."""
     prefix, bracket, rest = part.partition("[")
     if not bracket:
         return [part]
@@ -269,7 +270,7 @@ def _expand(part: str) -> list[str]:
 
 
 def _numbers(text: str, part: str) -> list[str]:
-    """Lists the numbers of `01-03,7`, with their leading zeros."""
+    """Expands the numbers of `01-03,7`, keeping leading zeros."""
     listed: list[str] = []
     for item in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", item)

@@ -1,4 +1,4 @@
-"""Exit codes of commands, and of jobs in processes of their own."""
+"""Exit codes of commands, and of jobs in separate processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FAILED, MENDABLE = 1, 2  # exit codes
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Calls `work`, prints errors, and returns the exit code.
+    """Calls `work`, prints its error, and returns the exit code.
 
-    After a signal the exit code is that of the signal, whatever `work` returns or
-    raises then.
+    After a signal, the exit code is the signal's, regardless of what `work` returns or
+    raises.
     """
     code, error = _outcome(work)
     if by_signal := signals.exit_code():
@@ -41,7 +41,7 @@ def _outcome(work: Callable[[], int]) -> tuple[int, Exception | None]:
 
 
 def _print_failure(error: Exception) -> int:
-    """Prints what the user can fix, a failed rank's own report, or else a traceback.
+    """Prints a user error, a failed rank's report, or else a traceback.
 
     Returns the exit code.
     """
@@ -57,7 +57,7 @@ def _print_failure(error: Exception) -> int:
 
 
 def _mendable(error: Exception) -> UserError | None:
-    """Returns the error that says what the user can mend, or None."""
+    """Returns the error as one that the user can fix, or None."""
     if isinstance(error, UserError) or not isinstance(error, OSError):
         return error if isinstance(error, UserError) else None
     from gnnkit.storage import of_disk  # imports NumPy

@@ -1,4 +1,4 @@
-"""Processes that live and end together, seen from the launcher."""
+"""Processes that run and end together, as seen by the launching process."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ from gnnkit.launch.signals import HANDLED, check, deferred, if_forced
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
 from gnnkit.ranges import one_line
 
-# Seconds between looks. A death wakes the watch, unless a grandchild holds the pipe.
+# Seconds between checks. An exit wakes the loop, unless a grandchild holds the pipe.
 POLL = 0.2
-GRACE = 0.3  # seconds for other reports, after a rank has failed of itself
+GRACE = 0.3  # seconds to wait for other reports after a rank has failed
 GRACE_FOR_CAUSE = 1.0  # the same, while only ranks that lost a peer have reported
 SAVING = 2.5  # seconds from a signal to the checkpoint
 TERMINATION = 2.0  # seconds from SIGTERM to SIGKILL
-LINGER = 10.0  # seconds from a rank's result to the rank's end
+LINGER = 10.0  # seconds from a rank's result to its exit
 STACKS = 3.0  # seconds for all processes to write their stacks
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended the processes of a group."""
+    """Why the processes of a group ended."""
 
-    name: str | None = None  # of the process. None: no single one
-    cause: str = ""  # a line
-    step: int | None = None  # of training, the first is 1. None: before the first
-    epoch: int | None = None  # of this step, the first is 1
-    lost_peer: bool = False  # the process has lost another one, which is the cause
-    at: float = field(default_factory=time.monotonic)  # seconds of `time.monotonic`
+    name: str | None = None  # the process's name. None: no single process
+    cause: str = ""  # one line
+    step: int | None = None  # training step, counted from 1. None: before the first
+    epoch: int | None = None  # the step's epoch, counted from 1
+    lost_peer: bool = False  # the failure is a consequence of another process's failure
+    at: float = field(default_factory=time.monotonic)  # by time.monotonic
 
 
 class RankError(RuntimeError):
     """Failure of a process that gnnkit started.
 
-    The message names the process, the exit and the error, and how the others ended.
+    The message names the process, its exit code and error, and how the others ended.
     """
 
     def __init__(self, message: str, failure: Failure | None = None) -> None:
-        """Keeps the message.
+        """Stores the message.
 
         Args:
-            message: What people read.
-            failure: The same in parts. Default: only the first line of the message.
+            message: The text to display.
+            failure: The same as data. Default: only the message's first line.
         """
         super().__init__(message)
         self.failure = failure or Failure(cause=message.partition("\n")[0])
 
 
 class Group:
-    """Processes that live and end together.
+    """Processes that run and end together.
 
-    The others go on without a process that has called `progress.dispensable` and fails.
-    Only a `UserError`, or the loss of a peer, ends the others also then.
+    If a process fails after calling `progress.dispensable`, the others continue. A
+    `UserError` or the loss of a peer ends the others even then.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Group:
         beside: Callable[[], object] = lambda: None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        """Makes the group. Starts nothing yet.
+        """Creates the group without starting it.
 
         Args:
             children: The processes.
-            patience: How long to wait for a sign of progress.
-            beside: Called once, when all processes have begun. Takes a few seconds at
-                most, because nobody watches the processes meanwhile.
-            meanwhile: Called whenever the group is looked at.
+            patience: How long to wait for progress.
+            beside: Called once, when all processes have started. Must return within
+                seconds, because the processes are not monitored during the call.
+            meanwhile: Called at each check.
         """
         self._children = children
         self._watchdog = Watchdog(patience)
@@ -94,10 +94,10 @@ class Group:
         self._starter = threading.Thread(target=self._start_and_stay, name="gnnkit-launcher", daemon=True)
 
     def run(self) -> dict[int, Any]:
-        """Starts the processes, and returns the results by number of the process.
+        """Starts the processes, and returns their results by number.
 
-        Leaves out processes that the others have gone on without. Ends all processes
-        always.
+        Omits processes that failed while the others continued. Always ends all
+        processes.
         """
         with deferred(), if_forced(self._kill), self._ending():
             share_one_arena()
@@ -116,23 +116,23 @@ class Group:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """Ends all processes at the end of the body."""
+        """Ends all processes when the context exits."""
         try:
             yield
         finally:
             self._end()
 
     def _start_and_stay(self) -> None:
-        """Starts the processes from a thread that stays until all have ended.
+        """Starts the processes from a thread that lives until all have ended.
 
-        A process that is forked from a thread that has used OpenMP hangs in the first
-        parallel region. The thread stays, because the kernel takes the end of the
-        thread that forked for the death of the parent.
+        A process forked from a thread that has used OpenMP hangs in its first parallel
+        region. The thread must stay alive, because the kernel treats the end of the
+        forking thread as the parent's death.
         """
-        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until the child has set handlers
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until the child has installed its handlers
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", category=DeprecationWarning)  # "is multi-threaded": see above
+                warnings.filterwarnings("ignore", category=DeprecationWarning)  # about forking a multi-threaded process
                 for child in self._children:
                     if not self._cancelled:
                         self._start(child)
@@ -151,9 +151,9 @@ class Group:
             ) from error
 
     def _watch(self) -> None:
-        """Returns when all have ended well, or linger after their results.
+        """Returns when all processes have succeeded, or linger after their results.
 
-        Raises when a process has failed, none goes on, or a signal has come.
+        Raises if a process has failed, none makes progress, or a signal has arrived.
         """
         linger = math.inf
         while any(child.running for child in self._children) and time.monotonic() < linger:
@@ -163,7 +163,7 @@ class Group:
             self._spare()
             if any(child.failed and not child.lost for child in self._children):
                 self._hear_others()
-                check()  # a signal to all processes is the cause
+                check()  # if all processes got a signal, it is the cause
                 raise self._failure()
             if stuck := self._watchdog.look([child for child in self._children if child.working]):
                 raise self._stuck(stuck)
@@ -171,7 +171,7 @@ class Group:
                 linger = min(linger, time.monotonic() + LINGER)
 
     def _let_save(self) -> None:
-        """Lets processes that train save a checkpoint, before a signal ends these."""
+        """Lets training processes save a checkpoint before a signal ends them."""
         able = [child for child in self._children if child.saves]
         for child in able:
             child.ask_to_save()
@@ -182,7 +182,7 @@ class Group:
                 return
 
     def _spare(self) -> None:
-        """Names the processes that have failed and that the others go on without."""
+        """Reports processes that have failed while the others continue."""
         for child in self._children:
             if child.failed and child.dispensable and not child.lost:
                 child.lost = True
@@ -190,9 +190,9 @@ class Group:
                 print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _hear_others(self) -> None:
-        """Waits a moment for the other ranks' reports.
+        """Waits briefly for the other ranks' reports.
 
-        Waits longer if the cause is not among the failures yet.
+        Waits longer if all failures so far are consequences.
         """
         start = time.monotonic()
         while any(child.running for child in self._children):
@@ -203,13 +203,13 @@ class Group:
             self._look(min(left, POLL))
 
     def _look(self, seconds: float) -> None:
-        """Waits at most `seconds` for news, and takes the news in."""
+        """Waits at most `seconds` for events, and handles them."""
         connection.wait([event for child in self._children if child.running for event in child.events()], seconds)
         for child in self._children:
             child.look()
 
     def _failure(self) -> Exception:
-        """Returns the error of the rank whose failure no other one explains."""
+        """Returns the error of the rank that failed first."""
         failed = [child for child in self._children if child.failed]
         if any(child.started_anew for child in failed):
             return UserError(
@@ -229,10 +229,10 @@ class Group:
         return mendable
 
     def _in_parts(self, cause: str, child: Child | None) -> Failure:
-        """Returns a failure with the step of the process, or else of all.
+        """Creates a failure with the step of the process, or else of all processes.
 
         Args:
-            cause: A line.
+            cause: One line.
             child: The process. None: no single one.
         """
         places = [child.place for child in self._children]
@@ -243,11 +243,11 @@ class Group:
         return Failure(name, one_line(cause), step or None, epoch or None, lost_peer, at)
 
     def _stuck(self, why: str) -> RankError:
-        """Returns the error of processes that do not go on, with all stacks."""
+        """Returns the error of a group that hangs, with all stacks."""
         lines, failure = [why, *map(str, self._children)], self._in_parts(why, None)
         running = [child for child in self._children if child.working]
-        phases = {child: child.phase for child in running}  # a stopped process goes on below
-        for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes the stacks when continued
+        phases = {child: child.phase for child in running}  # read before stopped processes continue
+        for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes its stacks when continued
             for child in running:
                 child.signal(number)
         deadline = time.monotonic() + STACKS
@@ -258,7 +258,7 @@ class Group:
         return RankError("\n".join(lines), failure)
 
     def _end(self) -> None:
-        """Ends every process, by SIGTERM first and by SIGKILL then."""
+        """Ends every process, by SIGTERM and then SIGKILL."""
         self._cancelled = True
         if self._starter.ident is not None:
             self._started.wait()
@@ -271,7 +271,7 @@ class Group:
         self._ended.set()
 
     def _kill(self) -> None:
-        """Ends every process at once, where this one ends too."""
+        """Kills every process, because this one is about to exit."""
         self._cancelled = True
         for child in self._children:
             with contextlib.suppress(OSError):
@@ -279,11 +279,11 @@ class Group:
 
 
 def waits_in(stacks: str) -> str | None:
-    """Names the collective, or other transfer, in which the main thread waits."""
+    """Returns the collective or transfer in which the main thread waits."""
     _, _, main = stacks.partition("Current thread")
     frames = re.findall(r'File "(.*)", line \d+ in (\w+)', main.partition("\n\n")[0])
     latest = None
-    for file, name in frames:  # the innermost first
+    for file, name in frames:  # innermost first
         if _COMM.search(file):
             latest = name
         elif latest is not None or not _WRAPPER.search(file):
@@ -292,11 +292,11 @@ def waits_in(stacks: str) -> str | None:
 
 
 _COMM = re.compile(r"[/\\](gnnkit[/\\]comm|torch[/\\]distributed)[/\\]")
-_WRAPPER = re.compile(r"[/\\](threading|socket|selectors|functools|contextlib)\.py$")  # below a transfer's frames
+_WRAPPER = re.compile(r"[/\\](threading|socket|selectors|functools|contextlib)\.py$")  # frames below a transfer's
 
 
 def _blamed(silent: list[Child]) -> str:
-    """Names the ranks that the others have waited for in vain."""
+    """Formats the ranks that the others have waited for."""
     stopped = [child for child in silent if is_stopped(child.pid)]
     places = ", ".join(f"{child.name} in {child.phase}" for child in stopped or silent)
     how = " (stopped by SIGSTOP)" if stopped else ""

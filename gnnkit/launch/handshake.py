@@ -1,4 +1,4 @@
-"""The comparison, before the first step, of ranks that were started one by one."""
+"""Comparison of separately started ranks, before the first step."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gnnkit.errors import UserError
 
 _LEADER = 0
 _MISSING = "nothing"
-_LONGEST = 200  # characters of a value in a message
+_LONGEST = 200  # maximum characters of a value in a message
 
 
 def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> None:
-    """Raises `UserError` on all ranks unless all have the same identity. Collective.
+    """Raises `UserError` on all ranks unless they have the same identity. Collective.
 
     The leader compares. The message names the first key that differs, with the ranks
     and their values.
 
     Args:
-        comm: The ranks.
-        identity: The values of this rank, by configuration key or name.
-        cure: The end of the message. Default: none.
+        comm: Connects the ranks.
+        identity: This rank's values, by configuration key or name.
+        cure: The end of the message, with the remedy.
     """
     text = json.dumps(dict(identity)).encode()
     gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=_LEADER)
     records = [
         json.loads(bytes(record.tolist())) if len(record) else None for record in gathered
-    ]  # a lost rank has nothing
+    ]  # empty for a lost rank
     problem = comm.share(difference(records) if records else None, src=_LEADER)
     if problem is not None:
         _part(comm)
@@ -39,11 +39,11 @@ def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> No
 
 
 def difference(identities: Sequence[Mapping[str, str] | None]) -> str | None:
-    """Names the first key with different values, or returns None.
+    """Returns a message about the first key that differs, or None.
 
     Args:
-        identities: The values of each rank, by configuration key or name. None: of a
-            rank that is lost.
+        identities: Each rank's values, by configuration key or name. None for a lost
+            rank.
     """
     known = {rank: identity for rank, identity in enumerate(identities) if identity is not None}
     for key in dict.fromkeys(key for identity in known.values() for key in identity):
@@ -57,13 +57,13 @@ def difference(identities: Sequence[Mapping[str, str] | None]) -> str | None:
 
 
 def _part(comm: Communicator) -> None:
-    """Waits until every rank has heard the leader. Ranks that leave early are lost."""
+    """Waits until every rank has the leader's answer, so that none leaves early."""
     with contextlib.suppress(RuntimeError):
         comm.all_reduce(torch.zeros(1, device=comm.device))
 
 
 def _spelt(ranks: Sequence[int]) -> str:
-    """Spells ascending ranks such as `ranks 0-2, 5 have`."""
+    """Formats ascending ranks, such as `ranks 0-2, 5 have`."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][-1] == rank - 1:

@@ -1,7 +1,7 @@
-"""Runs jobs on this machine, each in a process forked from one that has imported all.
+"""Runs jobs on this machine, in processes forked after all imports.
 
-The process leads a session of its own, so Ctrl-C reaches the sweep alone, and the sweep
-ends the job. A job whose sweep dies is killed by the kernel.
+Each process leads its own session, so Ctrl-C reaches only the sweep, which then ends
+the jobs. The kernel kills a job whose sweep dies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.signals import check, deferred, ending_process, if_forced
 from gnnkit.redaction import redact
 
-POLL = 0.1  # seconds between two looks
+POLL = 0.1  # seconds between checks
 ENDING = 10.0  # seconds from SIGTERM to SIGKILL
 
 
@@ -33,18 +33,18 @@ class _Running:
     number: int  # of the job
     log: Path
     pid: int
-    errors: int  # file descriptor, standard error of the job
+    errors: int  # file descriptor of the job's standard error
 
 
 def run_jobs(work: Callable[[int], int], logs: Sequence[Path], at_once: int) -> Generator[tuple[int, int]]:
-    """Runs jobs. Yields number and exit code of each job that has ended.
+    """Runs jobs, and yields (job number, exit code) as each job ends.
 
-    `close` of the generator ends jobs that still run.
+    Closing the generator terminates the remaining jobs.
 
     Args:
-        work: Does a job in the process of the job. Returns the exit code.
-        logs: By job, the file that gets what the job prints.
-        at_once: Jobs at a time. One job alone also shows its errors here.
+        work: Runs a job in its process. Returns the exit code.
+        logs: By job, the file for its output.
+        at_once: Maximum number of concurrent jobs. If 1, errors are also printed here.
     """
     waiting, running = deque(enumerate(logs)), list[_Running]()
     with deferred(), if_forced(lambda: _kill(running)):
@@ -80,7 +80,7 @@ def _start(work: Callable[[int], int], number: int, log: Path) -> _Running:
         sys.stdout.flush()
         sys.stderr.flush()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of forks beside threads
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # about forking a multi-threaded process
         pid = os.fork()
     if pid == 0:
         _become(work, number, log, writer)
@@ -108,7 +108,7 @@ def _become(work: Callable[[int], int], number: int, log: Path, errors: int) -> 
 
 
 def _pass_on(running: Sequence[_Running], seconds: float, *, aloud: bool) -> None:
-    """Writes errors of jobs to their logs, and here too if `aloud`."""
+    """Writes jobs' errors to their logs, and also prints them if `aloud`."""
     ready = _ready([job.errors for job in running], seconds)
     for job in running:
         text = _read(job.errors) if job.errors in ready else b""
@@ -121,11 +121,11 @@ def _pass_on(running: Sequence[_Running], seconds: float, *, aloud: bool) -> Non
                 sys.stderr.write(text.decode(errors="replace"))
                 sys.stderr.flush()
     if ready and seconds:
-        time.sleep(POLL / 10)  # the end of a pipe is always ready
+        time.sleep(POLL / 10)  # a pipe at end of file is always ready
 
 
 def _ready(descriptors: Sequence[int], seconds: float) -> set[int]:
-    """Waits for descriptors of any number: `select.select` knows those below 1,024."""
+    """Waits for descriptors, also above 1,023, which `select.select` rejects."""
     with selectors.DefaultSelector() as selector:
         for descriptor in descriptors:
             selector.register(descriptor, selectors.EVENT_READ)
@@ -141,7 +141,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def _redirect(log: Path, errors: int) -> None:
-    """Gives this process the log as output, the pipe as errors, and no input."""
+    """Redirects output to the log and errors to the pipe, and closes the input."""
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     empty = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((empty, 0), (output, 1), (errors, 2)):
@@ -152,7 +152,7 @@ def _redirect(log: Path, errors: int) -> None:
 
 
 def _ended(pid: int) -> int | None:
-    """Returns the exit code, as a shell counts signals, or None for a running job."""
+    """Returns a job's exit code, as a shell reports it, or None if it is running."""
     ended_pid, status = os.waitpid(pid, os.WNOHANG)
     if ended_pid == 0:
         return None
@@ -173,7 +173,7 @@ def _end(running: Sequence[_Running]) -> None:
 
 
 def _kill(running: Sequence[_Running]) -> None:
-    """Ends jobs at once, where this process ends too. Their ranks end with them."""
+    """Kills jobs, because this process is about to exit. Their ranks end with them."""
     for job in running:
         with contextlib.suppress(OSError):
             os.killpg(job.pid, signal.SIGKILL)

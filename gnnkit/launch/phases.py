@@ -1,4 +1,4 @@
-"""Lines for people about what a run does now, with the seconds since the start."""
+"""Progress lines on standard output, with the seconds since the start."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ _begun, _silent = time.monotonic(), False
 
 
 def begin(*, silent: bool = False) -> None:
-    """Starts the clock of the lines. A forked process goes on with the same clock.
+    """Starts the clock. Forked processes share it.
 
     Args:
-        silent: Whether phases print nothing, because a bar shows how far the run is.
+        silent: Whether to print nothing, because a progress bar is shown.
     """
     global _begun, _silent
     _begun, _silent = time.monotonic(), silent
 
 
 def phase(text: str) -> None:
-    """Prints a line for a phase that begins now, and tells the launcher."""
+    """Prints a line for a phase that starts, and reports it to the launcher."""
     if not _silent:
         say(f"{time.monotonic() - _begun:6.1f} s  {text}")
     progress(text)
 
 
 def say(text: str) -> None:
-    """Prints to standard output. A reader that has left does not end the job."""
+    """Prints to standard output. A closed pipe does not end the job."""
     try:
         print(redact(text), flush=True)
-    except (OSError, ValueError):  # a closed pipe, a full disk, a closed file
+    except (OSError, ValueError):  # a closed pipe or file, a full disk
         return
 
 
 @contextmanager
 def warnings_in_lines(name: str) -> Iterator[None]:
-    """Prints the warnings of a data set afterwards, each in one line.
+    """Collects a dataset's warnings and prints them at the end, one per line.
 
     Args:
-        name: of the data set, as in `dataset=NAME`.
+        name: The dataset, as in `dataset=NAME`.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

@@ -1,12 +1,12 @@
-"""Starts ranks as processes of this machine, watches them, and leaves none behind.
+"""Starts ranks as processes of this machine, monitors them, and leaves none behind.
 
-Torch's elastic launcher needs seconds to notice a dead rank and blames the wrong one.
-Torch's store listens on all interfaces. Here a death is seen at once, the message names
-the rank that failed first, and ranks meet in a file without a name, with a token that
-only they know. Results and errors come back as JSON, never pickled.
+Torch's elastic launcher takes seconds to detect a dead rank, and blames the wrong one.
+Torch's store listens on all interfaces. Here, a death is detected at once, the message
+names the rank that failed first, and ranks rendezvous in an anonymous file, with a
+secret token. Results and errors are returned as JSON and never pickled.
 
-A process begins in `entry`. A `child` is the process as the launcher sees it. A `group`
-is the run of all processes. The `watchdog` notices a group that hangs.
+A process starts in `entry`. A `child` is one process as seen by the launching process,
+and a `group` is all of them. The `watchdog` detects a group that hangs.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ def launch(
     names: Sequence[str] | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[int, Any]:
-    """Runs a function in processes, and returns what the function returned, by rank.
+    """Runs a function in processes, and returns its results by rank.
 
-    Each process calls `function(rank, world_size)`. The environment holds RANK,
+    Each process calls `function(rank, world_size)`. Its environment contains RANK,
     WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, and what `gnnkit.comm.rendezvous` reads.
-    Results must be JSON.
+    Results must be JSON values.
 
-    The others go on without a rank that has called `progress.dispensable` and fails.
-    The results leave such a rank out.
+    If a rank fails after calling `progress.dispensable`, the others continue, and the
+    results omit it.
 
-    All ranks are ended before this function returns. This also holds when a rank
-    fails, when no rank makes progress, and when a signal comes. Raises `UserError` with
-    the message of a rank's `UserError`, else `RankError`.
+    All ranks have ended when this function returns, also if a rank fails, no rank makes
+    progress, or a signal arrives. Raises a rank's `UserError` unchanged, and otherwise
+    `RankError`.
 
     Args:
-        function: The work of each rank.
+        function: Runs in each rank.
         world_size: Number of processes.
         start_method: fork or spawn. Default: fork.
-        patience: How long to wait for a sign of progress. Default: `Patience()`.
+        patience: How long to wait for progress. Default: `Patience()`.
         names: Name of each process in messages. Default: `rank` with the number.
-        meanwhile: Called a few times a second. Default: does nothing.
+        meanwhile: Called a few times per second. Default: does nothing.
     """
     token = secrets.token_hex(16)
     with _meeting_file() as store:
@@ -79,18 +79,18 @@ def launch_at(
     names: Sequence[str] | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[int, Any]:
-    """Runs the processes of this machine, of a run that may have others elsewhere.
+    """Runs this machine's processes of a run that may have others elsewhere.
 
-    All as for `launch`.
+    Otherwise like `launch`.
 
     Args:
-        function: The work of each rank.
-        places: Of the ranks here, which say where all meet.
+        function: Runs in each rank.
+        places: The ranks on this machine, with the rendezvous address.
         start_method: fork or spawn. Default: fork.
-        patience: How long to wait for a sign of progress. Default: `Patience()`.
-        names: Name of each process of the run in messages. Default: `rank` with the
+        patience: How long to wait for progress. Default: `Patience()`.
+        names: Name of each of the run's processes in messages. Default: `rank` with the
             number.
-        meanwhile: Called a few times a second. Default: does nothing.
+        meanwhile: Called a few times per second. Default: does nothing.
     """
     children = [
         Child(
@@ -108,7 +108,7 @@ def launch_at(
 
 @contextlib.contextmanager
 def _meeting_file() -> Iterator[str]:
-    """Gives a file that processes of this user can open, gone with this process."""
+    """Yields a file that this user's processes can open, removed with this process."""
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryDirectory() as folder:  # mode 0700
             yield os.path.join(folder, "store")
@@ -122,7 +122,7 @@ def _meeting_file() -> Iterator[str]:
 
 @contextlib.contextmanager
 def inline() -> Iterator[None]:
-    """Lets `run_in_child` call functions in this process, for debuggers and tests."""
+    """Makes `run_in_child` call functions in this process, for debuggers and tests."""
     token = _INLINE.set(True)
     try:
         yield
@@ -131,7 +131,7 @@ def inline() -> Iterator[None]:
 
 
 def is_inline() -> bool:
-    """Says whether `inline` is in effect."""
+    """Returns whether `inline` is active."""
     return _INLINE.get()
 
 
@@ -145,19 +145,19 @@ def run_in_child(
 ) -> Any:
     """Returns `function(*arguments)` from a forked process. The result must be JSON.
 
-    The process ends with the function, and so do memory and thread pools that the
-    function leaves behind. Raises errors as `launch` does. Within `inline`, the
-    function runs in this process, and its errors come as they are.
+    The process ends with the function, which releases its memory and thread pools.
+    Raises errors as `launch` does. Within `inline`, the function runs in this process,
+    and its errors are not wrapped.
 
     Args:
-        function: The work of the process.
+        function: Runs in the process.
         *arguments: Arguments of the function.
-        always: Whether to start a process within `inline` too, because the function
-            changes the process for good. Default: False.
-        patience: How long to wait for a sign of progress. Default: `Patience()`.
-        beside: Called once, as soon as the process has begun. An error of this
-            function ends the process. Default: does nothing.
-        meanwhile: Called a few times a second afterwards, with the same rule.
+        always: Whether to start a process even within `inline`, because the function
+            changes the process permanently.
+        patience: How long to wait for progress. Default: `Patience()`.
+        beside: Called once, as soon as the process has started. If it raises, the
+            process is ended. Default: does nothing.
+        meanwhile: Called a few times per second after that, likewise.
     """
     if is_inline() and not always:
         beside()

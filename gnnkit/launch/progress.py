@@ -1,4 +1,4 @@
-"""Signs of progress that a started process gives to the launcher."""
+"""Progress reports of a started process to the launching process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PHASE_BYTES = 120
 
 
 class Board(ctypes.Structure):
-    """The progress of one process, in memory shared with the launcher."""
+    """One process's progress, in memory shared with the launching process."""
 
     _fields_ = (
         ("count", ctypes.c_uint64),
@@ -25,15 +25,15 @@ class Board(ctypes.Structure):
         ("saved", ctypes.c_bool),
     )
 
-    count: int  # signs of progress so far
+    count: int  # number of reports
     phase: bytes
-    dispensable: bool  # the others go on without this process
-    step: int  # of the run that is taken or was taken last, the first is 1. 0: none yet
-    epoch: int  # of this step, the first is 1
-    training: bool  # the process takes steps, and waits for others no longer than comm.timeout
-    saves: bool  # the process saves a checkpoint when asked
-    asked: bool  # by the launcher: save a checkpoint now
-    saved: bool  # the process has saved a checkpoint since
+    dispensable: bool  # the others continue if this process fails
+    step: int  # current or last training step, counted from 1. 0: none yet
+    epoch: int  # the step's epoch, counted from 1
+    training: bool  # in training steps, which wait for others no longer than comm.timeout
+    saves: bool  # saves a checkpoint on request
+    asked: bool  # the launcher requests a checkpoint
+    saved: bool  # the requested checkpoint has been saved
 
 
 _own_board: Board | None = None
@@ -42,12 +42,11 @@ _own_board: Board | None = None
 def progress(phase: str) -> None:
     """Reports to the launcher that this process makes progress.
 
-    Costs a microsecond. Reports nothing in a process that gnnkit has not started. Ends
-    the work if a signal asks for that.
+    Takes a microsecond. Does nothing in a process that gnnkit has not started. Raises
+    if a signal has asked the process to end.
 
     Args:
-        phase: The work that begins now, such as `step 12`. A report on a hang shows
-            the phase.
+        phase: The work that starts now, such as `step 12`. Shown if the process hangs.
     """
     check()
     if _own_board is not None:
@@ -58,11 +57,11 @@ def progress(phase: str) -> None:
 
 
 def stepping(epoch: int, step: int) -> None:
-    """Tells the launcher of a step of training that begins.
+    """Reports the start of a training step.
 
     Args:
-        epoch: Epochs done before.
-        step: Steps of the run done before.
+        epoch: Number of completed epochs.
+        step: Number of completed steps.
     """
     if _own_board is not None:
         _own_board.epoch, _own_board.step = epoch + 1, step + 1
@@ -70,7 +69,7 @@ def stepping(epoch: int, step: int) -> None:
 
 
 def dispensable() -> None:
-    """Tells the launcher that the others go on if this process fails.
+    """Reports that the others continue if this process fails.
 
     Does nothing in a process that gnnkit has not started.
     """
@@ -79,29 +78,29 @@ def dispensable() -> None:
 
 
 def training(begins: bool) -> None:
-    """Tells the launcher that this process takes steps from now on, or no more."""
+    """Reports that training steps start or end."""
     if _own_board is not None:
         _own_board.training = begins
 
 
 def can_save(possible: bool) -> None:
-    """Tells the launcher whether this process saves a checkpoint when asked."""
+    """Reports whether this process saves a checkpoint on request."""
     if _own_board is not None:
         _own_board.saves = possible
 
 
 def is_asked() -> bool:
-    """Says whether the launcher has asked for a checkpoint."""
+    """Returns whether the launcher has requested a checkpoint."""
     return _own_board is not None and bool(_own_board.asked)
 
 
 def note_saved() -> None:
-    """Tells the launcher that a checkpoint is saved, if it has asked for one."""
+    """Reports that a requested checkpoint has been saved."""
     if is_asked() and _own_board is not None:
         _own_board.saved = True
 
 
 def report_on(board: Board) -> None:
-    """Makes `board` the place of this process's signs."""
+    """Makes `board` the destination of this process's reports."""
     global _own_board  # noqa: PLW0603 - one per process
     _own_board = board

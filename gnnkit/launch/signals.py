@@ -1,9 +1,9 @@
-"""Signals that end the work: a handler notes a signal, and `check` raises for it.
+"""Deferred signals: a handler records a signal, and `check` raises for it.
 
-A handler that raises would do so in whatever code it interrupts. Python drops an
-exception that is raised in `__del__` or in a callback of native code, and one that is
-raised during an import may be reported as a failure of the imported module. So no
-handler raises: the work calls `check` wherever it can end in order.
+A handler that raises would do so in whatever code it interrupts. Python discards
+exceptions raised in `__del__` or in callbacks of native code, and an exception raised
+during an import may be reported as the module's failure. Handlers therefore do not
+raise. Instead, code calls `check` wherever it can end in an orderly way.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
-GRACE = 2.0  # seconds from a signal to the next `check`, after which the process ends without one
-LIMIT = 15.0  # seconds from the exception of `check` to the end of the process
+GRACE = 2.0  # seconds from a signal to the next `check`, after which the process is ended
+LIMIT = 15.0  # seconds from the exception raised by `check` to the end of the process
 CLEANUP = 1.0  # seconds for the callbacks of `if_forced`
 
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class _Deferral:
-    """The signals that have come since handlers were replaced."""
+    """The signals received since the handlers were replaced."""
 
     def __init__(self) -> None:
         handlers = {number: signal.getsignal(number) for number in HANDLED}
-        # Ignored signals stay ignored. None is a handler of native code, and stays too.
+        # Ignored signals stay ignored. None is a native handler, which also stays.
         self.handlers: dict[int, Any] = {
             n: handler for n, handler in handlers.items() if handler not in (None, signal.SIG_IGN)
         }
         self.pid = os.getpid()
-        self.numbers: list[int] = []  # of signals, in the order in which they came
-        self.owns_process = False  # every thread may end the work
-        self.answered = threading.Event()  # the exception has been raised
-        self.left = threading.Event()  # the handlers are restored
+        self.numbers: list[int] = []  # signal numbers, in order of arrival
+        self.owns_process = False  # any thread may end the process
+        self.answered = threading.Event()  # set when the exception has been raised
+        self.left = threading.Event()  # set when the handlers have been restored
 
 
 _current: _Deferral | None = None
-_forced: list[Callable[[], object]] = []  # callbacks of `if_forced`, the outermost first
+_forced: list[Callable[[], object]] = []  # callbacks of `if_forced`, outermost first
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
     """Replaces the handlers of SIGINT and SIGTERM, so that signals wait for `check`.
 
-    Signals that no `check` has answered are sent again once the handlers are restored.
-    Does nothing within another `deferred`, and outside of the main thread.
+    Signals that no `check` has handled are sent again after the handlers are restored.
+    Does nothing within another `deferred`, and outside the main thread.
     """
     global _current  # noqa: PLW0603 - handlers are global too
     if _current is not None or threading.current_thread() is not threading.main_thread():
@@ -72,13 +72,13 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_process(grace: float = GRACE) -> Iterator[None]:
-    """Like `deferred`, in a process of gnnkit's own: a signal always ends the process.
+    """Like `deferred`, for gnnkit's own processes: a signal always ends the process.
 
     A thread ends the process if no `check` follows, for example because the main thread
     waits in native code.
 
     Args:
-        grace: Seconds from the signal to the next `check`. Default: `GRACE`.
+        grace: Seconds from the signal to the next `check`.
     """
     with deferred():
         deferral = _current
@@ -96,10 +96,10 @@ def ending_process(grace: float = GRACE) -> Iterator[None]:
 
 
 def check() -> None:
-    """Raises `KeyboardInterrupt` or `SystemExit` if a signal asks the work to end.
+    """Raises `KeyboardInterrupt` or `SystemExit` after a signal that ends the process.
 
-    Raises once, so that code which ends the work can go on. A handler of the caller is
-    called instead, and may return. Costs nothing as long as no signal has come.
+    It raises once, so that cleanup code can run. The caller's own handler is called
+    instead, and may return. The cost is negligible without a signal.
     """
     deferral = _current
     if deferral is None or not deferral.numbers or deferral.answered.is_set():
@@ -117,9 +117,9 @@ def check() -> None:
 
 
 def exit_code() -> int:
-    """Returns the exit code of a command that a signal has ended, or 0.
+    """Returns the exit code of a command ended by a signal, or 0.
 
-    Answers the signal. Whatever else the work has raised is a consequence.
+    Marks the signal as handled. Other errors are then consequences.
     """
     deferral = _current
     if deferral is None or not deferral.numbers:
@@ -130,9 +130,9 @@ def exit_code() -> int:
 
 @contextlib.contextmanager
 def if_forced(callback: Callable[[], object]) -> Iterator[None]:
-    """Calls `callback` where a signal ends the process in the middle of the body.
+    """Calls `callback` if a signal ends the process within the context.
 
-    `finally` blocks do not run then. The callback is called in another thread.
+    `finally` blocks do not run in this case. The callback runs in another thread.
     """
     _forced.append(callback)
     try:
@@ -147,17 +147,17 @@ def _note(number: int, frame: object) -> None:
         return
     if _current.pid == os.getpid():
         _current.numbers.append(number)
-    else:  # a forked process that `_restore_in_child` has not reached yet
+    else:  # a forked process, before `_restore_in_child` has run
         _restore_in_child()
         signal.raise_signal(number)
 
 
 def _end_process(deferral: _Deferral, reader: int, grace: float) -> None:
-    """Waits for a signal, and ends the process unless the work ends in time.
+    """Waits for a signal, and ends the process unless it ends in time.
 
-    The system writes the signal's number into the pipe, whatever the main thread does.
+    The system writes the signal's number to the pipe, even if the main thread is busy.
     """
-    with open(reader, "rb", buffering=0) as pipe:  # open to the end: more signals may come
+    with open(reader, "rb", buffering=0) as pipe:  # stays open, because more signals may arrive
         while (text := pipe.read(1)) and text[0] not in deferral.handlers:
             pass
         if not text or (deferral.answered.wait(grace) and deferral.left.wait(LIMIT)):
@@ -175,13 +175,13 @@ def _clean_up() -> None:
 
 
 def _restore_in_child() -> None:
-    """Restores the handlers in a forked process: pools end their workers by SIGTERM."""
+    """Restores the handlers in a forked process, because pools use SIGTERM."""
     global _current  # noqa: PLW0603 - as above
     _forced.clear()
     if _current is None:
         return
     if _current.owns_process:
-        signal.set_wakeup_fd(-1)  # a signal of the child is none of the parent
+        signal.set_wakeup_fd(-1)  # the child's signals are not the parent's
     for number, handler in _current.handlers.items():
         signal.signal(number, handler)
     _current = None

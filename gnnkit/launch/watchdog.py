@@ -1,4 +1,4 @@
-"""Notices that processes make no more progress, and how long a launcher waits."""
+"""Detection of processes that make no progress."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-LEAST = 10.0  # seconds, the shortest patience
-MEDIANS = 20  # median times between two signs
-FEWEST = 5  # such times that make a median
-BUSY = 30  # times the patience with idle processes
-PERIOD = 1.0  # seconds between two looks
-WORKING = 0.25  # of one core. A process in training that uses less, and has no thread that could run, rests
-_IDLE_SHARE = 0.002  # of one core. A process that uses less does nothing
-_IDLE_SECONDS = 0.02  # of CPU time, two ticks of the clock
+LEAST = 10.0  # minimum patience in seconds
+MEDIANS = 20  # patience in median intervals between reports
+FEWEST = 5  # minimum number of intervals for a median
+BUSY = 30  # factor for busy processes, relative to idle ones
+PERIOD = 1.0  # seconds between checks
+WORKING = 0.25  # share of a core. A training process below it without a runnable thread is idle
+_IDLE_SHARE = 0.002  # share of a core. A process below it is idle
+_IDLE_SECONDS = 0.02  # CPU seconds, two clock ticks
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The seconds that a launcher waits for a sign of progress.
+    """How long a launcher waits for progress, in seconds.
 
     The bounds for idle and busy processes grow to `MEDIANS` and `BUSY * MEDIANS` times
-    the median time between two signs.
+    the median interval between reports.
     """
 
-    stopped: float = LEAST  # of a process that SIGSTOP holds
-    idle: float = 120.0  # while no process uses the CPU
+    stopped: float = LEAST  # for a process stopped by SIGSTOP
+    idle: float = 120.0  # while no process uses a CPU
     busy: float = BUSY * 120.0  # while a process computes
 
     @classmethod
     def of(cls, timeout: float) -> Patience:
-        """Returns the patience that fits `comm.timeout` in seconds."""
+        """Returns the patience for a `comm.timeout` in seconds."""
         idle = max(LEAST, timeout)
         return cls(LEAST, idle, BUSY * idle)
 
 
 class Watched(Protocol):
-    """A running process under watch."""
+    """A running process to be monitored."""
 
     name: str
 
@@ -61,32 +61,32 @@ class Watched(Protocol):
 
 
 class Watchdog:
-    """The watch over a group of processes, for signs of progress.
+    """Monitors a group of processes for progress.
 
-    One sign of any process is progress of the group, because processes wait for each
-    other. Time while the launcher itself was stopped does not count.
+    A report from any process counts as progress of the group, because processes wait
+    for each other. Time during which the launcher itself was stopped does not count.
 
-    Outside of training, any use of the CPU is work: data may come over a network. In
-    training, a process that turns in short sleeps rests, whatever its threads do. Work
-    is a share of a core, or a thread that runs, waits for a core or for a disk.
+    Outside training, any use of a CPU is work, because data may arrive over a network.
+    In training, work is a minimum share of a core, or a thread that runs or waits for a
+    core or a disk. A process that only polls in short sleeps is idle.
     """
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._period = min(PERIOD, patience.stopped / 5, patience.idle / 5, patience.busy / 5)
         self._last = time.monotonic()
-        self._silent = 0.0  # seconds since the last sign of progress
-        self._idle = 0.0  # seconds since a process last used the CPU
-        self._stopped: dict[int, float] = {}  # by process, seconds
-        self._rest: dict[int, float] = {}  # by process in training, seconds without work
-        self._seconds: dict[int, float] = {}  # by process, CPU time at the last look
-        self._warned = False  # of this silence
+        self._silent = 0.0  # seconds since the last report
+        self._idle = 0.0  # seconds since a process last used a CPU
+        self._stopped: dict[int, float] = {}  # seconds by stopped process
+        self._rest: dict[int, float] = {}  # seconds without work by training process
+        self._seconds: dict[int, float] = {}  # CPU time by process at the last check
+        self._warned = False  # about the current silence
         self._counts: list[int] = []
-        self._cpu = 0.0  # seconds of all processes when one last used the CPU
-        self._intervals: deque[float] = deque(maxlen=101)  # seconds between signs
+        self._cpu = 0.0  # CPU seconds of all processes when one last used a CPU
+        self._intervals: deque[float] = deque(maxlen=101)  # seconds between reports
 
     def look(self, processes: Sequence[Watched]) -> str | None:
-        """Returns a message on processes that hang, or None while all is well."""
+        """Returns a message about processes that hang, or None."""
         now = time.monotonic()
         if now - self._last < self._period or not processes:
             return None
@@ -119,11 +119,11 @@ class Watchdog:
 
     @property
     def _usual(self) -> float:
-        """Seconds beyond which a silence is unusual. 0 while too few are known."""
+        """Seconds beyond which a silence is unusual, 0 while unknown."""
         return MEDIANS * statistics.median(self._intervals) if len(self._intervals) >= FEWEST else 0.0
 
     def _warn(self, processes: Sequence[Watched]) -> None:
-        """Names the processes that work, in a silence of training, once."""
+        """Warns once about the processes that work during a silence in training."""
         if self._warned or not self._usual or self._silent < max(LEAST, self._usual):
             return
         slow = [process for process in processes if process.training and not self._rest.get(process.pid)]
@@ -148,20 +148,20 @@ class Watchdog:
             self._cpu, self._idle = used, 0.0
 
     def _note_rest(self, seconds: dict[int, float | None], elapsed: float) -> None:
-        """Adds up rest, and takes off thrice the time of work.
+        """Accumulates idle time, and subtracts three times the working time.
 
-        So one thread that happens to run in a look does not count for much.
+        A thread that happens to run during a check therefore has little influence.
 
         Args:
-            seconds: CPU time by process. None: unknown, which counts as work.
-            elapsed: Seconds since the last look.
+            seconds: CPU time by process. None: unknown, counted as work.
+            elapsed: Seconds since the last check.
         """
         for pid, now in seconds.items():
             used = math.inf if now is None else now - self._seconds.get(pid, 0.0)
             works = not self._silent or used >= WORKING * elapsed or could_run(pid)
             self._rest[pid] = max(self._rest.get(pid, 0.0) + (-3 * elapsed if works else elapsed), 0.0)
             self._rest[pid] *= bool(self._silent)
-        self._rest = {pid: self._rest[pid] for pid in seconds}  # of processes that are left
+        self._rest = {pid: self._rest[pid] for pid in seconds}  # drops processes that have ended
         self._seconds = {pid: now or 0.0 for pid, now in seconds.items()}
 
     def _note_stopped(self, pids: list[int], elapsed: float) -> None:
@@ -173,29 +173,26 @@ def _places(processes: Sequence[Watched]) -> str:
 
 
 def could_run(pid: int) -> bool:
-    """Says whether a thread of a process or a descendant runs, or waits to.
+    """Returns whether a thread of a process or its descendants runs or waits to run.
 
-    So does a thread that waits for a core, or for a disk.
+    This includes threads that wait for a core or a disk.
     """
     threads = list(Path(f"/proc/{pid}/task").glob("*/stat"))
     return any(_fields(file)[:1] in (["R"], ["D"]) for file in threads) or any(map(could_run, _children(pid)))
 
 
 def is_stopped(pid: int) -> bool:
-    """Says whether SIGSTOP holds the process. False where the system does not tell."""
+    """Returns whether SIGSTOP stops the process, False if unknown."""
     fields = _stat(pid)
     return bool(fields) and fields[0] == "T"
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Returns the CPU time of a process with all descendants, in seconds.
-
-    Returns None where the system does not say.
-    """
+    """Returns the CPU seconds of a process and its descendants, None if unknown."""
     fields = _stat(pid)
     if not fields:
         return None
-    used = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # of ended descendants too
+    used = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # includes ended descendants
     return used + sum(cpu_seconds(child) or 0.0 for child in _children(pid))
 
 

@@ -1,4 +1,4 @@
-"""Runs ranks as threads of the calling process, whose state is restored afterwards."""
+"""Runs ranks as threads of the calling process, and then restores its state."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gnnkit.launcher.base import Ranks
 def run_inline(ranks: Ranks) -> dict[int, Any]:
     """Runs the ranks as threads of this process, and returns their results by rank.
 
-    Afterwards the environment, torch's number of threads and precision, its random
-    numbers, and the garbage collector are as before.
+    The environment, torch's number of threads and precision, its random state, and the
+    garbage collector are restored.
     """
     with _restored():
         results = ranks.comm.run(ranks.work, ranks.world_size, timeout=ranks.timeout)

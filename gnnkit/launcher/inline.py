@@ -10,11 +10,11 @@ from gnnkit.launcher.in_process import run_inline
 
 
 class Inline(Launcher):
-    """Starts no process: threads of the caller's process do all the work of the job.
+    """Starts no process: the job runs in threads of the calling process.
 
-    For debuggers, profilers and tests. An error of a rank comes as it is, with its
-    traceback. A rank that hangs is noticed by the others only, and one that is killed
-    takes the caller along.
+    Suited to debuggers, profilers and tests. A rank's error is raised unchanged, with
+    its traceback. Only other ranks detect a rank that hangs, and a killed rank ends the
+    calling process.
     """
 
     in_one_process = True

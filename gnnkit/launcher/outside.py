@@ -1,4 +1,4 @@
-"""Ranks that torchrun, a batch system or a person has started."""
+"""Ranks started by torchrun, a batch system or a user."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gnnkit.launcher.base import Launcher, Ranks
 
 
 class Outside(Launcher):
-    """Finds this process's rank in the environment of torchrun, SLURM or MPI.
+    """Reads this process's rank from the environment of torchrun, SLURM or MPI.
 
-    Tasks of a scheduler that are no ranks are an error.
+    A scheduler's tasks that are not ranks are an error.
     """
 
     def check(self, what: str) -> None:
@@ -42,9 +42,9 @@ class Outside(Launcher):
         assert started is not None
         if started.by_torchrun:
             die_with_parent()
-        keep_freed_memory()  # before the communicator's threads
+        keep_freed_memory()  # before the communicator starts threads
         os.environ.update(started.variables())
-        from gnnkit.comm.adopted import set_aside  # with torch, which the run needs anyway
+        from gnnkit.comm.adopted import set_aside  # imports torch, which the run needs anyway
 
         with set_aside():
             return ranks.by_rank({started.rank: ranks.run_several(started.rank)})

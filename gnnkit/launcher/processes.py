@@ -17,9 +17,9 @@ from gnnkit.ranges import num_cores, whole
 
 
 class Processes(Launcher):
-    """Forks, because what is imported is there at once.
+    """Forks processes, which share what is already imported.
 
-    Ranks of GPUs start afresh, and so do ranks of a process that cannot be forked.
+    GPU ranks are spawned, and so are ranks of a process that cannot be forked safely.
     """
 
     starts = (RANKS, JOBS)

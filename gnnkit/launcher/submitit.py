@@ -1,7 +1,7 @@
-"""Jobs that run through submitit: on this machine, or as jobs of SLURM.
+"""Jobs submitted through submitit, on this machine or to SLURM.
 
-submitit hands a function to another process as a pickle of its own. The function is
-submitit's `CommandFunction` with a command line, so nothing of gnnkit is pickled.
+submitit passes a function to another process as a pickle. The function is submitit's
+own `CommandFunction` with a command line, so no gnnkit object is pickled.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gnnkit.errors import UserError
 from gnnkit.launcher.base import JOBS, Jobs, Launcher
 from gnnkit.ranges import MAX_COUNT, real, whole
 
-POLL = 0.5  # seconds between two looks
-FOLDER = ".submitit"  # beside the logs, for submitit's files
+POLL = 0.5  # seconds between checks
+FOLDER = ".submitit"  # next to the logs, for submitit's files
 
 
 class Submitit(Launcher):
-    """Each job is a command line, on whatever machine the cluster has free."""
+    """Submits each job as a command line, to run on any machine of the cluster."""
 
     starts = (JOBS,)
 
@@ -65,7 +65,7 @@ class Submitit(Launcher):
                 time.sleep(POLL)
         finally:
             for submitted in running.values():
-                with contextlib.suppress(Exception):  # has just ended
+                with contextlib.suppress(Exception):  # the job may have just ended
                     submitted.cancel()
 
     def _submit(self, jobs: Jobs) -> list[Any]:
@@ -80,7 +80,7 @@ class Submitit(Launcher):
 
 
 def _found(cluster: str | None) -> str:
-    """Returns slurm or local. Raises `UserError` for what is not installed."""
+    """Returns slurm or local. Raises `UserError` if it is not installed."""
     try:
         import submitit
     except ImportError as error:
@@ -92,7 +92,7 @@ def _found(cluster: str | None) -> str:
 
 
 def _exit_code(log: Path, submitted: Any) -> int:
-    """Keeps what the job has printed, and returns 0 or 1."""
+    """Saves the job's output, and returns 0 or 1."""
     failed = submitted.exception() is not None
     parts = [submitted.stdout() or "", submitted.stderr() or ""]
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from gnnkit.launcher.in_process import run_inline
 
 
 class Threads(Launcher):
-    """Starts one process, in which the communicator starts a thread for each rank."""
+    """Starts one process, in which the communicator starts one thread per rank."""
 
     in_one_process = True
     comm = "threads"

@@ -1,6 +1,6 @@
-"""Layers that compute on any number of ranks what they compute on one.
+"""Layers that compute the same on any number of ranks.
 
-`LayerNorm` is torch's own, which works on each row for itself and so is exact.
+`LayerNorm` is torch's own, which is exact because it treats rows independently.
 """
 
 from torch.nn import LayerNorm as LayerNorm

@@ -16,35 +16,34 @@ from gnnkit.kernels.sums import wide
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation (Ioffe & Szegedy, ICML 2015), exact on any number of ranks.
 
-    Parameters, buffers and names are torch's. In training, mean and variance are taken
-    over the rows of a layer on all ranks: of all nodes of a full graph, or of the nodes
-    that the ranks' batches have together. A node in several batches counts once. Each
-    of the batches that `trainer.accumulate` adds up has statistics of its own, as in
-    torch. Evaluation uses the running statistics, which are equal on all ranks. In an
-    epoch without exchange (`strategy.local_iterations`) a rank takes its own rows, and
-    the running statistics stay. Every rank calls this module, also without rows.
-    Refused with `sync.on_lost=continue`, where ranks may be gone.
+    Parameters, buffers and names are torch's. In training, mean and variance cover a
+    layer's rows on all ranks: all nodes of a full graph, or the union of the nodes in
+    the ranks' batches, each counted once. With `trainer.accumulate`, each batch has its
+    own statistics, as in torch. Evaluation uses the running statistics, which are equal
+    on all ranks. In an epoch without an exchange (`strategy.local_iterations`), each
+    rank uses its own rows, and the running statistics do not change. Every rank must
+    call this module, even without rows. Unsupported with `sync.on_lost=continue`.
     """
 
     reads_adjacency = True
 
-    if TYPE_CHECKING:  # torch says Any
+    if TYPE_CHECKING:  # torch annotates it as Any
 
         def __call__(self, x: Tensor, adjacency: Adjacency) -> Tensor: ...
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True) -> None:
-        """Makes parameters and running statistics.
+        """Creates parameters and running statistics.
 
         Args:
-            num_features: Columns of the rows.
-            eps: Added to the variance. Default: 1e-5.
-            momentum: Share of a step in the running statistics. None: their mean.
-            affine: Whether columns are scaled and shifted by parameters. Default: yes.
+            num_features: Number of columns.
+            eps: Added to the variance.
+            momentum: Weight of a step in the running statistics. None: cumulative mean.
+            affine: Whether to learn a scale and a shift per column.
         """
         super().__init__(num_features, eps, momentum, affine)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # type: ignore[override]
-        """Normalises the columns of rows. Collective in training.
+        """Normalises the columns. Collective in training.
 
         Args:
             x: [num_src or num_dst, num_features].
@@ -74,16 +73,16 @@ class BatchNorm(nn.BatchNorm1d):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
-    """Mean and variance of each column over the rows of all ranks."""
+    """Each column's mean and variance over all ranks' rows."""
 
     mean: Tensor  # [f]
-    variance: Tensor  # [f] divided by the number of rows
-    count: Tensor  # the number of rows
-    lasts: bool  # False: ranks do not meet in this pass, so running statistics stay
+    variance: Tensor  # [f] biased
+    count: Tensor  # number of rows
+    lasts: bool  # False: a pass without an exchange, which does not update running statistics
 
     @torch.no_grad()
     def remember(self, running_mean: Tensor | None, running_var: Tensor | None, share: float) -> None:
-        """Moves the running statistics towards these by a share, as torch does."""
+        """Updates the running statistics with momentum `share`, as torch does."""
         unbiased = self.variance * (self.count / (self.count - 1).clamp(min=1))
         for running, now in ((running_mean, self.mean), (running_var, unbiased)):
             if running is not None:
@@ -91,17 +90,17 @@ class Statistics:
 
 
 def normalize(x: Tensor, adjacency: Adjacency, eps: float) -> tuple[Tensor, Statistics]:
-    """Takes from each column its mean over all ranks, and divides by the deviation.
+    """Standardises each column over all ranks.
 
     Collective, in forward and backward.
 
     Args:
-        x: [num_rows, f] rows, each on one rank, of nodes or edges.
+        x: [num_rows, f] node or edge rows, each on one rank.
         adjacency: The adjacency of the layer that reads or computes these rows.
         eps: Added to the variance.
 
     Returns:
-        [num_rows, f] in the precision of the statistics, and the statistics.
+        [num_rows, f] in the statistics' precision, and the statistics.
     """
     pool, rows = adjacency.pool(len(x)), x.to(wide(x.dtype))
     mean, count = pool.mean(rows)

@@ -1,4 +1,4 @@
-"""Calls layers, of which some read the graph and others only rows."""
+"""Calls layers with or without the adjacency."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from gnnkit.engine import Adjacency
 
 
 def call(module: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
-    """Calls a module on rows, with the adjacency where it `reads_adjacency`."""
+    """Calls a module on rows, with the adjacency if it `reads_adjacency`."""
     out: Tensor = module(x, adjacency) if getattr(module, "reads_adjacency", False) else module(x)
     return out

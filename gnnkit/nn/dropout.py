@@ -1,4 +1,4 @@
-"""Dropout that follows from node ids."""
+"""Dropout determined by node ids."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from gnnkit.ranges import MAX_COUNT, share, whole
 
 
 class Dropout(nn.Module):
-    """Dropout of rows, the same on any number of ranks and on any layout.
+    """Dropout of rows, the same on any number of ranks and any layout.
 
-    The draws follow from seed, step, layer and global node id. Two modules that drop
-    rows of one layer need different values of `draw`, or drop alike.
+    Masks are derived from seed, step, layer and global node id. Two dropout modules on
+    the same layer's rows use the same mask unless their `draw` differs.
     """
 
     reads_adjacency = True
 
-    if TYPE_CHECKING:  # torch says Any
+    if TYPE_CHECKING:  # torch annotates it as Any
 
         def __call__(self, x: Tensor, adjacency: Adjacency) -> Tensor: ...
 
     def __init__(self, p: float = 0.5, draw: int = 0) -> None:
-        """Keeps the probability.
+        """Stores the probability.
 
         Args:
-            p: Probability in [0, 1) that a number is zeroed. Default: 0.5.
-            draw: Tells the dropouts of one layer apart. Default: 0.
+            p: Probability of zeroing a number, in [0, 1).
+            draw: Distinguishes several dropout modules of one layer.
         """
         super().__init__()
         self.p, self.draw = share("p", p), whole("draw", draw, 0, MAX_COUNT)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        """Zeroes numbers in training, and scales the others.
+        """Zeroes random numbers in training, and scales the others.
 
         Args:
             x: [num_src or num_dst, f].

@@ -1,4 +1,4 @@
-"""Jumping knowledge: the rows of all layers, joined."""
+"""Jumping knowledge: combines the rows of all layers."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ Mode = Literal["cat", "max", "lstm"]
 
 
 class JumpingKnowledge(nn.Module):
-    """Joins the rows that each layer has computed (Xu et al., ICML 2018).
+    """Combines the rows computed by each layer (Xu et al., ICML 2018).
 
-    Works on each node for itself, so is exact on any layout and on sampled blocks. Of
-    rows that an earlier layer computed for further nodes, the first ones are read.
+    It treats nodes independently, so it is exact on any layout and on sampled blocks.
+    If an earlier layer computed more rows, the first ones are used.
     """
 
-    if TYPE_CHECKING:  # torch says Any
+    if TYPE_CHECKING:  # torch annotates it as Any
 
         def __call__(self, xs: Sequence[Tensor]) -> Tensor: ...
 
     def __init__(self, mode: Mode, channels: int | None = None, num_layers: int | None = None) -> None:
-        """Makes the parameters, which `lstm` alone has. They are those of PyG's module.
+        """Creates the parameters, which only `lstm` has. They match PyG's module.
 
         Args:
-            mode: "cat" puts the rows side by side, "max" takes the maximum of each
-                column, "lstm" a sum with attention by a bidirectional LSTM.
-            channels: Columns of the rows. Only for `lstm`.
-            num_layers: Number of layers. Only for `lstm`.
+            mode: "cat" concatenates the rows, "max" takes each column's maximum, "lstm"
+                computes an attention-weighted sum with a bidirectional LSTM.
+            channels: Number of columns. Required by `lstm` only.
+            num_layers: Number of layers. Required by `lstm` only.
         """
         super().__init__()
         self.mode = one_of("mode", mode, ("cat", "max", "lstm"))
@@ -46,7 +46,7 @@ class JumpingKnowledge(nn.Module):
         self.att = nn.Linear(2 * hidden, 1)
 
     def forward(self, xs: Sequence[Tensor]) -> Tensor:  # [n, f] or [n, sum of widths]
-        """Joins rows.
+        """Combines rows.
 
         Args:
             xs: The rows after each layer. The last layer has the fewest, n.
@@ -58,6 +58,6 @@ class JumpingKnowledge(nn.Module):
         return stacked.amax(1) if self.mode == "max" else self._attended(stacked)
 
     def _attended(self, x: Tensor) -> Tensor:  # [n, num_layers, f] -> [n, f]
-        one_row = x if len(x) else F.pad(x, (0, 0, 0, 0, 0, 1))  # an LSTM refuses a rank without rows
+        one_row = x if len(x) else F.pad(x, (0, 0, 0, 0, 0, 1))  # an LSTM rejects empty input
         scores: Tensor = self.att(self.lstm(one_row)[0])[: len(x)]
         return (x * scores.softmax(1)).sum(1)

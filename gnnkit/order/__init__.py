@@ -1,4 +1,4 @@
-"""Shard -> the same shard with the rows of its nodes in another order in memory."""
+"""Orders of a shard's rows in memory."""
 
 from gnnkit.order.base import NodeOrder as NodeOrder
 from gnnkit.order.base import renumbered as renumbered

@@ -1,4 +1,4 @@
-"""The order in which small caches miss fewest rows."""
+"""The order with the fewest cache misses."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from gnnkit.graph import CSC, Ids
 from gnnkit.order.base import NodeOrder
 from gnnkit.order.found import by_degree, rcm
 
-_CACHES = (4096, 65_536)  # rows that are kept. 128 numbers each make 2 and 32 MiB
-_FEWER = 0.9  # of the misses, for an order that is worth its time
+_CACHES = (4096, 65_536)  # cache sizes in rows. With 128 numbers per row, 2 and 32 MiB
+_FEWER = 0.9  # maximum share of the misses for an order to be worth its time
 
 
 class Auto(NodeOrder):
-    """Takes `rcm`, or else `degree`, where this order saves a tenth of the reads.
+    """Selects `rcm`, or else `degree`, if it saves a tenth of the memory reads.
 
-    The reads from memory are counted by the edges, for caches of two sizes, so they do
-    not depend on the machine. Nodes that fit the smaller cache stay as they are.
+    The reads are counted by simulating two cache sizes over the edges, so the choice
+    does not depend on the machine. Nodes that fit the smaller cache keep their order.
     """
 
     def order(self, csc: CSC, nodes: Ids) -> Ids | None:

@@ -1,4 +1,4 @@
-"""Communities, one behind the other."""
+"""Nodes ordered by community."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from gnnkit.graph import CSC, Ids
 from gnnkit.order.base import NodeOrder
 from gnnkit.ranges import whole
 
-_BUFFER, _BOUND = 1 << 18, 1.1  # nodes that are read together, and largest group over mean, as of partition=buffered
+_BUFFER, _BOUND = 1 << 18, 1.1  # nodes read together, and maximum group size over the mean, as in partition=buffered
 
 
 class Community(NodeOrder):
-    """Puts nodes with many edges among themselves together, each group in order of id.
+    """Groups densely connected nodes, ordered by id within each group.
 
-    Choose this order for graphs with communities, in runs of many epochs: it takes
-    about as long as `partition=buffered`, which finds the groups.
+    Choose this order for graphs with communities and many epochs. It takes about as
+    long as `partition=buffered`, which computes the groups.
     """
 
     def __init__(self, size: int = 1024) -> None:
-        """Keeps the size.
+        """Stores the size.
 
         Args:
-            size: Nodes of a group, about.
+            size: Approximate number of nodes per group.
         """
         self.size = whole("order.size", size, 1, 1 << 30)
 

@@ -1,4 +1,4 @@
-"""By degree."""
+"""Nodes ordered by degree."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from gnnkit.order.found import by_degree
 
 
 class Degree(NodeOrder):
-    """Puts nodes that many edges leave first, equal ones in the order of their ids.
+    """Orders nodes by descending out-degree, and by id among equals.
 
-    Choose this order where few nodes have most of the edges: their rows stand together.
+    Choose this order for graphs in which few nodes have most of the edges.
     """
 
     def order(self, csc: CSC, nodes: Ids) -> Ids:

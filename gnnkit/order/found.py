@@ -1,4 +1,4 @@
-"""Orders that are found from the edges, for the plugins."""
+"""Orders computed from the edges, shared by plugins."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gnnkit.graph import CSC, Ids
 
 
 def rcm(csc: CSC) -> Ids:  # [num_nodes]
-    """Finds the reversed order of Cuthill and McKee (ACM 1969), of the destinations."""
+    """Computes the reverse Cuthill-McKee order (ACM 1969) of the destinations."""
     return _core.csc_cuthill_mckee(csc.indptr, csc.indices, csc.num_sources)
 
 
 def by_degree(csc: CSC) -> Ids:  # [num_nodes]
-    """Orders the destinations by the edges that leave them, most first."""
+    """Orders the destinations by descending out-degree."""
     left = np.bincount(csc.indices, minlength=csc.num_sources)[: csc.num_nodes]
     return np.argsort(-left, kind="stable")

@@ -1,4 +1,4 @@
-"""As the data have them."""
+"""Nodes ordered by id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gnnkit.order.base import NodeOrder
 class ById(NodeOrder):
     """Keeps nodes in the order of their ids.
 
-    Choose this order where ids say who is near whom already.
+    Choose this order if neighbours have similar ids.
     """
 
     def order(self, csc: CSC, nodes: Ids) -> None:

@@ -8,10 +8,10 @@ from gnnkit.order.found import rcm
 
 
 class Rcm(NodeOrder):
-    """Puts neighbours close together, breadth first, nodes of few edges first.
+    """Places neighbours close together, by breadth-first search from low degrees.
 
-    Choose this order for graphs whose ids say nothing about neighbours. It is found in
-    time linear in the edges.
+    Choose this order for graphs whose ids do not reflect locality. Its run time is
+    linear in the number of edges.
     """
 
     def order(self, csc: CSC, nodes: Ids) -> Ids:
