@@ -150,9 +150,10 @@ class ChunkEvaluation(Evaluation):
         files: list[_Rows] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
-            """Writes the rows of all ranks to a file, and removes the file before.
+            """Writes all ranks' rows to a file, and removes the previous file.
 
-            Opens the file before all meet: a rank that is ahead removes its name.
+            The file is opened before the ranks meet, because a rank that is ahead
+            removes its name.
             """
             files.append(_Rows(scratch / f".rows-{len(files)}", self._graph.num_nodes))
             for nodes, rows in parts:
@@ -175,10 +176,10 @@ class ChunkEvaluation(Evaluation):
                 file.remove(self.worker)
 
     def _read_after(self, num_layers: int, scratch: Path) -> list[Ids]:  # [num_layers] of [k]
-        """Finds this rank's nodes whose rows are read after each layer. Collective.
+        """Returns this rank's nodes whose rows are needed after each layer. Collective.
 
-        After the last layer these are the nodes of the worker, and after the layer
-        before also those with an edge to one of these.
+        After the last layer these are the worker's nodes. Before that, they include the
+        sources of edges to nodes needed later.
         """
         read = [self.worker.owned]
         if self._all:
@@ -199,11 +200,13 @@ class ChunkEvaluation(Evaluation):
         return read
 
     def _layer(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Iterator[tuple[Ids, Tensor]]:
-        """Computes the rows of nodes of this rank after one layer, chunk by chunk.
+        """Computes rows of this rank's nodes after one layer, chunk by chunk.
 
-        Gives one empty chunk where there are no nodes.
+        Yields one empty chunk if there are no nodes.
         """
-        rows = self._after(model, layer, nodes[:1], features)  # alone: only the model knows how wide its rows are
+        rows = self._after(
+            model, layer, nodes[:1], features
+        )  # separately, because only the model determines the rows' width
         yield nodes[:1], rows
         width = max(features.width_held(model), math.prod(rows.shape[1:]))
         bytes_of_row = width * torch.empty(0, dtype=self.worker.dtype).element_size()
@@ -211,11 +214,11 @@ class ChunkEvaluation(Evaluation):
             yield chunk, self._after(model, layer, chunk, features)
 
     def _pieces(self, nodes: Ids, cost: Callable[[Floats], Floats]) -> Iterator[Ids]:
-        """Cuts nodes into chunks of the memory that is allowed. None for no nodes.
+        """Splits nodes into chunks that fit the memory limit. Empty without nodes.
 
         Args:
             nodes: [num_nodes] ids.
-            cost: Estimates the bytes of nodes from their numbers of in-edges [k].
+            cost: Estimates bytes per node from in-degrees [k].
         """
         indptr = self._graph.csc.indptr
         for first in range(0, len(nodes), SOME):
@@ -223,7 +226,7 @@ class ChunkEvaluation(Evaluation):
             yield from chunks(some, cost((indptr[some + 1] - indptr[some]).astype(np.float64)), self._memory)
 
     def _after(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Tensor:
-        """Computes the rows of `nodes` after a layer, from all in-neighbours' rows."""
+        """Computes the rows of `nodes` after a layer from all in-neighbours' rows."""
         (block,) = FullSampler(num_hops=1).sample(self._graph.csc, nodes, key=0).blocks
         forget_pages(self._graph.csc.indices)
         (adjacency,) = self._blocks.layers([block], key=0)
@@ -231,9 +234,9 @@ class ChunkEvaluation(Evaluation):
         return rows
 
     def _alike(self, chunk_rows: list[Ids]) -> list[Ids]:
-        """Adds empty chunks, so that all ranks have as many. Collective.
+        """Appends empty chunks, so that all ranks have equally many. Collective.
 
-        Owners send the learned rows of each chunk to all ranks at once.
+        Owners send each chunk's learned rows to all ranks at once.
         """
         most = torch.zeros(self.worker.comm.world_size, dtype=torch.int64, device=self.worker.device)
         most[self.worker.comm.rank] = len(chunk_rows)
@@ -241,7 +244,7 @@ class ChunkEvaluation(Evaluation):
         return chunk_rows + [self.worker.owned[:0]] * more
 
     def _bounded(self, table: Features) -> FeatureStore:
-        """Reads rows of a large file by position: a mapped one would stay in memory."""
+        """Reads a large file explicitly, because mapped pages stay resident."""
         shared_rows = kept_rows(table)
         if shared_rows.nbytes <= self._memory or mapped_file(shared_rows) is None:
             return TableFeatures(table, None, self.worker.dtype, self.worker.device)
@@ -261,14 +264,14 @@ class ChunkEvaluation(Evaluation):
 
 
 def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
-    """Cuts nodes into runs whose costs add up to at most a budget, or of one node.
+    """Splits nodes into runs whose total cost is within a budget, or of a single node.
 
-    Gives one empty run where there are no nodes.
+    Yields one empty run if there are no nodes.
 
     Args:
         nodes: [num_nodes] ids.
         costs: [num_nodes] cost of each node.
-        budget: Largest cost of a run of several nodes.
+        budget: Maximum total cost of a run of several nodes.
     """
     start, ends = 0, np.cumsum(costs)
     while start < len(nodes) or start == 0:
@@ -279,7 +282,7 @@ def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
 
 
 def _of_splits(worker: Worker, splits: Collection[str]) -> Worker:
-    """Returns the worker with the nodes of some splits alone, and no edges of these."""
+    """Returns the worker restricted to nodes in some splits, without their edges."""
     shard = worker.shard
     chosen = np.flatnonzero(np.isin(shard.split, [SPLITS[name] for name in splits]))
     columns = {name: getattr(shard, name)[chosen] for name in ("owned", "labels", "split")}
@@ -287,7 +290,7 @@ def _of_splits(worker: Worker, splits: Collection[str]) -> Worker:
 
 
 def _joined(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [count, ...]
-    """Joins rows that come in pieces, the first of which says their form."""
+    """Concatenates pieces of rows. The first piece determines their form."""
     _, rows = next(parts)
     joined = rows.new_empty((count, *rows.shape[1:]))
     joined[: len(rows)] = rows
@@ -300,14 +303,14 @@ def _joined(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [coun
 
 @dataclass(slots=True, eq=False)
 class _Rows:
-    """The rows of all nodes between two layers, in a file that every rank maps."""
+    """All nodes' rows between two layers, in a file that every rank maps."""
 
     path: Path
     num_nodes: int
     table: Floats | None = None  # [num_nodes, width]
 
     def write(self, nodes: Ids, rows: Tensor, worker: Worker) -> None:
-        """Writes rows. The first call is collective, and every rank makes one.
+        """Writes rows. The first call is collective.
 
         Args:
             nodes: [k] global ids.
@@ -335,16 +338,16 @@ class _Rows:
 
     @property
     def rows(self) -> Floats:  # [num_nodes, width]
-        """The rows that were written."""
+        """The written rows."""
         assert self.table is not None
         return self.table
 
     def share(self, worker: Worker) -> None:
-        """Returns when all ranks have written. Collective."""
+        """Waits until all ranks have written. Collective."""
         _meet(worker)
 
     def remove(self, worker: Worker) -> None:
-        """Removes the file's name. Ranks that still map the file keep the rows."""
+        """Unlinks the file. Ranks that still map it keep the rows."""
         if worker.comm.rank == 0:
             self.path.unlink(missing_ok=True)
 

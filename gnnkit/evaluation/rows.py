@@ -1,4 +1,4 @@
-"""Rows of all ranks, joined at the leader."""
+"""Gathers all ranks' rows on the leader."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gnnkit.strategy import Worker
 
 
 def by_node(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_owned, ...] -> [num_nodes, ...]
-    """Returns the rows of all nodes in the data set's order, on the leader.
+    """Returns all nodes' rows in the dataset's order on the leader, None elsewhere.
 
-    Collective. Returns None on other ranks.
+    Collective.
     """
     nodes = worker.comm.gather(torch.tensor(np.asarray(worker.owned, np.int64), device=worker.device))
     parts = worker.comm.gather(rows)

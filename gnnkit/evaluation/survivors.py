@@ -1,4 +1,4 @@
-"""Evaluation where ranks may be lost."""
+"""Evaluation after ranks were lost."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ROOT = 0
 
 
 class SurvivorsEvaluation(Evaluation):
-    """An evaluation in which rank 0 also takes the nodes of lost ranks.
+    """An evaluation in which rank 0 takes over lost ranks' nodes.
 
-    So the figures are about all nodes. If a rank is lost meanwhile, the ranks that are
-    left evaluate again.
+    Metrics therefore cover all nodes. If a rank is lost during an evaluation, the
+    remaining ranks repeat it.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class SurvivorsEvaluation(Evaluation):
         make: Callable[[Worker], Evaluation],
         adopt: Callable[[frozenset[int]], Shard],
     ) -> None:
-        """Begins with the nodes of this rank.
+        """Starts with this rank's nodes.
 
         Args:
-            worker: The rank, which reads the whole graph.
-            comm: The ranks.
-            make: Makes the evaluation of a rank's nodes. Not collective.
-            adopt: Returns the shard of rank 0 with the nodes of other ranks.
+            worker: The rank, which reads the complete graph.
+            comm: Connects the ranks.
+            make: Creates the evaluation of a rank's nodes. Not collective.
+            adopt: Returns rank 0's shard extended by other ranks' nodes.
         """
         self.worker, self._comm, self._make, self._adopt = worker, comm, make, adopt
         self._adopted: frozenset[int] = frozenset()

@@ -1,1 +1,1 @@
-"""Sums over in-edges and what stands around them, on the rows that a rank has."""
+"""Kernels: aggregation over local edges, and the operations around it."""

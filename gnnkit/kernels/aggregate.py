@@ -1,6 +1,6 @@
-"""Aggregation over the edges that a rank holds, as differentiable operations.
+"""Differentiable aggregation over the edges that a rank holds.
 
-No rank talks to another here.
+Nothing here communicates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gnnkit.kernels.sums import Dropped, EdgeKernels, Factors, wide
 
 
 class HeldEdges:
-    """Edges from `num_src` rows into `num_dst` rows, both numbered from zero."""
+    """Edges from `num_src` rows to `num_dst` rows, both numbered from zero."""
 
     def __init__(self, csc: CSC, device: torch.device) -> None:
         self.csc, self.device = csc, device
@@ -33,26 +33,26 @@ class HeldEdges:
 
     @cached_property
     def transposed(self) -> EdgeKernels:
-        """The same edges turned round, over which backward passes aggregate."""
+        """The reversed edges, used by backward passes."""
         return self.kernels.transpose()
 
     @cached_property
     def by_destination(self) -> HeldEdges:
-        """Sums per-edge rows by destination, [num_edges, ...] -> [num_dst, ...]."""
+        """Sums edge rows by destination, [num_edges, ...] -> [num_dst, ...]."""
         return HeldEdges(CSC(self.csc.indptr, np.arange(self.num_edges), num_sources=self.num_edges), self.device)
 
     @cached_property
     def of_sources(self) -> HeldEdges:
-        """Gives each edge the row of its source, [num_src, ...] -> [num_edges, ...]."""
+        """Copies source rows to edges, [num_src, ...] -> [num_edges, ...]."""
         return HeldEdges(CSC(np.arange(self.num_edges + 1), self.csc.indices, num_sources=self.num_src), self.device)
 
     @cached_property
     def source_of_edge(self) -> Tensor:  # [num_edges] int64
-        """The source row of each edge."""
+        """Each edge's source row."""
         return torch.tensor(np.asarray(self.csc.indices, np.int64), device=self.device)
 
     def weight(self, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
-        """Returns the graph's own weights for rows of a type, where there are any."""
+        """Returns the graph's edge weights, if any, for rows of this dtype."""
         if self.csc.weight is None:
             return None
         dtype = wide(dtype)
@@ -61,23 +61,23 @@ class HeldEdges:
         return self._weights[dtype]
 
     def sum(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """Sums the sources' rows, times the graph's weights."""
+        """Sums the sources' rows, multiplied by the graph's weights."""
         return self.constant_sum(x, Factors(self.weight(x.dtype)))
 
     def constant_sum(self, x: Tensor, factors: Factors) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """Sums the sources' rows, times factors without gradient."""
+        """Sums the sources' rows, multiplied by factors without gradient."""
         result: Tensor = _Sum.apply(x, factors, self)
         return result
 
     def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
-        """Computes `constant_sum`, and beside each sum the destination's own row.
+        """Computes `constant_sum` concatenated with the destination's own row.
 
         The destinations are the first sources.
 
         Args:
             x: [num_src, f].
-            factors: Without gradient.
-            dropped: Which numbers of `x` dropout keeps. Default: all.
+            factors: Factors without gradient.
+            dropped: Dropout mask of `x`. Default: keeps all.
 
         Returns:
             [num_dst, 2 f].

@@ -1,6 +1,7 @@
 """Attention over held edges in one pass of the native core, with autograd.
 
-`rust/core/src/aggregate/attention.rs` has the formulas. Nothing is kept for an edge.
+`rust/core/src/aggregate/attention.rs` documents the formulas. No tensor has a row per
+edge.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from gnnkit.kernels.sums import NativeKernels, wide
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weighing:
-    """How scores of edges become weights."""
+    """How edge scores become attention weights."""
 
-    slope: float  # of the leaky ReLU below 0
-    p: float = 0  # probability in [0, 1) that a weight is zeroed
-    key: int = 0  # of all draws
-    ids: Tensor | None = None  # [num_edges] int64 global ids, where p > 0
+    slope: float  # negative slope of the leaky ReLU
+    p: float = 0  # dropout probability of a weight, in [0, 1)
+    key: int = 0  # random key
+    ids: Tensor | None = None  # [num_edges] int64 global ids, required if p > 0
 
 
 def attend(
@@ -34,20 +35,20 @@ def attend(
 
     The weights are the softmax of leaky_relu(source[u] + destination[v] (+ edge[e])).
 
-    Only on CPUs, and for rows that `serves` names. Rows of 16 bits are computed in
+    Available on CPUs, for rows accepted by `serves`. 16-bit rows are computed in
     float32, and the sums are rounded once.
 
     Args:
-        edges: The edges, all in-edges of each destination.
+        edges: All in-edges of each destination.
         h: [num_src, H, d] rows.
         source: [num_src, H].
         destination: [num_dst, H].
-        edge: [num_edges, H], added to the scores. None: there is none.
+        edge: [num_edges, H], added to the scores. None: no edge term.
         weighing: Slope and dropout.
     """
     dtype, kind = h.dtype, wide(h.dtype)
     h, source, destination = h.to(kind), source.to(kind), destination.to(kind)
-    edge = None if edge is None else edge.to(kind)  # features of edges may be of another type
+    edge = None if edge is None else edge.to(kind)  # edge features may have another dtype
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, source, destination, edge)):
         result: Tensor = _Attend.apply(h, source, destination, edge, edges, weighing)
         return result.to(dtype)
@@ -55,7 +56,7 @@ def attend(
 
 
 def serves(edges: HeldEdges, h: Tensor) -> bool:
-    """Says whether `attend` computes with rows of this type on this device."""
+    """Returns whether `attend` supports rows of this dtype on this device."""
     return isinstance(edges.kernels, NativeKernels) and h.dtype in (torch.float32, torch.float64, torch.bfloat16)
 
 
@@ -68,7 +69,7 @@ def _forward(
     weighing: Weighing,
     bent: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the sums, and `stats` [num_dst, 3, H] of the softmax. Fills `bent`."""
+    """Returns the sums, and softmax `stats` [num_dst, 3, H]. Fills `bent`."""
     h = h.detach().contiguous()
     out = h.new_empty(edges.num_dst, *h.shape[1:])
     stats = h.new_empty(edges.num_dst, 3, h.shape[1])
@@ -87,7 +88,7 @@ def _forward(
 
 
 def _shared(edge: Tensor | None, weighing: Weighing) -> dict[str, Any]:
-    """Returns the arguments of all passes over the edges."""
+    """Returns the arguments common to all passes over the edges."""
     return {
         "edge": None if edge is None else _array(edge),
         "ids": None if weighing.ids is None else weighing.ids.numpy(),

@@ -1,6 +1,6 @@
-"""Dropout keyed by global ids: neither ranks nor threads nor order change the result.
+"""Dropout keyed by global ids, independent of ranks, threads and order.
 
-Computes as `rust/core/src/dropout.rs` does. GPUs use torch's 64-bit integers.
+Computes the same as `rust/core/src/dropout.rs`. GPUs use torch's 64-bit integers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _mix(z: int) -> int:
 def derive(key: int, *values: int) -> int:
     """Derives a key from a key and numbers, as in `derive(seed, step, layer)`.
 
-    Does what `rng::derive` of the native core does.
+    Equals the native core's `rng::derive`.
     """
     for value in values:
         key = _mix(key ^ _mix((value + _GOLDEN) & _MASK))
@@ -39,16 +39,16 @@ def derive(key: int, *values: int) -> int:
 
 
 def dropout(x: R, ids: Tensor, p: float, key: int, first: int = 0) -> R:
-    """Zeroes numbers of `x`, and scales the others to the same mean.
+    """Zeroes random numbers of `x`, and scales the others to preserve the mean.
 
-    A hash of (key, ids[r], first + j) says whether element j of row r stays.
+    A hash of (key, ids[r], first + j) decides whether element j of row r is kept.
 
     Args:
-        x: [n, f] rows. Those that are no tensor have all columns.
+        x: [n, f] rows. `ProductRows` have all columns.
         ids: [n] int64 global id of each row.
-        p: Probability in [0, 1) that a number is zeroed.
-        key: Key of all draws.
-        first: Column of the whole rows at which `x` begins. Default: 0.
+        p: Dropout probability, in [0, 1).
+        key: Random key.
+        first: Index of the first column of `x` within the complete rows.
     """
     if isinstance(x, ProductRows):
         assert first == 0
@@ -58,15 +58,15 @@ def dropout(x: R, ids: Tensor, p: float, key: int, first: int = 0) -> R:
 
 
 def kept(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 32 rounded up] uint32
-    """Says which numbers `dropout` keeps: bit j % 32 of [r, j // 32] is of [r, j].
+    """Returns `dropout`'s mask: bit j % 32 of [r, j // 32] is element j of row r.
 
-    Only on CPUs.
+    Available on CPUs only.
 
     Args:
         ids: [n] int64 global id of each row.
-        width: Columns of the rows.
-        p: Probability in [0, 1) that a number is zeroed.
-        key: Key of all draws.
+        width: Number of columns.
+        p: Dropout probability, in [0, 1).
+        key: Random key.
     """
     bits = torch.empty(len(ids), _words(width), dtype=torch.uint32)
     _core.dropout_kept(ids.numpy(), width, p, key, bits.numpy(), threads=torch.get_num_threads())
@@ -74,7 +74,7 @@ def kept(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 
 
 
 def keep(x: Tensor, bits: Tensor, p: float) -> Tensor:  # [n, f] -> [n, f]
-    """Zeroes and scales numbers as `dropout` does, without autograd.
+    """Applies a dropout mask, without autograd.
 
     Args:
         x: [n, f] rows.
@@ -88,20 +88,20 @@ def keep(x: Tensor, bits: Tensor, p: float) -> Tensor:  # [n, f] -> [n, f]
 
 
 def _words(width: int) -> int:
-    """Counts the words that hold a bit for each column."""
+    """Returns the number of 32-bit words with one bit per column."""
     return -(-width // 32)
 
 
 def relu_dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
     """Computes `dropout(x.relu(), ids, p, key)`, in one pass on CPUs.
 
-    Keeps one bit of each element for the backward pass.
+    Saves one bit per element for the backward pass.
 
     Args:
         x: [n, f] rows.
         ids: [n] int64 global id of each row.
-        p: Probability in [0, 1) that a number is zeroed.
-        key: Key of all draws.
+        p: Dropout probability, in [0, 1).
+        key: Random key.
     """
     if x.device.type != "cpu":
         return dropout(x.relu(), ids, p, key)
@@ -149,29 +149,29 @@ def _drop(x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
 
 
 def edge_streams(source: Tensor, destination: Tensor) -> Tensor:  # [n] int64
-    """Hashes the global ids [n] of both ends of edges, for draws keyed by edge."""
+    """Hashes both ends' global ids [n] of edges, for random draws keyed by edge."""
     return _mix_tensor(_mix_tensor(source + _signed(_GOLDEN)) ^ destination)
 
 
 def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 in [0, 1)
-    """Draws multiples of 2^-16, a hash of (key, ids[r], j) for element j of row r.
+    """Draws multiples of 2^-16, hashed from (key, ids[r], j) for element j of row r.
 
     Args:
-        ids: [n] int64, a stream for each.
-        width: Elements of a row.
-        key: Key of all draws.
+        ids: [n] int64, one random stream each.
+        width: Number of columns.
+        key: Random key.
     """
     return _drawn(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
 
 
 def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, width] 0..65535
-    """Draws 16 bits an element: lane j % 4 of word j // 4 of the row's stream.
+    """Draws 16 bits per element: lane j % 4 of word j // 4 of the row's stream.
 
     Args:
-        ids: [n] int64, a stream for each.
-        width: Elements of a row.
-        key: Key of all draws.
-        first: Number j of the first element. Default: 0.
+        ids: [n] int64, one random stream each.
+        width: Number of columns.
+        key: Random key.
+        first: Index j of the first element.
     """
     skipped = first % 4
     shifts = torch.arange(0, 64, 16, device=ids.device)
@@ -180,19 +180,19 @@ def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, 
 
 
 def _drawn(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, ceil(width / 4)] int64
-    """Draws 64 bits for every four elements of a row, from word `first` on."""
+    """Draws 64 bits per four elements of a row, starting at word `first`."""
     rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
     counter = torch.arange(first + 1, first + (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
     return _mix_tensor(rows[:, None] + counter)
 
 
 def subset(n: int, size: int, key: int, device: torch.device) -> Tensor:  # [size] int64, ascending
-    """Draws `size` of the numbers below `n`, every subset equally likely.
+    """Draws a uniformly random subset of the numbers below `n`.
 
     Args:
         n: Number of candidates.
-        size: Number of draws, at most `n`.
-        key: Key of the draw.
+        size: Size of the subset, at most `n`.
+        key: Random key.
         device: Device of the result.
     """
     hashes = _mix_tensor(_mix_tensor(torch.arange(n, device=device) + _signed(_GOLDEN)) ^ _signed(key))
@@ -206,7 +206,7 @@ def _mix_tensor(z: Tensor) -> Tensor:
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    return (z >> bits) & ((1 << (64 - bits)) - 1)  # torch shifts signed numbers arithmetically
+    return (z >> bits) & ((1 << (64 - bits)) - 1)  # torch's shift is arithmetic
 
 
 def _signed(value: int) -> int:

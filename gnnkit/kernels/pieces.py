@@ -1,7 +1,7 @@
-"""Input rows that memory does not hold, which a model multiplies by a weight first.
+"""Input rows that exceed memory, for models that first multiply them by a weight.
 
-A product reads the rows in order, piece by piece, and its gradient reads them once
-more. So memory holds the product, which is narrower, and a few pieces.
+The product reads the rows in order, piece by piece, and so does its gradient. Memory
+holds the product, which is narrower, and a few pieces.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gnnkit.kernels.dropout import dropout
 from gnnkit.kernels.product_rows import ProductRows, first_rows
 from gnnkit.kernels.products import CHUNK, outer_of_pieces, product_of_pieces
 
-PIECE = 32 << 20  # bytes of the rows of a piece, about
+PIECE = 32 << 20  # approximate bytes of a piece
 
 
 class RowTable(ABC):
-    """Rows that are read in order, wherever they are kept."""
+    """Rows that can be read in order, from any place."""
 
     width: int
     dtype: torch.dtype
@@ -33,18 +33,18 @@ class RowTable(ABC):
 
     @abstractmethod
     def pieces(self, ids: Ids, size: int, *, counted: bool) -> Iterator[Tensor]:
-        """Reads rows in the order of `ids`. At least one piece, which may be empty.
+        """Reads rows in the order of `ids`. Yields at least one piece, possibly empty.
 
         Args:
-            ids: [n] nodes, each once.
-            size: Rows of every piece but the last.
-            counted: Whether the reads are of training.
+            ids: [n] distinct nodes.
+            size: Number of rows of every piece but the last.
+            counted: Whether to count the reads as training.
         """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Drop:
-    """A dropout of the rows, made anew whenever they are read."""
+    """A dropout of the rows, recomputed at each read."""
 
     ids: Tensor  # [n]
     p: float
@@ -53,15 +53,15 @@ class _Drop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsInPieces(ProductRows):
-    """Rows [n, width] of a table that are read by each product.
+    """Rows [n, width] of a table, read by each product.
 
-    Each product reads them once, and once more for the gradient of the weight.
+    Each product reads the rows once, and once more for the weight's gradient.
     """
 
     table: RowTable
     ids: Ids  # [n]
     drops: tuple[_Drop, ...] = ()
-    kind: torch.dtype | None = None  # of products. None: that of the table
+    kind: torch.dtype | None = None  # dtype of products. None: the table's
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -100,10 +100,10 @@ class RowsInPieces(ProductRows):
         return torch.stack([piece.isfinite().all() for piece in self.pieces(counted=False)])
 
     def pieces(self, *, counted: bool) -> Iterator[Tensor]:
-        """Reads the rows in order. At least one piece, which may be empty.
+        """Reads the rows in order. Yields at least one piece, possibly empty.
 
         Args:
-            counted: Whether the reads are of training.
+            counted: Whether to count the reads as training.
         """
         row_bytes = self.table.width * torch.empty(0, dtype=self.dtype).element_size()
         size, first = CHUNK * max(PIECE // (CHUNK * max(row_bytes, 1)), 1), 0
@@ -118,7 +118,7 @@ class RowsInPieces(ProductRows):
 class _Product(Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, rows: RowsInPieces, counted: bool) -> Tensor:
-        ctx.rows, ctx.weight = rows, weight.detach()  # the weight is not read again, but for its form
+        ctx.rows, ctx.weight = rows, weight.detach()  # only the weight's shape and strides are needed
         out, ctx.fast = product_of_pieces(rows.pieces(counted=counted), len(rows), weight)
         return out
 
@@ -131,7 +131,7 @@ class _Product(Function):
 
 
 def _beside(rows: RowsInPieces, grad: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Reads pieces of rows, each with its rows of the gradient."""
+    """Yields pieces of rows, each with its rows of the gradient."""
     first = 0
     for piece in rows.pieces(counted=True):
         last = first + len(piece)

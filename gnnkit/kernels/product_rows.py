@@ -1,4 +1,4 @@
-"""Input rows that a layer multiplies by a weight before it does anything else."""
+"""Input rows that a layer first multiplies by a weight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnnkit.graph import Ids
 
 
 class ProductRows(ABC):
-    """Rows [n, width] that are no tensor, and have no gradient."""
+    """Rows [n, width] that are not stored as a tensor, and have no gradient."""
 
     @property
     @abstractmethod
@@ -21,19 +21,19 @@ class ProductRows(ABC):
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """Type of products."""
+        """The dtype of products."""
 
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where products are computed."""
+        """The device of products."""
 
     def __len__(self) -> int:
         return self.shape[0]
 
     @abstractmethod
     def __matmul__(self, weight: Tensor) -> Tensor:  # [width, k] -> [n, k]
-        """Multiplies by a weight, which gets a gradient."""
+        """Multiplies by a weight, which receives a gradient."""
 
     @abstractmethod
     def __getitem__(self, rows: slice) -> ProductRows:
@@ -41,32 +41,32 @@ class ProductRows(ABC):
 
     @abstractmethod
     def take(self, places: Ids) -> ProductRows:
-        """Returns the rows at some places, [k]."""
+        """Returns the rows at the given positions, [k]."""
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> ProductRows:
-        """Returns the same rows, whose products are of a type."""
+        """Returns the rows with another product dtype."""
 
     @abstractmethod
     def dropout(self, ids: Tensor, p: float, key: int) -> ProductRows:
-        """Does what `dropout` does to a tensor.
+        """Applies dropout, like `kernels.dropout.dropout` to a tensor.
 
         Args:
             ids: [n] int64 global id of each row.
-            p: Probability in [0, 1) that a number is zeroed.
-            key: Key of all draws.
+            p: Dropout probability, in [0, 1).
+            key: Random key.
         """
 
     @abstractmethod
     def isfinite(self) -> Tensor:  # [...] bool
-        """Says of numbers, or of many at once, whether they are finite."""
+        """Returns whether numbers, or groups of numbers, are finite."""
 
 
-Rows = Tensor | ProductRows  # that a model's first layer reads
+Rows = Tensor | ProductRows  # input of a model's first layer
 
 
 def first_rows(rows: slice, count: int) -> bool:
-    """Says whether a slice is of all `count` rows. Raises for other than the first."""
+    """Returns whether a slice covers all `count` rows. Raises unless it starts at 0."""
     if rows in (slice(count), slice(None)):
         return True
     if rows != slice(rows.stop):

@@ -1,11 +1,10 @@
-"""Products of rows and a weight matrix, by the fastest way of the processor.
+"""Products of rows and a weight matrix, by the processor's fastest implementation.
 
-On AMD's processors with AVX-512, MKL computes in half as wide registers as oneDNN.
-torch asks MKL. `fast_products` asks oneDNN there, for models of any kind. On processors
-without AVX-512, torch multiplies numbers of bfloat16 one by one, and takes up to 40
-times as long as for float32. `fast_products` computes in float32 there, and rounds
-once. Which way is taken depends on the processor, on the shapes, and on nothing else.
-So results repeat.
+On AMD processors with AVX-512, MKL, which torch uses, computes with half the register
+width of oneDNN. `fast_products` uses oneDNN there. On processors without AVX-512, torch
+multiplies bfloat16 numbers one by one, up to 40 times slower than float32.
+`fast_products` computes in float32 there, and rounds once. The choice depends only on
+the processor and on shapes, so results are reproducible.
 """
 
 from __future__ import annotations
@@ -25,32 +24,32 @@ from torch.overrides import TorchFunctionMode
 
 from gnnkit.kernels.sums import wide
 
-# Rows that oneDNN multiplies at once. For each number of rows oneDNN writes a program,
-# which takes milliseconds and stays in memory, and batches have any number of rows.
-# Turned copies of so many rows stay in the cache.
+# Number of rows per oneDNN call. oneDNN compiles a kernel for each number of rows,
+# which takes milliseconds and stays in memory, while batches have any number of rows.
+# Transposed chunks of this size fit the cache.
 CHUNK = 4096
-LEAST_WEIGHT = 2048  # numbers of a weight, below which a chunk takes oneDNN as long
+LEAST_WEIGHT = 2048  # elements of a weight below which oneDNN is not faster
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
 @functools.cache
 def library() -> str:
-    """Names the library that computes large products of float32 on this processor."""
+    """Returns the library that computes large float32 products on this processor."""
     return "oneDNN" if _is_wide_amd() and hasattr(torch.ops.mkldnn, "_linear_pointwise") else "torch"
 
 
 @functools.cache
 def lacks_bfloat16() -> bool:
-    """Says whether torch has no quick products of bfloat16 on this processor."""
-    known = hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")  # not where torch is built without oneDNN
+    """Returns whether torch has no fast bfloat16 products on this processor."""
+    known = hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")  # missing if torch is built without oneDNN
     return known and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def fast_products() -> AbstractContextManager[Any]:
-    """Makes products of rows and a weight, forward and backward, as fast as they get.
+    """Uses the fastest products of rows and a weight, forward and backward.
 
-    Serves `F.linear`, `torch.addmm` and `@` of this thread within the context. Enter it
-    within `torch.autocast`.
+    Applies to `F.linear`, `torch.addmm` and `@` in this thread, within the context.
+    Enter it within `torch.autocast`.
     """
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16:
         return _Products(_rounds, _Rounded) if lacks_bfloat16() else nullcontext()
@@ -58,7 +57,7 @@ def fast_products() -> AbstractContextManager[Any]:
 
 
 def unwatched() -> AbstractContextManager[Any]:
-    """Lets functions of torch run without a look at each, where none is a product."""
+    """Disables the interception of torch functions, for code without products."""
     context: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
     return context
 
@@ -73,10 +72,10 @@ def _is_wide_amd() -> bool:
 
 
 class _Products(TorchFunctionMode):
-    """Replaces the functions of torch that multiply rows by a weight."""
+    """Intercepts the torch functions that multiply rows by a weight."""
 
     def __init__(self, serves: Callable[..., bool], product: type[Function]) -> None:
-        """Keeps what says whether a product is replaced, and by what."""
+        """Stores the condition for replacing a product, and the replacement."""
         super().__init__()
         self._serves, self._product = serves, product
 
@@ -116,9 +115,9 @@ _ARRANGED: dict[Any, Callable[..., tuple[Any, ...] | None]] = {
 
 
 def _pays(x: Any, weight: Any, bias: Any, num_rows: int | None = None) -> bool:
-    """Says whether oneDNN computes this product, and faster.
+    """Returns whether oneDNN supports this product and is faster.
 
-    `num_rows` are those of all pieces, of which x is one.
+    `num_rows` is the number of rows of all pieces, if x is one piece.
     """
     if not _fits(x, weight, bias) or weight.numel() < LEAST_WEIGHT:
         return False
@@ -129,13 +128,13 @@ def _pays(x: Any, weight: Any, bias: Any, num_rows: int | None = None) -> bool:
 
 
 def _rounds(x: Any, weight: Any, bias: Any) -> bool:
-    """Says whether this product is rounded to bfloat16, within autocast."""
+    """Returns whether this product is rounded to bfloat16, under autocast."""
     short = (torch.bfloat16, torch.float32)
     return _fits(x, weight, bias) and all(tensor.dtype in short for tensor in (x, weight, bias) if tensor is not None)
 
 
 def _fits(x: Any, weight: Any, bias: Any) -> bool:
-    """Says whether these are rows and a weight on a CPU, which torch need not see."""
+    """Returns whether these are plain CPU tensors: rows, a weight and a bias."""
     tensors = (x, weight) if bias is None else (x, weight, bias)
     if not all(type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided for tensor in tensors):
         return False
@@ -154,7 +153,7 @@ class _Product(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        by_torch = torch.is_grad_enabled()  # a gradient of this gradient is asked for
+        by_torch = torch.is_grad_enabled()  # a second derivative is required
         rows = by_weight = by_bias = None
         if ctx.needs_input_grad[0]:
             rows = grad @ weight.t() if by_torch else _product(grad, weight)
@@ -166,7 +165,7 @@ class _Product(Function):
 
 
 class _Rounded(Function):
-    """X W + b of factors in bfloat16, computed in float32 and rounded once."""
+    """X W + b of bfloat16 factors, computed in float32 and rounded once."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [n, f], [f, k], [k] -> [n, k]
@@ -190,7 +189,7 @@ class _Rounded(Function):
 
 
 def _rounded(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Computes x W + b in float32 from factors in bfloat16, chunk by chunk."""
+    """Computes x W + b in float32 from bfloat16 factors, chunk by chunk."""
     out = x.new_empty(len(x), weight.shape[1], dtype=torch.bfloat16)
     with torch.autocast("cpu", enabled=False):
         factor = weight.to(torch.bfloat16).float()
@@ -202,7 +201,7 @@ def _rounded(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _product(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Computes x W + b from the turned weight [k, f], chunk by chunk."""
+    """Computes x W + b from the transposed weight [k, f], chunk by chunk."""
     out, turned, end = x.new_empty(len(x), len(turned)), turned.contiguous(), len(x) - len(x) % CHUNK
     for i in range(0, end, CHUNK):
         out[i : i + CHUNK] = _by_onednn(x[i : i + CHUNK], turned, bias)
@@ -212,14 +211,15 @@ def _product(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def product_of_pieces(pieces: Iterable[Tensor], num_rows: int, weight: Tensor) -> tuple[Tensor, bool]:
-    """Computes X W [n, k] from pieces of X [n, f], and says whether oneDNN did so.
+    """Computes X W [n, k] from pieces of X [n, f]. Also returns whether oneDNN did.
 
-    The bits are those of `fast_products` where oneDNN computes, or X is one piece.
+    The result equals that of `fast_products` to the bit if oneDNN computes it, or if X
+    is one piece.
 
     Args:
         pieces: Rows in order, at least one piece. Each but the last has a multiple of
             `CHUNK` rows.
-        num_rows: Rows of all pieces.
+        num_rows: Total number of rows.
         weight: [f, k].
     """
     out, first, fast = weight.new_empty(0), 0, False
@@ -240,14 +240,14 @@ def _by_torch(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def outer_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]], weight: Tensor, *, fast: bool) -> Tensor:
-    """Computes X^T G, the gradient of a weight [f, k], from pieces of X and G.
+    """Computes X^T G, a weight's gradient [f, k], from pieces of X and G.
 
     Args:
-        pieces: Rows [n, f] and [n, k], as `product_of_pieces` gets them.
-        weight: [f, k], of which the form is read.
-        fast: Whether oneDNN computes.
+        pieces: Rows [n, f] and [n, k], in pieces as for `product_of_pieces`.
+        weight: [f, k], used for its shape and strides.
+        fast: Whether to use oneDNN.
     """
-    # torch's own gradient lies in memory as the weight does.
+    # torch's own gradient has the weight's memory layout.
     turned = weight.shape[0] > weight.shape[1] if fast else weight.stride(0) == 1 and weight.stride(1) == len(weight)
     add = _add_by_onednn if fast else _add_by_torch
     total: Tensor | None = None
@@ -258,7 +258,7 @@ def outer_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]], weight: Tensor, *, 
 
 
 def _add_by_torch(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
-    """Returns total + x^T y. The sum of short numbers is of 32 bits."""
+    """Returns total + x^T y. 16-bit factors are summed in float32."""
     if _is_slow(x):
         total = torch.zeros(x.shape[1], y.shape[1]) if total is None else total
         with torch.autocast("cpu", enabled=False):
@@ -284,6 +284,6 @@ def _add_by_onednn(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _by_onednn(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Computes x W + b from the turned weight [k, f]."""
+    """Computes x W + b from the transposed weight [k, f]."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, turned, bias, "none", [], "")
     return product

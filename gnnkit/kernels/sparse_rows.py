@@ -1,8 +1,8 @@
-"""Input rows that are mostly 0, which a model multiplies by a weight first.
+"""Sparse input rows, for models that first multiply them by a weight.
 
-A sum over edges with weights computes the product: row v of X is an edge from each
-column with a number, and the rows of the weight are the sources. The same edges turned
-round give the gradient of the weight. So both cost as much as numbers are kept.
+The product is a weighted sum over edges: row v of X has an edge from each column with a
+number, and the weight's rows are the sources. The reversed edges give the weight's
+gradient. Both take time linear in the stored numbers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gnnkit.graph import CSC, Ids, SparseFeatures
 from gnnkit.kernels.product_rows import ProductRows, first_rows
 from gnnkit.kernels.sums import Factors, NativeKernels, wide
 
-# Bytes of a number that is kept, besides its value: its column, and its row and place
-# in the turned edges.
+# Bytes per stored number, besides its value: its column, and its row and position in
+# the reversed edges.
 PLACE_BYTES = 12
 
 
 class Places:
-    """The rows and columns of the numbers that are kept, on CPUs."""
+    """The rows and columns of the stored numbers, on CPUs."""
 
     def __init__(self, table: SparseFeatures) -> None:
         self.table = table
@@ -35,31 +35,31 @@ class Places:
 
     @cached_property
     def turned(self) -> Any:
-        """The rows of each column."""
+        """Each column's rows."""
         return self.kernels.transpose()
 
 
 class SparseRows(ProductRows):
-    """Rows [n, width] of which the zeros are not kept."""
+    """Rows [n, width] that store only non-zero numbers."""
 
     def __init__(self, places: Places, values: Tensor, dtype: torch.dtype | None = None) -> None:
-        """Keeps the numbers.
+        """Stores the numbers.
 
         Args:
             places: Rows and columns of the numbers.
-            values: [num_stored] numbers, float32 or float64.
-            dtype: Type of products. None: that of the numbers.
+            values: [num_stored] float32 or float64.
+            dtype: The dtype of products. None: that of `values`.
         """
         self.places, self.values, self._dtype = places, values, dtype or values.dtype
 
     @classmethod
     def of(cls, table: SparseFeatures, dtype: torch.dtype) -> SparseRows:
-        """Makes the rows of a table, whose numbers become of type `dtype`."""
+        """Creates rows from a table, with numbers converted to `dtype`."""
         return cls(Places(table), torch.tensor(np.asarray(table.values), dtype=dtype))
 
     @classmethod
     def zeros(cls, shape: tuple[int, int], dtype: torch.dtype) -> SparseRows:
-        """Makes rows without a number."""
+        """Creates rows without stored numbers."""
         csr = CSC(np.zeros(shape[0] + 1, np.int64), np.zeros(0, np.int32), num_sources=shape[1])
         return cls.of(SparseFeatures(csr), dtype)
 
@@ -97,11 +97,11 @@ class SparseRows(ProductRows):
         return SparseRows(self.places, out, self.dtype)
 
     def isfinite(self) -> Tensor:  # [num_stored]
-        """Says which numbers that are kept are finite. All others are."""
+        """Returns which stored numbers are finite."""
         return self.values.isfinite()
 
     def dense(self) -> Tensor:  # [n, width]
-        """Returns the rows with all numbers."""
+        """Returns the rows as a dense tensor."""
         csr = self.places.table.csr
         dense = self.values.new_zeros(self.shape)
         rows = torch.from_numpy(np.repeat(np.arange(len(self)), np.diff(csr.indptr)))

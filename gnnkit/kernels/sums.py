@@ -1,10 +1,10 @@
 """Sums, maxima and products over in-edges, without autograd.
 
-CPUs compute natively, GPUs by Triton, or by torch where Triton does not run. Rows are
-[n, f] or, with heads, [n, heads, f]. Weights are [num_edges, heads], in the order of
-the edges from which the kernels were made. The kernels of a transpose take weights in
-the same order. Sums of rows of 16 bits are computed in float32, with weights of
-float32, and rounded once.
+CPUs use the native core, and GPUs use Triton, or torch if Triton is unavailable. Rows
+are [n, f] or, with heads, [n, heads, f]. Weights are [num_edges, heads], in the order
+of the edges from which the kernels were created. A transpose's kernels take weights in
+the same order. Sums of 16-bit rows are computed in float32, with float32 weights, and
+rounded once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Dropped = tuple[Tensor, float]  # [n, f / 32 rounded up] uint32 from `dropout.ke
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Returns the type of the weights and sums of rows."""
+    """Returns the dtype of weights and sums for rows of this dtype."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def as_array(x: Tensor) -> np.ndarray:
-    """Views a contiguous tensor as an array, bfloat16 as the bits in uint16."""
+    """Returns a contiguous tensor's memory as an array, bfloat16 as uint16."""
     x = x.detach()
     array: np.ndarray = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
     return array
@@ -40,20 +40,20 @@ def as_array(x: Tensor) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """The factors of the rows of a sum. None: 1 each."""
+    """The factors of the rows in a sum. None: 1."""
 
-    edge: Tensor | None = None  # [num_edges, heads] in the order of the edges that the kernels were made from
-    source: Tensor | None = None  # [num_src], not beside factors of edges
-    destination: Tensor | None = None  # [num_dst] of each sum
+    edge: Tensor | None = None  # [num_edges, heads] in the order of the edges that created the kernels
+    source: Tensor | None = None  # [num_src], not combined with edge factors
+    destination: Tensor | None = None  # [num_dst] factor of each sum
     _arrays: dict[torch.dtype, dict[str, Any]] = field(init=False, repr=False, default_factory=dict)
 
     @cached_property
     def turned(self) -> Factors:
-        """The factors of the transpose."""
+        """The transpose's factors."""
         return Factors(self.edge, self.destination, self.source)
 
     def arrays(self, dtype: torch.dtype) -> dict[str, Any]:
-        """Returns the arguments of the native core, for sums of a type. Made once."""
+        """Returns the native core's arguments for sums of this dtype, cached."""
         if dtype not in self._arrays:
             fields = {"weight": self.edge, "source": self.source, "destination": self.destination}
             self._arrays[dtype] = {
@@ -74,14 +74,14 @@ class EdgeKernels(ABC):
 
     @staticmethod
     def of(csc: CSC, device: torch.device) -> EdgeKernels:
-        """Makes the kernels for a device. The CSC's weights are not used."""
+        """Creates the kernels for a device. The CSC's weights are not used."""
         if device.type == "cpu":
             return NativeKernels(_core.Aggregator(csc.indptr, csc.indices, csc.num_sources))
         return _of_device(device).of_csc(csc, device)
 
     @abstractmethod
     def transpose(self) -> EdgeKernels:
-        """Turns the edges round."""
+        """Reverses the edges."""
 
     @abstractmethod
     def sum(self, x: Tensor, factors: Factors = ONE, *, own: float = 0) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
@@ -96,21 +96,21 @@ class EdgeKernels(ABC):
 
         Args:
             x: [num_src, f] contiguous.
-            factors: Without heads.
+            factors: Factors without heads.
             out: [num_dst, g] contiguous.
         """
 
     @abstractmethod
     def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
-        """Computes the sums, and x[v] beside these: [num_src, f] -> [num_dst, 2 f].
+        """Computes the sums concatenated with x[v]: [num_src, f] -> [num_dst, 2 f].
 
-        The destinations are the first sources. With `dropped`, the rows are those that
-        dropout makes of `x`. Only on CPUs.
+        The destinations are the first sources. With `dropped`, dropout is first applied
+        to `x`. Available on CPUs only.
         """
 
     @abstractmethod
     def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:  # [num_src, 2 f] -> [num_dst, f]
-        """Computes the gradient of `sum_beside`. For a transpose only."""
+        """Computes the gradient of `sum_beside`. Available on transposes only."""
 
     @abstractmethod
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:  # [num_src, H, d], [num_dst, H, d] -> [num_edges, H]

@@ -1,4 +1,4 @@
-"""Tables of comma-separated values."""
+"""CSV files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FILE = "metrics.csv"
 
 
 class Csv(RunLogger):
-    """Choose this logger to read curves in a program: `csv/metrics.csv`."""
+    """Choose this logger to process curves in a program: `csv/metrics.csv`."""
 
     def make(self, folder: Path) -> Logger:
         from lightning.pytorch.loggers import CSVLogger
 
         class Named(CSVLogger):
-            """Names the file in errors of a disk."""
+            """A CSV logger whose disk errors name the file."""
 
             def save(self) -> None:
                 with naming(Path(self.log_dir) / FILE):
@@ -40,13 +40,13 @@ class Csv(RunLogger):
         logger: Any = self.make(folder)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Experiment logs directory .* exists")
-            writer = logger.experiment  # which deletes the file
+            writer = logger.experiment  # deletes the file
         writer.metrics += rows
         return logger  # type: ignore[no-any-return]
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """Reads the rows of a table, without empty cells."""
+    """Reads a table's rows, without empty cells."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:

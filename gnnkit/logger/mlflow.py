@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
 
-_folders: set[str] = set()  # of runs of this process. MLflow puts the last one into the environment
+_folders: set[str] = set()  # run folders of this process. MLflow stores the last one in the environment
 
 
 class MLflow(RunLogger):
-    """Choose this logger to compare runs in MLflow, of a server or of a folder."""
+    """Choose this logger to compare runs in MLflow, on a server or in a folder."""
 
     module, package = "mlflow", "mlflow"
 
     def __init__(
         self, experiment: str = "gnnkit", run_name: str | None = None, tracking_uri: str | None = None
     ) -> None:
-        """Keeps the keys.
+        """Stores the keys.
 
         Args:
             experiment: Name of the experiment.
-            run_name: Name of the run. None: the name of the run folder.
-            tracking_uri: Server or folder. None: MLFLOW_TRACKING_URI, or else `mlflow/`
-                of the run folder.
+            run_name: Name of the run. None: the run folder's name.
+            tracking_uri: Server or folder. None: MLFLOW_TRACKING_URI, or `mlflow/` in
+                the run folder.
         """
         self.experiment, self.run_name, self.tracking_uri = experiment, run_name, tracking_uri
 
@@ -41,6 +41,6 @@ class MLflow(RunLogger):
         if not uri:
             uri = (folder / "mlflow").as_uri()
             _folders.add(uri)
-        if uri.startswith("file:"):  # since version 3.7 refused, unless asked for
+        if uri.startswith("file:"):  # must be allowed explicitly since version 3.7
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         return MLFlowLogger(self.experiment, self.run_name or folder.name, uri)

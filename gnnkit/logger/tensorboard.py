@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(RunLogger):
-    """Choose this logger to look at curves: `tensorboard --logdir outputs`."""
+    """Choose this logger to view curves: `tensorboard --logdir outputs`."""
 
     def make(self, folder: Path) -> Logger:
         return _logger(folder)
@@ -26,7 +26,7 @@ def _logger(folder: Path, **keys: Any) -> Logger:
     from lightning.pytorch.loggers import TensorBoardLogger
 
     class Named(TensorBoardLogger):
-        """Names the folder in errors of a disk, which Lightning wraps."""
+        """A TensorBoard logger that names the folder in disk errors."""
 
         def log_metrics(self, *arguments: Any, **keys: Any) -> None:
             with naming(Path(self.log_dir)):

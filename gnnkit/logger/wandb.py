@@ -19,13 +19,13 @@ class Wandb(RunLogger):
     def __init__(
         self, project: str = "gnnkit", run_name: str | None = None, group: str | None = None, offline: bool = False
     ) -> None:
-        """Keeps the keys.
+        """Stores the keys.
 
         Args:
-            project: Project of the run.
-            run_name: Name of the run. None: the name of the run folder.
-            group: Group of the run. None: no group.
-            offline: Whether the run is kept in `wandb/` for `wandb sync`.
+            project: The run's project.
+            run_name: Name of the run. None: the run folder's name.
+            group: The run's group. None: no group.
+            offline: Whether to write to `wandb/`, for a later `wandb sync`.
         """
         self.project, self.run_name, self.group, self.offline = project, run_name, group, offline
 

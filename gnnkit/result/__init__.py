@@ -1,3 +1,3 @@
-"""What a job hands back, and the names of the files in its folder."""
+"""The result of a job, and the names of the files in its folder."""
 
 from gnnkit.result.result import Result as Result

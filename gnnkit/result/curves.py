@@ -8,7 +8,7 @@ import pandas
 
 
 class Curves(pandas.DataFrame):  # type: ignore[misc] # pandas need not be there
-    """Figures by epoch. `plot` joins evaluations across the epochs without any."""
+    """Metrics by epoch. `plot` connects evaluations across epochs without one."""
 
     @property
     def _constructor(self) -> Any:
@@ -16,5 +16,5 @@ class Curves(pandas.DataFrame):  # type: ignore[misc] # pandas need not be there
 
     @property
     def plot(self) -> Any:
-        """Plots like a data frame whose gaps between two numbers are filled in."""
+        """Plots the data frame, interpolating missing values."""
         return pandas.DataFrame(self).interpolate("index", limit_area="inside").plot

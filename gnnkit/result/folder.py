@@ -1,16 +1,16 @@
-"""The names that the leader writes under in a run folder."""
+"""File names in a run folder, as written by the leader."""
 
 from __future__ import annotations
 
-WORK = "import"  # folder of what an interrupted job=import goes on from
-PREPARED = "prepared"  # folder of what the ranks read, removed after the run
-SOURCE = "source"  # folder there, of the graph that may be cut again
-INPUTS = "inputs.json"  # what a model trained here knows of its data
-COORDINATION = "coordination.json"  # the leader's decision
-EPOCHS = "epochs.jsonl"  # sums of each epoch, and each evaluation
-FAILURE = "failure-{number}.txt"  # what ended the ranks before a restart, with stacks
-LABELS = "labels.json"  # what its task has learned of the labels
-CLASSES = "classes.json"  # names of classes by number, where there are names
+WORK = "import"  # folder for resuming an interrupted job=import
+PREPARED = "prepared"  # folder of the ranks' data, removed after the run
+SOURCE = "source"  # its subfolder with the graph, which may be partitioned again
+INPUTS = "inputs.json"  # preprocessing of the model's input data
+COORDINATION = "coordination.json"  # the leader's decisions
+EPOCHS = "epochs.jsonl"  # totals of each epoch, and each evaluation
+FAILURE = "failure-{number}.txt"  # why the ranks ended before a restart, with stacks
+LABELS = "labels.json"  # label statistics of the task
+CLASSES = "classes.json"  # class names by number, if there are any
 PICTURE = "partition.json"  # the partition in numbers, and a sample of the graph
-WORDS = "words_between.npy"  # words of an epoch from each rank to each
-PARTITION = "partition"  # folder of the partition, as job=partition leaves it
+WORDS = "words_between.npy"  # words per epoch between each pair of ranks
+PARTITION = "partition"  # folder of the partition written by job=partition

@@ -1,4 +1,4 @@
-"""The result of a job, shown as `result.json` and as a table."""
+"""The result of a job, displayed as `result.json` and as a table."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _NOT_SHOWN = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result(Mapping[str, Any]):
-    """Figures of one job by name, in the order in which they are shown.
+    """A job's figures by name, in display order.
 
-    A figure may be a mapping of figures. Numbers that are not finite are None, as JSON
-    has no others.
+    A figure may be a mapping of figures. Non-finite numbers are None, because JSON does
+    not support them.
     """
 
     job: str
     figures: Mapping[str, Any]
-    summary: str | None = None  # shown instead of the table of all figures
+    summary: str | None = None  # displayed instead of the table of all figures
     run_folder: Path | None = None  # on the leader
 
     @property
     def folder(self) -> Path:
-        """The run folder. Raises `UserError` on other ranks than the leader."""
+        """The run folder. Raises `UserError` on ranks other than the leader."""
         if self.run_folder is None:
             raise UserError("the run folder is the leader's: read the result of rank 0")
         return self.run_folder
 
     @property
     def curves(self) -> Any:
-        """Loss and figures of each epoch, from 1, as a data frame of pandas.
+        """Loss and metrics of each epoch, counted from 1, as a pandas data frame.
 
-        `result.curves.plot()` draws these. Raises `UserError` for a job that trained
-        nothing, and without pandas.
+        `result.curves.plot()` draws them. Raises `UserError` if the job did not train,
+        and if pandas is not installed.
         """
         try:
             from gnnkit.result.curves import Curves
@@ -80,35 +80,35 @@ class Result(Mapping[str, Any]):
 
     @property
     def exit_code(self) -> int:
-        """0, 1 where a check or a run of the job has failed, or 2 without a verdict.
+        """0 for success, 1 if a check or a run failed, 2 if there is no verdict.
 
-        Training that diverges cannot be verified. Other keys can mend this.
+        Training that diverges cannot be verified, which other keys can fix.
         """
         if self.get("diverges"):
             return MENDABLE
         return 0 if self.get("verified", True) and not self.get("failed") else 1
 
     def with_figure(self, name: str, value: Any) -> Result:
-        """Returns the result with one more figure, at the end."""
+        """Returns the result with one more figure at the end."""
         return replace(self, figures={**self.figures, name: value})
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the content of `result.json`."""
+        """Returns the contents of `result.json`."""
         plain: dict[str, Any] = finite(dict(self.figures))
         return plain
 
     def save(self, folder: Path) -> None:
-        """Writes `result.json`, whole or not at all."""
+        """Writes `result.json` atomically."""
         write_atomically(folder / "result.json", json.dumps(self.to_dict(), indent=2, allow_nan=False).encode())
 
     def table(self) -> str:
-        """Returns the summary, or the figures as two columns of text."""
+        """Returns the summary, or all figures as a two-column table."""
         if self.summary is not None:
             return self.summary
         return "\n".join(f"  {name:<18} {text}" for name, text in self._rows())
 
     def line(self) -> str:
-        """Returns the figures that are asked for first, in a line."""
+        """Returns the most important figures in one line."""
         if self.summary is not None:
             return self.summary
         main = self.get("main_figure")
@@ -121,7 +121,7 @@ class Result(Mapping[str, Any]):
         return f"Result(job={self.job!r}, folder={str(self.run_folder)!r})\n{self.table()}"
 
     def _repr_html_(self) -> str:
-        """Is what a notebook shows: a line, and the figures as a table that opens."""
+        """Returns the display for notebooks: one line, and an expandable table."""
         rows = "".join(
             f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(text)}</td></tr>'
             for name, text in self._rows()
@@ -131,7 +131,7 @@ class Result(Mapping[str, Any]):
         return f"<details><summary>{title}</summary>{place}<table>{rows}</table></details>"
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        """Yields name and text of each figure that is shown."""
+        """Yields the name and text of each displayed figure."""
         for name, value in self.figures.items():
             parts = value.items() if isinstance(value, Mapping) else [("", value)]
             shown = [f"{key} {spelt(part)}".strip() for key, part in parts if part not in (None, [])]
@@ -140,20 +140,20 @@ class Result(Mapping[str, Any]):
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions that a result depends on."""
+    """Returns the versions of the packages that a result depends on."""
     names = ("gnnkit", "torch", "lightning", "hydra-core", "numpy")
     return {name: version(name) for name in names} | {"python": platform.python_version()}
 
 
 def spelt(value: Any) -> str:
-    """Spells a figure for a table, with four digits of a fraction."""
+    """Formats a figure for a table, with four digits after the point."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)
 
 
 def finite(value: Any) -> Any:
-    """Returns plain data for JSON, with None for numbers that are not finite."""
+    """Returns plain data for JSON, with None for non-finite numbers."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,5 +1,5 @@
-"""A folder that the ranks of a run read: a manifest, and one shard for each part.
+"""Stores: folders with a manifest and one shard per part.
 
-`manifest` says what the folder holds. `parts` reads as one rank does, its own part
-alone. `join` puts the whole graph together again, for what only a whole graph can do.
+`manifest` describes the folder. `parts` reads one rank's part. `join` restores the
+complete graph from the parts.
 """

@@ -1,4 +1,4 @@
-"""The whole graph, from all of its parts."""
+"""Restores a graph from all of its parts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from gnnkit.store.parts import GRAPH
 
 
 def whole(root: Path) -> Graph:
-    """Returns the graph that the parts of a store were cut from.
+    """Returns the graph from which a store's parts were cut.
 
-    Features are as the model reads them. Raises `UserError` for a damaged store.
+    Features are in the form that the model reads. Raises `UserError` for a damaged
+    store.
     """
     manifest = Manifest.load(root)
     if manifest.holds["graph"]:
@@ -32,12 +33,12 @@ def whole(root: Path) -> Graph:
 
 
 def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, edge_types: Sequence[str] | None) -> Graph:
-    """Puts the graph together that shards were cut from, with the same ids of edges.
+    """Returns the graph from which shards were cut, with the same edge ids.
 
     Args:
         shards: All shards of one cut.
-        class_names: Names of classes, which shards lack.
-        edge_types: Names of relations, which shards lack.
+        class_names: Class names, which shards do not store.
+        edge_types: Relation names, which shards do not store.
     """
     parts = list(shards)
     first, cells = parts[0], [shard for shard in parts if shard.slice == 0]
@@ -66,7 +67,7 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, edge_type
 
 
 def _placed(ids: Array, arrays: Sequence[Array | None]) -> Array | None:
-    """Puts the rows of parts at their ids. None: parts have no such rows."""
+    """Places the parts' rows at their ids. None if the parts have no such rows."""
     if arrays[0] is None:
         return None
     rows = np.concatenate([array for array in arrays if array is not None])
@@ -93,5 +94,5 @@ def _features(owned: Array, parts: Sequence[Features]) -> Features:  # [num_node
 
 
 def _as_ids(ids: Array, num_nodes: int) -> Array:
-    """Returns ids in the type that graphs keep."""
+    """Returns ids in the dtype used by graphs."""
     return ids.astype(np.int32) if num_nodes < 2**31 else ids

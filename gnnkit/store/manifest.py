@@ -1,4 +1,4 @@
-"""The manifest of a store: facts of a graph and of its parts, as plain data."""
+"""The manifest of a store: metadata of a graph and its parts, as plain data."""
 
 from __future__ import annotations
 
@@ -15,56 +15,68 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Schema
 from gnnkit.storage import write_atomically
 
-FILE = "store.json"  # in the folder of the store, written last
-NODE_IDS = "node_ids.npy"  # there too, where the user's ids are not 0, 1, ...
-PARTS = "parts"  # folder there, with one folder for each rank
-KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
-_OF_FEATURES = ("scale", "fill", "text", "dtype")  # of the section `features`. Others say where a run keeps rows
+FILE = "store.json"  # in the store's folder, written last
+NODE_IDS = "node_ids.npy"  # in the same folder, unless ids are 0, 1, ...
+PARTS = "parts"  # a subfolder with one folder per rank
+KEYS = (
+    "workers",
+    "partition",
+    "inputs",
+    "input_rows",
+    "features",
+    "task",
+)  # configuration sections that determine the parts
+_OF_FEATURES = (
+    "scale",
+    "fill",
+    "text",
+    "dtype",
+)  # keys of the section `features` that do. The others say where a run stores rows
 _FORMAT, _VERSION = "gnnkit store", 3
-_HASHING = 2  # files that are hashed at the same time: one core hashes as fast as most disks read
-_SMALL = 64 << 20  # bytes. Files up to this size are hashed when they are opened, which takes 0.1 s at most
+_HASHING = 2  # files hashed concurrently. One core hashes as fast as most disks read
+_SMALL = 64 << 20  # bytes. Smaller files are hashed when they are opened, which takes at most 0.1 s
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a launching process asks of a graph that is cut already.
+    """What a launching process needs from a partitioned graph.
 
-    What concerns pairs of parts is in files of its own (`gnnkit.store.pairs`).
+    Metadata of pairs of parts is in separate files (`gnnkit.store.pairs`).
     """
 
     asked: str  # hash of the job that wrote the store, and of its data
-    source: str  # name of the data set, for people
-    keys: Mapping[str, Any]  # sections of the configuration that shaped the parts
+    source: str  # name of the dataset, for messages
+    keys: Mapping[str, Any]  # the configuration sections that determined the parts
     counts: Mapping[str, int]  # nodes, edges, features, classes, train, val, test, labelled
     schema: Mapping[str, Any]  # node_types and edge_types
-    prepared: Mapping[str, Any]  # what a run knows of its cut
-    quality: Mapping[str, Any]  # of the partition, as `Quality.to_dict`
-    coordination: Mapping[str, Any]  # coordination.json of a run
-    picture: Mapping[str, Any]  # partition.json of a run
-    inputs: Mapping[str, Any]  # inputs.json of a run: names and scale of columns
-    holds: Mapping[str, bool]  # graph: a whole one too. rows: of features, in parts. links, ...
-    files: Mapping[str, tuple[int, str]]  # size and SHA-256 of each file of the parts
-    packed: str  # what rounding features saves and costs, for people. Empty: these are as they were
+    prepared: Mapping[str, Any]  # `Prepared`, as plain data
+    quality: Mapping[str, Any]  # the partition's `Quality.to_dict`
+    coordination: Mapping[str, Any]  # a run's coordination.json
+    picture: Mapping[str, Any]  # a run's partition.json
+    inputs: Mapping[str, Any]  # a run's inputs.json: names and scale of the columns
+    holds: Mapping[str, bool]  # what the store contains, such as the complete graph, feature rows or links
+    files: Mapping[str, tuple[int, str]]  # size and SHA-256 of each file
+    packed: str  # a message about rounded features, empty if they are not rounded
 
     @property
     def types(self) -> Schema:
-        """The types of nodes and of edges, as `Graph.schema`."""
+        """Node and edge types, as `Graph.schema`."""
         nodes, edges = self.schema["node_types"], self.schema["edge_types"]
         return Schema(
             tuple((name, count) for name, count in nodes or (("", self.counts["nodes"]),)), tuple(edges or ("",))
         )
 
     def save(self, root: Path) -> None:
-        """Writes the manifest, whole or not at all."""
+        """Writes the manifest atomically."""
         body = asdict(self)
         head = {"format": _FORMAT, "version": _VERSION, "sha256": _digest(body)}
         write_atomically(root / FILE, json.dumps({**head, **body}).encode())
 
     @classmethod
     def load(cls, root: Path) -> Manifest:
-        """Reads the manifest, and looks at the size of each file of the parts.
+        """Reads the manifest and checks the size of each file.
 
-        Raises `UserError` for a folder without a whole store of this version.
+        Raises `UserError` for a folder without a complete store of this version.
         """
         found = _read(root)
         if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:
@@ -83,9 +95,9 @@ class Manifest:
         return manifest
 
     def check_part(self, root: Path, part: str) -> None:
-        """Looks at the files of one part, and hashes small ones.
+        """Checks one part's files, hashing the small ones.
 
-        Raises `UserError` that names a damaged file.
+        Raises `UserError`, which names a damaged file.
         """
         for name, (size, digest) in self.files.items():
             if name.startswith(f"{PARTS}/{part}/"):
@@ -94,9 +106,9 @@ class Manifest:
                     raise _damaged(root, name, "its bytes are not those that were written")
 
     def check_bytes(self, root: Path) -> None:
-        """Hashes every file, of any size.
+        """Hashes every file.
 
-        Raises `UserError` that names the first damaged one.
+        Raises `UserError`, which names the first damaged one.
         """
         with Digests() as digests:
             for name in self.files:
@@ -116,18 +128,18 @@ class Manifest:
 
 
 def shaping(composed: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a composed configuration that shape parts."""
+    """Returns the keys of a composed configuration that determine the parts."""
     keys = {key: composed[key] for key in KEYS}
     return {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
 
 
 def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: bool) -> list[tuple[str, Any, Any]]:
-    """Lists keys that shape parts and have two values, each with both values.
+    """Returns the differing keys that determine the parts, each with both values.
 
     Args:
         own: A composed configuration.
-        its: Sections of the other one.
-        whole_task: Whether other keys of the task than the name shape parts too.
+        its: The other configuration's sections.
+        whole_task: Whether all keys of the task matter, not only its name.
     """
     here, there = (_flat(shaping(values)) for values in (own, its))
     keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
@@ -136,7 +148,7 @@ def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: boo
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns values by dotted key, without empty ones."""
+    """Returns non-empty values by dotted key."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -147,7 +159,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class Digests:
-    """Hashes files of a store while others are written, and last the rest."""
+    """Hashes the files of a store while later files are written."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_HASHING, "digests")
@@ -160,20 +172,20 @@ class Digests:
         self._pool.shutdown(cancel_futures=True)
 
     def begin(self, path: Path) -> Future[str]:
-        """Begins to hash a file, at the first call. Returns what comes of it."""
+        """Starts to hash a file, at the first call. Returns the future hash."""
         if path not in self._found:
             self._found[path] = self._pool.submit(digest_of, path)
         return self._found[path]
 
     def add(self, folder: Path) -> None:
-        """Begins to hash the files of a folder, which nobody changes any more."""
+        """Starts to hash the files of a complete folder."""
         for path in _files(folder):
             self.begin(path)
 
     def files_of(self, root: Path, *further: str) -> dict[str, tuple[int, str]]:
-        """Returns size and SHA-256 of each file of the parts, by the path in the store.
+        """Returns each file's size and SHA-256, by its path in the store.
 
-        Also of `further` files, where there are any of these names.
+        Includes `further` files, if they exist.
         """
         paths = _files(root / PARTS) + [root / name for name in further if (root / name).is_file()]
         stamps = [(path, self.begin(path)) for path in paths]
@@ -185,7 +197,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def digest_of(path: Path) -> str:
-    """Returns the SHA-256 of a file."""
+    """Returns a file's SHA-256."""
     check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

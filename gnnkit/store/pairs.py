@@ -1,7 +1,7 @@
-"""What a store knows of pairs of parts, in a file for each part.
+"""A store's metadata of pairs of parts, in one file per part.
 
-The manifest would otherwise grow with the square of the number of parts, and every run
-reads it.
+In the manifest, which every run reads, it would grow with the square of the number of
+parts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from gnnkit.partition.traffic import Pair
 from gnnkit.storage import load_arrays, save_arrays
 from gnnkit.store.manifest import PARTS, Manifest
 
-PAIRS = "pairs"  # folder beside the parts
-_ROWS = ("gather_rows", "reduce_rows", "slice_rows", "unslice_rows")  # of a `Pair`
-_PEER, _NEIGHBOUR, _EDGES = 0, 5, 6  # columns beside the rows of a pair
+PAIRS = "pairs"  # folder next to the parts
+_ROWS = ("gather_rows", "reduce_rows", "slice_rows", "unslice_rows")  # fields of a `Pair`
+_PEER, _NEIGHBOUR, _EDGES = 0, 5, 6  # the other columns
 
 
 def without_pairs(manifest: Manifest, root: Path) -> Manifest:
-    """Moves what the manifest says of pairs into files of the parts.
+    """Moves the manifest's metadata of pairs into one file per part.
 
     Args:
-        manifest: With all pairs, and no files yet.
+        manifest: A manifest with all pairs, and without files.
         root: The store.
     """
     num_parts, picture = len(manifest.quality["regions"]), dict(manifest.picture)
@@ -51,9 +51,9 @@ def without_pairs(manifest: Manifest, root: Path) -> Manifest:
 
 
 def with_pairs(manifest: Manifest, root: Path) -> Manifest:
-    """Puts into the manifest of a store what it knows of pairs.
+    """Returns the manifest with a store's metadata of pairs.
 
-    Raises `UserError` that names a damaged file.
+    Raises `UserError`, which names a damaged file.
     """
     manifest.check_part(root, PAIRS)
     regions, picture = manifest.quality["regions"], dict(manifest.picture)
@@ -77,7 +77,7 @@ def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _pairs(part: int, table: Ids) -> list[dict[str, int]]:
-    """Lists the peers from which a part receives rows, as `Quality.to_dict` does."""
+    """Returns the peers from which a part receives rows, like `Quality.to_dict`."""
     pairs = [Pair(part, *row[:_NEIGHBOUR]) for row in table.tolist() if any(row[1:_NEIGHBOUR])]
     return [asdict(pair) | {"messages": pair.messages} for pair in pairs]
 

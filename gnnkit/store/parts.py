@@ -1,4 +1,4 @@
-"""The parts of a graph as a rank reads these: its own, and what all ranks share."""
+"""The parts of a graph as a rank reads them: its own part, and shared arrays."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from gnnkit.sampler.links import Links
 from gnnkit.storage import META, load_arrays
 from gnnkit.store.manifest import FILE, PARTS, Manifest
 
-GRAPH = "graph"  # the whole graph
+GRAPH = "graph"  # the complete graph
 LINKS = "links"  # the edges to predict
-ROUNDED = "rounded"  # features of the whole graph, in bfloat16
-# A shard, and a graph without features or with features. Both: shards have edges too.
+ROUNDED = "rounded"  # the complete graph's features in bfloat16
+# A shard, a graph with or without features, or both: a shard with edges and a graph.
 Reads = Literal["shard", "topology", "graph", "both"]
-DEGREES = "degrees"  # of all nodes of the whole graph
-_MAPPED: WeakValueDictionary[tuple[Path, int, Reads], Graph] = WeakValueDictionary()  # of this process
+DEGREES = "degrees"  # of all nodes
+_MAPPED: WeakValueDictionary[tuple[Path, int, Reads], Graph] = WeakValueDictionary()  # in this process
 _mapping = threading.Lock()
-WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
+WHOLE = "whole"  # a single rank's shard of the complete graph, for job=verify
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Folders of shards, and of arrays that all ranks read.
 
-    Parts that the run has made itself come first. The others are of a store, where the
-    run reads one, and are checked before they are opened.
+    Parts written by the run take precedence. Other parts are read from a store, if the
+    run uses one, and checked before they are opened.
     """
 
-    own: Path  # folder that the run has made
+    own: Path  # folder written by the run
     store: Path | None = None
-    reads: Reads = "shard"  # of a store
-    dense: bool = False  # of a store: whether ranks read features with their zeros
+    reads: Reads = "shard"  # what ranks read from a store
+    dense: bool = False  # whether ranks read a store's features as dense arrays
 
     def shard(self, name: int | str) -> Shard:
-        """Maps the shard of a rank, or `WHOLE`."""
+        """Maps the shard of a rank, or of `WHOLE`."""
         folder = self._folder(str(name))
         stored = self.store is not None and folder.parent != self.own
-        if stored and self.reads == "graph":  # so shards only say who owns what
+        if stored and self.reads == "graph":  # shards are then needed only for ownership
             return _bare(Shard.trusted(folder))
         shard = Shard.load(folder)
         if not stored:
@@ -62,11 +62,11 @@ class Parts:
 
     @property
     def of_ranges(self) -> bool:
-        """Whether the rows of a store's parts are ranges of those of its graph."""
+        """Whether the parts' rows are contiguous ranges of the graph's rows."""
         return self.store is not None and not _manifest(self.store, _stamp(self.store / FILE)).holds["rows"]
 
     def graph(self) -> Graph | None:
-        """Maps the whole graph, where ranks read one. Ranks of a process share it."""
+        """Maps the complete graph, if ranks read it. Ranks of one process share it."""
         owned = (self.own / GRAPH).exists()
         if not owned and (self.store is None or self.reads == "shard"):
             return None
@@ -81,29 +81,29 @@ class Parts:
             return graph
 
     def save_degrees(self, world_size: int) -> None:
-        """Writes the degrees of the whole graph of a store, from those of its parts."""
+        """Writes the degrees of a store's complete graph, from its parts' degrees."""
         save_degrees([Shard.trusted(self._folder(str(rank))) for rank in range(world_size)], self.own / DEGREES)
 
     def links(self) -> Links | None:
-        """Maps the edges to predict, where the task is about edges."""
+        """Maps the edges to predict, for link tasks."""
         stored = self.store is not None and (self.store / PARTS / LINKS).exists()
         return Links.load(self._folder(LINKS)) if stored or (self.own / LINKS).exists() else None
 
     def rounded(self) -> npt.NDArray[np.uint16] | None:  # [num_nodes, width]
-        """Maps all features in bfloat16, where batches read these."""
+        """Maps all features in bfloat16, if batches read them."""
         path = self.own / ROUNDED
         return load_arrays(path)[0]["features"] if path.exists() else None
 
     def files(self, name: str) -> list[Path]:
-        """Lists the arrays of a part, unchecked. None where there is no such part."""
+        """Returns a part's files, unchecked. Empty if there is no such part."""
         stored = self.store is not None and not (self.own / name).exists()
         folder = self.store / PARTS / name if self.store is not None and stored else self.own / name
         return sorted(folder.glob("*.npy"))
 
     def adopting(self, others: Collection[int]) -> Shard:
-        """Makes the shard of rank 0 that also owns the nodes of other ranks.
+        """Returns rank 0's shard extended by the nodes of other ranks.
 
-        For ranks that read the whole graph.
+        Only for ranks that read the complete graph.
         """
         own_shard, graph = self.shard(0), self.graph()
         assert graph is not None
@@ -121,13 +121,13 @@ class Parts:
 
 @functools.lru_cache(maxsize=4)
 def _manifest(store: Path, stamp: int) -> Manifest:
-    """Reads a manifest once a process. `stamp` tells another one of the same name."""
+    """Reads a manifest once per process. `stamp` distinguishes rewritten files."""
     del stamp
     return Manifest.load(store)
 
 
 def _stamp(path: Path) -> int:
-    """Returns the time of the last change, 0 for no file."""
+    """Returns the modification time, 0 if there is no file."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -135,7 +135,7 @@ def _stamp(path: Path) -> int:
 
 
 def without_edges(graph: Graph) -> Graph:
-    """Returns the same nodes, labels and splits without edges and features."""
+    """Returns the graph with nodes, labels and splits only."""
     empty = CSC(np.zeros(graph.num_nodes + 1, np.int64), np.zeros(0, np.int32))
     return replace(without_features(graph), csc=empty, edge_features=None, edge_positions=None, edge_types=None)
 
@@ -152,7 +152,7 @@ def _sparse(shard: Shard) -> bool:
 
 
 def _bare(shard: Shard) -> Shard:
-    """Returns the shard as cut from `without_edges`: owned nodes, labels and splits."""
+    """Returns the shard with owned nodes, labels and splits only."""
     num, no_ids = len(shard.owned), np.zeros(0, np.int64)
     return replace(
         shard,

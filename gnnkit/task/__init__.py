@@ -1,4 +1,4 @@
-"""What models are trained to say: loss, metrics and predictions, one file a task."""
+"""Tasks, which define loss, metrics and predictions, one file each."""
 
 from gnnkit.task.base import LabelFacts as LabelFacts
 from gnnkit.task.base import NodeTask as NodeTask

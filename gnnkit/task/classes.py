@@ -1,4 +1,4 @@
-"""Figures of each class."""
+"""Metrics per class."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gnnkit.strategy import Worker
 from gnnkit.task.base import NodeTask, f1, rows_of
 from gnnkit.task.ranking import mean_areas
 
-MAX_CLASSES = 100  # with figures of each class, and a matrix of confusion
+MAX_CLASSES = 100  # maximum for metrics per class and a confusion matrix
 
 
 class ClassTask(NodeTask):
-    """A task about nodes whose labels are classes."""
+    """A node task whose labels are classes."""
 
     @abstractmethod
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
-        """Counts hits, predictions and labels of each class."""
+        """Counts true positives, predictions and labels of each class."""
 
     def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor | None:  # [num_classes, num_classes]
-        """Counts pairs of true class (row) and predicted class (column).
+        """Returns the confusion matrix, with a row per true class.
 
-        None where a node may have several classes.
+        Returns None if a node may have several classes.
         """
         return None
 
@@ -45,14 +45,14 @@ class ClassTask(NodeTask):
 
 
 def areas_of_all(scores: Tensor, wanted: Tensor, worker: Worker) -> dict[str, float]:
-    """Returns ROC AUC and average precision over the rows of all ranks. Collective.
+    """Returns ROC AUC and average precision over all ranks' rows. Collective.
 
-    Computed at the leader from all scores, so both are exact. Empty where no class has
-    rows with and rows without it.
+    Both are exact, because the leader computes them from all scores. Classes that all
+    rows have, or none, are omitted.
 
     Args:
-        scores: [k, num_classes] of this rank.
-        wanted: [k, num_classes] 1 for the classes of a row, else 0.
+        scores: [k, num_classes] this rank's scores.
+        wanted: [k, num_classes] 1 for a row's classes, else 0.
         worker: This rank.
     """
     parts = worker.comm.gather(torch.cat([scores.to(torch.float64), wanted.to(torch.float64)], 1))
@@ -61,10 +61,10 @@ def areas_of_all(scores: Tensor, wanted: Tensor, worker: Worker) -> dict[str, fl
 
 
 def _of_classes(counts: Tensor) -> list[dict[str, float]]:
-    """Computes the figures of each class. A quotient without a divisor is 0.
+    """Computes each class's metrics. A quotient with divisor 0 is 0.
 
     Args:
-        counts: [3, num_classes] hits, predictions and labels of each class.
+        counts: [3, num_classes] true positives, predictions and labels per class.
     """
     hits, predicted, actual = counts
     parts = [hits / predicted, hits / actual, f1(counts)]

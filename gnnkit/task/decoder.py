@@ -1,4 +1,4 @@
-"""From the embeddings of two nodes to the score of a pair."""
+"""Decoders, which score a node pair from two embeddings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ def dot(outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
 
 
 class ProductMLP(nn.Module):
-    """Scores pairs by two linear layers on the elementwise product of the embeddings.
+    """Scores pairs by a two-layer MLP on the embeddings' elementwise product.
 
-    The score of a pair is that of the reverse pair, as in the examples of OGB.
+    As in OGB's examples, a pair and its reverse have the same score.
     """
 
     def __init__(self, width: int) -> None:
-        """Draws the parameters from torch's generator.
+        """Initialises the parameters from torch's generator.
 
         Args:
-            width: Numbers of an embedding, and of the hidden layer.
+            width: Embedding size, and size of the hidden layer.
         """
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))

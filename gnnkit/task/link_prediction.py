@@ -1,4 +1,4 @@
-"""Which edges exist."""
+"""Link prediction."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from gnnkit.task.base import Task
 from gnnkit.task.decoder import ProductMLP, dot
 from gnnkit.task.ranking import HITS, ranked, ranking
 
-_SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # of the edges that are held out
-_SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless all
-_CHUNK = 2**16  # pairs whose rows are at hand at a time
-_SPLIT, _EVALUATION = 1, 2  # purposes of keys
+_SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
+_SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all
+_CHUNK = 2**16  # pairs whose rows are in memory at a time
+_SPLIT, _EVALUATION = 1, 2  # purposes of random keys
 
 
 class LinkPrediction(Task):
-    """Choose this task where the question is which edges exist.
+    """Choose this task to predict which edges exist.
 
-    The model embeds nodes, and two embeddings give the score of a pair: their dot
-    product, or an MLP on their elementwise product. The loss is the binary
-    cross-entropy over edges and drawn pairs without an edge. Edges that validate or
-    test, with their reverse edges, are taken out of the graph before anything else. No
-    step reads messages over edges that the step predicts.
+    The model embeds nodes. The score of a pair is the dot product of two embeddings, or
+    an MLP on their elementwise product. The loss is the binary cross-entropy over edges
+    and sampled negative pairs. Validation and test edges, with their reverse edges, are
+    removed from the graph first. No step passes messages over the edges that it
+    predicts.
     """
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
     splits = ("val", "test")
-    least_skill = 0.04  # an area of 0.52, of edges that did not train
+    least_skill = 0.04  # an area of 0.52 on held-out edges
     without_learning = "chance"
 
     def __init__(
@@ -63,17 +63,17 @@ class LinkPrediction(Task):
         """Checks the keys.
 
         Args:
-            width: Numbers of an embedding.
-            decoder: "dot" or "mlp", which makes the score of two embeddings.
-            negatives: Pairs without an edge for each edge that trains.
-            eval_negatives: Pairs without an edge for each edge that is evaluated.
-            val_share: Share of the edges that validate. None: 0.05.
-            test_share: Share of the edges that test. None: 0.1.
+            width: Embedding size.
+            decoder: "dot" or "mlp".
+            negatives: Number of negative pairs per training edge.
+            eval_negatives: Number of negative pairs per evaluated edge.
+            val_share: Share of validation edges. None: 0.05.
+            test_share: Share of test edges. None: 0.1.
             supervision_share: Share of the edges that an epoch predicts, for strategies
                 that do not predict all. None: 0.3.
-            filtered: Whether negative pairs are never edges. In training this means the
-                edges that train, in evaluation all edges.
-            seed: Seed of the split of edges and of the pairs that evaluate.
+            filtered: Whether to exclude edges from negative pairs: training edges in
+                training, and all edges in evaluation.
+            seed: Seed of the split and of the negative pairs in evaluation.
         """
         self.width = whole("task.width", width, 1, MAX_WIDTH)
         self.decoder = one_of("task.decoder", decoder, ("dot", "mlp"))
@@ -147,16 +147,16 @@ class LinkPrediction(Task):
         return with_edges(graph, np.flatnonzero(~held)), links
 
     def _drawn(self, num_nodes: int, pairs: Ids) -> tuple[Ids, Ids, npt.NDArray[np.bool_]]:
-        """Draws edges that validate and test. Says which edges of `pairs` these are."""
+        """Samples validation and test edges. Also returns which of `pairs` they are."""
         draw = chosen(pairs, num_nodes, derive(self.seed, _SPLIT))
-        draw[pairs[:, 0] == pairs[:, 1]] = 1  # loops are no answers
+        draw[pairs[:, 0] == pairs[:, 1]] = 1  # self-loops are never held out
         val, held = draw < self.val_share, draw < self.val_share + self.test_share
         return pairs[val], pairs[held & ~val], held
 
     def _given(self, graph: Graph, pairs: Ids) -> tuple[Ids, Ids, npt.NDArray[np.bool_]]:
-        """Returns the edges that the data set names for validation and test.
+        """Returns the dataset's validation and test edges.
 
-        Says which edges of `pairs` are such edges or their reverse edges.
+        Also returns which of `pairs` are such edges or their reverse edges.
         """
         for key, value in self.shares.items():
             if value is not None:
@@ -192,7 +192,7 @@ class LinkPrediction(Task):
         ]
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
-        """Returns source, destination and score of the edges that test."""
+        """Returns source, destination and score of the test edges."""
         links = worker.links
         assert links is not None
         parts = worker.comm.gather(self._scores(outputs, worker, replace(links, eval_negatives=0), links.test, 1))
@@ -207,19 +207,20 @@ class LinkPrediction(Task):
 
     @torch.no_grad()
     def _scores(self, outputs: Tensor, worker: Worker, links: Links, pairs: Ids, split: int) -> Tensor:
-        """Scores some of the pairs, each followed by its negative pairs. Collective.
+        """Scores pairs, each followed by its negative pairs. Collective.
 
-        Rank r scores pairs r, r + P, ..., in chunks, because rows come from all ranks.
+        Rank r scores the pairs r, r + P, ..., in chunks, because rows come from all
+        ranks.
 
         Args:
-            outputs: [num_owned, width] of this rank's nodes.
+            outputs: [num_owned, width] outputs for this rank's nodes.
             worker: This rank.
-            links: Says how many negative pairs.
+            links: Samples the negative pairs.
             pairs: [num_pairs, 2] edges.
-            split: Number of the split, for the draws.
+            split: Number of the split, for the random key.
 
         Returns:
-            [pairs of this rank, 1 + eval_negatives] float64.
+            [this rank's pairs, 1 + eval_negatives] float64.
         """
         lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
         num_ranks, size = worker.comm.world_size, max(_CHUNK // (1 + links.eval_negatives), 1)
@@ -236,24 +237,24 @@ class LinkPrediction(Task):
 
 
 def _are_tied(split: str, measured: Mapping[str, float], negatives: int) -> bool:
-    """Tells from figures whether each edge has the score of its negative pairs.
+    """Returns whether metrics imply that each edge ties with its negative pairs.
 
-    Every edge then has the rank in the middle, which no other scores give.
+    Every edge then has the middle rank, which does not occur otherwise.
     """
     mrr, area = (measured.get(f"{split}_{name}", math.nan) for name in ("mrr", "roc_auc"))
     return area == 0.5 and math.isclose(mrr, 1 / (1 + negatives / 2), rel_tol=1e-9)
 
 
 def _filters(pairs: Ids, held: npt.NDArray[np.bool_], held_out: Ids, num_nodes: int) -> tuple[Ids, Ids]:
-    """Returns the codes of the edges that train, and of every edge.
+    """Returns the codes of the training edges, and of all edges.
 
-    Where each edge that trains has its reverse edge, the graph is undirected. The
-    reverse of a held-out edge is an edge then, even if the data set names it once.
+    If each training edge has its reverse edge, the graph is undirected. The reverse of
+    a held-out edge then counts as an edge, even if the dataset lists it once.
 
     Args:
         pairs: [k, 2] edges of the graph.
-        held: [k] which of these are held out.
-        held_out: [num_held, 2] edges that validate or test.
+        held: [k] which of them are held out.
+        held_out: [num_held, 2] validation and test edges.
         num_nodes: Number of nodes of the graph.
     """
     training = np.unique(codes(pairs[~held], num_nodes))
@@ -270,11 +271,11 @@ def _filters(pairs: Ids, held: npt.NDArray[np.bool_], held_out: Ids, num_nodes: 
 
 
 def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
-    """Returns the graph with some of its edges only, and no edges to predict.
+    """Returns the graph with a subset of its edges, and no edges to predict.
 
     Args:
         graph: The graph.
-        kept: [num_kept] ascending edge ids.
+        edge_ids: [k] ascending edge ids.
     """
     csc, features, positions = graph.csc, graph.edge_features, graph.edge_positions
     weight = None if csc.weight is None else csc.weight[edge_ids]

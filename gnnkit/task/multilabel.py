@@ -1,4 +1,4 @@
-"""A set of classes of each node."""
+"""Multilabel classification of nodes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gnnkit.strategy import Worker
 from gnnkit.task.base import f1, macro, rows_of
 from gnnkit.task.classes import ClassTask, areas_of_all
 
-_BETWEEN = ";"  # names of one node
+_BETWEEN = ";"  # separates a node's class names
 
 
 class Multilabel(ClassTask):
-    """Choose this task where a node may have several classes, or none.
+    """Choose this task if a node may have several classes, or none.
 
-    The loss of a node is the mean over the classes of the binary cross-entropy. ROC AUC
-    and average precision are means over the classes that some nodes have and others
-    have not, computed from the scores of all nodes at the leader.
+    A node's loss is the mean binary cross-entropy over the classes. ROC AUC and average
+    precision are means over the classes that some but not all nodes have, computed on
+    the leader from all nodes' scores.
     """
 
     without_learning = "the same classes for every node"
@@ -93,14 +93,14 @@ class Multilabel(ClassTask):
 
 
 def split_names(labels: Ids, joined: Sequence[str]) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:
-    """Reads each class name as the names of several classes, joined by semicolons.
+    """Splits each class name at semicolons into several class names.
 
     Args:
         labels: [num_nodes] class of each node, -1 for none.
         joined: Name of each class, such as `a;b`.
 
     Returns:
-        The set of each node [num_nodes, num_names], and the names in order.
+        Each node's set of classes [num_nodes, num_names], and the sorted names.
     """
     parts = [{part.strip() for part in name.split(_BETWEEN)} - {""} for name in joined]
     names = sorted(set().union(*parts))

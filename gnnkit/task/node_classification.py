@@ -1,4 +1,4 @@
-"""One class of each node."""
+"""Classification of nodes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MAX_WEIGHT = 1e6
 
 
 class NodeClassification(ClassTask):
-    """Choose this task where each node has one class. The loss is the cross-entropy.
+    """Choose this task if each node has one class. The loss is the cross-entropy.
 
-    Of two classes, ROC AUC and average precision of the second one are measured too,
-    exactly, from the scores of all nodes at the leader.
+    With two classes, ROC AUC and average precision of the second class are also
+    measured, exactly, on the leader from all nodes' scores.
     """
 
     metrics = ("accuracy", "macro_f1")
@@ -35,15 +35,15 @@ class NodeClassification(ClassTask):
     without_learning = "the most frequent class for every node"
 
     def __init__(self, class_weights: str | Sequence[float] | None = None) -> None:
-        """Keeps the key.
+        """Stores the key.
 
         Args:
-            class_weights: Factor of the loss of each class, in the order of classes.
-                "balanced": n / (classes x nodes of the class) over the n nodes that
-                train, so that each class counts alike. Default: no factors.
+            class_weights: Factor of each class's loss, in the order of classes.
+                "balanced": n / (num_classes * nodes of the class) over the n training
+                nodes, so that all classes have equal weight. Default: no factors.
         """
         self.class_weights = _weights(class_weights)
-        self._factors: Tensor | None = None  # [num_classes], once known
+        self._factors: Tensor | None = None  # [num_classes], None before `begin`
 
     def read(self, graph: Graph) -> Graph:
         if graph.labels.ndim == 2 and graph.labels.dtype.kind == "b":
@@ -74,12 +74,12 @@ class NodeClassification(ClassTask):
             self._factors = torch.tensor(facts.class_weights, dtype=torch.float64)
 
     def begin(self, worker: Worker) -> None:
-        if self._factors is not None:  # of the data that trained
+        if self._factors is not None:  # set from the training data
             self._factors = self._factors.to(worker.device)
         elif self.class_weights == BALANCED:
             counts = _training_counts(worker)
             present = counts > 0
-            # a class that does not train counts as usual in other splits
+            # In other splits, a class without training nodes has weight 1.
             self._factors = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 1.0)
         elif isinstance(self.class_weights, tuple):
             self._factors = torch.tensor(self.class_weights, dtype=torch.float64, device=worker.device)
@@ -102,7 +102,7 @@ class NodeClassification(ClassTask):
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         factors = self._factors
-        if factors is not None:  # new data may lack the last classes of the model
+        if factors is not None:  # new data may not have the model's last classes
             if len(factors) > outputs.shape[1]:
                 raise UserError(self._wrong_length(outputs.shape[1]))
             factors = F.pad(factors.to(outputs.dtype), (0, outputs.shape[1] - len(factors)), value=1.0)
@@ -132,7 +132,7 @@ class NodeClassification(ClassTask):
         return worker.comm.all_reduce(torch.bincount(labels, minlength=width).to(torch.float64))
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        areas = {"train_roc_auc": 0.5} if outputs.shape[1] == 2 else {}  # scores may be good where classes are rare
+        areas = {"train_roc_auc": 0.5} if outputs.shape[1] == 2 else {}  # accuracy says little for rare classes
         return super().chance(outputs, worker) | areas
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
@@ -179,7 +179,7 @@ def _weights(value: object) -> str | tuple[float, ...] | None:
 
 
 def _joined(names: Sequence[str]) -> str | None:
-    """Finds a name with semicolons, a part of which is in another name too."""
+    """Returns a name with semicolons that shares a part with another name."""
     parts = {name: {part.strip() for part in name.split(";")} for name in names}
     counts = Counter(part for members in parts.values() for part in members)
     return next(

@@ -1,4 +1,4 @@
-"""The quality of scores, of which the first in each row should be the largest."""
+"""Ranking metrics of scores, whose first column should be the largest."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ HITS = (1, 3, 10)
 
 
 def ranking(scores: Tensor) -> dict[str, float]:
-    """Measures scores [k, 1 + negatives] of edges and of their negative pairs.
+    """Measures scores [k, 1 + negatives] of edges and their negative pairs.
 
-    The rank of an edge is one more than the number of its negative pairs with a larger
-    score. Of pairs with an equal score half count. ROC AUC and average precision are
-    over all pairs together.
+    An edge's rank is 1 plus the number of negative pairs with a higher score. Ties
+    count half. ROC AUC and average precision cover all pairs.
     """
     positive, negative = scores[:, :1], scores[:, 1:]
     ranks = 1 + ((negative > positive) + 0.5 * (negative == positive)).sum(1).to(torch.float64)
@@ -28,14 +27,15 @@ def ranking(scores: Tensor) -> dict[str, float]:
 
 
 def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:
-    """Returns ROC AUC and average precision of scores [k] whose `wanted` [k] is 1 or 0.
+    """Returns ROC AUC and average precision of scores [k] with labels `wanted` [k].
 
-    Both must occur in `wanted`.
+    Both labels, 0 and 1, must occur.
     """
-    # A job is checked without it. It imports SciPy where that is installed.
+    # Imported here because it imports SciPy, if installed, which job checks do not
+    # need.
     from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
-    # torchmetrics squeezes scores outside of 0..1, which makes some equal.
+    # torchmetrics applies a sigmoid to scores outside [0, 1], which may create ties.
     distinct, place = torch.unique(scores, return_inverse=True)
     places = place.to(torch.float64) / max(len(distinct) - 1, 1)
     return float(binary_auroc(places, wanted)), float(binary_average_precision(places, wanted))
@@ -44,11 +44,11 @@ def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:
 def mean_areas(scores: Tensor, wanted: Tensor) -> dict[str, float]:
     """Averages ROC AUC and average precision over classes.
 
-    Leaves out classes that all rows have, or none. Returns nothing without others.
+    Omits classes that all rows have, or none. Returns an empty mapping if none remain.
 
     Args:
-        scores: [k, num_classes]
-        wanted: [k, num_classes] 1 for the classes of a row, else 0.
+        scores: [k, num_classes].
+        wanted: [k, num_classes] 1 for a row's classes, else 0.
     """
     mixed = torch.nonzero((wanted == 1).any(0) & (wanted == 0).any(0))[:, 0].tolist()
     if not mixed:
@@ -58,11 +58,11 @@ def mean_areas(scores: Tensor, wanted: Tensor) -> dict[str, float]:
 
 
 def ranked(parts: Sequence[Tensor], count: int) -> Tensor:  # [count, ...]
-    """Puts the rows of ranks, which have every P-th row each, in their order.
+    """Interleaves the ranks' rows, of which rank r has r, r + P, ...
 
     Args:
         parts: Rows of each rank.
-        count: Rows of all ranks.
+        count: Number of rows of all ranks.
     """
     joined = parts[0].new_empty((count, *parts[0].shape[1:]))
     for rank, rows in enumerate(parts):

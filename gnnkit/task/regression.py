@@ -1,4 +1,4 @@
-"""Numbers of each node."""
+"""Regression on nodes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gnnkit.task.base import LabelFacts, NodeTask
 
 
 class Regression(NodeTask):
-    """Choose this task where each node has a number, or several numbers.
+    """Choose this task if each node has one or several numbers.
 
-    A number that is NaN is not known, and counts neither in the loss nor in a metric.
-    The loss of a node is the mean over its known numbers. Outputs of the model are in
-    deviations from the mean of the labels that train, so that labels of any size train.
-    Predictions and metrics are in the unit of the labels.
+    NaN marks an unknown number, which is ignored by loss and metrics. A node's loss is
+    the mean over its known numbers. The labels are standardised by their training mean
+    and deviation, so that labels of any scale can be learned. Predictions and metrics
+    are in the labels' unit.
     """
 
     metrics = ("mae", "rmse")
@@ -30,16 +30,16 @@ class Regression(NodeTask):
     without_learning = "the mean for every node"
 
     def __init__(self, loss: str = "squared", scale: str = "standard") -> None:
-        """Keeps the keys.
+        """Stores the keys.
 
         Args:
-            loss: Error that is made small: "squared" or "absolute".
-            scale: "standard": outputs and losses are in deviations of the labels that
-                train. "none": in the unit of the labels.
+            loss: "squared" or "absolute" error.
+            scale: "standard": outputs and losses are in training-label deviations.
+                "none": they are in the labels' unit.
         """
         self.loss = one_of("task.loss", loss, ("squared", "absolute"))
         self.scale = one_of("task.scale", scale, ("standard", "none"))
-        self._facts: LabelFacts | None = None  # once known
+        self._facts: LabelFacts | None = None  # None before `begin`
 
     def read(self, graph: Graph) -> Graph:
         if graph.labels.dtype.kind != "f":
@@ -71,7 +71,7 @@ class Regression(NodeTask):
         self._facts = LabelFacts(mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()))
 
     def _scale(self, outputs: Tensor) -> tuple[Tensor, Tensor]:  # [width] twice
-        """Returns mean and deviation of the labels, 0 and 1 where nothing is scaled."""
+        """Returns the labels' mean and deviation, or 0 and 1 without scaling."""
         facts = self.facts()
         if facts.mean is None or facts.deviation is None:
             return outputs.new_zeros(1), outputs.new_ones(1)
@@ -113,7 +113,7 @@ class Regression(NodeTask):
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [k, numbers] twice
-    """Returns the errors, 0 where the number is not known, and which are known."""
+    """Returns the errors, 0 for unknown numbers, and a mask of known numbers."""
     wanted = labels.to(outputs.dtype).view(outputs.shape)
     known = ~wanted.isnan()
     return torch.where(known, outputs - wanted.nan_to_num(), 0), known
