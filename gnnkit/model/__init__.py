@@ -1,6 +1,6 @@
 """Models, which are trained, and programs, which are iterated.
 
-Both read the graph through an `Adjacency`, so that one model runs on every layout.
+Both read the graph through an `Adjacency`, so one implementation runs on every layout.
 """
 
 from gnnkit.model.base import ConvModel as ConvModel

@@ -1,4 +1,4 @@
-"""Lists the exchanges of a model, to compare ranks before the first step."""
+"""Records a model's exchanges, to compare ranks before the first step."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gnnkit.model.exactness import ONE_RANK, ROWS
 
 
 def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
-    """Lists the exchanges of a forward pass in order: operation, width and layer.
+    """Returns a forward pass's exchanges in order: operation, width and layer.
 
-    Also lists the parameters that the rows stem from. Exchanges of equal width that
-    trade places would otherwise look alike, and give wrong sums without a word. Runs a
-    copy on three nodes. The list ends where the copy fails.
+    Includes the parameters from which the rows were computed, because swapped exchanges
+    of equal width would otherwise go unnoticed and give wrong sums. Runs a copy of the
+    model on three nodes. The list ends where the copy fails.
 
     Args:
-        model: The model, which stays as it is.
-        in_features: Columns of a node's features.
-        edge_width: Columns of an edge's features. Default: 0, no edge features.
+        model: The model, which is not modified.
+        in_features: Number of node features.
+        edge_width: Number of edge features. 0: no edge features.
     """
     problems: list[str] = []
-    with contextlib.suppress(Exception):  # the model may need a larger graph
+    with contextlib.suppress(Exception):  # the model may require a larger graph
         replica, names = _copied(model)
         trial = Trial(ONE_RANK, 0, edge_width, next(replica.parameters()).dtype, ROWS, relations_of(replica))
         trial.engine = _Listening(trial.engine, names, problems)  # type: ignore[assignment]
@@ -36,15 +36,15 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
 
 
 class _Listening:
-    """An engine that notes every call that gets rows."""
+    """An engine that records every call with rows."""
 
     def __init__(self, engine: object, names: Mapping[int, str], problems: list[str]) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            engine: Does the work.
-            names: The model's parameters, by id.
-            found: Receives a line for each call.
+            engine: The wrapped engine.
+            names: The model's parameter names, by id.
+            problems: Receives a line per call.
         """
         self._engine, self._names, self._found = engine, names, problems
 
@@ -70,9 +70,9 @@ class _Listening:
 
 
 def _copied(model: nn.Module) -> tuple[nn.Module, dict[int, str]]:
-    """Copies a model, but for the numbers of its parameters. All of these are trained.
+    """Copies a model but shares parameter values. All of them require gradients.
 
-    Returns the copy, and the names of the parameters by id.
+    Returns the copy, and the parameter names by id.
     """
     named = dict(model.named_parameters())
     shared = {name: nn.Parameter(p.detach().cpu(), p.is_floating_point()) for name, p in named.items()}
@@ -81,7 +81,7 @@ def _copied(model: nn.Module) -> tuple[nn.Module, dict[int, str]]:
 
 
 def _sources(rows: Tensor, names: Mapping[int, str]) -> set[str]:
-    """Names the parameters that a tensor was computed from."""
+    """Returns the names of the parameters from which a tensor was computed."""
     reached, seen, ahead = {id(rows)}, set(), [rows.grad_fn]
     while ahead:
         node: Any = ahead.pop()

@@ -1,7 +1,7 @@
-"""The edges of a rank as the `edge_index` that layers of PyG read.
+"""A rank's edges as the `edge_index` read by PyG layers.
 
-Row numbers are those of the rank: its own rows, then the halo. Layers read rows through
-`edge_index[0]` and write through `edge_index[1]`, so `x` may have the own rows only.
+Rows are numbered per rank: its own rows, then the halo. Layers read rows through
+`edge_index[0]` and write rows through `edge_index[1]`, so `x` may hold own rows only.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _LARGEST = ("max", "amax")
 
 
 class Pass:
-    """One forward pass of a model over the edges of a rank."""
+    """One forward pass of a model over a rank's edges."""
 
     def __init__(self, model: str, adjacency: Adjacency) -> None:
-        """Begins the pass.
+        """Starts the pass.
 
         Args:
             model: Name of the model, for errors.
-            adjacency: Brings the rows of other ranks.
+            adjacency: Provides other ranks' rows.
         """
         self.model, self._adjacency, self._over = model, adjacency, False
         self.num_owned = adjacency.num_dst
-        self._read: Sources | None = None  # the edges whose rows were read last
+        self._read: Sources | None = None  # the edges through which rows were last read
 
     def edge_index(self) -> Edges:
-        """Returns the edges of the rank."""
+        """Returns the rank's edges."""
         return Edges.of(self._adjacency.rank_graph.edge_index, self)
 
     def end(self) -> None:
-        """Ends the pass. Nothing reads through its edges afterwards."""
+        """Ends the pass. Its edges cannot be used any more."""
         self._over = True
 
     def with_halo(self, x: Tensor, dim: int) -> Tensor:
-        """Puts the halo behind the own rows, along dimension `dim`. Collective."""
+        """Appends the halo to the own rows, along dimension `dim`. Collective."""
         if self._over:
             raise self.error(
                 "reads edges of an earlier step, or in the backward pass: keep none, and leave out torch.utils.checkpoint"
@@ -66,14 +66,14 @@ class Pass:
         return halo_rows.view(len(halo_rows), *rows.shape[1:]).movedim(0, dim)
 
     def note(self, sources: Sources) -> None:
-        """Notes the edges whose rows are read now."""
+        """Records the edges through which rows are being read."""
         self._read = sources
 
     def edge_ids(self) -> Tensor | None:  # [num_edges] int64
-        """Returns a number for each of the edges whose rows were read last.
+        """Returns ids of the edges through which rows were last read.
 
-        It follows from the ids of both ends, so parallel edges have the same. None
-        where no rows were read by edge.
+        They are derived from both ends' ids, so parallel edges share one. Returns None
+        if no rows were read.
         """
         if self._read is None:
             return None
@@ -83,12 +83,12 @@ class Pass:
         return edge_streams(source, destination)
 
     def error(self, text: str) -> UserError:
-        """Makes the error of the layer that calls."""
+        """Creates an error that names the calling layer."""
         return UserError(f"model={self.model}: {_caller()} {text}")
 
 
 class _Ends(Tensor):
-    """Row numbers of a rank, which no function may read as numbers."""
+    """A rank's row numbers, whose values must not be used as numbers."""
 
     called: Pass
 
@@ -114,32 +114,32 @@ class Edges(_Ends):
 
     @classmethod
     def of(cls, rows: Tensor, called: Pass) -> Edges:
-        """Marks row numbers [2, num_edges]."""
+        """Wraps row numbers [2, num_edges]."""
         return _marked(cls, rows, called)
 
     @property
     def ends(self) -> tuple[Sources, Destinations]:
-        """The two rows."""
+        """Source rows and destination rows."""
         source, destination = _plain(self).unbind(0)
         return Sources.of(source, destination, self.called), _marked(Destinations, destination, self.called)
 
 
 class Destinations(_Ends):
-    """[num_edges] rows of the rank that edges lead into."""
+    """[num_edges] destination rows, all of this rank."""
 
 
 class Sources(_Ends):
-    """[num_edges] rows of the rank and of the halo that edges leave."""
+    """[num_edges] source rows, of this rank and its halo."""
 
-    into: Tensor  # [num_edges] row that each edge leads into
+    into: Tensor  # [num_edges] each edge's destination row
 
     @classmethod
     def of(cls, rows: Tensor, into: Tensor, called: Pass) -> Sources:
-        """Marks row numbers.
+        """Wraps row numbers.
 
         Args:
             rows: [num_edges].
-            into: [num_edges] row that each edge leads into.
+            into: [num_edges] each edge's destination row.
             called: The forward pass.
         """
         sources = _marked(cls, rows, called)
@@ -147,7 +147,7 @@ class Sources(_Ends):
         return sources
 
     def read(self, x: Tensor, dim: int) -> Tensor:
-        """Selects rows along a dimension, those of other ranks too. Collective."""
+        """Selects rows along a dimension, including other ranks' rows. Collective."""
         self.called.note(self)
         return self.called.with_halo(x, dim).index_select(dim, _plain(self))
 
@@ -159,7 +159,7 @@ def _marked(kind: type[E], rows: Tensor, called: Pass) -> E:
 
 
 def _plain(value: Any) -> Any:
-    """Takes the marks away, in lists too."""
+    """Unwraps tensors, also within lists."""
     if isinstance(value, _Ends):
         with torch._C.DisableTorchFunctionSubclass():
             return value.as_subclass(Tensor)
@@ -173,7 +173,7 @@ def _plainly(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any
 
 
 def _get(func: Any, x: Tensor, index: Any) -> Any:
-    """Serves x[index]."""
+    """Implements x[index]."""
     if isinstance(index, Edges) or (isinstance(x, Edges | Sources) and _flat_ends(index)):
         raise _refused("x[index]", (x, index))
     if isinstance(x, Edges):
@@ -190,7 +190,7 @@ def _get(func: Any, x: Tensor, index: Any) -> Any:
 
 
 def _of_edges(edges: Edges, index: Any) -> Any:
-    """Serves edge_index[0], edge_index[1, chosen] and edge_index[:, chosen]."""
+    """Implements edge_index[0], edge_index[1, chosen] and edge_index[:, chosen]."""
     first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
     if isinstance(first, int):
         row = edges.ends[first]
@@ -201,7 +201,7 @@ def _of_edges(edges: Edges, index: Any) -> Any:
 
 
 def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
-    """Serves x[index] = value, by the sources of loops too."""
+    """Implements x[index] = value, also with the sources of self-loops."""
     if isinstance(index, Sources) and torch.equal(_plain(index), index.into):
         index = index.into
     if isinstance(x, _Ends) or _flat_ends((index, value), Edges | Sources):
@@ -210,7 +210,7 @@ def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
 
 
 def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
-    """Serves index_select."""
+    """Implements index_select."""
     if isinstance(input, Edges) and dim in (1, -1) and not isinstance(index, _Ends):
         return Edges.of(_plain(input).index_select(1, index), input.called)
     if isinstance(input, Sources) and not isinstance(index, _Ends):
@@ -225,7 +225,7 @@ def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
 
 
 def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
-    """Serves `source, destination = edge_index`."""
+    """Implements `source, destination = edge_index`."""
     if isinstance(input, Edges) and dim == 0:
         return input.ends
     if isinstance(input, Destinations):
@@ -234,7 +234,7 @@ def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
 
 
 def _join(func: Any, tensors: Any, dim: int = 0) -> Any:
-    """Serves edges with loops behind, torch.cat([edge_index, loops], 1)."""
+    """Implements torch.cat([edge_index, loops], 1)."""
     ends = [tensor for tensor in tensors if isinstance(tensor, Edges)]
     others = [tensor for tensor in tensors if not isinstance(tensor, Edges)]
     if not ends or dim not in (1, -1) or _flat_ends(others, Sources):
@@ -252,7 +252,7 @@ def _join(func: Any, tensors: Any, dim: int = 0) -> Any:
 
 
 def _stack(func: Any, tensors: Any, dim: int = 0) -> Any:
-    """Serves torch.stack([source, destination])."""
+    """Implements torch.stack([source, destination])."""
     if dim == 0 and len(tensors) == 2 and isinstance(tensors[0], Sources) and isinstance(tensors[1], Destinations):
         source, destination = tensors
         if torch.equal(source.into, _plain(destination)):
@@ -267,7 +267,7 @@ def _unless_sources(func: Any, tensors: Any, dim: int) -> Any:
 
 
 def _compare(func: Any, input: Any, other: Any) -> Any:
-    """Serves source != destination, which finds loops."""
+    """Implements source != destination, which detects self-loops."""
     both = (input, other)
     sources = [tensor for tensor in both if isinstance(tensor, Sources)]
     if not _flat_ends(both, Edges | Sources):
@@ -278,7 +278,7 @@ def _compare(func: Any, input: Any, other: Any) -> Any:
 
 
 def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:
-    """Serves edge_index.to(device) and other copies."""
+    """Implements edge_index.to(device) and other copies."""
     copied = _plainly(func, (input, *args), kwargs)
     if copied.dtype != torch.int64:
         raise _refused(_name(func), (input,))
@@ -288,10 +288,12 @@ def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:
 
 
 def _at_destinations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a function of rows that edges lead into. All are this rank's own."""
+    """Calls a function of destination rows, which are all this rank's own."""
     first = args[0] if args else None
     if isinstance(first, Destinations) and len(args) == 1 and not kwargs and _name(func) in _LARGEST:
-        return first.new_tensor(first.called.num_owned - 1)  # so that each own row gets a place, as in degree(index)
+        return first.new_tensor(
+            first.called.num_owned - 1
+        )  # so that the result covers all own rows, as in degree(index)
     result = _plainly(func, args, kwargs)
     if isinstance(first, Destinations) and _name(func) in ("__getitem__", "index_select") and result.dim() == 1:
         return _marked(Destinations, result, first.called)
@@ -321,7 +323,7 @@ def _flat_ends(value: Any, kinds: Any = _Ends) -> bool:
 
 
 def _name(func: Any) -> str:
-    """Names a function of torch, or a property of tensors."""
+    """Returns the name of a torch function or tensor property."""
     name: str = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
     return name
 
@@ -342,7 +344,7 @@ def _refused(name: str, values: Any) -> UserError:
 
 
 def _caller() -> str:
-    """Names the innermost module that is called now."""
+    """Returns the name of the innermost module being called."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         if isinstance(module := frame.f_locals.get("self"), nn.Module):

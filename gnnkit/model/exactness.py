@@ -1,4 +1,4 @@
-"""Finds out before training what makes a model depend on the number of ranks."""
+"""Checks, before training, whether a model's results depend on the number of ranks."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic
 
-ROWS = Sizes(owned=3, edges=4)  # batch normalisation refuses a single row
+ROWS = Sizes(owned=3, edges=4)  # batch normalisation rejects a single row
 ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 _ORDERED = (
     "LSTMAggregation", "GRUAggregation", "SortAggregation", "MLPAggregation", "PatchTransformerAggregation",
 )  # fmt: skip
-_UNORDERED = ("Set2Set",)  # whose LSTM reads no neighbours
+_UNORDERED = ("Set2Set",)  # its LSTM does not read neighbours
 
 
 @dataclass(frozen=True, slots=True)
 class _Cures:
-    """What to use instead."""
+    """Recommended replacements."""
 
     dropout: str = "use gnnkit.nn.Dropout, or adjacency.dropout"
     edge_dropout: str = "set its dropout to 0 and drop rows by gnnkit.nn.Dropout, or use model=gat"
@@ -44,7 +44,7 @@ class _Cures:
     order: str = 'use aggr="mean", "sum" or "max"'
 
 
-_ROWS_ONLY = _Cures(  # of a module that gets no adjacency
+_ROWS_ONLY = _Cures(  # for modules called without an adjacency
     dropout="use F.dropout on rows [num_nodes, width]",
     edge_dropout="set its dropout to 0 and drop rows by nn.Dropout, or use model=gat",
     draw="draw by nn.Dropout only, or write forward(x, adjacencies)",
@@ -54,18 +54,18 @@ _ROWS_ONLY = _Cures(  # of a module that gets no adjacency
 
 
 def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
-    """Lists why a training step depends on the number of ranks.
+    """Returns the reasons why a training step depends on the number of ranks.
 
-    Each line names a module, the layer and what to use instead. The list is empty for
-    an exact model. Runs the model on three nodes in training mode, and notes random
-    draws and batch statistics, those of functions too. Where nothing is found, compares
-    the model on two ranks with the model on one. A model that cannot run on a small
-    graph is judged by its modules alone. torch's random generator stays as it is.
+    Each reason names a module, the layer and a replacement. The list is empty for an
+    exact model. Runs the model on three nodes in training mode, and records random
+    draws and batch statistics, also those of functions. If there are none, compares the
+    model on two ranks with the model on one. If the model does not run on a small
+    graph, only its modules are checked. torch's random state is preserved.
 
     Args:
-        model: The model, which is not used afterwards: statistics and hooks change.
-        in_features: Columns of a node's features.
-        edge_width: Columns of an edge's features. Default: 0, no edge features.
+        model: The model. Its statistics and hooks change, so it must not be used again.
+        in_features: Number of node features.
+        edge_width: Number of edge features. 0: no edge features.
     """
     untouched = copy.deepcopy(model.cpu())
     notes = _Notes(model)
@@ -83,11 +83,11 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
 
 
 class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes operators whose result depends on the layout, by calling module."""
+    """Records operators whose result depends on the layout, by calling module."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[tuple[str, nn.Module]] = [("the model", model)]  # modules called now, the innermost last
+        self.calls: list[tuple[str, nn.Module]] = [("the model", model)]  # modules being called, innermost last
         self.reasons: dict[str, str] = {}
         adapts = isinstance(model, EdgeIndexModel)
         exact, self.cures = ((*BATCH_NORMS, *NORMS), _ROWS_ONLY) if adapts else ((), _Cures())
@@ -99,14 +99,14 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 module.register_forward_hook(lambda _module, _inputs, _output: self.leave(), always_call=True)
 
     def add(self, name: str, reason: str) -> None:
-        if not any(name.startswith(f"{noted}.") for noted in self.reasons):  # a part of a layer that is named
+        if not any(name.startswith(f"{noted}.") for noted in self.reasons):  # part of a layer that has been reported
             self.reasons.setdefault(name, reason)
 
     def leave(self) -> None:
         self.calls.pop()
 
     def add_dropouts(self, model: nn.Module) -> None:
-        """Notes torch's dropouts by their class, where the model could not be tried."""
+        """Records torch's dropout modules, if the model could not be run."""
         for name, module in model.named_modules():
             if isinstance(module, _DropoutNd) and module.p > 0:
                 self.add(name or type(module).__name__, _drawn(module, "Dropout", self.cures))
@@ -120,13 +120,13 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _by_operator(func: Any, args: tuple[Any, ...], module: nn.Module, cures: _Cures) -> str | None:
-    """Says why an operator depends on the layout, if so.
+    """Returns why an operator depends on the layout, or None.
 
     Args:
         func: The operator.
         args: Its arguments.
-        module: The module that calls the operator.
-        cures: What to use instead.
+        module: The calling module.
+        cures: Recommended replacements.
     """
     name = str(func.overloadpacket.__name__)
     if torch.Tag.nondeterministic_seeded in func.tags:
@@ -151,7 +151,7 @@ def _normed(name: str, cures: _Cures) -> str:
 
 
 def _own_name(module: nn.Module, otherwise: str) -> str:
-    """Names a layer by its class, and a function that a user's module calls."""
+    """Returns a layer's class name, or a function called by a user's module."""
     return type(module).__name__ if otherwise in type(module).__name__ else otherwise
 
 
@@ -166,9 +166,9 @@ def _by_module(module: nn.Module, cures: _Cures) -> str | None:
 
 
 def _gathers(module: nn.Module) -> bool:
-    """Says whether the module is an aggregation or a convolution of PyG.
+    """Returns whether the module is a PyG aggregation or convolution.
 
-    PyG need not be installed.
+    PyG does not have to be installed.
     """
     return bool({"Aggregation", "MessagePassing"} & set(_bases(module)))
 

@@ -1,6 +1,6 @@
-"""A model of (x, adjacencies) in plain operations of torch, which need no gnnkit.
+"""Converts a model of (x, adjacencies) to plain torch operations, without gnnkit.
 
-No shape depends on a value, so torch can look into all of it.
+No shape depends on a value, so the model can be exported by torch.
 """
 
 from __future__ import annotations
@@ -20,33 +20,31 @@ from gnnkit.model.parameters import dtype_of
 
 
 class Plain(nn.Module):
-    """A trained module of (x, edge_index), with raw rows.
+    """A trained module called with (x, edge_index) and raw rows.
 
-    Scales rows in their own type. The model reads all numbers in the type of its
-    parameters.
+    Rows are scaled in their own dtype and then converted to the parameters' dtype.
     """
 
     def __init__(
         self, model: nn.Module, scaled: Callable[[Tensor], Tensor], in_unit: Callable[[Tensor], Tensor] = lambda x: x
     ) -> None:
-        """Keeps the model, in evaluation mode.
+        """Stores the model, in evaluation mode.
 
         Args:
             model: The module.
-            scaled: Makes the rows that the model reads out of raw ones.
-            in_unit: Makes numbers in the unit of the labels out of outputs. Default:
-                outputs as they are.
+            scaled: Converts raw rows to the rows that the model reads.
+            in_unit: Converts outputs to the labels' unit. Default: no conversion.
         """
         super().__init__()
         self.model, self.scaled, self.in_unit = model.eval(), scaled, in_unit
         self.dtype = dtype_of(model)
 
     def takes(self, name: str) -> bool:
-        """Returns whether `forward` of the model has a parameter of this name."""
+        """Returns whether the model's `forward` has a parameter of this name."""
         asked = inspect.signature(self.model.forward).parameters
         return name in ("x", "edge_index") or name in asked
 
-    def forward(  # torch.export writes wrong code for arguments of **kwargs
+    def forward(  # torch.export generates wrong code for **kwargs
         self,
         x: Tensor,
         edge_index: Tensor,
@@ -59,9 +57,9 @@ class Plain(nn.Module):
         Args:
             x: [num_nodes, in_features].
             edge_index: [2, num_edges] int64 source, destination.
-            edge_weight: [num_edges]. Default: the model gets none.
-            edge_attr: [num_edges, edge_width]. Default: the model gets none.
-            edge_type: [num_edges] int64. Default: the model gets none.
+            edge_weight: [num_edges]. Default: not passed to the model.
+            edge_attr: [num_edges, edge_width]. Default: not passed to the model.
+            edge_type: [num_edges] int64. Default: not passed to the model.
         """
         edge_values = {
             "edge_weight": self._cast(edge_weight),
@@ -79,9 +77,9 @@ class Plain(nn.Module):
 
 
 class PlainLayers(Plain):
-    """A trained model of (x, adjacencies), as a module of (x, edge_index).
+    """A trained model of (x, adjacencies), as a module called with (x, edge_index).
 
-    Computes what the model computes in evaluation, with torch alone.
+    Computes the same as the model in evaluation mode, in plain torch.
     """
 
     def takes(self, name: str) -> bool:
@@ -104,12 +102,12 @@ class PlainLayers(Plain):
 
 
 class TensorAdjacency(Adjacency):
-    """All edges of one graph. Each node may have one edge more, an added loop.
+    """All edges of a graph, with one additional self-loop per node if required.
 
-    A loop that is not added, since the node has one, counts 0 times.
+    The self-loop of a node that already has one gets weight 0.
     """
 
-    key = 0  # no noise in evaluation
+    key = 0  # unused in evaluation
 
     def __init__(
         self,
@@ -121,16 +119,16 @@ class TensorAdjacency(Adjacency):
         *,
         loops: bool,
     ) -> None:
-        """Reads the edges.
+        """Stores the edges.
 
         Args:
-            x: [num_nodes, ...] rows, for number and type.
+            x: [num_nodes, ...] rows, for number and dtype.
             edge_index: [2, num_edges] int64 source, destination.
-            weight: [num_edges]. None: 1 each.
-            features: [num_edges, edge_width]. None: there are none.
-            relations: [num_edges] int64 relation of each edge, and their number.
-                Default: all edges are of one relation.
-            loops: Whether nodes without a loop get one, of weight 1.
+            weight: [num_edges]. None: 1.
+            features: [num_edges, edge_width], or None.
+            relations: [num_edges] int64 relation of each edge, and the number of
+                relations. Default: a single relation.
+            loops: Whether nodes without a self-loop get one, of weight 1.
         """
         self.num_dst = self.num_src = x.shape[0]
         self._given, self._weight = edge_index, weight
@@ -217,7 +215,7 @@ class TensorAdjacency(Adjacency):
         return torch.where(torch.isinf(largest), 0, largest)
 
     def _at(self, rows: Tensor) -> Tensor:
-        """Returns the destination of each number of rows of edges."""
+        """Returns the destination of each element of edge rows."""
         return self._as_rows(self._dst, rows).expand_as(rows)
 
     def _as_rows(self, values: Tensor, rows: Tensor) -> Tensor:
@@ -225,17 +223,17 @@ class TensorAdjacency(Adjacency):
 
 
 class RelationRows:
-    """A row for each relation and node, relation by relation, as `Pairs` of a graph.
+    """One row per relation and node, ordered by relation, like a graph's `Pairs`.
 
-    Nodes that no edge of a relation enters have a row too, which is 0. So no shape
-    depends on a value.
+    Rows of nodes without in-edges of a relation are 0, so that no shape depends on a
+    value.
     """
 
     def __init__(self, num_relations: int, num_rows: int) -> None:
         self.num_relations, self.num_rows = num_relations, num_rows
 
     def added(self, rows: Tensor, place: Tensor) -> Tensor:
-        """Adds up rows [num_edges, k] by their places."""
+        """Sums rows [num_edges, k] by their position."""
         return rows.new_zeros(self.num_relations * self.num_rows, rows.shape[1]).index_add(0, place, rows)
 
     def sums_first(self, num_bases: int, width: int) -> bool:

@@ -1,4 +1,4 @@
-"""Functions of torch that depend on the layout, replaced while a model is called."""
+"""Replaces torch functions that depend on the layout while a model is called."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from gnnkit.engine.adjacency import drawn
 from gnnkit.kernels.dropout import derive, dropout
 from gnnkit.nn import normalize
 
-BATCH_NORMS = ("BatchNorm", "BatchNorm1d")  # that call F.batch_norm, by class name
-_OF_EDGES = ("message", "edge_update")  # methods of PyG's MessagePassing that get values of edges
+BATCH_NORMS = ("BatchNorm", "BatchNorm1d")  # class names of modules that call F.batch_norm
+_OF_EDGES = ("message", "edge_update")  # methods of PyG's MessagePassing that receive edge values
 
 
 class ExactFunctions(TorchFunctionMode):
-    """Dropout that follows from node ids, and batch statistics of all ranks.
+    """Dropout keyed by node ids, and batch statistics over all ranks.
 
-    Serves F.dropout and F.batch_norm, and so the modules that call these. Dropout
-    within the messages of a layer of PyG, such as dropped attention, follows from the
-    ids of both ends. Dropout of any other tensor stays torch's.
+    Applies to F.dropout and F.batch_norm, and thus to modules that call them. Dropout
+    within a PyG layer's messages, such as attention dropout, is keyed by both ends'
+    ids. Dropout of other tensors remains torch's.
     """
 
     def __init__(self, adjacency: Adjacency, edge_ids: Callable[[], Tensor | None]) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            adjacency: The edges of the pass.
-            edge_ids: Numbers of the edges [num_edges] that a layer reads now.
+            adjacency: The pass's edges.
+            edge_ids: Returns ids [num_edges] of the edges that a layer is reading.
         """
         super().__init__()
         self._adjacency, self._edge_ids, self._draws = adjacency, edge_ids, itertools.count()
@@ -49,7 +49,7 @@ class ExactFunctions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        draw = next(self._draws)  # on all ranks, also where a tensor of edges has as many rows as there are nodes
+        draw = next(self._draws)  # advances on all ranks, also if an edge tensor happens to have one row per node
         if not training or inplace or not 0 < p < 1:
             return F.dropout(x, p, training, inplace)
         if _in_messages():
@@ -82,7 +82,7 @@ class ExactFunctions(TorchFunctionMode):
 
 
 def _in_messages() -> bool:
-    """Says whether a layer of PyG computes values of edges now."""
+    """Returns whether a PyG layer is computing edge values."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
         if frame.f_code.co_name in _OF_EDGES:

@@ -13,7 +13,7 @@ from gnnkit.ranges import MAX_WIDTH, real, whole
 
 
 class GATConv(nn.Module):
-    """Sums W x over in-edges with attention, for each head.
+    """Sums W x over in-edges with multi-head attention.
 
     Attention is softmax(leaky_relu(a_src . W x_u + a_dst . W x_v [+ a_edge . e])).
     """
@@ -29,17 +29,17 @@ class GATConv(nn.Module):
         negative_slope: float,
         edge_width: int,
     ) -> None:
-        """Makes the parameters.
+        """Creates the parameters.
 
         Args:
-            in_features: Width of the input rows.
-            width: Width of each head.
+            in_features: Number of input features.
+            width: Number of output features per head.
             heads: Number of attention heads.
-            concat: Whether output rows are all heads, `heads * width` numbers.
-                Otherwise rows are the mean over heads, `width` numbers.
-            dropout: Probability that an attention weight is zeroed in training.
-            negative_slope: Slope of the leaky ReLU below 0.
-            edge_width: Width of the rows of edge features. 0: there are none.
+            concat: Whether heads are concatenated (`heads * width` outputs) or
+                averaged.
+            dropout: Dropout probability of attention weights.
+            negative_slope: Negative slope of the leaky ReLU.
+            edge_width: Number of edge features. 0: none.
         """
         super().__init__()
         self.concat, self.dropout, self.negative_slope = concat, dropout, negative_slope
@@ -65,7 +65,7 @@ class GATConv(nn.Module):
 class GAT(ConvModel):
     """The graph attention network (Velickovic et al., ICLR 2018).
 
-    Attends to edge features too where the graph has them.
+    Attention includes edge features if the graph has them.
     """
 
     reads_sparse = True
@@ -84,21 +84,21 @@ class GAT(ConvModel):
         edge_width: int = 0,
         norm: Norm = "none",
     ) -> None:
-        """Makes the layers.
+        """Creates the layers.
 
         Args:
-            in_features: Width of the input rows.
-            num_classes: Width of the logits.
-            hidden: Width of each head of the hidden layers.
-            heads: Attention heads of the hidden layers, concatenated.
+            in_features: Number of input features.
+            num_classes: Number of outputs.
+            hidden: Number of hidden features per head.
+            heads: Attention heads of hidden layers, concatenated.
             out_heads: Attention heads of the last layer, averaged.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer, or an attention
-                weight, is zeroed in training.
-            negative_slope: Slope of the leaky ReLU below 0.
-            edge_width: Width of the rows of edge features. 0: there are none.
-            norm: Normalisation between two convolutions: "none", "batch" over all nodes
-                of a step, or "layer" over the numbers of a node.
+            dropout: Dropout probability of layer inputs and attention weights, in [0,
+                1).
+            negative_slope: Negative slope of the leaky ReLU.
+            edge_width: Number of edge features. 0: none.
+            norm: Normalisation between convolutions: "none", "batch" over all nodes of
+                a step, or "layer" over a node's features.
         """
         for name, value in (("hidden", hidden), ("heads", heads), ("out_heads", out_heads)):
             whole(f"model.{name}", value, 1, MAX_WIDTH)

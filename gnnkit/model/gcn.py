@@ -17,7 +17,7 @@ from gnnkit.ranges import MAX_WIDTH, whole
 class GCNConv(nn.Module):
     """Computes D_in^-1/2 A D_out^-1/2 X W + b.
 
-    Multiplies by W first where this is cheaper.
+    Multiplies by W first if this is cheaper.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -37,8 +37,9 @@ class GCNConv(nn.Module):
 class GCN(ConvModel):
     """The graph convolutional network (Kipf & Welling, ICLR 2017).
 
-    Directed graphs normalise by out-degree at sources and in-degree at destinations, as
-    DGL's `norm="both"`. Weight decay applies to the first layer only, as published.
+    Directed graphs are normalised by the source's out-degree and the destination's
+    in-degree, as in DGL's `norm="both"`. Weight decay applies to the first layer only,
+    as published.
     """
 
     self_loops = True
@@ -54,17 +55,16 @@ class GCN(ConvModel):
         dropout: float = 0.5,
         norm: Norm = "none",
     ) -> None:
-        """Makes the layers.
+        """Creates the layers.
 
         Args:
-            in_features: Width of the input rows.
-            num_classes: Width of the logits.
-            hidden: Width of the hidden layers.
+            in_features: Number of input features.
+            num_classes: Number of outputs.
+            hidden: Number of hidden features.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in
-                training.
-            norm: Normalisation between two convolutions: "none", "batch" over all nodes
-                of a step, or "layer" over the numbers of a node.
+            dropout: Dropout probability of layer inputs, in [0, 1).
+            norm: Normalisation between convolutions: "none", "batch" over all nodes of
+                a step, or "layer" over a node's features.
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)

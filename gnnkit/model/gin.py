@@ -1,4 +1,4 @@
-"""Graph isomorphism network, without and with edge features."""
+"""Graph isomorphism network, with and without edge features."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from gnnkit.ranges import MAX_WIDTH, whole
 
 
 class GINConv(nn.Module):
-    """Computes MLP((1 + eps) x + sum of in-edges' x) with a learnt eps.
+    """Computes MLP((1 + eps) x + sum of in-neighbours' x) with learnable eps.
 
-    The MLP's first product comes before the sum where this is cheaper. Both are linear.
+    The MLP's first product, which is linear like the sum, precedes it if this is
+    cheaper.
     """
 
     def __init__(self, in_features: int, hidden: int, out_features: int) -> None:
@@ -60,8 +61,8 @@ class GINEConv(nn.Module):
 class GIN(ConvModel):
     """The graph isomorphism network (Xu et al., ICLR 2019).
 
-    Its MLPs have one hidden layer. With `norm="batch"` rows are normalised between two
-    layers, and not within the MLPs as in the paper.
+    Its MLPs have one hidden layer. With `norm="batch"`, rows are normalised between
+    layers, not within the MLPs as in the paper.
     """
 
     reads_columns = True
@@ -76,17 +77,16 @@ class GIN(ConvModel):
         dropout: float = 0.5,
         norm: Norm = "none",
     ) -> None:
-        """Makes the layers.
+        """Creates the layers.
 
         Args:
-            in_features: Width of the input rows.
-            num_classes: Width of the logits.
-            hidden: Width of the hidden layers, and of the MLP in each layer.
+            in_features: Number of input features.
+            num_classes: Number of outputs.
+            hidden: Number of hidden features, also of each layer's MLP.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in
-                training.
-            norm: Normalisation between two convolutions: "none", "batch" over all nodes
-                of a step, or "layer" over the numbers of a node.
+            dropout: Dropout probability of layer inputs, in [0, 1).
+            norm: Normalisation between convolutions: "none", "batch" over all nodes of
+                a step, or "layer" over a node's features.
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
@@ -95,14 +95,14 @@ class GIN(ConvModel):
         self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
 
     def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
-        """Makes one layer."""
+        """Creates one layer."""
         return GINConv(in_features, hidden, out_features)
 
 
 class GINE(GIN):
-    """GIN whose messages carry edge features (Hu et al., ICLR 2020)."""
+    """GIN with edge features in its messages (Hu et al., ICLR 2020)."""
 
-    reads_columns = reads_sparse = False  # messages pass a ReLU before the sum
+    reads_columns = reads_sparse = False  # a ReLU precedes the sum
 
     def __init__(
         self,
@@ -114,18 +114,17 @@ class GINE(GIN):
         dropout: float = 0.5,
         norm: Norm = "none",
     ) -> None:
-        """Makes the layers.
+        """Creates the layers.
 
         Args:
-            in_features: Width of the input rows.
-            num_classes: Width of the logits.
-            edge_width: Width of the rows of edge features, at least 1.
-            hidden: Width of the hidden layers, and of the MLP in each layer.
+            in_features: Number of input features.
+            num_classes: Number of outputs.
+            edge_width: Number of edge features, at least 1.
+            hidden: Number of hidden features, also of each layer's MLP.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in
-                training.
-            norm: Normalisation between two convolutions: "none", "batch" over all nodes
-                of a step, or "layer" over the numbers of a node.
+            dropout: Dropout probability of layer inputs, in [0, 1).
+            norm: Normalisation between convolutions: "none", "batch" over all nodes of
+                a step, or "layer" over a node's features.
         """
         if edge_width == 0:
             raise UserError("model=gine needs a graph with edge features")

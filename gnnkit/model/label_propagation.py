@@ -15,22 +15,21 @@ from gnnkit.ranges import share
 class LabelPropagation(Program):
     """Iterates F <- alpha S F + (1 - alpha) Y from F = Y (Zhou et al., NeurIPS 2003).
 
-    Y is one-hot on the training nodes and zero elsewhere. S = D^-1/2 A D^-1/2 has edge
-    weights. A directed graph reads in-edges and divides by the roots of in-degree at
-    destinations and out-degree at sources. The norm of S stays at most 1, so the
-    iteration converges. Nodes that no training node reaches keep zeros, and are
-    predicted to be of class 0.
+    Y is one-hot on training nodes and zero elsewhere. S = D^-1/2 A D^-1/2 includes edge
+    weights. On directed graphs, S uses in-edges, the destination's in-degree and the
+    source's out-degree. The norm of S is at most 1, so the iteration converges. Nodes
+    that cannot be reached from a training node stay zero and are predicted as class 0.
     """
 
     classifies = True
 
     def __init__(self, alpha: float = 0.9, tolerance: float = 1e-6, max_iterations: int = 500) -> None:
-        """Keeps the keys.
+        """Stores the keys.
 
         Args:
-            alpha: Share in [0, 1) of the neighbours' scores in a node's score.
-            tolerance: Residual at which the run ends.
-            max_iterations: Steps after which the run ends.
+            alpha: Weight of the neighbours' scores in a node's score, in [0, 1).
+            tolerance: Residual at which the iteration stops.
+            max_iterations: Maximum number of steps.
         """
         super().__init__(tolerance, max_iterations)
         self.alpha = share("model.alpha", alpha)
@@ -50,7 +49,7 @@ class LabelPropagation(Program):
 
 
 def _known(nodes: Nodes) -> Tensor:  # [num_owned, num_classes]
-    """Returns the classes of the training nodes, one-hot, and zeros for the others."""
+    """Returns the training nodes' one-hot classes, and zeros for other nodes."""
     trained = (nodes.split == Split.TRAIN) & (nodes.labels >= 0)
     classes = F.one_hot(nodes.labels.clamp(min=0), nodes.num_classes)
     return (classes * trained[:, None]).to(nodes.adjacency.in_degree.dtype)

@@ -1,4 +1,4 @@
-"""Normalisations of PyG over the nodes of all ranks. PyG need not be installed."""
+"""PyG's normalisations over all ranks' nodes. PyG does not have to be installed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _pair_norm(norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
 
 
 def _layer_norm(norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
-    """Takes one mean and deviation over all numbers of all nodes."""
+    """Normalises by one mean and deviation over all elements of all nodes."""
     x = x - _mean(x.mean(1, keepdim=True), adjacency)
     out: Tensor = x / (_mean(x.square().mean(1, keepdim=True), adjacency).sqrt() + norm.eps)
     return out if norm.weight is None else out * norm.weight + norm.bias
@@ -66,16 +66,16 @@ _NORMS: dict[str, _Norm] = {  # by class name
     "MeanSubtractionNorm": _mean_subtraction,
     "GraphSizeNorm": _graph_size_norm,
 }
-NORMS = (*_NORMS, "DiffGroupNorm")  # which calls F.batch_norm
+NORMS = (*_NORMS, "DiffGroupNorm")  # DiffGroupNorm calls F.batch_norm
 
 
 @contextmanager
 def exact_norms(module: nn.Module, adjacency: Adjacency) -> Iterator[None]:
-    """Lets the normalisations of a module read the nodes of all ranks, inside `with`.
+    """Makes a module's normalisations cover all ranks' nodes, within the context.
 
     Args:
-        module: The module, on one rank.
-        adjacency: Leads to the other ranks.
+        module: This rank's module.
+        adjacency: Connects to the other ranks.
     """
     served = [part for part in module.modules() if type(part).__name__ in _NORMS and _over_nodes(part)]
     for part in served:
@@ -93,7 +93,7 @@ def _over_nodes(part: nn.Module) -> bool:
 
 
 class _Served:
-    """The forward of one normalisation in one pass."""
+    """A normalisation's replaced `forward` in one pass."""
 
     def __init__(self, norm: nn.Module, adjacency: Adjacency) -> None:
         self._norm, self._adjacency = norm, adjacency

@@ -10,20 +10,19 @@ from gnnkit.ranges import share
 
 
 class PageRank(Program):
-    """Computes the probability of each node in a random walk (Page et al., 1999).
+    """Computes each node's probability in a random walk (Page et al., 1999).
 
-    The walk follows an out-edge with probability `damping`, in proportion to its
-    weight, and otherwise goes to any node. From a node without out-edges it goes to any
-    node.
+    With probability `damping`, the walk follows an out-edge, chosen in proportion to
+    its weight. Otherwise, and at nodes without out-edges, it jumps to a random node.
     """
 
     def __init__(self, damping: float = 0.85, tolerance: float = 1e-6, max_iterations: int = 100) -> None:
-        """Keeps the keys.
+        """Stores the keys.
 
         Args:
-            damping: Probability in [0, 1) of following an out-edge.
-            tolerance: Residual at which the run ends.
-            max_iterations: Steps after which the run ends.
+            damping: Probability of following an out-edge, in [0, 1).
+            tolerance: Residual at which the iteration stops.
+            max_iterations: Maximum number of steps.
         """
         super().__init__(tolerance, max_iterations)
         self.damping = share("model.damping", damping)

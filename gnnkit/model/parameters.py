@@ -1,4 +1,4 @@
-"""The check of a model's parameters and buffers before the first step."""
+"""Checks a model's parameters and buffers before the first step."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.nn.parameter import is_lazy
 from gnnkit.errors import UserError
 
 _REGISTERED = ("_parameters", "_buffers", "_modules")  # attributes of every module
-_DEPTH = 3  # of lists within lists that are looked through
+_DEPTH = 3  # maximum depth of nested lists that are searched
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """Returns the type of a model's rows, that of its first floating-point one."""
+    """Returns the dtype of a model's rows: its first floating-point parameter's."""
     return next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32)
 
 
 def check(model: nn.Module) -> None:
-    """Raises `UserError` for what ranks cannot train, save or bring to one model."""
+    """Raises `UserError` for parameters that cannot be trained or synchronised."""
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         _check_tensor(model, name, tensor)
     for name, module in model.named_modules():
@@ -51,7 +51,7 @@ def _check_tensor(model: nn.Module, name: str, tensor: Tensor) -> None:
 
 
 def _in_containers(model: nn.Module) -> Iterator[tuple[str, Parameter]]:
-    """Yields the parameters in lists and dictionaries of modules, each with a name."""
+    """Yields the parameters in modules' lists and dictionaries, with their names."""
     for place, module in model.named_modules():
         for name, value in vars(module).items():
             if name not in _REGISTERED:

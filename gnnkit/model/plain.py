@@ -1,4 +1,4 @@
-"""Calls of a model on plain tensors or a graph, in one process and without ranks."""
+"""Calls a model with plain tensors or a graph, in one process and without ranks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gnnkit.graph import Graph
 from gnnkit.model.parameters import dtype_of
 from gnnkit.partition.shard import uncut
 
-_KEYS = {"edge_weight": "weight", "edge_attr": "edge_features", "edge_type": "edge_types"}  # of PyG, and ours
+_KEYS = {"edge_weight": "weight", "edge_attr": "edge_features", "edge_type": "edge_types"}  # PyG's names, and gnnkit's
 
 
-Reads = Callable[[Graph], Graph]  # makes the rows of a graph as the model reads them
+Reads = Callable[[Graph], Graph]  # applies the model's preprocessing to a graph
 
 
 def takes_edges(model: nn.Module, reads: Reads | None = None) -> None:
-    """Lets a module of (x, adjacencies) take (x, edge_index) and (graph) too.
+    """Allows calling a module of (x, adjacencies) with (x, edge_index) or (graph).
 
     Args:
         model: The module.
-        reads: Makes a graph as the model reads it. Default: as it is.
+        reads: Applies the model's preprocessing to a graph. Default: none.
     """
     for key, hook in list(model._forward_pre_hooks.items()):
         if isinstance(hook, _Converter):
@@ -39,18 +39,18 @@ def takes_edges(model: nn.Module, reads: Reads | None = None) -> None:
 
 
 def in_unit(model: nn.Module, mean: Sequence[float], deviation: Sequence[float]) -> None:
-    """Lets calls of a model return numbers in the unit of the labels.
+    """Makes calls of a model return values in the labels' unit.
 
     Args:
-        model: The module, whose outputs are in deviations from the mean.
-        mean: [width] of the labels that trained.
-        deviation: [width] of these labels.
+        model: The module, whose outputs are standardised.
+        mean: [width] of the training labels.
+        deviation: [width] of the training labels.
     """
     model.register_forward_hook(_InUnit(mean, deviation))
 
 
 def as_trained(model: nn.Module) -> None:
-    """Takes back `in_unit`, for training and for jobs, whose task knows the unit."""
+    """Reverses `in_unit`, for training and for jobs, whose task converts the unit."""
     for key, hook in list(model._forward_hooks.items()):
         if isinstance(hook, _InUnit):
             del model._forward_hooks[key]
@@ -65,7 +65,7 @@ class _InUnit:
 
 
 class _Converter:
-    """Makes rows and adjacencies of what a call was given."""
+    """Converts a call's arguments to rows and adjacencies."""
 
     def __init__(self, reads: Reads | None) -> None:
         self._reads = reads
@@ -82,7 +82,7 @@ class _Converter:
             raise UserError(
                 f"a model is called as model(x, edge_index) with tensors, or as model(graph), got {type_names}"
             )
-        if getattr(torch.compiler, "is_exporting", bool)():  # not in torch 2.6
+        if getattr(torch.compiler, "is_exporting", bool)():  # missing in torch 2.6
             raise UserError(
                 "torch.export cannot follow a call on edges: gnnkit.export(run, 'model.pt2') writes the file"
             )
@@ -94,17 +94,17 @@ class _Converter:
 def on_plain(
     model: nn.Module, x: Tensor | Graph, edges: Tensor | Graph | None = None, **of_edges: Tensor | None
 ) -> tuple[Tensor, tuple[Adjacency, ...]]:
-    """Returns the rows and adjacencies that a model of (x, adjacencies) reads.
+    """Returns rows and adjacencies for a model of (x, adjacencies).
 
-    Builds the adjacencies anew, which takes a pass over the edges. Noise of training
-    follows torch's random generator. Raises `UserError` for edges that are no edges of
-    these rows, and for rows on a GPU.
+    Builds the adjacencies at each call, which takes one pass over the edges. Dropout
+    uses torch's random generator. Raises `UserError` for edges that do not match the
+    rows, and for rows on a GPU.
 
     Args:
-        model: The model, which says `num_layers` and whether it wants `self_loops`.
+        model: The model, with its attributes `num_layers` and `self_loops`.
         x: [num_nodes, in_features] rows, or a `Graph` with features.
-        edges: [2, num_edges] int64, source and destination of each edge, or a `Graph`.
-            None: those of the graph `x`.
+        edges: [2, num_edges] int64 source and destination of each edge, or a `Graph`.
+            None: the edges of the graph `x`.
         **of_edges: `edge_weight` [num_edges], `edge_attr` [num_edges, width] and
             `edge_type` [num_edges].
     """
@@ -128,7 +128,7 @@ def on_plain(
 
 
 def _graph(x: Tensor, edges: Tensor | None, of_edges: dict[str, Tensor | None]) -> Graph:
-    """Makes the graph of an `edge_index`."""
+    """Creates the graph of an `edge_index`."""
     if unknown := sorted(of_edges.keys() - _KEYS.keys()):
         raise UserError(f"a model reads {', '.join(_KEYS)} of edges, not {unknown[0]}")
     if not isinstance(edges, Tensor) or edges.dim() != 2 or len(edges) != 2:
@@ -142,6 +142,6 @@ def _graph(x: Tensor, edges: Tensor | None, of_edges: dict[str, Tensor | None]) 
 
 
 def _rows(model: nn.Module, graph: Graph) -> Tensor:
-    """Returns the features of a graph in the type of the parameters."""
+    """Returns a graph's features in the parameters' dtype."""
     dtype = dtype_of(model)
     return torch.from_numpy(np.array(graph.whole_features)).to(dtype)

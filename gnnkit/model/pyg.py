@@ -1,6 +1,6 @@
-"""Layers of PyTorch Geometric (PyG), unmodified.
+"""Unmodified PyTorch Geometric (PyG) layers.
 
-PyG need not be installed, because its classes are known by name.
+PyG does not have to be installed, because its classes are recognised by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gnnkit.nn import call
 BIPARTITE = (
     "SAGEConv", "GATConv", "GATv2Conv", "GINConv", "GINEConv", "GraphConv", "TransformerConv", "ResGatedGraphConv",
 )  # fmt: skip
-NORMALIZED = ("GCNConv", "TAGConv")  # with normalize=False: gnnkit normalises by degrees of the whole graph
+NORMALIZED = ("GCNConv", "TAGConv")  # use normalize=False: gnnkit normalises by the complete graph's degrees
 WHOLE_GRAPH = (
     "BatchNorm", "BatchNorm1d", "SyncBatchNorm", "HeteroBatchNorm", "InstanceNorm", "InstanceNorm1d", "GraphNorm",
     "GraphSizeNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm",
@@ -27,24 +27,24 @@ WHOLE_GRAPH = (
 
 
 class PyG(GraphModel):
-    """Layers of PyG one after the other, on grids with one column and one slice.
+    """A sequence of PyG layers, for grids with one column and one slice.
 
-    The halo is gathered before each convolution. Other modules (`nn.ReLU()`,
-    `nn.Linear`, ...) work on rows. `nn.Dropout` is keyed by global ids, so exact on any
-    number of ranks. Dropout inside a convolution is torch's own, different on every
-    rank.
+    The halo is gathered before each convolution. Other modules, such as `nn.ReLU()`, are
+    applied to rows. `nn.Dropout` is keyed by global ids, so it is exact on any number
+    of ranks. Dropout within a convolution is torch's, and differs between ranks.
 
-    Layers with `edge_dim`, and GINEConv, get edge features. GraphConv, GCNConv and
-    TAGConv get edge weights. GCNConv and TAGConv are made with `normalize=False`, and
-    then equal the same layers with `normalize=True` on the whole graph.
+    Layers with `edge_dim`, and GINEConv, receive edge features. GraphConv, GCNConv and
+    TAGConv receive edge weights. GCNConv and TAGConv must be created with
+    `normalize=False`. They then equal the same layers with `normalize=True` on the
+    complete graph.
     """
 
     adds_rows_itself = True
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        """Keeps the layers.
+        """Stores the layers.
 
-        Raises `UserError` naming a layer that one rank cannot compute.
+        Raises `UserError`, which names a layer that cannot be computed per rank.
         """
         super().__init__()
         for layer in layers:
@@ -53,9 +53,9 @@ class PyG(GraphModel):
         self.num_layers = max(sum(map(_is_convolution, layers)), 1)
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
-        """Computes a convolution and the modules before.
+        """Computes a convolution and the modules before it.
 
-        The last convolution includes the modules behind.
+        The last convolution includes the modules after it.
         """
         hop = 0
         for layer in self.layers:
@@ -87,13 +87,13 @@ def _convolve(conv: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
 
 
 def _square(conv: nn.Module, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight: Tensor) -> Tensor:
-    """Calls a layer that refuses bipartite input, and drops the rows of the halo."""
+    """Calls a layer that rejects bipartite input, and drops the halo's rows."""
     out: Tensor = conv(adjacency.with_halo(x), edge_index, weight)
     return out[: adjacency.num_dst]
 
 
 def _tag(conv: Any, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight: Tensor) -> Tensor:
-    """Computes the hops of TAGConv as `forward` does, with a halo for each hop."""
+    """Computes TAGConv's hops like its `forward`, gathering the halo for each hop."""
     if len(x) != adjacency.num_dst and conv.K > 1:
         raise UserError(f"model: TAGConv(K={conv.K}) reads {conv.K} hops, a sampled block has one: use K=1")
     out: Tensor = conv.lins[0](x[: adjacency.num_dst])
@@ -104,10 +104,10 @@ def _tag(conv: Any, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight:
 
 
 def _normalized(conv: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
-    """Computes PyG's `gcn_norm` with degrees of the whole graph.
+    """Computes PyG's `gcn_norm` with the complete graph's degrees.
 
-    Returns edges [2, num_edges] and weights [num_edges]. GCNConv gets a loop at every
-    node.
+    Returns edges [2, num_edges] and weights [num_edges]. For GCNConv, every node gets a
+    self-loop.
     """
     graph, fill = adjacency.rank_graph, 0.0
     edge_index = graph.edge_index
@@ -124,7 +124,7 @@ def _normalized(conv: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Ten
 
 
 def reads_whole_graph(module: nn.Module) -> bool:
-    """Says whether a module takes statistics over rows, of one rank's rows only."""
+    """Returns whether a module computes statistics over rows, which differ per rank."""
     if getattr(module, "reads_adjacency", False):
         return False
     return _is(module, WHOLE_GRAPH) or (_is(module, ("LayerNorm",)) and getattr(module, "mode", "node") == "graph")
@@ -154,7 +154,7 @@ def _check(layer: nn.Module) -> None:
 
 
 def _check_rows(layer: nn.Module) -> None:
-    """Refuses modules between convolutions that do more than work on rows."""
+    """Rejects modules between convolutions that are not applied row by row."""
     name = type(layer).__name__
     if "JumpingKnowledge" in _names(layer):
         raise UserError(

@@ -1,7 +1,7 @@
-"""Steps of a LightningModule of (x, edge_index), as users of PyG write them.
+"""Steps of a LightningModule of (x, edge_index), as PyG users write them.
 
-A step reads a batch with the names of PyG's `Data`, and takes the mean of a loss over
-its rows. Lightning need not be installed.
+A step reads a batch with the attributes of PyG's `Data`, and averages a loss over its
+rows. Lightning does not have to be installed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ _LOSSES = (
     F.smooth_l1_loss,
     F.huber_loss,
 )
-_SHARED = ("_hparams", "_hparams_name", "_hparams_initial", "_log_hyperparams")  # of save_hyperparameters
+_SHARED = (
+    "_hparams",
+    "_hparams_name",
+    "_hparams_initial",
+    "_log_hyperparams",
+)  # attributes set by save_hyperparameters
 
 
 def own_steps(kind: type, base: type) -> dict[str, Any]:
-    """Returns the methods of Lightning that a class of the user brings, by name.
+    """Returns the Lightning methods that a user's class overrides, by name.
 
-    Each calls the method of `self.module`, which logs as `self` does.
+    Each calls the method of `self.module`, which logs through `self`.
 
     Args:
-        kind: The class of the user.
+        kind: The user's class.
         base: `LightningModule`.
     """
     named = {name for name in dir(base) if not name.startswith("_") and name != "forward"}
@@ -59,23 +64,23 @@ def _calling(name: str) -> Callable[..., Any]:
 
 
 def share(model: Any, module: nn.Module) -> None:
-    """Lets a model know the hyperparameters of the module."""
+    """Shares the module's hyperparameters with a model."""
     vars(model).update({name: vars(module)[name] for name in _SHARED if name in vars(module)})
 
 
 def follow(model: Any) -> Any:
-    """Returns the module of a model, which gets its trainer and its log."""
+    """Returns a model's module, connected to the model's trainer and log."""
     module = model.module
     vars(module).update(_trainer=model._trainer, log=model.log)
     return module
 
 
 def values_of(batch: Any, num_rows: int) -> dict[str, Any]:
-    """Returns `y`, `train_mask` and, where its rows come first, `batch_size`.
+    """Returns `y`, `train_mask` and, if the batch's rows come first, `batch_size`.
 
     Args:
         batch: A batch of the strategy.
-        num_rows: Rows of `x`.
+        num_rows: Number of rows of `x`.
     """
     labels, rows = batch.labels, batch.rows
     y = labels.new_full((num_rows, *labels.shape[1:]), torch.nan if labels.is_floating_point() else -100)
@@ -89,10 +94,10 @@ def values_of(batch: Any, num_rows: int) -> dict[str, Any]:
 
 
 class SharedMeans(TorchFunctionMode):
-    """Means of losses over the rows of all ranks, inside `with`.
+    """Makes mean losses cover all ranks' rows, within the context.
 
-    A loss of torch with `reduction="mean"` over the rows of the batch becomes a sum
-    over `batch.total`, since gradients of ranks are added up.
+    A torch loss with `reduction="mean"` over the batch's rows becomes a sum divided by
+    `batch.total`, because the ranks' gradients are summed.
     """
 
     def __init__(self, model: str, batch: Any) -> None:
@@ -121,9 +126,9 @@ class SharedMeans(TorchFunctionMode):
 
 
 def _evaluated(step: Callable[..., Any], evaluated: Any, *rest: Any) -> Any:
-    """Calls `validation_step` or `test_step`, whose outputs are known already.
+    """Calls `validation_step` or `test_step` with outputs that are already computed.
 
-    `self(batch.x, batch.edge_index)` returns these, for the nodes of the split.
+    `self(batch.x, batch.edge_index)` returns them, for the split's nodes.
     """
     module: Any = step.__self__  # type: ignore[attr-defined]
     count = len(evaluated.labels)
@@ -134,14 +139,14 @@ def _evaluated(step: Callable[..., Any], evaluated: Any, *rest: Any) -> Any:
     vars(module)["forward"] = lambda *_, **__: evaluated.logits
     try:
         return step(Values(module, values | {"num_nodes": count, "edge_weight": None, "edge_attr": None}), *rest)
-    except (TypeError, ValueError) as error:  # of a layer that got what stands for rows
+    except (TypeError, ValueError) as error:  # raised by a layer that received a placeholder
         raise UserError(f"{unread}: {error}") from error
     finally:
         del vars(module)["forward"]
 
 
 class _Unread:
-    """Rows or edges that only the model as a whole takes."""
+    """A placeholder for rows or edges that may only be passed to the model itself."""
 
     def __init__(self, step: str) -> None:
         self._step = step
@@ -165,10 +170,10 @@ class _Unread:
 
 
 class Values:
-    """The part of a rank, with the names of PyG's `Data`."""
+    """A rank's part, with the attributes of PyG's `Data`."""
 
     def __init__(self, model: nn.Module, values: Mapping[str, Any]) -> None:
-        """Keeps the values that `model` may read by name."""
+        """Stores the values that `model` may read by name."""
         self._model, self._values = model, values
 
     def __getattr__(self, name: str) -> Any:

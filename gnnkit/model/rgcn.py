@@ -16,23 +16,23 @@ from gnnkit.ranges import MAX_WIDTH, whole
 
 
 class RelationWeights(nn.Module):
-    """One weight for each relation: free, of bases, or block-diagonal.
+    """One weight per relation: free, a sum of bases, or block-diagonal.
 
-    With bases W_r = sum_b a_rb V_b (eq. 3 of the paper), with blocks W_r has blocks on
-    its diagonal (eq. 4).
+    With bases, W_r = sum_b a_rb V_b (eq. 3 of the paper). With blocks, W_r is
+    block-diagonal (eq. 4).
     """
 
     def __init__(
         self, in_features: int, out_features: int, num_relations: int, bases: int | None, blocks: int | None
     ) -> None:
-        """Makes the parameters.
+        """Creates the parameters.
 
         Args:
-            in_features: Width of the input rows.
-            out_features: Width of the output rows.
+            in_features: Number of input features.
+            out_features: Number of output features.
             num_relations: Number of weights.
-            bases: Number of bases. None: not of bases.
-            blocks: Number of blocks. None: not block-diagonal.
+            bases: Number of bases, or None.
+            blocks: Number of blocks, or None.
         """
         super().__init__()
         count, blocks = bases or num_relations, blocks or 1
@@ -44,11 +44,11 @@ class RelationWeights(nn.Module):
             nn.init.xavier_uniform_(self.coefficients)
 
     def forward(self, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:  # [num_pairs, f] -> [num_rows, k]
-        """Multiplies the means of each relation by its weight, and sums over relations.
+        """Multiplies each relation's means by its weight, and sums over relations.
 
         Args:
             means: [num_pairs, f] with `columns` of the input.
-            pairs: The destination and the relation of each row.
+            pairs: Destination and relation of each row.
             columns: Range of the input's columns.
         """
         weight = self._dense()[:, columns]
@@ -88,25 +88,25 @@ class RGCNConv(nn.Module):
 
 
 class OneHotConv(nn.Module):
-    """The layer over nodes without features, each of which is a column of its own.
+    """The layer over nodes without features, with one-hot input.
 
-    A product with a one-hot row is a row of the weight. So `x` holds what the weights
-    have of each node, side by side: a block of `out_features` columns for each
-    relation, or for each basis, and one for W_0. These are learned rows.
+    A product with a one-hot row selects a row of the weight, so `x` consists of the
+    weights' rows for each node: `out_features` columns per relation or basis, and for
+    W_0, concatenated. These rows are learned.
     """
 
     def __init__(
         self, in_features: int, out_features: int, num_relations: int, bases: int | None, *, inverse: bool, own: bool
     ) -> None:
-        """Makes the parameters. Raises `UserError` for another width of `x`.
+        """Creates the parameters. Raises `UserError` for another width of `x`.
 
         Args:
-            in_features: Width of the input rows.
-            out_features: Width of the output rows.
-            num_relations: Number of relations, with inverse ones.
-            bases: Number of bases. None: not of bases.
-            inverse: Whether edges also lead back.
-            own: Whether a node reads its own row.
+            in_features: Number of input features.
+            out_features: Number of output features.
+            num_relations: Number of relations, including inverse ones.
+            bases: Number of bases, or None.
+            inverse: Whether to add inverse edges.
+            own: Whether a node's own row is included.
         """
         super().__init__()
         self.inverse, self.own, self.width = inverse, own, out_features
@@ -140,9 +140,9 @@ class OneHotConv(nn.Module):
 
 
 class RGCN(ConvModel):
-    """The relational GCN (Schlichtkrull et al., ESWC 2018), for edges of several types.
+    """The relational GCN (Schlichtkrull et al., ESWC 2018), for typed edges.
 
-    Each relation has a weight, and takes the mean over its in-edges. Weight decay
+    Each relation has its own weight and averages over its in-edges. Weight decay
     applies to the first layer only, as published.
     """
 
@@ -165,29 +165,26 @@ class RGCN(ConvModel):
         one_hot: bool = False,
         norm: Norm = "none",
     ) -> None:
-        """Makes the layers.
+        """Creates the layers.
 
         Args:
-            in_features: Width of the input rows.
-            num_classes: Width of the logits.
+            in_features: Number of input features.
+            num_classes: Number of outputs.
             num_relations: Number of edge types.
-            hidden: Width of the hidden layers.
+            hidden: Number of hidden features.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in
-                training.
-            bases: Matrices of which each relation's weight is a sum. Default: weights
-                are free.
-            blocks: Blocks on the diagonal of each relation's weight. Default: weights
-                are dense.
-            inverse: Whether edges also lead back, each type by a relation of its own.
-            self_loop: Whether a node also reads its own row, by W_0.
-            project: Whether one weight of all relations brings input rows to the hidden
-                width first. Of types of nodes with columns of their own, each has a
-                weight of its own so.
-            one_hot: Whether input rows are learned and are rows of the first layer's
+            dropout: Dropout probability of layer inputs, in [0, 1).
+            bases: Number of basis matrices. Default: unconstrained weights.
+            blocks: Number of diagonal blocks. Default: dense weights.
+            inverse: Whether to add inverse edges, each type as a separate relation.
+            self_loop: Whether a node's own row is included, multiplied by W_0.
+            project: Whether a shared weight first projects input rows to the hidden
+                width. If node types have separate columns, this is one weight per node
+                type.
+            one_hot: Whether input rows are learned and serve as the first layer's
                 weights, as published for nodes without features.
-            norm: Normalisation between two convolutions: "none", "batch" over all nodes
-                of a step, or "layer" over the numbers of a node.
+            norm: Normalisation between convolutions: "none", "batch" over all nodes of
+                a step, or "layer" over a node's features.
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
@@ -222,7 +219,7 @@ class RGCN(ConvModel):
 
 
 def _check_parts(bases: int | None, blocks: int | None, widths: list[int]) -> None:
-    """Raises `UserError` for bases with blocks, and for blocks that do not fit."""
+    """Raises `UserError` for bases combined with blocks, and for indivisible widths."""
     if bases is not None:
         whole("model.bases", bases, 1, MAX_WIDTH)
     if blocks is None:

@@ -15,23 +15,22 @@ from gnnkit.ranges import MAX_WIDTH, one_of, whole
 
 
 class SAGEConv(nn.Module):
-    """Computes W_self x + W_neighbour mean(x of in-edges) + b, or the maximum.
+    """Computes W_self x + W_neighbour mean(x of in-neighbours) + b, or the maximum.
 
-    A mean comes after the product where this is cheaper. Otherwise one product serves
-    the means and the own rows.
+    The mean follows the product if this is cheaper. Otherwise, one product computes
+    both terms.
     """
 
     def __init__(
         self, in_features: int, out_features: int, aggregator: Literal["mean", "max"] = "mean", dropout: float = 0
     ) -> None:
-        """Makes the weights.
+        """Creates the weights.
 
         Args:
-            in_features: Width of the input rows.
-            out_features: Width of the output rows.
-            aggregator: "mean" or "max" over the in-neighbours.
-            dropout: Probability in [0, 1) that a number of the input is zeroed in
-                training. Default: 0.
+            in_features: Number of input features.
+            out_features: Number of output features.
+            aggregator: "mean" or "max" over in-neighbours.
+            dropout: Dropout probability of the input.
         """
         super().__init__()
         self.aggregator, self.dropout = aggregator, dropout
@@ -58,8 +57,8 @@ class SAGEConv(nn.Module):
 class GraphSAGE(ConvModel):
     """GraphSAGE (Hamilton, Ying & Leskovec, NeurIPS 2017).
 
-    Aggregates by mean or maximum. Serves graphs whose nodes differ from their
-    neighbours, and nodes never seen in training.
+    Aggregates by mean or maximum. Suits graphs whose nodes differ from their
+    neighbours, and predictions for new nodes.
     """
 
     reads_sparse = True
@@ -74,18 +73,17 @@ class GraphSAGE(ConvModel):
         aggregator: Literal["mean", "max"] = "mean",
         norm: Norm = "none",
     ) -> None:
-        """Makes the layers.
+        """Creates the layers.
 
         Args:
-            in_features: Width of the input rows.
-            num_classes: Width of the logits.
-            hidden: Width of the hidden layers.
+            in_features: Number of input features.
+            num_classes: Number of outputs.
+            hidden: Number of hidden features.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in
-                training.
-            aggregator: "mean" or "max" over the in-neighbours.
-            norm: Normalisation between two convolutions: "none", "batch" over all nodes
-                of a step, or "layer" over the numbers of a node.
+            dropout: Dropout probability of layer inputs, in [0, 1).
+            aggregator: "mean" or "max" over in-neighbours.
+            norm: Normalisation between convolutions: "none", "batch" over all nodes of
+                a step, or "layer" over a node's features.
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
@@ -97,4 +95,4 @@ class GraphSAGE(ConvModel):
         self.convs[0].dropout = self.dropout  # type: ignore[assignment]
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        return x  # the first convolution drops, without a pass of its own
+        return x  # the first convolution applies dropout itself

@@ -19,19 +19,19 @@ from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import Shard, cut_all
 
 _NODES, _EDGES = 12, 40
-_TIMEOUT = 20.0  # seconds until a rank that waits in vain says so
-_TOLERANCE = 1e-6  # in float64, relative
+_TIMEOUT = 20.0  # deadline of a rank's waits, in seconds
+_TOLERANCE = 1e-6  # relative, in float64
 
 
 def differs(model: nn.Module, in_features: int, edge_width: int = 0) -> bool:
-    """Says whether outputs in training depend on the number of ranks.
+    """Returns whether outputs in training mode depend on the number of ranks.
 
-    Ranks are threads, the second one owns two of twelve nodes.
+    Ranks are threads. The second one owns two of twelve nodes.
 
     Args:
-        model: The model, which stays as it is.
-        in_features: Columns of a node's features.
-        edge_width: Columns of an edge's features. Default: 0, no edge features.
+        model: The model, which is not modified.
+        in_features: Number of node features.
+        edge_width: Number of edge features. 0: no edge features.
     """
     graph = _graph(in_features, edge_width, relations_of(model))
     owner = np.zeros(_NODES, np.int32)

@@ -1,6 +1,6 @@
-"""Models of PyTorch Geometric (PyG) as they are: forward(x, edge_index) or (data).
+"""Unmodified PyTorch Geometric (PyG) models: forward(x, edge_index) or (data).
 
-PyG need not be installed, because parameters of `forward` are known by name.
+PyG does not have to be installed, because `forward` is recognised by parameter names.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.norms import exact_norms
 from gnnkit.model.pyg_steps import SharedMeans, Values, own_steps, share, values_of
 
-_EDGES = ("edge_index", "adj_t")  # parameters by which a module is known, and those of one alone
+_EDGES = ("edge_index", "adj_t")  # parameters that identify such a module
 _DATA = ("data", "batch")
-_OF_EDGES = ("edge_weight", "edge_attr")  # given where the graph has these
+_OF_EDGES = ("edge_weight", "edge_attr")  # passed if the graph has them
 _OF_TYPES = "model=rgcn reads types of edges, and so does a model of (x, adjacencies) with reads_relations = True"
 _REFUSED = {"allow_single_element": "takes no statistics on a worker with a single row"}
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def adapted(model: Any) -> Any:
-    """Returns a module of (x, adjacencies) for one of (x, edge_index), else the value.
+    """Wraps a module of (x, edge_index) as one of (x, adjacencies).
 
-    Raises `UserError` for a forward that asks for something that no graph has.
+    Returns other values unchanged. Raises `UserError` for a `forward` with an
+    unsupported parameter.
     """
     if not isinstance(model, nn.Module) or isinstance(model, EdgeIndexModel):
         return model
     if not reads_edges(model):
         return model
     base = next((base_class for base_class in type(model).__mro__ if base_class.__name__ == "LightningModule"), None)
-    name = type(model).__name__  # for errors, which name the user's class
+    name = type(model).__name__  # the user's class, for errors
     if base is None:
         return type(name, (EdgeIndexModel,), {})(model)
     return type(name, (_EdgeIndexSteps, base), own_steps(type(model), base))(model)
 
 
 def num_convolutions(model: nn.Module) -> int:
-    """Counts the layers that read rows of neighbours, as far as their class says so."""
+    """Counts the layers that read neighbours' rows, as far as their classes show."""
     layers = [part for part in model.modules() if "MessagePassing" in (base.__name__ for base in type(part).__mro__)]
     return max(len(layers), 1)
 
 
 def reads_edges(model: nn.Module) -> bool:
-    """Says whether `forward` is of (x, edge_index) or (data), as in PyG."""
+    """Returns whether `forward` takes (x, edge_index) or (data), as in PyG."""
     asked = _parameters(model)
     return any(name in asked for name in _EDGES) or _reads_data(asked)
 
@@ -64,30 +65,30 @@ def _reads_data(asked: Mapping[str, inspect.Parameter]) -> bool:
 def _parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
     try:
         return dict(inspect.signature(model.forward).parameters)
-    except (TypeError, ValueError):  # a forward without a signature
+    except (TypeError, ValueError):  # `forward` may have no signature
         return {}
 
 
 class EdgeIndexModel(nn.Module):
-    """A module of (x, edge_index), on full graphs and on sampled batches.
+    """A module of (x, edge_index), for full graphs and sampled batches.
 
-    `x` and `edge_index` are those of a rank. Rows of other ranks are exchanged wherever
-    a layer reads rows by `edge_index[0]`, so that losses and gradients are those of one
-    process. This needs grids with one column and slice. A sampled batch is one graph,
-    as PyG's NeighborLoader gives, and all layers read all of its edges. Dropout of rows
-    follows from node ids, and batch normalisation takes its statistics over all ranks.
-    Parameters, buffers and submodules are the module's own, and have its names.
+    `x` and `edge_index` are a rank's. Other ranks' rows are exchanged whenever a layer
+    reads rows through `edge_index[0]`, so losses and gradients equal one process's.
+    This requires grids with one column and slice. A sampled batch is a single graph, as
+    from PyG's NeighborLoader, and all layers use all of its edges. Dropout of rows is
+    keyed by node ids, and batch normalisation covers all ranks. Parameters, buffers and
+    submodules are the module's own, with the same names.
     """
 
-    num_layers = 1  # adjacencies that a batch brings. Those of a sampled batch are its hops
+    num_layers = 1  # number of adjacencies per batch. A sampled batch has one per hop
     adds_rows_itself = True
 
     def __init__(self, module: nn.Module) -> None:
-        """Looks at the forward of the module, and shares its parameters."""
+        """Inspects the module's `forward`, and shares its parameters."""
         super().__init__()
         for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             object.__setattr__(self, name, getattr(module, name))
-        object.__setattr__(self, "module", module)  # no part of this one, which has its parts already
+        object.__setattr__(self, "module", module)  # not registered as a submodule, because its submodules are
         self._asked = _Asked.of(module)
         for part in module.modules():
             if _of_pyg(part) and getattr(part, "flow", None) == "target_to_source":
@@ -104,7 +105,7 @@ class EdgeIndexModel(nn.Module):
         """Computes logits [num_dst, num_classes]. Collective.
 
         Args:
-            x: [num_dst, in_features] the own rows, or the input rows of a batch.
+            x: [num_dst, in_features] own rows, or the input rows of a batch.
             adjacencies: The full graph, or the blocks of a batch.
         """
         num_dst = adjacencies[-1].num_dst
@@ -117,7 +118,7 @@ class EdgeIndexModel(nn.Module):
 
     @contextmanager
     def _passing(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Iterator[tuple[Tensor, Adjacency, Pass]]:
-        """Makes one graph of a batch, over which functions of torch are exact."""
+        """Merges a batch into one graph, within which torch functions are exact."""
         adjacency, module = adjacencies[0], self.module
         assert isinstance(module, nn.Module)
         if isinstance(adjacency, BlockAdjacency):
@@ -132,7 +133,7 @@ class EdgeIndexModel(nn.Module):
             called.end()
 
     def _values(self, x: Tensor, adjacency: Adjacency, called: Pass) -> dict[str, Any]:
-        """Returns the arguments of the module by name."""
+        """Returns the module's arguments by name."""
         edge_values = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
         edges, asked = called.edge_index(), self._asked
         if asked.data is not None:
@@ -150,7 +151,7 @@ class EdgeIndexModel(nn.Module):
 
 
 class _EdgeIndexSteps(EdgeIndexModel):
-    """A LightningModule of (x, edge_index), whose steps read what PyG's `Data` has."""
+    """A LightningModule of (x, edge_index), whose steps read PyG's `Data`."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
@@ -162,7 +163,7 @@ class _EdgeIndexSteps(EdgeIndexModel):
         Collective.
 
         Args:
-            own: The method of the module.
+            user_step: The module's method.
             batch: A batch of the strategy.
             *rest: Further arguments.
         """
@@ -183,19 +184,19 @@ class _EdgeIndexSteps(EdgeIndexModel):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The parameters of a `forward`, by what they take."""
+    """The parameters of a `forward`, by role."""
 
-    data: str | None  # takes everything, alone. None: there is none
+    data: str | None  # name of the parameter for the complete batch, or None
     rows: str = ""
     edges: str = ""
-    of_edges: tuple[str, ...] = ()  # values of edges
-    needed: tuple[str, ...] = ()  # of these, those without a default
+    of_edges: tuple[str, ...] = ()  # names of edge values
+    needed: tuple[str, ...] = ()  # those without a default
 
     @classmethod
     def of(cls, module: nn.Module) -> _Asked:
-        """Looks at the parameters.
+        """Inspects the parameters.
 
-        Raises `UserError` for one that has no value here.
+        Raises `UserError` for an unsupported one.
         """
         asked = {name: parameter for name, parameter in _parameters(module).items() if parameter.kind not in _OPEN}
         if _reads_data(asked):
@@ -223,10 +224,9 @@ class _Asked:
 
 @contextmanager
 def _uncached(module: nn.Module) -> Iterator[None]:
-    """Lets layers with `cached=True` compute anew, inside `with`.
+    """Disables layers' `cached=True` within the context.
 
-    What they keep of one graph is edges, which stay as they are on a full graph and
-    differ between batches.
+    Cached edges are valid for a full graph, but differ between batches.
     """
     caches: list[tuple[nn.Module, dict[str, Any]]] = []
     for part in module.modules():

@@ -1,7 +1,7 @@
-"""Node assignment x process grid -> Partition -> Shard.
+"""Partitions: node assignment x rank grid -> Partition -> Shard.
 
-A partition says who owns each node and holds each edge. One function cuts any rank's
-shard, another measures the partition.
+A partition defines each node's owner and each edge's holder. One function cuts any
+rank's shard, and another measures the partition.
 """
 
 from gnnkit.partition.base import NodePartitioner as NodePartitioner

@@ -7,12 +7,12 @@ from gnnkit.partition.base import NodePartitioner
 
 
 class Balanced(NodePartitioner):
-    """Ranges of consecutive node ids with equal cost, 1 + in-degree for each node.
+    """Ranges of consecutive node ids with equal cost, 1 + in-degree per node.
 
-    Choose this partition for skewed degrees. A node goes to the part in which the
-    middle of its cost falls, so a part differs from the mean by less than the cost of
-    its largest node. Held edges are equal on P x 1 grids only, because columns divide
-    sources.
+    Choose this partition for skewed degrees. A node belongs to the part that contains
+    the midpoint of its cost, so a part's deviation from the mean is below its largest
+    node's cost. Numbers of held edges are equal on P x 1 grids only, because columns
+    divide sources.
     """
 
     auto_seconds = 0.005

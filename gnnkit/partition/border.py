@@ -1,4 +1,4 @@
-"""Partition -> Partition: what happens at the border of the regions."""
+"""Improvements of a partition's border."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 
 NAMES = ("none", "min_words", "cover", "min_words+cover")
-MAX_IMBALANCE = 1.1  # largest over mean of the nodes of ranks, and of the edges of cells
+MAX_IMBALANCE = 1.1  # maximum over mean, of ranks' nodes and of cells' edges
 
 
 def improve_border(graph: Graph, partition: Partition, border: str | None) -> Partition:
@@ -21,8 +21,9 @@ def improve_border(graph: Graph, partition: Partition, border: str | None) -> Pa
     Args:
         graph: The graph.
         partition: The partition to improve.
-        border: "none" or None leaves the partition. "min_words" and "cover" call the
-            function, and "min_words+cover" calls both.
+        border: "min_words" and "cover" call the respective function, and
+            "min_words+cover" calls both. "none" or None returns the partition
+            unchanged.
     """
     if border is not None and border not in NAMES:
         raise UserError(f"partition.border={border} must be one of {', '.join(NAMES)}")
@@ -33,21 +34,21 @@ def improve_border(graph: Graph, partition: Partition, border: str | None) -> Pa
 
 
 def min_words(graph: Graph, partition: Partition, max_imbalance: float = MAX_IMBALANCE) -> Partition:
-    """Moves boundary nodes to the neighbouring region that lowers the words most.
+    """Moves each boundary node to the neighbouring region that reduces words most.
 
-    Repeats until no node moves. Words are `Traffic`'s for the partition's own grid,
-    summed over ranks, and fall with every move. Raises `UserError` for vertex-cuts,
-    whose edges do not follow their nodes.
+    Repeats until no node moves. Words are those of `Traffic` for the partition's grid,
+    summed over ranks, and decrease with every move. Raises `UserError` for vertex-cuts,
+    whose edges do not follow from node owners.
 
-    A greedy heuristic in linear passes over nodes in order of id: size-constrained
-    label propagation (Meyerhenke, Sanders, Schulz, SEA 2014) with the exact gain in
-    communication volume, as Mt-KaHyPar's (ALENEX 2021).
+    This greedy heuristic makes linear passes over nodes in order of ids. It is
+    size-constrained label propagation (Meyerhenke, Sanders, Schulz, SEA 2014) with the
+    exact gain in communication volume, as in Mt-KaHyPar (ALENEX 2021).
 
     Args:
         graph: The graph.
         partition: The partition to improve.
-        max_imbalance: Bound on largest over mean of the ranks' nodes, and of the cells'
-            edges. A partition above the bound gets no worse. Default: 1.1.
+        max_imbalance: Bound on maximum over mean of the ranks' nodes and the cells'
+            edges. A partition that exceeds the bound does not get worse. Default: 1.1.
     """
     _check_nodes_only(partition, "min_words")
     grid, owners = partition.grid, partition.node_rank.astype(np.int32, copy=False)
@@ -57,23 +58,24 @@ def min_words(graph: Graph, partition: Partition, max_imbalance: float = MAX_IMB
 
 
 def cover(graph: Graph, partition: Partition, max_imbalance: float = MAX_IMBALANCE) -> Partition:
-    """Holds each edge between two regions at an end, so that the fewest rows travel.
+    """Chooses the holder of each edge between regions so that the fewest rows are sent.
 
-    Either the row of the source goes to the owner of the destination, or a partial sum
-    of the destination comes from the owner of the source. A row and a partial sum serve
-    all edges of two regions. So the fewest words are a least vertex cover, and a
-    largest matching gives one exactly (König's theorem). A hub's row goes to the owners
-    of its leaves, and leaves send one partial sum to their hub. Edges that both would
-    serve even out the work.
+    Either the source's row is sent to the destination's owner, or a partial sum is sent
+    from the source's owner to the destination's. A row or a partial sum serves all
+    edges between two regions, so the minimum is a minimum vertex cover, which a maximum
+    matching gives exactly (König's theorem). A hub's row is sent to its leaves' owners,
+    and leaves send one partial sum to their hub. Edges covered by both balance the
+    work.
 
-    Owners stay. Raises `UserError` for vertex-cuts and for grids of several columns.
+    Node owners do not change. Raises `UserError` for vertex-cuts and for grids of
+    several columns.
 
     Args:
         graph: The graph.
         partition: A partition on a grid of one column.
-        max_imbalance: Bound on largest over mean of the cells' edges. Cells above the
-            bound hold in-edges of other cells' nodes no more, where this helps.
-            Default: 1.1.
+        max_imbalance: Bound on maximum over mean of the cells' edges. A cell that
+            exceeds the bound stops holding in-edges of other cells' nodes, if this
+            helps. Default: 1.1.
     """
     _check_nodes_only(partition, "cover")
     grid, cells = partition.grid, partition.node_cell.astype(np.int32, copy=False)

@@ -5,16 +5,16 @@ from gnnkit.graph import Graph, Ids
 from gnnkit.partition.base import NodePartitioner
 from gnnkit.ranges import real, whole
 
-_BYTES = 200  # of a node of a buffer, with its edges
+_BYTES = 200  # memory per buffered node, with its edges
 
 
 class Buffered(NodePartitioner):
-    """Buffers of nodes, as in HeiStream (Faraj & Schulz, ACM JEA 2022).
+    """Buffered streaming, as in HeiStream (Faraj & Schulz, ACM JEA 2022).
 
-    Choose this partition for graphs too large for a multilevel method, where ids have
-    some locality, or a buffer holds a good share of the graph. Each buffer is read with
-    its edges, label propagation finds clusters, clusters are placed by the score of
-    LDG, and nodes then move to better parts. HeiStream has several levels of clusters.
+    Choose this partition for graphs too large for a multilevel method, if ids have some
+    locality or a buffer holds a good share of the graph. For each buffer of nodes and
+    their edges, label propagation finds clusters, clusters are placed by LDG's score,
+    and nodes are then moved to better parts. HeiStream uses several levels of clusters.
     """
 
     auto_seconds = 0.2
@@ -24,12 +24,12 @@ class Buffered(NodePartitioner):
         """Checks the options.
 
         Args:
-            buffer: Nodes of a buffer. A buffer has fewer where these have more than 32
-                in-edges on average. More cut fewer edges, and take 200 bytes each.
-                Default: 262,144.
-            imbalance: Share from 0.001 to 1 by which a part may exceed the mean of
-                nodes, and of in-edges. Default: 0.1.
-            passes: Passes over the nodes. From the second on, nodes only move.
+            buffer: Number of nodes per buffer, reduced if they have more than 32
+                in-edges on average. Larger buffers cut fewer edges, and take 200 bytes
+                per node. Default: 262,144.
+            imbalance: Maximum excess of a part over the mean, of nodes and of in-edges,
+                from 0.001 to 1. Default: 0.1.
+            passes: Number of passes over the nodes. All but the first only move nodes.
                 Default: 1.
         """
         self.buffer = whole("partition.options.buffer", buffer, 1, 1 << 30)

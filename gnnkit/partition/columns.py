@@ -1,4 +1,4 @@
-"""Partition -> Partition: columns of unequal height, for ranks that make no grid."""
+"""Grids with columns of unequal height."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from gnnkit.partition.quality import Quality, measure
 
 
 def fewest_words(graph: Graph, partition: Partition, numbers: Sequence[int]) -> Partition:
-    """Takes the columns whose busiest rank receives the fewest words, there and back.
+    """Selects the columns whose busiest rank receives the fewest words.
 
-    The partition itself stays where no columns do better. Columns whose edges are less
-    even than both `MAX_IMBALANCE` and the partition's own are left out.
+    Both directions count. Returns the partition itself if no columns are better.
+    Columns with less balanced edges than both `MAX_IMBALANCE` and the partition are
+    skipped.
 
     Args:
         graph: The graph.
@@ -33,17 +34,17 @@ def fewest_words(graph: Graph, partition: Partition, numbers: Sequence[int]) -> 
 
 
 def in_columns(graph: Graph, partition: Partition, number: int) -> Partition:
-    """Holds each edge in the column of the source, in `number` columns of ranks.
+    """Holds each edge in its source's column, with `number` columns of ranks.
 
-    The first P mod `number` columns have one rank more. So the plane has places without
-    a rank. A column deals out all destinations to its ranks: own nodes to the owner,
-    others for equal numbers of edges. A row travels to the other ranks of the column,
-    and one partial sum comes from each other column, as on a grid without gaps. A rank
-    exchanges with about as many peers, because the nodes of few owners are split.
+    The first P mod `number` columns have one rank more. Each column distributes all
+    destinations over its ranks: owned nodes to their owner, others by equal numbers of
+    edges. A row is sent to the column's other ranks, and each other column sends one
+    partial sum, as on a regular grid. The number of peers is similar, because only few
+    owners' nodes are split.
 
     Args:
         graph: The graph.
-        partition: The owners. Edges held so far do not matter.
+        partition: The owners. Current edge holders are ignored.
         number: Number of columns, from 1 to P.
     """
     ranks = partition.node_rank
@@ -57,7 +58,7 @@ def in_columns(graph: Graph, partition: Partition, number: int) -> Partition:
     for index, column in enumerate(columns):
         held = np.flatnonzero(edge_column == index)
         work = np.bincount(destinations[held], minlength=graph.num_nodes)
-        holder = ranks.astype(np.int32)  # of the edges into each node
+        holder = ranks.astype(np.int32)  # of each node's in-edges
         others = by_rank[node_column[by_rank] != index]
         own = np.bincount(ranks, weights=work, minlength=partition.grid.world_size)[column].astype(np.int64)
         holder[others] = column[_dealt(work[others], own)]
@@ -67,20 +68,20 @@ def in_columns(graph: Graph, partition: Partition, number: int) -> Partition:
 
 
 def _busiest(quality: Quality) -> int:
-    """Counts the words of the busiest rank in a forward and a backward pass.
+    """Returns the busiest rank's words in a forward and a backward pass.
 
-    A low column gathers few rows, and many gradients. So one direction says too little.
+    A short column gathers few rows but many gradients, so both directions count.
     """
     traffic, width = quality.traffic, quality.partition.grid.slices
     return int((traffic.words(width).total + traffic.transposed().words(width).total).max())
 
 
 def _dealt(work: Ids, loads: Ids) -> Ids:  # [num_items]
-    """Deals items out in ranges, so that all loads come out alike where they can.
+    """Distributes items in ranges that even out the loads.
 
     Args:
-        work: [num_items] of each item.
-        loads: [num_ranks] before.
+        work: [num_items] work of each item.
+        loads: [num_ranks] previous loads.
     """
     room = np.maximum(_level(loads, int(work.sum())) - loads, 0)
     middle = np.cumsum(work) - work / 2
@@ -88,7 +89,7 @@ def _dealt(work: Ids, loads: Ids) -> Ids:  # [num_items]
 
 
 def _level(loads: Ids, work: int) -> float:
-    """Finds the height that `work` reaches, poured over `loads`."""
+    """Returns the level that `work` reaches when poured over `loads`."""
     ascending = np.sort(loads)
     levels = (work + np.cumsum(ascending)) / np.arange(1, len(loads) + 1)  # over the k lowest loads
     return float(levels.min())

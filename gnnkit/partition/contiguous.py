@@ -9,7 +9,7 @@ from gnnkit.partition.base import NodePartitioner
 class Contiguous(NodePartitioner):
     """Ranges of consecutive node ids. The first n mod P parts get one more.
 
-    Choose this partition where ids follow the graph's locality.
+    Choose this partition if ids follow the graph's locality.
     """
 
     auto_seconds = 0.0

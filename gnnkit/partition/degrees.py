@@ -1,4 +1,4 @@
-"""Degrees of all nodes of a graph, once for all ranks of a process."""
+"""All nodes' degrees, computed once for all ranks of a process."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ _lock = threading.Lock()
 
 
 class Degrees:
-    """Degrees, and which nodes have a loop, in memory or mapped from files.
+    """Degrees and self-loop flags, in memory or mapped from files.
 
-    Ranks of a process that read one graph share these. Each array is made at first use,
-    in a pass over the edges, unless a file has it.
+    Shared by the ranks of a process that read one graph. Unless a file provides it,
+    each array is computed at first use, in one pass over the edges.
     """
 
     def __init__(self, csc: CSC, arrays: dict[str, Array] | None = None) -> None:
-        """Makes nothing.
+        """Stores the arguments.
 
         Args:
             csc: The graph.
-            arrays: Some of `in_degree`, `out_degree` and `looped`, [num_nodes] each.
+            arrays: Known arrays among `in_degree`, `out_degree` and `looped`,
+                [num_nodes] each.
         """
-        self._csc = ref(csc)  # whoever asks holds the graph
+        self._csc = ref(csc)  # callers hold the graph
         self._arrays, self._lock = dict(arrays or {}), threading.Lock()
 
     @classmethod
     def of(cls, csc: CSC) -> Degrees:
-        """Returns those of a graph, the same ones in every call."""
+        """Returns a graph's degrees, the same object in every call."""
         with _lock:
             if csc not in _KNOWN:
                 _KNOWN[csc] = cls(csc)
@@ -46,12 +47,12 @@ class Degrees:
 
     @classmethod
     def load(cls, csc: CSC, folder: Path) -> None:
-        """Maps those of a graph from the files of `save`."""
+        """Maps a graph's degrees from the files written by `save`."""
         with _lock:
             _KNOWN[csc] = cls(csc, load_arrays(folder)[0])
 
     def in_degree(self, nodes: Ids) -> Floats:  # [k] -> [k] float64
-        """Sums the weights of in-edges. Counts edges without weights."""
+        """Sums the weights of in-edges, or counts unweighted ones."""
         csc = self._graph
         if csc.weight is not None:
             return self._array("in_degree", csc.in_degree)[nodes]
@@ -59,16 +60,16 @@ class Degrees:
         return (csc.indptr[ids + 1] - csc.indptr[ids]).astype(np.float64)
 
     def out_degree(self, nodes: Ids) -> Floats:  # [k] -> [k] float64
-        """Sums the weights of out-edges. Counts edges without weights."""
+        """Sums the weights of out-edges, or counts unweighted ones."""
         return self._array("out_degree", self._graph.out_degree)[nodes]
 
     def looped(self, nodes: Ids) -> npt.NDArray[np.bool_]:  # [k] -> [k]
-        """Says which nodes have a loop."""
+        """Returns which nodes have a self-loop."""
         return self._array("looped", lambda: looped(self._graph))[nodes]
 
     @property
     def made(self) -> list[str]:
-        """The names of the arrays that are at hand."""
+        """Names of the available arrays."""
         return list(self._arrays)
 
     @property
@@ -78,17 +79,17 @@ class Degrees:
         return csc
 
     def _array(self, name: str, make: Callable[[], Array]) -> Array:
-        with self._lock:  # other ranks of the process wait, and make none of their own
+        with self._lock:  # the process's other ranks wait instead of computing them too
             if name not in self._arrays:
                 self._arrays[name] = make()
             return self._arrays[name]
 
 
 def save(shards: list[Shard], folder: Path) -> None:
-    """Writes the degrees of a graph from those of its parts, without a look at edges.
+    """Writes a graph's degrees, read from its shards.
 
     Args:
-        shards: All parts of one cut.
+        shards: All shards of one cut.
         folder: The folder, for `Degrees.load`.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The process grid: which rank stands where.
+"""The rank grid.
 
-Pure Python, so that the launcher checks the grid before anything starts.
+In pure Python, so that the launching process can check the grid cheaply.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ NAMES = ("1d", "1.5d", "2d", "3d")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Process grid, where `rank = cell * slices + slice`.
+    """A grid of ranks, with `rank = cell * slices + slice`.
 
-    Cell i of the plane stands at row `i % rows` and column `i // rows`. `rows` divides
+    Cell i of the plane is at row `i % rows` and column `i // rows`. `rows` divides
     destinations, `cols` divides sources, `slices` divides feature columns.
     """
 
@@ -35,7 +35,7 @@ class Grid:
         return self.rows * self.cols
 
     def position(self, rank: int) -> tuple[int, int, int]:
-        """Returns row, column and slice of a rank."""
+        """Returns a rank's row, column and slice."""
         cell, slice_ = divmod(rank, self.slices)
         return cell % self.rows, cell // self.rows, slice_
 
@@ -46,19 +46,19 @@ class Grid:
 def make_grid(
     spec: str | Sequence[int], world_size: int, replication: int | None = None, *, key: str = "workers"
 ) -> Grid:
-    """Makes the grid that `partition.grid` asks for.
+    """Creates the grid given by `partition.grid`.
 
-    `1d` is P x 1 x 1 and `1.5d` is P/c x c x 1, or P x 1 x 1 where c does not divide P.
-    `2d` and `3d` factor P nearest to a square or cube, the larger factors first.
-    `unequal_columns` says where columns of unequal height may take the place of the
-    grid. Raises `UserError` with the configuration key for a grid that cannot be.
+    `1d` is P x 1 x 1 and `1.5d` is P/c x c x 1, or P x 1 x 1 if c does not divide P.
+    `2d` and `3d` factor P closest to a square or cube, with larger factors first.
+    `unequal_columns` returns alternatives with columns of unequal height. Raises
+    `UserError`, with the configuration key, for an impossible grid.
 
     Args:
         spec: `1d`, `1.5d`, `2d`, `3d` or [rows, cols, slices].
         world_size: The number P of ranks.
         replication: The number c of `1.5d`, from 1 to P. None: the least divisor of P
-            from 2 to sqrt(P), which is one step from `1d`. With c = sqrt(P) the grid
-            has the fewest words and is `2d`.
+            from 2 to sqrt(P), the grid closest to `1d`. With c = sqrt(P) the grid is
+            `2d` and has the fewest words.
         key: Configuration key of P, for the message. Default: workers.
     """
     if world_size < 1:
@@ -80,11 +80,11 @@ def make_grid(
 
 
 def unequal_columns(spec: str | Sequence[int], world_size: int, replication: int | None = None) -> tuple[int, ...]:
-    """Lists the numbers of columns of unequal height that may replace a named grid.
+    """Returns the numbers of unequal columns that may replace a named grid.
 
-    Such columns have P/c ranks each, rounded up or down. They come into question where
-    P is prime, where `1.5d` is given a c that does not divide P, and where a number
-    next to sqrt(P) moves fewer rows than the factors of P do. Empty: the grid stays.
+    Such columns have P/c ranks, rounded up or down. They are considered if P is prime,
+    if `1.5d` has a c that does not divide P, and if a number next to sqrt(P) moves
+    fewer rows than P's factors. Empty: the grid is used.
 
     Args:
         spec: As for `make_grid`, checked.
@@ -105,12 +105,12 @@ def unequal_columns(spec: str | Sequence[int], world_size: int, replication: int
 
 
 def remark(spec: str | Sequence[int], grid: Grid, columns: Sequence[int] = ()) -> str | None:
-    """Tells a user who named this grid how the grid came out. None: as expected.
+    """Returns a message if a named grid differs from what its name suggests, or None.
 
     Args:
         spec: The named grid.
-        grid: How the grid came out.
-        columns: Heights of the columns, where these are unequal.
+        grid: The resulting grid.
+        columns: Heights of the columns, if they are unequal.
     """
     if not isinstance(spec, str) or spec == "1d" or grid.world_size == 1:
         return None
@@ -147,7 +147,7 @@ def _default_replication(world_size: int) -> int:
 
 
 def _factored(number: int, count: int) -> list[int]:
-    """Factors `number` into `count` factors, largest first, as equal as possible."""
+    """Factors `number` into `count` nearly equal factors, largest first."""
     if count == 1:
         return [number]
     divisors = (d for d in range(1, number + 1) if number % d == 0)

@@ -7,9 +7,9 @@ from gnnkit.partition.base import NodePartitioner, hash_ids
 
 
 class Hash(NodePartitioner):
-    """The hash of a node's id, modulo the number of parts.
+    """A hash of the node id, modulo the number of parts.
 
-    Needs no table. Parts are balanced in expectation, whatever the order of ids.
+    Needs no table. Parts are balanced in expectation, for any order of ids.
     """
 
     reads_edges = False

@@ -6,9 +6,9 @@ from gnnkit.partition.streaming import Streaming
 class Ldg(Streaming):
     """Linear deterministic greedy (Stanton & Kliot, KDD 2012).
 
-    Choose this partition for graphs too large for a multilevel method. The score of a
-    part is its number of neighbours times its free share of the bounds. With
-    `partition.border=cover` few rows travel on skewed graphs.
+    Choose this partition for graphs too large for a multilevel method. A part's score
+    is its number of neighbours times its remaining capacity. With
+    `partition.border=cover`, few rows are sent on skewed graphs.
     """
 
     auto_seconds = 0.03

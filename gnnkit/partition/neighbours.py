@@ -1,4 +1,4 @@
-"""One pass over the edges: what the cells of a partition exchange, and with whom."""
+"""Which cells exchange rows, computed in one pass over the edges."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gnnkit.partition.traffic import Traffic
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crossing:
-    """The edges that join nodes of two ranks, and the rows that cells need."""
+    """The edges between regions, and the rows required by cells."""
 
-    count: int  # of edges between two ranks
-    boundary: npt.NDArray[np.bool_]  # [num_nodes] has such an edge
-    linked: npt.NDArray[np.bool_]  # [world_size, world_size] has such an edge, in any direction
+    count: int  # number of edges between two regions
+    boundary: npt.NDArray[np.bool_]  # [num_nodes] whether a node has such an edge
+    linked: npt.NDArray[np.bool_]  # [world_size, world_size] whether two ranks share such an edge, in either direction
     held: Ids  # [num_cells] int64 edges of each cell
     traffic: Traffic
-    copies: int  # pairs of a node and a cell that owns it, or holds one of its edges
+    copies: int  # number of pairs of a node and a cell that owns it or holds one of its edges
 
     @classmethod
     def of(cls, graph: Graph, partition: Partition, threads: int = 1) -> Crossing:
@@ -32,8 +32,8 @@ class Crossing:
 
         Args:
             graph: The graph.
-            partition: The partition of the graph.
-            threads: That read edges.
+            partition: The graph's partition.
+            threads: Number of threads that read edges.
         """
         partition.check(graph)
         grid = partition.grid
@@ -51,5 +51,5 @@ class Crossing:
 
     @property
     def neighbours(self) -> list[list[int]]:
-        """The ranks that share edges with each rank, ascending, by rank."""
+        """Each rank's neighbours, the ranks that share edges with it, ascending."""
         return [np.flatnonzero(row).tolist() for row in self.linked]

@@ -1,4 +1,4 @@
-"""The quality of a partition: cut, words, copies, balance, peers and boundaries."""
+"""A partition's quality: cut, words, copies, balance, peers and boundaries."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gnnkit.storage import save_arrays
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quality:
-    """A partition measured. A region is the nodes that one rank owns.
+    """Measurements of a partition. A region is the nodes owned by one rank.
 
-    Words are received by a rank in one aggregation, per feature column. With S slices a
-    rank works on 1/S of the columns.
+    Words are received by a rank in one aggregation, per feature column. With S slices,
+    a rank processes 1/S of the columns.
     """
 
     partition: Partition
@@ -30,10 +30,10 @@ class Quality:
     traffic: Traffic
     num_held: Ids  # [world_size] int64 held edges, equal within a cell
     num_train: Ids  # [world_size] int64 owned training nodes
-    edge_cut: int  # edges between two regions
-    replication_factor: float  # cells that own a node or hold one of its edges, mean over all nodes
-    boundary: npt.NDArray[np.bool_]  # [num_nodes] has an edge to or from another region
-    neighbours: list[list[int]]  # [world_size] ranks that share edges with each rank
+    edge_cut: int  # number of edges between two regions
+    replication_factor: float  # mean number of cells that own a node or hold one of its edges
+    boundary: npt.NDArray[np.bool_]  # [num_nodes] whether a node has an edge to or from another region
+    neighbours: list[list[int]]  # [world_size] each rank's neighbours, the ranks that share edges with it
 
     @property
     def gather_words(self) -> npt.NDArray[np.float64]:  # [world_size] per feature column
@@ -44,7 +44,7 @@ class Quality:
         return self._per_column(self.traffic.words(self.partition.grid.slices).reduce)
 
     @property
-    def slice_words(self) -> npt.NDArray[np.float64]:  # [world_size] per feature column, there and back
+    def slice_words(self) -> npt.NDArray[np.float64]:  # [world_size] per feature column, both directions
         words = self.traffic.words(self.partition.grid.slices)
         return self._per_column(words.slice + words.unslice)
 
@@ -53,12 +53,12 @@ class Quality:
         return self.gather_words + self.reduce_words + self.slice_words
 
     def _per_column(self, words: Ids) -> npt.NDArray[np.float64]:
-        return words / self.partition.grid.slices  # at that width every slice has one column
+        return words / self.partition.grid.slices  # at that width, every slice has one column
 
     def balance(self) -> dict[str, float]:
-        """Returns largest over mean of the ranks' shares.
+        """Returns maximum over mean of the ranks' loads.
 
-        1 is even. A share of nothing counts as even.
+        1 is balanced, also for loads that are all 0.
         """
         shares = {
             "nodes": self.traffic.num_owned,
@@ -71,7 +71,7 @@ class Quality:
         return {name: max_over_mean(values) for name, values in shares.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all values but the arrays over nodes, ready for JSON."""
+        """Returns all values except arrays over nodes, as JSON values."""
         words = {"gather": self.gather_words, "reduce": self.reduce_words, "slice": self.slice_words, "all": self.words}
         return {
             "grid": asdict(self.partition.grid),
@@ -105,7 +105,7 @@ class Quality:
             }
 
     def table(self) -> list[str]:
-        """Returns the report as lines of plain text, a row for each rank."""
+        """Returns the report as lines of text, one per rank."""
         regions = list(self._regions())
         num_peers = np.bincount([pair.rank for pair in self.traffic.peers()], minlength=len(regions))
         rows = [[*(_spelt(value) for value in region.values()), str(num_peers[region["rank"]])] for region in regions]
@@ -120,9 +120,9 @@ class Quality:
         ]
 
     def save(self, folder: Path) -> None:
-        """Writes the report as `meta.json`, and arrays in the same folder.
+        """Writes the report as `meta.json`, and arrays to the same folder.
 
-        The arrays are `node_rank.npy` [num_nodes], `edge_cell.npy` [num_edges] of
+        The arrays are `node_rank.npy` [num_nodes], `edge_cell.npy` [num_edges] for
         vertex-cuts, `boundary.npy` and `boundary_start.npy` [world_size + 1]. Region r
         has the boundary nodes `boundary[boundary_start[r]:boundary_start[r + 1]]`.
         """
@@ -142,8 +142,8 @@ def measure(graph: Graph, partition: Partition, *, threads: int = 1) -> Quality:
 
     Args:
         graph: The graph.
-        partition: The partition of the graph.
-        threads: Threads that read edges. The result does not depend on these.
+        partition: The graph's partition.
+        threads: Number of threads, which does not affect the result.
     """
     crossing, grid = Crossing.of(graph, partition, threads), partition.grid
     trained = partition.node_rank[graph.split == Split.TRAIN]
@@ -161,7 +161,7 @@ def measure(graph: Graph, partition: Partition, *, threads: int = 1) -> Quality:
 
 
 def max_over_mean(values: npt.NDArray[Any]) -> float:
-    """Returns largest over mean of loads [world_size], 1 where all are 0."""
+    """Returns maximum over mean of loads [world_size], 1 if all are 0."""
     mean = values.mean()
     return float(values.max() / mean) if mean else 1.0
 

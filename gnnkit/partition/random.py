@@ -9,7 +9,7 @@ from gnnkit.partition.base import NodePartitioner, hash_ids
 class Random(NodePartitioner):
     """A random permutation cut into equal parts. The first n mod P parts get one more.
 
-    The best balance of nodes, and the baseline to beat.
+    Its nodes are balanced best. Use it as a baseline.
     """
 
     reads_edges = False

@@ -1,4 +1,4 @@
-"""Degrees of the ends of edges within the relation of an edge."""
+"""Degrees of edges' ends within the edge's relation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gnnkit.graph.csc import sort_edges
 
 
 def relation_degrees(csc: CSC, destinations: Ids, types: Ids) -> Floats:  # [num_edges, 2] float64
-    """Sums, for each edge, the weights of the edges of its relation at its two ends.
+    """Sums, for each edge, the weights of its relation's edges at its two ends.
 
-    Column 0 is about the in-edges of the destination, column 1 about the out-edges of
-    the source. Counts edges without weights.
+    Column 0 covers the destination's in-edges, column 1 the source's out-edges.
+    Unweighted edges count 1.
 
     Args:
         csc: All edges of a graph.
@@ -24,13 +24,13 @@ def relation_degrees(csc: CSC, destinations: Ids, types: Ids) -> Floats:  # [num
 
 
 def shared_weights(nodes: Ids, types: Ids, num_nodes: int, weight: Floats | None) -> Floats:  # [num_edges] float64
-    """Sums, for each edge, the weights of all edges with its node and its type.
+    """Sums, for each edge, the weights of all edges with its node and type.
 
     Args:
         nodes: [num_edges] one end of each edge.
         types: [num_edges] relation of each edge.
         num_nodes: Number of nodes.
-        weight: [num_edges] weights. None: counts edges.
+        weight: [num_edges] weights. None: 1.
     """
     order, first = by_pair(nodes, types, num_nodes)
     pair = np.empty(len(nodes), np.int64)
@@ -39,9 +39,9 @@ def shared_weights(nodes: Ids, types: Ids, num_nodes: int, weight: Floats | None
 
 
 def by_pair(nodes: Ids, types: Ids, num_nodes: int) -> tuple[Ids, np.ndarray]:
-    """Orders edges by (type, node).
+    """Sorts edges by (type, node).
 
-    Also says which edges of this order are the first of their pair [num_edges].
+    Also returns which sorted edges are the first of their pair [num_edges].
 
     Args:
         nodes: [num_edges] one end of each edge.

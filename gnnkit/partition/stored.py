@@ -1,4 +1,4 @@
-"""A partition that `job=partition` has stored."""
+"""A partition stored by `job=partition`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gnnkit.storage import load_arrays
 
 
 class Stored(Partitioner):
-    """The partition that a run of `job=partition` has left in its folder.
+    """Reads the partition from the folder of a `job=partition` run.
 
-    Choose this partition where cutting takes long, or where runs must share one cut.
+    Choose this partition if cutting takes long, or if runs must share one cut.
     """
 
     reads_edges = False
 
     def __init__(self, path: str) -> None:
-        """Keeps the place.
+        """Stores the path.
 
         Args:
-            path: A run folder, or the folder `partition` in it.
+            path: A run folder, or its subfolder `partition`.
         """
         if not path or not Path(path).is_dir():
             raise UserError(f"partition.path={path} must be a folder")

@@ -1,4 +1,4 @@
-"""Partitioners of nodes that read the nodes one after the other."""
+"""Streaming node partitioners."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Order = Literal["id", "random", "bfs"]
 
 
 class Streaming(NodePartitioner):
-    """Gives each node to the part with most of its neighbours that has room.
+    """Assigns each node to the best-scoring part with most of its neighbours.
 
-    Neighbours are the sources of a node's in-edges. Neither nodes nor in-edges of a
-    part exceed the bound, unless no part has room. Takes linear time and a few bytes
-    for each node.
+    Neighbours are the sources of a node's in-edges. A part's nodes and in-edges do not
+    exceed the bound, unless no part has room. Takes linear time and a few bytes per
+    node.
     """
 
-    score: ClassVar[str]  # of the native core
+    score: ClassVar[str]  # name of the score in the native core
     streams = True
 
     def __init__(self, order: Order = "id", seed: int | None = None, imbalance: float = 0.1, passes: int = 1) -> None:
@@ -30,9 +30,9 @@ class Streaming(NodePartitioner):
         Args:
             order: Order of the nodes: "id", "random" or "bfs". Default: "id".
             seed: Seed of the random order. None: 0 for "random".
-            imbalance: Share from 0.001 to 1 by which a part may exceed the mean of
-                nodes, and of in-edges. Default: 0.1.
-            passes: Passes over the nodes. Each pass assigns all nodes anew
+            imbalance: Maximum excess of a part over the mean, of nodes and of in-edges,
+                from 0.001 to 1. Default: 0.1.
+            passes: Number of passes over the nodes. Each pass reassigns all nodes
                 (restreaming, Nishimura & Ugander, KDD 2013). Default: 1.
         """
         self.order = one_of("partition.options.order", order, ("id", "random", "bfs"))
@@ -50,12 +50,12 @@ class Streaming(NodePartitioner):
 def read_seed(seed: int | None, *, used: bool, reader: str) -> int:
     """Returns the seed of a random order.
 
-    Raises `UserError` for a seed that nothing reads.
+    Raises `UserError` for a seed that is not used.
 
     Args:
-        seed: Seed of the user. None: 0.
+        seed: The configured seed. None: 0.
         used: Whether the order is random.
-        reader: Key and value that read the seed.
+        reader: Key and value that use the seed.
     """
     if seed is None:
         return 0

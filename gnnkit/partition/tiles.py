@@ -10,12 +10,12 @@ from gnnkit.partition.base import NodePartitioner
 
 
 class Tiles(NodePartitioner):
-    """Tiles of the plane (P = a x b) or boxes of space (a x b x c).
+    """Tiles of the plane (P = a x b) or boxes in space (a x b x c).
 
-    Choose this partition for graphs whose nodes have coordinates. Each axis is cut
-    straight through at equal numbers of nodes. Nodes of one coordinate stay together.
-    So a tile of a lattice has at most 4 face neighbours, and a box 6. P is factored for
-    the least cut area.
+    Choose this partition for graphs whose nodes have coordinates. Each axis is cut at
+    equal numbers of nodes, and nodes with equal coordinates stay together. On a
+    lattice, a tile has at most 4 neighbours that share a side, and a box 6. P is
+    factored to minimise the cut area.
     """
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
@@ -29,21 +29,21 @@ class Tiles(NodePartitioner):
 
 
 def _parts_per_axis(extent: Floats, num_parts: int) -> tuple[int, ...]:
-    """Factors `num_parts` for the least area of cuts.
+    """Factors `num_parts` to minimise the cut area.
 
-    Of equal areas, the factors nearest to each other are taken.
+    Among equal areas, the most similar factors are chosen.
     """
     longest = float(extent.max())
-    extent = np.maximum(extent / longest if longest else extent, 1e-6)  # an axis without extent is not cut
+    extent = np.maximum(extent / longest if longest else extent, 1e-6)  # avoids cuts along an axis without extent
     divisors = [d for d in range(1, num_parts + 1) if num_parts % d == 0]
     choices = [counts for counts in product(divisors, repeat=len(extent)) if np.prod(counts) == num_parts]
     return min(choices, key=lambda counts: (round(_cut_area(counts, extent), 9), sum(counts), counts))
 
 
 def _cut_area(counts: tuple[int, ...], extent: Floats) -> float:
-    """Computes the area of all cuts, in units of the volume.
+    """Returns the area of all cuts, relative to the volume.
 
-    An axis cut into k parts has k - 1 cuts, each as large as the other axes span.
+    An axis cut into k parts has k - 1 cuts, each spanning the other axes.
     """
     return float(np.sum((np.array(counts) - 1) / extent))
 
@@ -51,7 +51,7 @@ def _cut_area(counts: tuple[int, ...], extent: Floats) -> float:
 def _cut(coordinate: Floats, count: int) -> Ids:  # [num_nodes] 0..count-1
     """Cuts one axis at equal numbers of nodes.
 
-    Nodes of one coordinate go where their middle falls.
+    Nodes with equal coordinates are placed by their median position.
     """
     _, value, size = np.unique(coordinate, return_inverse=True, return_counts=True)
     end = np.cumsum(size)

@@ -1,7 +1,4 @@
-"""The rows, words and messages that an aggregation will move.
-
-Counts are exact for every rank.
-"""
+"""Predicts rows, words and messages of an aggregation, exactly for every rank."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from gnnkit.partition.grid import Grid
 
 
 def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
-    """Returns the columns of each slice.
+    """Returns the number of columns per slice.
 
     The first `width % num_slices` slices have one more, as in `np.array_split`.
     """
@@ -24,7 +21,7 @@ def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """One number per rank for each exchange of an aggregation."""
+    """One number per rank for each of an aggregation's exchanges."""
 
     slice: Ids  # [world_size] int64
     gather: Ids  # [world_size]
@@ -42,24 +39,24 @@ class Pair:
 
     rank: int
     peer: int
-    gather_rows: int = 0  # of the columns of their common slice
-    reduce_rows: int = 0  # the same
-    slice_rows: int = 0  # the peer's rows, of this rank's columns
-    unslice_rows: int = 0  # this rank's rows, of the peer's columns
+    gather_rows: int = 0  # with the columns of their common slice
+    reduce_rows: int = 0  # likewise
+    slice_rows: int = 0  # the peer's rows, with this rank's columns
+    unslice_rows: int = 0  # this rank's rows, with the peer's columns
 
     @property
     def messages(self) -> int:
-        """Messages received, where every slice has a column."""
+        """Number of messages received, if every slice has a column."""
         rows = (self.gather_rows, self.reduce_rows, self.slice_rows, self.unslice_rows)
         return sum(number > 0 for number in rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """Rows that each aggregation exchanges.
+    """The rows exchanged in each aggregation.
 
-    A rank exchanges with ranks of the same slice, and with ranks of the same cell. The
-    backward pass moves as much as the forward pass of `transposed()`.
+    A rank exchanges rows with the ranks of its slice and of its cell. The backward pass
+    moves as much as the forward pass of `transposed()`.
     """
 
     grid: Grid
@@ -68,11 +65,11 @@ class Traffic:
     reduce_rows: Ids  # [num_cells, num_cells] int64, [i, j]: destinations of cell j's edges that cell i != j owns
 
     def transposed(self) -> Traffic:
-        """Returns the traffic of the reversed edges, as in the backward pass."""
+        """Returns the reversed edges' traffic, as in the backward pass."""
         return Traffic(self.grid, self.num_owned, self.reduce_rows.T, self.gather_rows.T)
 
     def words(self, width: int) -> Steps:
-        """Counts the numbers that each rank receives, for rows of `width` columns."""
+        """Returns the numbers that each rank receives, for rows of `width` columns."""
         shares = column_shares(width, self.grid.slices)
         owned = self.num_owned.reshape(self.grid.num_cells, self.grid.slices)
         others = owned.sum(axis=1, keepdims=True) - owned
@@ -84,7 +81,7 @@ class Traffic:
         )
 
     def messages(self, width: int) -> Steps:
-        """Counts the ranks that send each rank a word, for rows of `width` columns."""
+        """Returns how many ranks send each rank a word, for rows of `width` columns."""
         used = column_shares(width, self.grid.slices) > 0
         owns = self.num_owned.reshape(self.grid.num_cells, self.grid.slices) > 0
         return Steps(
@@ -95,14 +92,14 @@ class Traffic:
         )
 
     def far(self, ranks_per_host: int) -> tuple[list[float], list[float]]:
-        """Returns each rank's shares of messages and of rows from other hosts.
+        """Returns each rank's share of messages and rows from other hosts.
 
-        Of one aggregation.
+        Applies to one aggregation.
 
         Args:
-            ranks_per_host: Number of consecutive ranks on each host.
+            ranks_per_host: Number of consecutive ranks per host.
         """
-        counts = np.zeros((len(self.num_owned), 2, 2), np.int64)  # messages and rows, of all and of other hosts
+        counts = np.zeros((len(self.num_owned), 2, 2), np.int64)  # [rank, messages or rows, total or from other hosts]
         for pair in self.peers():
             rows = pair.gather_rows + pair.reduce_rows + pair.slice_rows + pair.unslice_rows
             is_far = pair.rank // ranks_per_host != pair.peer // ranks_per_host
@@ -111,10 +108,9 @@ class Traffic:
         return shares[:, 0].tolist(), shares[:, 1].tolist()
 
     def peers(self) -> list[Pair]:
-        """Lists all pairs that exchange, by rank and peer.
+        """Returns all pairs of ranks that exchange rows, by rank and peer.
 
-        In the plane of a slice these share an edge. Ranks of a cell hold the same
-        edges.
+        They share an edge within a slice's plane, or hold the same cell's edges.
         """
         slices, owned = self.grid.slices, self.num_owned.tolist()
         cells, others = np.nonzero(self.gather_rows + self.reduce_rows)

@@ -1,4 +1,4 @@
-"""An undirected graph and weights of its nodes, for multilevel partitioners."""
+"""Undirected graphs with node weights, for multilevel partitioners."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Balance = Literal["nodes", "edges", "train"]
 
 
 def undirected(csc: CSC) -> tuple[CSC, Ids]:
-    """Makes the simple undirected graph, and the weights of its edges [num_edges].
+    """Returns the simple undirected graph, and its edge weights [num_edges].
 
-    Each edge stands in both directions. A weight counts the edges of `csc` that join
+    Each edge is stored in both directions. Its weight counts the edges of `csc` between
     the two nodes. `CSC.from_edges` checks every id, because the libraries read outside
-    of their arrays where an id is out of range or a direction is missing. The result is
-    symmetric, without loops and parallel edges.
+    their arrays if an id is out of range or a direction is missing. The result is
+    symmetric, without self-loops and parallel edges.
     """
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     apart = csc.indices != dst
     src, dst = csc.indices[apart], dst[apart]
     both = CSC.from_edges(np.concatenate([src, dst]), np.concatenate([dst, src]), csc.num_nodes)
     rows = np.repeat(np.arange(both.num_nodes), np.diff(both.indptr))
-    first = np.ones(both.num_edges, bool)  # from_edges sorts each row, so copies of an edge stand together
+    first = np.ones(both.num_edges, bool)  # from_edges sorts each row, so copies of an edge are adjacent
     first[1:] = (np.diff(rows) != 0) | (np.diff(both.indices) != 0)
     starts = np.flatnonzero(first)
     weight: Ids = np.diff(starts, append=both.num_edges)
@@ -33,9 +33,9 @@ def undirected(csc: CSC) -> tuple[CSC, Ids]:
 
 
 def node_weights(graph: Graph, balance: Balance) -> Ids:  # [num_nodes] at least 1
-    """Returns the weight of each node, whose sums the parts share equally.
+    """Returns node weights, whose sums are balanced over the parts.
 
-    The training nodes weigh as much as all nodes together.
+    With training nodes, these weigh as much as all nodes together.
     """
     if balance == "nodes":
         return np.ones(graph.num_nodes, np.int64)

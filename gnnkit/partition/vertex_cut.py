@@ -1,4 +1,4 @@
-"""Vertex-cuts: partitioners that give each edge a cell."""
+"""Vertex-cuts: partitioners that assign edges to cells."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gnnkit.ranges import real
 
 
 class StreamedEdges(Partitioner):
-    """Gives each edge a cell in the order of the graph, and each node an owner.
+    """Assigns each edge to a cell in the graph's order, and each node to an owner.
 
-    No cell holds more edges than the bound. Owners of nodes are cells with edges of the
-    node, and are bounded alike. Edges do not follow their nodes, so rows travel before
-    the sums and partial sums afterwards, as on a 2d grid.
+    No cell holds more edges than the bound. A node's owner is a cell with edges at the
+    node, subject to the same bound. Edges do not follow from node owners, so rows are
+    sent before aggregation and partial sums after it, as on a 2d grid.
     """
 
-    balance_weight: float | None = None  # None: the rule of two phases
+    balance_weight: float | None = None  # None: two-phase streaming
 
     def __init__(self, imbalance: float = 0.1) -> None:
         """Checks the option.
 
         Args:
-            imbalance: Share from 0.001 to 1 by which a cell may exceed the mean of
-                edges, and of nodes.
+            imbalance: Maximum excess of a cell over the mean, of edges and of nodes,
+                from 0.001 to 1.
         """
         self.imbalance = real("partition.options.imbalance", imbalance, 0.001, 1)
 
@@ -37,7 +37,7 @@ class StreamedEdges(Partitioner):
 
 
 def _in_turn(node_cell: Ids, grid: Grid) -> Ids:  # [num_nodes] int32
-    """Deals the nodes of each cell out to the ranks of the cell."""
+    """Distributes each cell's nodes over its ranks."""
     if grid.slices == 1:
         return node_cell
     order = np.argsort(node_cell, kind="stable")
