@@ -29,9 +29,9 @@ WHOLE_GRAPH = (
 class PyG(GraphModel):
     """A sequence of PyG layers, for grids with one column and one slice.
 
-    The halo is gathered before each convolution. Other modules, such as `nn.ReLU()`, are
-    applied to rows. `nn.Dropout` is keyed by global ids, so it is exact on any number
-    of ranks. Dropout within a convolution is torch's, and differs between ranks.
+    The halo is gathered before each convolution. Other modules, such as `nn.ReLU()`,
+    are applied to rows. `nn.Dropout` is keyed by global ids, so it is exact on any
+    number of ranks. Dropout within a convolution is torch's, and differs between ranks.
 
     Layers with `edge_dim`, and GINEConv, receive edge features. GraphConv, GCNConv and
     TAGConv receive edge weights. GCNConv and TAGConv must be created with

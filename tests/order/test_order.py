@@ -93,7 +93,7 @@ def test_without_an_order_a_shard_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ([0] * 30, "Wrong gives 0 twice"),
+        ([0] * 30, "Wrong returned 0 more than once"),
         ([30, *range(29)], "Wrong returned 30, which is out of range for 30 nodes"),
         (list(range(29)), r"of shape \[29\], expected integers of shape \[30\]"),
         (np.arange(30.0), "float64"),
