@@ -67,7 +67,7 @@ class RowExchange:
         """Raises `UserError` if this exchange cannot skip epochs.
 
         Args:
-            pauses: The key that skips exchanges, such as `strategy.exchange_every above 1`.
+            pauses: The key that skips exchanges, such as `exchange_every above 1`.
         """
         if self.every_epoch:
             raise UserError(
