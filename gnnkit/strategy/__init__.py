@@ -1,6 +1,6 @@
-"""Execution strategies: which batches a rank gets.
+"""Execution strategies, which provide each rank's batches.
 
-A strategy reads a `Worker` and hands out the same number of `Batch`es on every rank.
+A strategy reads a `Worker` and yields the same number of `Batch`es on every rank.
 """
 
 from gnnkit.strategy.abilities import Ability as Ability

@@ -1,9 +1,9 @@
-"""Weights of a split that rotates, with which the mean gradient is unbiased.
+"""Edge weights for a rotating split, which make the mean gradient unbiased.
 
-Each rank holds its own chunk of the nodes and in each rotation one other chunk (Grappa,
-arXiv 2602.01872). In R = P - 1 rotations every rank meets every other chunk once. An
-edge inside a chunk is seen R times, an edge between two chunks once, so the latter
-counts R times as much.
+Each rank holds its own chunk of nodes and, in each rotation, one other chunk (Grappa,
+arXiv 2602.01872). In R = P - 1 rotations, every rank meets every other chunk once. An
+edge within a chunk is seen R times and an edge between chunks once, so the latter is
+weighted by R.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from gnnkit.graph import Block, Floats, Ids
 
 
 def partner(rank: int, world_size: int, rotation: int) -> int:
-    """Returns the rank whose chunk `rank` also holds. Alone: the rank itself."""
+    """Returns the rank whose chunk `rank` also holds, or `rank` if it is alone."""
     return (rank + 1 + rotation % (world_size - 1)) % world_size if world_size > 1 else rank
 
 
 def weigh(block: Block, chunk: Ids, degree: Ids, num_rotations: int) -> tuple[Block, Floats]:
-    """Weighs the edges of a block, and says how much of each row's in-edges was seen.
+    """Weights a block's edges, and computes each row's coverage.
 
-    An edge counts in proportion to 1 inside a chunk and to R = `num_rotations` between
-    two chunks, and the counts of a row sum up to its degree. The coverage of a row is
-    (edges seen inside + R edges seen between) / degree, and 1 without in-edges. The
-    mean of a row's coverage over R rotations is 1. Coverage times a weighted sum has
-    the sum over all in-edges as mean.
+    An edge counts 1 within a chunk and R = `num_rotations` between chunks. A row's
+    counts are normalised to add up to its degree. Its coverage is (seen edges inside +
+    R * seen edges between) / degree, or 1 without in-edges. Over R rotations, a row's
+    mean coverage is 1, and the mean of coverage times weighted sum is the sum over all
+    in-edges.
 
     Args:
-        block: Edges held in one rotation, in which all nodes are computed.
+        block: Edges held in one rotation, with all nodes as destinations.
         chunk: [num_nodes] chunk of each node of the block.
-        degree: [num_nodes] number of in-edges in the whole graph.
+        degree: [num_nodes] number of in-edges in the complete graph.
         num_rotations: R, until all chunks have met.
 
     Returns:

@@ -1,4 +1,4 @@
-"""A workload over the shards, whose ranks exchange rows in some epochs."""
+"""A workload over shards, whose ranks exchange rows in some epochs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from gnnkit.strategy.workload import Workload
 
 
 class Exchanged(Workload):
-    """All edges into the owned nodes. Every few epochs rows of other ranks are new.
+    """All in-edges of the owned nodes, with rows exchanged every few epochs.
 
-    In the other epochs these rows are constants, as last received.
+    In other epochs, the rows last received are constants.
     """
 
     def __init__(self, worker: Worker, model: nn.Module, every: int, exchange: RowExchange) -> None:
-        """Finds out who needs which rows. Collective.
+        """Sets up the exchange. Collective.
 
         Args:
             worker: This rank.
-            model: Says `num_layers` and `self_loops`.
-            every: Epochs from one exchange to the next.
-            exchange: How rows travel.
+            model: The model, with `num_layers` and `self_loops`.
+            every: Number of epochs between exchanges.
+            exchange: How rows are exchanged.
         """
         self._engine, self._every, self._device = worker.engine(model), every, worker.device
         self._passes = ForwardPasses(exchange, self._engine, pauses=every > 1)
@@ -43,11 +43,11 @@ class Exchanged(Workload):
         self.num_train = int(worker.comm.all_reduce(torch.tensor([self.num_own], device=device)).item())
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the rows that the schedule keeps."""
+        """Returns the schedule's stored rows."""
         return self._passes.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from these rows."""
+        """Restores the schedule's rows."""
         self._passes.load_state_dict(state, self._device)
 
     def inputs(self, epoch: int, step: int, key: int) -> Inputs:

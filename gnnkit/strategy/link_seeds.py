@@ -1,4 +1,4 @@
-"""The ends of edges to predict, and of pairs without an edge, as seeds."""
+"""Seeds of link prediction: the ends of edges to predict and of negative pairs."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from gnnkit.sampler.links import pairs_of, supervised, unordered
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.seeds import Deal, Pairs, Seeds, Step
 
-_ORDER, _DRAWS = 1, 2  # purposes of keys
+_ORDER, _DRAWS = 1, 2  # purposes of random keys
 _EDGE = np.dtype([("id", np.int64), ("ends", np.int64, 2)])
-_Edges = npt.NDArray[Any]  # records of `_EDGE`
+_Edges = npt.NDArray[Any]  # records of type `_EDGE`
 
 
 class LinkSeeds(Seeds):
-    """The ends of the edges to predict, and of the negative pairs.
+    """The ends of the edges to predict, and of negative pairs.
 
-    The batches of all ranks cover the edges of the graph once in an epoch.
+    Together, all ranks' batches cover the graph's edges once per epoch.
     """
 
     def __init__(self, worker: Worker, batch_size: int) -> None:
-        """Counts the edges. Collective where no rank has the whole graph.
+        """Counts the edges. Collective if no rank has the complete graph.
 
         Args:
             worker: This rank, with links.
-            batch_size: Edges to predict per worker and step.
+            batch_size: Number of edges to predict per worker and step.
         """
         assert worker.links is not None
         self._seed, self._links, self._batch_size = worker.seed, worker.links, batch_size
@@ -62,7 +62,7 @@ class LinkSeeds(Seeds):
         return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
-        # A negative pair has one end of its edge, and another node that is drawn.
+        # A negative pair consists of one end of its edge and a random node.
         links, batch_size = self._links, self._batch_size
         ends = (in_edges + out_edges) / max(self._edges.num_edges, 1)
         return np.asarray(np.minimum(batch_size * (ends + links.negatives / links.num_nodes), 1))
@@ -70,26 +70,26 @@ class LinkSeeds(Seeds):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepEdges:
-    """The edges that all ranks predict in one step, as one rank knows them."""
+    """The edges predicted in one step, as seen by one rank."""
 
-    own: _Edges  # [k] of this rank
-    total: int  # edges of all ranks
-    excluded: npt.NDArray[np.int64]  # [at most total] ascending `unordered` numbers of the edges of all ranks
+    own: _Edges  # [k] this rank's edges
+    total: int  # number of edges of all ranks
+    excluded: npt.NDArray[np.int64]  # [at most total] ascending `unordered` codes of all ranks' edges
 
 
-DealEdges = Callable[[int, Communicator, Sent], StepEdges]  # as `Deal`
+DealEdges = Callable[[int, Communicator, Sent], StepEdges]  # like `Deal`
 
 
 class GraphEdges:
-    """The edges of a graph at hand. Nobody sends anything."""
+    """The edges of a graph that every rank can read, without communication."""
 
     def __init__(self, csc: CSC, batch_size: int, comm: Communicator) -> None:
-        """Lists the edges, without loops.
+        """Collects the edges, without self-loops.
 
         Args:
             csc: The graph.
-            batch_size: Edges per worker and step.
-            comm: The ranks.
+            batch_size: Number of edges per worker and step.
+            comm: Connects the ranks.
         """
         pairs = pairs_of(csc)
         self._csc, self._rank = csc, comm.rank
@@ -98,32 +98,32 @@ class GraphEdges:
         self.num_edges, self.num_steps = len(self._ids), self._schedule.num_steps
 
     def deal(self, key: int, comm: Communicator, sent: Sent) -> DealEdges:
-        """Orders the edges by `key`, and gives each rank its part of each step."""
+        """Shuffles the edges by `key`, and assigns each rank its part of each step."""
         return partial(self._step, self._schedule.epoch(key, None))
 
     def _step(self, plan: Epoch, step: int, comm: Communicator, sent: Sent) -> StepEdges:
         everyones = self._ids[plan.order[plan.bounds[step, 0] : plan.bounds[step, -1]]]
-        own = np.empty(len(plan.batch(step, self._rank)), _EDGE)
-        own["id"] = self._ids[plan.batch(step, self._rank)]
-        own["ends"] = pairs_of(self._csc, own["id"])
+        step_edges = np.empty(len(plan.batch(step, self._rank)), _EDGE)
+        step_edges["id"] = self._ids[plan.batch(step, self._rank)]
+        step_edges["ends"] = pairs_of(self._csc, step_edges["id"])
         excluded = np.unique(unordered(pairs_of(self._csc, everyones), self._csc.num_nodes))
-        return StepEdges(own, len(everyones), excluded)
+        return StepEdges(step_edges, len(everyones), excluded)
 
 
 class ShardEdges:
-    """The edges of a graph that no rank holds, in the order of `GraphEdges`.
+    """The edges of a graph that no rank holds, in the same order as `GraphEdges`.
 
-    The owner of the destination tells an edge to the rank that predicts the edge, once
-    an epoch. In each step all ranks tell each other the edges of the step.
+    Once per epoch, a destination's owner sends each edge to the rank that predicts it.
+    In each step, all ranks exchange the step's edges.
     """
 
     def __init__(self, shard: Shard, batch_size: int, comm: Communicator) -> None:
         """Counts the edges of all ranks. Collective.
 
         Args:
-            shard: The in-edges of the owned nodes.
-            batch_size: Edges per worker and step.
-            comm: The ranks.
+            shard: The owned nodes' in-edges.
+            batch_size: Number of edges per worker and step.
+            comm: Connects the ranks.
         """
         self._shard, self._rank = shard, comm.rank
         count = torch.tensor([len(self._held())], device=comm.device)
@@ -132,7 +132,7 @@ class ShardEdges:
         self.num_steps = len(self._bounds)
 
     def _held(self) -> _Edges:  # [num_held]
-        """Lists the held edges, without loops."""
+        """Returns the held edges, without self-loops."""
         shard = self._shard
         ends = [shard.sources[shard.csc.indices], np.repeat(shard.targets, np.diff(shard.csc.indptr))]
         edges = np.empty(len(shard.edge_ids), _EDGE)
@@ -140,9 +140,9 @@ class ShardEdges:
         return np.asarray(edges[edges["ends"][:, 0] != edges["ends"][:, 1]])
 
     def deal(self, key: int, comm: Communicator, sent: Sent) -> DealEdges:
-        """Orders the edges by `key`, and gives each rank its part of each step.
+        """Shuffles the edges by `key`, and assigns each rank its part of each step.
 
-        Collective. A rank sorts the hashes of one range, so no rank holds all edges.
+        Collective. Each rank sorts one range of hashes, so no rank holds all edges.
         """
         held = self._held()
         slices = ((_hashes(key, held) >> np.uint64(32)) * np.uint64(comm.world_size)) >> np.uint64(32)
@@ -151,22 +151,20 @@ class ShardEdges:
         counts = [int(part[0]) for part in to_all(comm, np.array([len(edges)]), sent)]
         before = sum(counts[: comm.rank])
         place = np.arange(before, before + len(edges))
-        batches = (
-            np.searchsorted(self._bounds[:, :-1].reshape(-1), place, side="right") - 1
-        )  # step by step, then by rank
+        batches = np.searchsorted(self._bounds[:, :-1].reshape(-1), place, side="right") - 1  # by step, then by rank
         return partial(self._step, _sent_to(batches % comm.world_size, edges, comm, sent))
 
     def _step(self, dealt: _Edges, step: int, comm: Communicator, sent: Sent) -> StepEdges:
         sizes = np.diff(self._bounds)[:, self._rank]
         first = int(sizes[:step].sum())
-        own = dealt[first : first + int(sizes[step])]
-        numbers = to_all(comm, unordered(own["ends"], self._shard.num_nodes), sent)
+        step_edges = dealt[first : first + int(sizes[step])]
+        numbers = to_all(comm, unordered(step_edges["ends"], self._shard.num_nodes), sent)
         total = int(self._bounds[step, -1] - self._bounds[step, 0])
-        return StepEdges(own, total, np.unique(np.concatenate(numbers)))
+        return StepEdges(step_edges, total, np.unique(np.concatenate(numbers)))
 
 
 def _hashes(key: int, edges: _Edges) -> npt.NDArray[np.uint64]:  # [k]
-    """Hashes edges as the shuffle of a `Schedule` does. No two hashes are equal."""
+    """Hashes edges like the shuffle of a `Schedule`. All hashes are distinct."""
     hashes: Any = derive(key, cast(Any, edges["id"].astype(np.uint64)))
     return np.asarray(hashes, np.uint64)
 
@@ -176,8 +174,8 @@ def _sent_to(ranks: Ids, edges: _Edges, comm: Communicator, sent: Sent) -> _Edge
 
     Args:
         ranks: [k] receiver of each edge.
-        edges: [k] edges, whose order stays.
-        comm: The ranks.
+        edges: [k] edges, whose order is preserved.
+        comm: Connects the ranks.
         sent: Counts the messages.
     """
     order = np.argsort(ranks, kind="stable")

@@ -1,4 +1,4 @@
-"""One rank's part of a batch: in-edges of owned nodes, drawn hop by hop."""
+"""One rank's part of a joint batch: sampled in-edges of its owned nodes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from gnnkit.strategy.seeds import Step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """One rank's part of a batch, in the numbers of `ShardLayers`."""
+    """One rank's part of a batch, in the numbering of `ShardLayers`."""
 
-    nodes: Ids  # [num_known] owned nodes of the batch, the rank's seeds first
-    blocks: list[Block]  # by layer. Sources are owned nodes, then those of other ranks
-    routes: list[Route]  # by layer, for the rows of other ranks
+    nodes: Ids  # [num_known] the batch's owned nodes, with this rank's seeds first
+    blocks: list[Block]  # by layer. Sources are owned nodes, then other ranks' nodes
+    routes: list[Route]  # by layer, for other ranks' rows
 
     def adjacencies(self, layers: ShardLayers, step: Step) -> tuple[JointAdjacency, ...]:
-        """Makes one adjacency for each layer."""
+        """Creates one adjacency per layer."""
         parts = zip(step.kept(self.blocks, layers), self.routes, strict=True)
         return tuple(
             JointAdjacency(layers, block, route, layer, step.key) for layer, (block, route) in enumerate(parts)
@@ -39,35 +39,35 @@ class Drawn:
 
 
 class OwnerDraws:
-    """Draws hop by hop, each node at its owner.
+    """Samples hop by hop, each node at its owner.
 
-    A rank draws in-edges of its owned nodes, and tells the owners of the sources. The
-    owner then knows a node once, whichever rank has found the node.
+    A rank samples in-edges of its owned nodes, and notifies the sources' owners. An
+    owner therefore expands a node once, even if several ranks reach it.
     """
 
     def __init__(self, worker: Worker, model: nn.Module, owners: Owners, tally: Tally) -> None:
-        """Finds out what the sampler reads. Collective.
+        """Prepares what the sampler reads. Collective.
 
         Args:
             worker: This rank.
-            model: Says whether nodes get loops.
+            model: The model, with `self_loops`.
             owners: The owner of every node.
-            tally: Counts the rows moved.
+            tally: Counts the exchanged rows.
         """
         assert worker.sampler is not None
         shard, comm, sampler = worker.shard, worker.comm, weighing_sums(worker.sampler)
         self._frontier = Frontier(shard, owners, sampler, comm, worker.threads, COOPERATIVE)
         self.layers = ShardLayers(shard, model, worker.dtype, worker.device)
         self._plane = Peers(Wire(comm, range(comm.world_size), tally), Passes())
-        self._place = np.full(len(self.layers.nodes), -1, np.int64)  # row of each node in the current batch
+        self._place = np.full(len(self.layers.nodes), -1, np.int64)  # each node's row in the current batch
 
     def draw(self, seeds: Ids, key: int, comm: Communicator) -> Drawn:
-        """Draws all hops. Collective.
+        """Samples all hops. Collective.
 
         Args:
             seeds: [num_seeds] owned nodes.
-            key: Key of the batch, the same on all ranks.
-            comm: The ranks.
+            key: The batch's random key, equal on all ranks.
+            comm: Connects the ranks.
         """
         sampler, known, newest = self._frontier.sampler, seeds, 0
         self._place[known] = np.arange(len(known))
@@ -88,21 +88,21 @@ class OwnerDraws:
         return Drawn(known, blocks, routes)
 
     def _reach(self, known: Ids, sources: Ids, comm: Communicator) -> tuple[Ids, Ids, Route]:
-        """Tells owners of the sources that these are reached. Collective.
+        """Notifies the owners of reached sources. Collective.
 
         Args:
-            known: [num_known] owned nodes of the batch so far.
-            sources: [num_draws] nodes that edges leave.
-            comm: The ranks.
+            known: [num_known] the batch's owned nodes so far.
+            sources: [num_draws] sources of sampled edges.
+            comm: Connects the ranks.
 
         Returns:
-            The owned nodes of the batch, `known` first. The nodes of other ranks that
-            edges of this rank leave, by (owner, id). The route of their rows.
+            The batch's owned nodes, starting with `known`. Other ranks' nodes that are
+                sources on this rank, by (owner, id). The route of their rows.
         """
         layers, distinct = self.layers, np.unique(sources)
-        own, away = np.split(distinct, [np.searchsorted(distinct, layers.num_owned)])
+        owned_sources, away = np.split(distinct, [np.searchsorted(distinct, layers.num_owned)])
         demand = Demand.of(layers.nodes[away], layers.halo_owner[away - layers.num_owned], comm)
-        reached = np.union1d(own, np.searchsorted(layers.shard.owned, demand.asked.cpu().numpy()))
+        reached = np.union1d(owned_sources, np.searchsorted(layers.shard.owned, demand.asked.cpu().numpy()))
         new = reached[self._place[reached] < 0]
         self._place[new] = np.arange(len(known), len(known) + len(new))
         known = np.concatenate([known, new])

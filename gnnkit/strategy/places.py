@@ -1,4 +1,4 @@
-"""Where the edges and the features of a graph lie, and which rows are kept."""
+"""Checks where a graph's edges and features are stored, and which rows are cached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 
 _PLACES = ("shared", "partitioned")
-_JOINT = {  # the one place of a mode of `joint_sample`, and why there is no other
+_JOINT = {  # the only supported value per mode of `joint_sample`, with the reason
     ("cooperative", "topology"): ("partitioned", "owners draw from the in-edges of their own nodes"),
     ("cooperative", "features"): ("partitioned", "owners read the features of their own nodes"),
     ("push_pull", "features"): ("partitioned", "a worker holds some columns of all nodes"),
@@ -16,11 +16,11 @@ _JOINT = {  # the one place of a mode of `joint_sample`, and why there is no oth
 
 
 def place(key: str, value: Any) -> str:
-    """Returns a place. Raises `UserError` for another value.
+    """Returns a valid value. Raises `UserError` for others.
 
     Args:
         key: "topology" or "features".
-        value: Value of the user.
+        value: The configured value.
     """
     if value == "replicated":
         raise UserError(
@@ -32,7 +32,7 @@ def place(key: str, value: Any) -> str:
 
 
 def check_places(topology: str, features: str, batching: str) -> None:
-    """Raises `UserError` for keys of `individual_sample` that contradict each other.
+    """Raises `UserError` for contradicting keys of `individual_sample`.
 
     Args:
         topology: "shared" or "partitioned".
@@ -52,12 +52,12 @@ def check_places(topology: str, features: str, batching: str) -> None:
 
 
 def check_cache(features: str, cache: str, cache_rows: int | None) -> None:
-    """Raises `UserError` for a cache without rows of other workers.
+    """Raises `UserError` for a cache if all features are shared.
 
     Args:
         features: "shared" or "partitioned".
         cache: Name of the cache, or "none".
-        cache_rows: Rows kept, or None.
+        cache_rows: Number of cached rows, or None.
     """
     if features == "shared" and cache != "none":
         raise UserError(f"strategy.cache={cache} keeps rows of other workers: use strategy.features=partitioned")
@@ -68,13 +68,13 @@ def check_cache(features: str, cache: str, cache_rows: int | None) -> None:
 
 
 def check_joint(mode: str, places: dict[str, str | None], cache: str, cache_rows: int | None) -> None:
-    """Raises `UserError` for places that a mode of `joint_sample` cannot have.
+    """Raises `UserError` for values that a mode of `joint_sample` does not support.
 
     Args:
         mode: "cooperative" or "push_pull".
-        places: The keys "topology" and "features". None: as the mode has these.
+        places: The keys "topology" and "features". None: the mode's default.
         cache: Name of the cache, or "none".
-        cache_rows: Rows kept, or None.
+        cache_rows: Number of cached rows, or None.
     """
     for key, value in places.items():
         only, reason = _JOINT.get((mode, key), (value, ""))

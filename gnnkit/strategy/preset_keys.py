@@ -1,4 +1,4 @@
-"""The keys of `preset_workload`, and how these go together."""
+"""The keys of `preset_workload`, and their valid combinations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnnkit.partition import Partitioner
 from gnnkit.partition.buffered import Buffered
 from gnnkit.ranges import MAX_COUNT, one_of, switch, whole
 
-# What a correction wants where the key is not given, and what other keys are then.
+# Values implied by a correction for unset keys, and by other values.
 _IMPLIED: dict[str, tuple[dict[str, str], str]] = {
     "halo": ({"coverage": "none"}, "one_hop"),
     "average": ({"llcg": "parameters"}, "gradients"),
@@ -25,7 +25,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "split": ("fixed", "dynamic"),
     "correction": ("none", "llcg", "coverage"),
 }
-# Counts that only one value of another key reads, and the count where none is given.
+# Counts that are only used with one value of another key, and their defaults.
 _COUNTS: dict[str, tuple[str, str, int]] = {
     "clusters": ("halo", "cluster", 32),
     "clusters_per_batch": ("halo", "cluster", 4),
@@ -34,13 +34,13 @@ _COUNTS: dict[str, tuple[str, str, int]] = {
     "correction_steps": ("correction", "llcg", 2),
     "correction_batch_size": ("correction", "llcg", 1024),
 }
-# All keys that only one value of another key reads.
+# All keys that are only used with one value of another key.
 _READ_WITH: dict[str, tuple[str, str]] = {
     **{name: (key, value) for name, (key, value, _) in _COUNTS.items()},
     "clusters_by": ("halo", "cluster"),
     "control_variates": ("average", "parameters"),
 }
-# A choice, the key that must then have one of some values, and the reason.
+# A choice, a key that must then have one of some values, and the reason.
 _RULES: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     ("correction=llcg", "average", ("parameters",), "correcting steps follow an average of parameters"),
     ("correction=coverage", "split", ("dynamic",), "chunks meet in turn"),
@@ -57,9 +57,9 @@ _RULES: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
 
 @dataclass(slots=True)
 class PresetKeys:
-    """The keys of the strategy, which the constructor checks and fills in.
+    """The strategy's keys, checked and completed with defaults by the constructor.
 
-    `PresetWorkload` says what each key means.
+    `PresetWorkload` documents them.
     """
 
     halo: Any
@@ -106,17 +106,17 @@ class PresetKeys:
 
     @property
     def covers(self) -> bool:
-        """Whether the split rotates, instead of following measured seconds."""
+        """Whether the split rotates, rather than following measured times."""
         return self.correction == "coverage"
 
     @property
     def is_exact(self) -> bool:
-        """Whether steps are those of one worker, if the exchange is exact."""
+        """Whether steps equal one worker's, given an exact exchange."""
         return self.exchange_every == 1 and self.average == "gradients" and self.period == 1
 
     @property
     def approximation(self) -> tuple[str, str]:
-        """The key that makes steps differ from exact training, and the reason."""
+        """The key that makes steps approximate, and the reason."""
         without, alone = self.halo == "none", self.average == "parameters"
         cut, drift = "edges between shares are missing", "workers step alone between two averages"
         choices = (
@@ -139,18 +139,18 @@ class PresetKeys:
 
     @property
     def num_steps(self) -> int:
-        """Steps of an epoch, without correcting ones."""
+        """Number of steps per epoch, without correction steps."""
         return -(-self.clusters // self.clusters_per_batch) if self.halo == "cluster" else 1
 
     @property
     def period(self) -> int:
-        """Steps from one synchronisation to the next."""
+        """Number of steps between synchronisations."""
         return self.num_steps if self.sync_every == "epoch" else int(self.sync_every)
 
     def cutter(self) -> Partitioner:
-        """Makes the partitioner of clusters.
+        """Creates the partitioner of clusters.
 
-        Raises `UserError` for one that needs arguments.
+        Raises `UserError` if it requires arguments.
         """
         if self.clusters_by is None:
             return Buffered()
@@ -163,16 +163,16 @@ class PresetKeys:
         return partitioner
 
     def _check_unread(self) -> None:
-        """Raises `UserError` for a key that the other keys make meaningless."""
+        """Raises `UserError` for a key that has no effect with the other keys."""
         for name, (key, value) in _READ_WITH.items():
-            if (own := getattr(self, name)) is not None and getattr(self, key) != value:
-                given = f"strategy.{name}={str(own).lower() if isinstance(own, bool) else own}"
-                raise UserError(f"{given} is read with strategy.{key}={value} only: leave the key out")
+            if (key_value := getattr(self, name)) is not None and getattr(self, key) != value:
+                setting = f"strategy.{name}={str(key_value).lower() if isinstance(key_value, bool) else key_value}"
+                raise UserError(f"{setting} is read with strategy.{key}={value} only: leave the key out")
         if self.chunks is not None and self.covers:
             raise UserError(f"strategy.chunks={self.chunks}: with strategy.correction=coverage a worker has one chunk")
 
     def _check_together(self) -> None:
-        """Raises `UserError` for keys that contradict each other, with the reason."""
+        """Raises `UserError` for contradicting keys, with the reason."""
         chosen = {f"correction={self.correction}", f"split={self.split}"}
         chosen |= set() if self.exchange_every is None else {"exchange_every"}
         for choice, key, allowed, reason in _RULES:

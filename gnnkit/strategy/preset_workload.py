@@ -1,4 +1,4 @@
-"""Preset workload: every rank computes its share, which is cut before the epoch."""
+"""Preset workload: every rank trains on a share that is cut before the epoch."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ _ROWS_OF_SHARE = (
     "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
 )
 _CORRECTED = "with strategy.correction=llcg also draws batches, whose rows are read one by one: use another correction"
-_OTHER_EDGES = (  # where edges are predicted
+_OTHER_EDGES = (  # for link tasks
     "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an epoch does "
     "not tell apart: leave these keys out"
 )
 
 
 class PresetWorkload(ExecutionStrategy):
-    """Training on a share of each worker, while no row moves.
+    """Each worker trains on its share of the graph, without exchanging rows.
 
-    Choose this strategy where exchange costs more than the last digits of accuracy
+    Choose this strategy if communication costs more than the last digits of accuracy
     (preset-workload-based in Lin et al., Proc. IEEE 2023). Shares are cut before an
-    epoch. Edges from nodes outside of a share are dropped. `correction` brings these
-    edges back: "llcg" by steps on batches of the whole graph (Ramezani et al., ICLR
-    2022), "coverage" by a split that rotates (Grappa, arXiv 2602.01872).
+    epoch, and edges from nodes outside a share are dropped. `correction` compensates
+    for these edges: "llcg" by steps on batches of the complete graph (Ramezani et al.,
+    ICLR 2022), "coverage" by a rotating split (Grappa, arXiv 2602.01872).
 
-    Workers that average parameters drift apart where their parts have other classes.
-    Control variates take the drift out: each own gradient g(w) becomes
-    g(w) - g(w0) + c(w0), with w0 the last mean and c the gradient of all workers there
+    Workers that average parameters drift apart if their parts have different classes.
+    Control variates remove the drift: each local gradient g(w) becomes g(w) - g(w0) +
+    c(w0), where w0 is the last average and c the gradient over all workers at w0
     (SCAFFOLD; Karimireddy et al., ICML 2020).
     """
 
@@ -82,35 +82,37 @@ class PresetWorkload(ExecutionStrategy):
         exchange_every: int | None = None,
         exchange: RowExchange | None = None,
     ) -> None:
-        """Checks the keys, and whether these go together.
+        """Checks the keys and their combination.
 
         Args:
-            halo: "none": a worker's own nodes. "one_hop": also their in-neighbours.
-                "cluster": some clusters of own nodes in each step (Cluster-GCN). None:
-                one_hop, with coverage "none".
-            clusters: Clusters of a worker. None: 32.
-            clusters_per_batch: Clusters of a step. None: 4.
+            halo: "none": owned nodes only. "one_hop": plus their in-neighbours.
+                "cluster": some clusters of owned nodes per step (Cluster-GCN). None:
+                one_hop, or none with correction "coverage".
+            clusters: Number of clusters per worker. None: 32.
+            clusters_per_batch: Number of clusters per step. None: 4.
             clusters_by: Name of the partitioner that cuts clusters, with its defaults.
                 None: buffered.
-            degrees: "global": of the graph, and a row that sees s of its d in-edges
-                counts each d/s times. "local": the share is a graph of its own.
-            sync_every: Steps from one synchronisation to the next, or "epoch". None:
-                epoch, and 1 with halo "cluster" and gradients.
-            average: "gradients": the step is the exact mean over all rows since the
-                last synchronisation. "parameters": workers step alone, then average.
-                None: gradients, with llcg "parameters".
-            control_variates: Whether the first step between two averages of parameters
-                takes the workers' mean gradient, and the others add what the worker's
-                own gradient lacked of that mean. None: true.
-            split: "fixed", or "dynamic": cut anew between epochs. None: fixed, with
-                coverage "dynamic".
-            resplit_every: Epochs from one split to the next. None: 1.
-            chunks: Chunks of a worker, which a dynamic split deals out. None: 16.
+            degrees: "global": degrees of the complete graph, and a row that sees s of
+                its d in-edges is weighted by d/s. "local": the share is a graph of its
+                own.
+            sync_every: Number of steps between synchronisations, or "epoch". None:
+                epoch, or 1 with halo "cluster" and gradients.
+            average: "gradients": a step uses the exact mean over all rows since the
+                last synchronisation. "parameters": workers step independently, then
+                average. None: gradients, or parameters with llcg.
+            control_variates: Whether the first step after an average uses the workers'
+                mean gradient, and later steps add the difference between that mean and
+                the worker's own gradient. None: true.
+            split: "fixed", or "dynamic": cut again between epochs. None: fixed, or
+                dynamic with coverage.
+            resplit_every: Number of epochs between splits. None: 1.
+            chunks: Number of chunks per worker that a dynamic split distributes. None:
+                16.
             correction: "none", "llcg" or "coverage".
-            correction_steps: Steps of LLCG after each average. None: 2.
+            correction_steps: Number of LLCG steps after each average. None: 2.
             correction_batch_size: Seeds per worker in such a step. None: 1024.
-            exchange_every: Epochs from one exchange of rows to the next. None: never.
-            exchange: How rows travel in such an exchange. None: exactly.
+            exchange_every: Number of epochs between exchanges of rows. None: never.
+            exchange: How rows are exchanged. None: exactly.
         """
         self.keys = keys = PresetKeys(
             halo,
@@ -138,7 +140,7 @@ class PresetWorkload(ExecutionStrategy):
             _refuse({"halo": halo, **clusters_too, "correction": covers, "exchange_every": exchange_every})
         whole_share = keys.halo != "cluster" and correction == "none" and exchange_every is None
         llcg, alone = correction == "llcg", keys.average == "parameters"
-        self._reads: DiskReads | None = None  # of the rows, where these stay on disk
+        self._reads: DiskReads | None = None  # if rows stay on disk
         self.measures = keys.split == "dynamic" and not keys.covers
         keeps_rows = (exchange_every or 1) > 1 or self.exchange.keeps_state
         self.reads = Reads(sampler=llcg, graph=exchange_every is None)
@@ -162,8 +164,8 @@ class PresetWorkload(ExecutionStrategy):
         return f"strategy.{'average=gradients' if self.keys.control_variates else 'control_variates=true'}"
 
     def costs(self) -> str:
-        own = [] if self.keys.is_exact else [approximate(*self.keys.approximation)]
-        return "\n".join(filter(None, (*own, self.exchange.costs())))
+        notices = [] if self.keys.is_exact else [approximate(*self.keys.approximation)]
+        return "\n".join(filter(None, (*notices, self.exchange.costs())))
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         sees_all = world_size == 2 if self.keys.covers else self.keys.exchange_every == 1 and self.exchange.exact
@@ -227,7 +229,7 @@ class PresetWorkload(ExecutionStrategy):
             self._deal(state["chunk_rank"].numpy())
 
     def _deal(self, chunk_rank: Ids) -> None:
-        """Gives each rank its chunks, and builds shares anew where one has moved.
+        """Assigns chunks to ranks, and rebuilds shares if one has moved.
 
         Collective.
         """
@@ -236,14 +238,14 @@ class PresetWorkload(ExecutionStrategy):
             self.work = self.workload(np.flatnonzero(chunk_rank[self._chunk] == self.worker.comm.rank))
 
     def workload(self, nodes: Ids) -> Workload:
-        """Builds the workload of this rank, from `reader`. Collective.
+        """Builds this rank's workload, from `reader`. Collective.
 
-        A strategy of your own may build another one, and has all keys of corrections,
-        averages and splits, but those of halo, coverage and exchange. Edges to predict
-        are refused. An epoch has one step.
+        A custom strategy may override this method. It then supports the keys of
+        corrections, averages and splits, but not those of halo, coverage and exchange,
+        and no link tasks. An epoch has one step.
 
         Args:
-            nodes: [num_own] nodes that this rank computes, ascending.
+            nodes: [num_own] nodes computed by this rank, ascending.
         """
         keys = self.keys
         if self.worker.links is not None:
@@ -259,7 +261,7 @@ class PresetWorkload(ExecutionStrategy):
         )
 
     def _steps(self, epoch: int) -> Iterator[tuple[int, int | None]]:
-        """Gives each step of the run, alone or with the number of its correction."""
+        """Yields each step of an epoch, with the number of its correction or None."""
         num_steps, period = self.keys.num_steps, self.keys.period
         for step in range(epoch * num_steps, (epoch + 1) * num_steps):
             yield step, None
@@ -268,44 +270,52 @@ class PresetWorkload(ExecutionStrategy):
                 yield from ((step, (done - 1) * self.num_corrections + i) for i in range(self.num_corrections))
 
     def _batch(self, epoch: int, step: int) -> Batch:
-        """Makes the batch of one step. `step` counts the steps of the run."""
+        """Creates a step's batch. `step` counts from the start of the run."""
         period, work = self.keys.period, self.work
-        given = work.inputs(epoch, step % self.keys.num_steps, derive(self.worker.seed, step))
+        inputs = work.inputs(epoch, step % self.keys.num_steps, derive(self.worker.seed, step))
         meets = (step + 1) % period == 0
         update: Update
         if self.keys.average == "parameters":
-            update, total = "average" if meets else "own", len(given.rows)
+            update, total = "average" if meets else "own", len(inputs.rows)
         else:
             first = step - step % period
             update, total = "synchronise" if meets else "accumulate", work.rows_between(first, first + period)
         weight = float(work.num_own)
         leads = self.keys.control_variates and step % period == 0
         return Batch(
-            given.x, given.adjacencies, given.rows, given.labels, total, update, weight, given.row_weights, leads=leads
+            inputs.x,
+            inputs.adjacencies,
+            inputs.rows,
+            inputs.labels,
+            total,
+            update,
+            weight,
+            inputs.row_weights,
+            leads=leads,
         )
 
 
 def _refuse(keys: Mapping[str, object]) -> None:
-    """Raises `UserError` for a key of our workloads, where another one is built."""
+    """Raises `UserError` for keys of the built-in workloads, with a custom one."""
     for name, value in keys.items():
         if value is not None:
             raise UserError(f"strategy.{name}={value}: this strategy builds a share of its own, leave the key out")
 
 
-def _exchange(given: RowExchange | None, every: int | None) -> RowExchange:
-    """Returns the exchange. Raises `UserError` for one that the epochs do not fit.
+def _exchange(exchange: RowExchange | None, every: int | None) -> RowExchange:
+    """Returns the exchange. Raises `UserError` if it does not suit the epochs.
 
     Args:
-        given: The configured exchange. None: exact.
-        every: Epochs from one exchange to the next. None: never.
+        exchange: The configured exchange. None: exact.
+        every: Number of epochs between exchanges. None: never.
     """
-    if given is None:
+    if exchange is None:
         return Exact()
     if every is None:
         raise UserError(
-            f"exchange={given.name}: strategy=preset_workload exchanges rows with strategy.exchange_every=N only: "
+            f"exchange={exchange.name}: strategy=preset_workload exchanges rows with strategy.exchange_every=N only: "
             "set N, or leave exchange out"
         )
     if every > 1:
-        given.check_pauses("strategy.exchange_every above 1")
-    return given
+        exchange.check_pauses("strategy.exchange_every above 1")
+    return exchange

@@ -1,4 +1,4 @@
-"""Batches that the configured sampler draws from the whole graph."""
+"""Batches that the configured sampler draws from the complete graph."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    """One batch, drawn ahead."""
+class _Prefetched:
+    """A prefetched batch."""
 
     step: Step
     blocks: Sequence[Block]
-    x: npt.NDArray[Any] | None  # [num_input_nodes, width] features, where a batch brings these
+    x: npt.NDArray[Any] | None  # [num_input_nodes, width] features, if they are prefetched
 
 
 class SampledBatches:
-    """The sampled batches of one rank, epoch by epoch.
+    """One rank's sampled batches, epoch by epoch.
 
-    The batches of all ranks cover the training nodes once in an epoch, or the edges to
-    predict. A rank without seeds joins a step with an empty batch.
+    Together, all ranks' batches cover the training nodes, or the edges to predict, once
+    per epoch. A rank without seeds takes part with an empty batch.
     """
 
-    gathers: ClassVar[bool] = True  # whether a batch brings the features of its nodes
+    gathers: ClassVar[bool] = True  # whether a batch includes its nodes' features
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class SampledBatches:
         window: int = 8,
         prefetch: int = 2,
     ) -> None:
-        """Starts nothing. Raises `UserError` for a worker without graph or sampler.
+        """Stores the arguments. Raises `UserError` without graph or sampler.
 
         Args:
             worker: This rank, with graph and sampler.
-            model: Says whether nodes get loops.
-            tally: Counts the seconds of waiting for other ranks.
-            batch_size: Seeds per worker and step, or groups of seeds, or edges.
+            model: The model, with `self_loops`.
+            tally: Counts the seconds spent waiting for other ranks.
+            batch_size: Seeds, groups of seeds, or edges per worker and step.
             batching: "plain" or "balanced".
-            window: Steps over which balanced batching evens out.
-            prefetch: Batches made ahead.
+            window: Number of steps over which balanced batching evens out work.
+            prefetch: Number of prefetched batches.
         """
         if worker.graph is None or worker.sampler is None:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
@@ -77,7 +77,7 @@ class SampledBatches:
         self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
         self._source: _Nodes | _Links
         self._tally, self._disk, self._prefetch = tally, worker.disk if self.gathers else None, prefetch
-        self.window: int | None = None  # batches drawn ahead, once counted
+        self.window: int | None = None  # number of batches sampled in advance, once known
         if worker.links is not None:
             self._source = _Links(worker, self.layers, batch_size, prefetch, gathers=self.gathers)
             return
@@ -101,31 +101,31 @@ class SampledBatches:
         )
 
     def __len__(self) -> int:
-        """Counts the steps of an epoch, the same on every rank."""
+        """Returns the number of steps per epoch, equal on every rank."""
         return len(self._source)
 
     def deal(self, shares: Sequence[float]) -> None:
-        """Deals out the training nodes of a step in shares, [world_size] with sum 1."""
+        """Distributes each step's training nodes by shares [world_size] of sum 1."""
         assert isinstance(self._source, _Nodes), "only seeds that are nodes have shares"
         self._source.deal(shares)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Gives the batches of an epoch, from step `first` on."""
-        with closing(self._epoch(epoch, first)) as made:
-            for each in made:
-                x, adjacencies = self._inputs(each.blocks, each.x, each.step.key)
-                nodes = each.blocks[0].src_nodes if self.gathers else None
-                yield each.step.batch(x, adjacencies, self.graph.labels[each.step.seeds], nodes=nodes)
+        """Yields an epoch's batches, starting at step `first`."""
+        with closing(self._epoch(epoch, first)) as drawn_batches:
+            for drawn in drawn_batches:
+                x, adjacencies = self._inputs(drawn.blocks, drawn.x, drawn.step.key)
+                nodes = drawn.blocks[0].src_nodes if self.gathers else None
+                yield drawn.step.batch(x, adjacencies, self.graph.labels[drawn.step.seeds], nodes=nodes)
 
-    def _epoch(self, epoch: int, first: int) -> Generator[_Made, None, None]:
-        """Draws the batches of an epoch, with their rows unless these are sparse."""
+    def _epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
+        """Samples an epoch's batches, including their rows unless these are sparse."""
         if self._disk is None:
             return self._source.epoch(epoch, first)
         window = self._begun(self._disk)
         return self._read(self._disk, self._source.epoch(epoch, first), range(first, len(self)), window)
 
     def foresee(self, epoch: int) -> None:
-        """Counts what an epoch will read from disk, without a read of its rows."""
+        """Counts the rows that an epoch will read from disk, without reading them."""
         assert self._disk is not None
         window, steps = self._begun(self._disk), range(len(self))
         with closing(self._source.epoch(epoch, 0)) as drawn:
@@ -135,33 +135,33 @@ class SampledBatches:
                 self._disk.foresee()
 
     def _begun(self, disk: DiskFeatures) -> int:
-        """Returns how many batches are drawn ahead, after `on_disk.begin`."""
+        """Returns the number of batches sampled in advance, after `on_disk.begin`."""
         if self.window is None:
             with closing(self._source.epoch(0, 0)) as drawn:
-                self.window = begin(disk, drawn, _nodes_of, lambda made: bytes_of(made.blocks))
+                self.window = begin(disk, drawn, _nodes_of, lambda batch: bytes_of(batch.blocks))
         return self.window
 
     def _read(
-        self, disk: DiskFeatures, drawn: Generator[_Made, None, None], steps: range, window: int
-    ) -> Generator[_Made, None, None]:
-        """Reads the rows of batches from disk, while the batch before is computed."""
+        self, disk: DiskFeatures, drawn: Generator[_Prefetched, None, None], steps: range, window: int
+    ) -> Generator[_Prefetched, None, None]:
+        """Reads batches' rows from disk, while the previous batch is computed."""
         batches = Ahead(disk, steps, _nodes_of, window)
 
-        def make(step: int) -> _Made:
-            made = batches.next(lambda _: next(drawn))
-            return replace(made, x=disk.take(len(_nodes_of(made))))
+        def make(step: int) -> _Prefetched:
+            batch = batches.next(lambda _: next(drawn))
+            return replace(batch, x=disk.take(len(_nodes_of(batch))))
 
         try:
-            with closing(ahead(make, steps, self._prefetch)) as made:
-                for each in made:
+            with closing(ahead(make, steps, self._prefetch)) as read_batches:
+                for drawn_batch in read_batches:
                     self._tally.bytes_read = disk.counts.bytes
-                    yield each
+                    yield drawn_batch
         finally:
             drawn.close()
             disk.forget()
 
     def endless(self, first: int) -> Iterator[Batch]:
-        """Gives batches of epoch after epoch, from step `first` of all steps on."""
+        """Yields batches of consecutive epochs, starting at global step `first`."""
         epoch, step = divmod(first, len(self))
         while True:
             yield from self.epoch(epoch, step)
@@ -170,30 +170,30 @@ class SampledBatches:
     def _inputs(
         self, blocks: Sequence[Block], x: npt.NDArray[Any] | None, key: int
     ) -> tuple[Rows, Sequence[Adjacency]]:
-        """Returns the rows of the first layer's sources, and an adjacency by layer.
+        """Returns the first layer's input rows, and one adjacency per layer.
 
         Args:
             blocks: [num_layers] blocks of the batch.
-            x: [num_input_nodes, width] features as kept, where a batch brings these.
-            key: Key of the step.
+            x: [num_input_nodes, width] features as stored, if they were prefetched.
+            key: Random key of the step.
         """
         worker = self.worker
-        if x is None:  # features are kept without zeros
+        if x is None:  # sparse features are not prefetched
             return worker.input_rows(blocks[0].src_nodes, self.model), self.layers.layers(blocks, key)
         rows = np.asarray(x)
         if worker.rounded is None:
-            given = worker.features.opening(rows, worker.input_dtype)
+            opened_rows = worker.features.opening(rows, worker.input_dtype)
         else:
-            given = of_bits(rows).to(worker.device, worker.input_dtype or worker.dtype)
-        return given, self.layers.layers(blocks, key)
+            opened_rows = of_bits(rows).to(worker.device, worker.input_dtype or worker.dtype)
+        return opened_rows, self.layers.layers(blocks, key)
 
 
-def _nodes_of(made: _Made) -> Ids:
-    return made.blocks[0].src_nodes
+def _nodes_of(batch: _Prefetched) -> Ids:
+    return batch.blocks[0].src_nodes
 
 
 class _Nodes:
-    """Batches of training nodes, which native threads make ahead."""
+    """Batches of training nodes, prefetched by native threads."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -204,28 +204,28 @@ class _Nodes:
     def deal(self, shares: Sequence[float]) -> None:
         self._loader.deal(shares)
 
-    def epoch(self, epoch: int, first: int) -> Generator[_Made, None, None]:
+    def epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
         loader = self._loader
         loader.start_at(epoch, first)
         totals = np.diff(loader.plan(epoch).bounds[:, [0, -1]])[:, 0]
-        with closing(iter(loader)) as made:
-            for number, loaded in enumerate(made, first):
+        with closing(iter(loader)) as batch_iterator:
+            for number, loaded in enumerate(batch_iterator, first):
                 key = derive(loader.seed, epoch * len(totals) + number)
-                yield _Made(Step(loaded.seeds, int(totals[number]), key), loaded.blocks, loaded.x)
+                yield _Prefetched(Step(loaded.seeds, int(totals[number]), key), loaded.blocks, loaded.x)
 
 
 class _Links:
-    """Batches of edges to predict, which one thread makes ahead."""
+    """Batches of edges to predict, prefetched by one thread."""
 
     def __init__(self, worker: Worker, layers: BlockLayers, batch_size: int, prefetch: int, *, gathers: bool) -> None:
-        """Starts nothing.
+        """Stores the arguments.
 
         Args:
             worker: This rank, with graph, sampler and links.
-            layers: Values of the whole graph.
-            batch_size: Edges per worker and step.
-            prefetch: Batches made ahead.
-            gathers: Whether a batch brings the features of its nodes.
+            layers: Layer values of the complete graph.
+            batch_size: Number of edges per worker and step.
+            prefetch: Number of prefetched batches.
+            gathers: Whether a batch includes its nodes' features.
         """
         self._worker, self._layers, self._prefetch = worker, layers, prefetch
         self._table = _table(worker) if gathers else None
@@ -234,30 +234,30 @@ class _Links:
     def __len__(self) -> int:
         return len(self._seeds)
 
-    def epoch(self, epoch: int, first: int) -> Generator[_Made, None, None]:
+    def epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
         deal = self._seeds.epoch(epoch, self._worker.comm, Sent.nothing(1))
         return ahead(partial(self._make, deal), range(first, len(self)), self._prefetch)
 
-    def _make(self, deal: Deal, number: int) -> _Made:
+    def _make(self, deal: Deal, number: int) -> _Prefetched:
         worker, layers = self._worker, self._layers
         step = deal(number, worker.comm, Sent.nothing(1))
         drawn = self._sampler.sample(layers.graph.csc, step.seeds, key=step.draws)
         x = None if self._table is None else gather_rows(self._table, drawn.input_nodes, threads=worker.threads)
-        return _Made(step, step.kept(drawn.blocks, layers), x)
+        return _Prefetched(step, step.kept(drawn.blocks, layers), x)
 
 
 def _table(worker: Worker) -> npt.NDArray[Any] | None:
-    """Returns the rows that batches gather."""
+    """Returns the feature rows that batches gather."""
     return worker.features.table if worker.rounded is None else worker.rounded
 
 
 def ahead(make: Callable[[int], T], steps: range, count: int) -> Generator[T, None, None]:
-    """Gives `make(step)` of all steps in order, of which a thread makes some ahead.
+    """Yields `make(step)` of all steps in order, computed in advance by a thread.
 
     Args:
-        make: Makes the result of a step.
+        make: Computes a step's result.
         steps: The steps.
-        count: Results made ahead.
+        count: Number of results computed in advance.
     """
     spans = active()
 

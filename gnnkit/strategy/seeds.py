@@ -1,4 +1,4 @@
-"""The nodes that each rank draws for in a step, and the rows that the loss reads."""
+"""The seed nodes of each rank in a step, and the rows that the loss reads."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from gnnkit.strategy.base import Batch, Worker, weighing_sums
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """The pairs that a rank predicts in a step, and the edges that no rank reads."""
+    """The pairs that a rank predicts in a step, and the edges that no rank may read."""
 
-    rows: Ids  # [k, 2] positions of the ends among the seeds
+    rows: Ids  # [k, 2] positions of the pairs' ends among the seeds
     labels: npt.NDArray[np.float32]  # [k] 1 for an edge, else 0
-    excluded: npt.NDArray[np.int64]  # [num_excluded] ascending `unordered` numbers of the edges of all ranks
+    excluded: npt.NDArray[np.int64]  # [num_excluded] ascending `unordered` codes of all ranks' edges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What one rank computes in one step."""
+    """One rank's part of a step."""
 
-    seeds: Ids  # [num_seeds] int64 distinct global ids of nodes, whose neighbourhoods are drawn
-    total: int  # rows that the loss reads, over all ranks
-    key: int  # of layers, equal on all ranks
-    draws: int = 0  # key of all draws, equal on all ranks
-    pairs: Pairs | None = None  # None: the loss reads the seeds
+    seeds: Ids  # [num_seeds] int64 distinct global node ids
+    total: int  # number of rows that the loss reads on all ranks
+    key: int  # random key of layers, equal on all ranks
+    draws: int = 0  # random key of sampling, equal on all ranks
+    pairs: Pairs | None = None  # None: the loss reads the seeds' rows
 
     def kept(self, blocks: Sequence[Block], layers: LayerValues) -> Sequence[Block]:
-        """Leaves the edges out of blocks that any rank predicts in this step.
+        """Removes the edges that any rank predicts in this step from blocks.
 
         Args:
-            blocks: [num_layers] blocks, in the numbers of `layers`.
-            layers: The values of the nodes of the blocks.
+            blocks: [num_layers] blocks, in the numbering of `layers`.
+            layers: Values of the blocks' nodes.
         """
         pairs = self.pairs
         return blocks if pairs is None else [_without(block, layers, pairs.excluded) for block in blocks]
@@ -65,64 +65,64 @@ class Step:
         reach: Reach | None = None,
         nodes: Ids | None = None,
     ) -> Batch:
-        """Makes the batch of this step.
+        """Creates this step's batch.
 
         Args:
             x: [num_src, width] input rows.
-            adjacencies: One for each layer.
+            adjacencies: One per layer.
             labels: [num_seeds, ...] labels of the seeds.
-            reach: Brings the rows that `pairs` counts. None: the model's output.
-            nodes: [num_src] global ids of the input rows, where these may be learned.
+            reach: Fetches the rows that `pairs` refers to. None: the model's output.
+            nodes: [num_src] global ids of the input rows, if they may be learned.
         """
         if self.pairs is None:
             rows, wanted = torch.arange(len(self.seeds)), np.array(labels, order="C")
         else:
             rows, wanted = torch.from_numpy(self.pairs.rows), self.pairs.labels
-        given = (rows.to(x.device), torch.from_numpy(wanted).to(x.device), self.total)
-        return Batch(x, adjacencies, *given, reach=reach, nodes=nodes)
+        loss_rows = (rows.to(x.device), torch.from_numpy(wanted).to(x.device), self.total)
+        return Batch(x, adjacencies, *loss_rows, reach=reach, nodes=nodes)
 
 
-Deal = Callable[[int, Communicator, Sent], Step]  # (number of the step, ranks, counts messages) -> step. Collective
+Deal = Callable[[int, Communicator, Sent], Step]  # (step number, ranks, message counter) -> step. Collective
 
 
 class Seeds(ABC):
-    """The seeds of all ranks, dealt out epoch by epoch."""
+    """The seeds of all ranks, distributed epoch by epoch."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Counts the steps of an epoch, the same on every rank."""
+        """Returns the number of steps per epoch, equal on every rank."""
 
     @abstractmethod
     def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
-        """Deals the seeds of an epoch out. Collective.
+        """Distributes an epoch's seeds. Collective.
 
         Args:
             epoch: Number of the epoch.
-            comm: The ranks.
+            comm: Connects the ranks.
             sent: Counts the messages.
         """
 
     @abstractmethod
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:  # [num_owned]
-        """Estimates how likely an owned node is a seed of one rank in one step.
+        """Estimates the probability that an owned node is one rank's seed in a step.
 
         Args:
-            in_edges: [num_owned] in-edges of each owned node.
-            out_edges: [num_owned] out-edges of each owned node.
+            in_edges: [num_owned] in-degree of each owned node.
+            out_edges: [num_owned] out-degree of each owned node.
         """
 
 
 class NodeSeeds(Seeds):
-    """The training nodes. The batches of all ranks cover them once in an epoch."""
+    """The training nodes, which all ranks' batches cover once per epoch."""
 
     def __init__(self, worker: Worker, batch_size: int, batching: str = "plain", window: int = 8) -> None:
-        """Gathers the training nodes. Collective where no rank has the whole graph.
+        """Gathers the training nodes. Collective if no rank has the complete graph.
 
         Args:
             worker: This rank, with a sampler.
-            batch_size: Seeds per worker and step, or groups of seeds.
-            batching: "plain", or "balanced" where the graph is at hand.
-            window: Steps over which balanced batching evens out.
+            batch_size: Seeds, or groups of seeds, per worker and step.
+            batching: "plain", or "balanced" if every rank reads the graph.
+            window: Number of steps over which balanced batching evens out work.
         """
         sampler, graph, comm = worker.sampler, worker.graph, worker.comm
         assert sampler is not None
@@ -149,7 +149,7 @@ class NodeSeeds(Seeds):
         return Step(self._seeds(plan, step), total, derive(seed, epoch * plan.num_steps + step), draws)
 
     def _seeds(self, plan: Epoch, step: int) -> Ids:
-        """Returns the seeds that this rank draws for."""
+        """Returns this rank's seeds."""
         return self.ids[plan.batch(step, self._worker.comm.rank)]
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
@@ -159,7 +159,7 @@ class NodeSeeds(Seeds):
 
 
 class OwnedSeeds(NodeSeeds):
-    """The training nodes, where each rank draws for the owned seeds of all ranks."""
+    """The training nodes, of which each rank samples the owned ones for all ranks."""
 
     def _seeds(self, plan: Epoch, step: int) -> Ids:
         seeds = self.ids[plan.order[plan.bounds[step, 0] : plan.bounds[step, -1]]]
@@ -167,7 +167,7 @@ class OwnedSeeds(NodeSeeds):
 
 
 def drawing(worker: Worker) -> Sampler:
-    """Returns the sampler of a rank that draws whole batches on its threads."""
+    """Returns the sampler of a rank that samples complete batches in its threads."""
     assert worker.sampler is not None
     sampler = copy.copy(weighing_sums(worker.sampler))
     if hasattr(sampler, "threads"):
@@ -176,12 +176,12 @@ def drawing(worker: Worker) -> Sampler:
 
 
 def _without(block: Block, layers: LayerValues, excluded: npt.NDArray[np.int64]) -> Block:
-    """Leaves out the edges of a block that join some pairs.
+    """Removes a block's edges between given pairs.
 
     Args:
-        block: The block, in the numbers of `layers`.
-        layers: The values of the nodes of the block.
-        excluded: [num_excluded] ascending numbers of `unordered` pairs.
+        block: The block, in the numbering of `layers`.
+        layers: Values of the block's nodes.
+        excluded: [num_excluded] ascending codes of `unordered` pairs.
     """
     if block.edge_ids is None:
         raise UserError("task=link_prediction: the sampler gives no edge ids, by which a strategy weighs drawn edges")

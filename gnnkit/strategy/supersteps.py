@@ -1,4 +1,4 @@
-"""How many epochs a superstep has."""
+"""The length of supersteps, in epochs."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from gnnkit.ranges import MAX_COUNT, real, whole
 from gnnkit.strategy.base import Measured, Update
 
 LEADER = 0
-MAX_DRIFT, MAX_ITERATIONS = 0.05, 4  # unless configured. Late rows cost more with each epoch, and are no drift
-MAX_REMOTE = 0.25  # share of edges from other workers' nodes. At 0.58 K=4 lost 2 points, at 0.75 32
+MAX_DRIFT, MAX_ITERATIONS = 0.05, 4  # defaults. Stale rows cost more with each epoch, and drift does not measure this
+MAX_REMOTE = 0.25  # share of edges from other workers' nodes. At 0.58, K=4 lost 2 points, at 0.75 32
 _STATE = ("first", "length", "lengths", "wait", "last_wait", "drift", "seconds")
-WORTH = 0.1  # share of the time above which exchanges are worth saving
+WORTH = 0.1  # minimum share of the time spent in exchanges for which longer supersteps pay
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """The rule that lengthens and shortens supersteps."""
 
-    max_drift: float  # relative
+    max_drift: float  # relative to the parameters' change
     max_iterations: int
 
     def next(self, length: int, drift: float, exchange: float, wait: int = 0) -> int:
         """Returns the length of the next superstep.
 
-        Half of the length, if the drift is over the bound. Twice the length, if the
-        drift should stay under the bound, and enough time is saved.
+        Halves the length if the drift exceeds the bound. Doubles it if the drift is
+        expected to stay below the bound, and enough time is saved.
 
         Args:
-            length: Epochs of the last superstep.
+            length: Number of epochs of the last superstep.
             drift: Relative drift of the local iterations.
-            exchange: Share of the seconds spent on exchange and synchronisation.
-            wait: Supersteps before one may be longer. Default: 0.
+            exchange: Share of the time spent in exchange and synchronisation.
+            wait: Number of supersteps before the next lengthening.
         """
         if drift > self.max_drift:
             return max(length // 2, 1)
@@ -48,17 +48,18 @@ class Rule:
 
 
 class Supersteps:
-    """The superstep that is under way, of a fixed length or of lengths by a rule."""
+    """The current superstep, of fixed or adaptive length."""
 
     def __init__(
         self, local_iterations: int | Literal["auto"], max_drift: float | None, max_iterations: int | None
     ) -> None:
-        """Raises `UserError` for bounds that a fixed length does not read.
+        """Raises `UserError` for bounds that a fixed length does not use.
 
         Args:
-            local_iterations: Epochs of a superstep, or auto. Then the first has one.
+            local_iterations: Number of epochs per superstep, or auto, which starts with
+                1.
             max_drift: Relative drift that shortens supersteps. None: 0.05.
-            max_iterations: Epochs of a superstep at most. None: 4.
+            max_iterations: Maximum number of epochs per superstep. None: 4.
         """
         self.rule: Rule | None = None
         bounds = (
@@ -77,11 +78,11 @@ class Supersteps:
                     raise UserError(
                         f"strategy.{name}={value} must be null: only strategy.local_iterations=auto reads the key"
                     )
-        self.first = 0  # epoch of the superstep
-        self.lengths = [[0, self.length]]  # first epoch and length, of each change
-        self.wait, self.last_wait = 0, 1  # supersteps before a longer one, now and after the last shorter one
-        self.drift = 0.0  # of this rank in the superstep
-        self.seconds = torch.zeros(2, dtype=torch.float64)  # of this rank: exchange and synchronisation, all
+        self.first = 0  # the superstep's first epoch
+        self.lengths = [[0, self.length]]  # first epoch and length, at each change
+        self.wait, self.last_wait = 0, 1  # supersteps to wait before lengthening, now and after the last shortening
+        self.drift = 0.0  # this rank's drift in the superstep
+        self.seconds = torch.zeros(2, dtype=torch.float64)  # this rank's: exchange and synchronisation, total
 
     @property
     def drifts(self) -> bool:
@@ -89,7 +90,7 @@ class Supersteps:
         return self.rule is not None or self.length > 1
 
     def costs(self) -> str:
-        """Returns the line of supersteps that are longer than an epoch."""
+        """Returns the notice about supersteps of several epochs."""
         if not self.drifts:
             return ""
         asked = "auto" if self.rule is not None else self.length
@@ -97,13 +98,13 @@ class Supersteps:
         return approximate(f"strategy.local_iterations={asked}", why)
 
     def begin(self, remote_edges: float, *, tells: bool) -> None:
-        """Keeps supersteps of auto at one epoch where many rows would be late.
+        """Limits supersteps of auto to one epoch if many rows would be stale.
 
-        Drift does not see their harm.
+        Drift does not measure the cost of stale rows.
 
         Args:
-            remote_edges: Share of edges that lead from another worker's node.
-            tells: Whether this rank says so.
+            remote_edges: Share of edges from other workers' nodes.
+            tells: Whether this rank prints a notice.
         """
         if self.rule is None or remote_edges <= MAX_REMOTE or self.rule.max_iterations == 1:
             return
@@ -117,11 +118,11 @@ class Supersteps:
             )
 
     def exchanges(self, epoch: int) -> bool:
-        """Says whether an epoch is the last of its superstep."""
+        """Returns whether an epoch is the last of its superstep."""
         return (epoch + 1) % self.length == 0 if self.rule is None else epoch >= self.first + self.length - 1
 
     def update(self, epoch: int) -> Update:
-        """Says what follows the backward pass of an epoch."""
+        """Returns what follows an epoch's backward pass."""
         if not self.drifts:
             return "synchronise"
         if self.exchanges(epoch):
@@ -133,8 +134,8 @@ class Supersteps:
 
         Args:
             epoch: Number of the epoch.
-            measured: The work of this rank in that epoch.
-            comm: The workers.
+            measured: This rank's measurements of that epoch.
+            comm: Connects the workers.
         """
         if self.rule is None:
             return
@@ -145,13 +146,13 @@ class Supersteps:
             self._decide(epoch, self.rule, comm)
 
     def _decide(self, epoch: int, rule: Rule, comm: Communicator) -> None:
-        """Begins the next superstep. The leader decides on the length."""
+        """Starts the next superstep, whose length the leader decides."""
         meeting, seconds = comm.all_reduce(self.seconds.to(comm.device)).tolist()
         share = meeting / max(seconds, 1e-9)
         drift = self._largest_drift(comm)
         length = comm.share(rule.next(self.length, drift, share, self.wait), src=LEADER)
         self.wait = max(self.wait - 1, 0)
-        if length < self.length:  # and longer ones are tried less and less often
+        if length < self.length:  # waits twice as long before lengthening again
             self.wait = self.last_wait = 2 * self.last_wait
         if length != self.length:
             self.lengths.append([epoch + 1, length])
@@ -166,18 +167,18 @@ class Supersteps:
         self.seconds.zero_()
 
     def _largest_drift(self, comm: Communicator) -> float:
-        """Returns the drift of the rank that drifted most. Collective."""
+        """Returns the largest drift of all ranks. Collective."""
         drifts = torch.zeros(comm.world_size, dtype=torch.float64, device=comm.device)
         drifts[comm.rank] = self.drift
         return float(comm.all_reduce(drifts).max())
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of this rank between two steps."""
+        """Returns this rank's state between two steps."""
         if self.rule is None:
             return {}
         return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state."""
+        """Restores the state."""
         for name, value in state.items():
             setattr(self, name, value)

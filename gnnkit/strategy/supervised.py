@@ -1,4 +1,4 @@
-"""The rows that a step of full-graph training reads: nodes, or pairs of nodes."""
+"""The rows that the loss reads in full-graph training: nodes or node pairs."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from gnnkit.remote import Lookup, Reach
 from gnnkit.sampler.links import Links, chosen, supervised
 from gnnkit.strategy.base import Worker
 
-_EDGES, _NEGATIVES = 1, 2  # purposes of keys
+_EDGES, _NEGATIVES = 1, 2  # purposes of random keys
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Supervised:
-    """The rows whose loss one rank reads in an epoch, and the graph of the epoch."""
+    """The rows whose loss one rank computes in an epoch, and the epoch's graph."""
 
     engine: Engine
     rows: Tensor  # [k] output rows, or [k, 2] pairs
     labels: Tensor  # [k, ...]
-    total: int  # k, summed over the ranks
+    total: int  # sum of k over the ranks
     reach: Reach | None = None  # as in `Batch`
 
 
 class Supervision(ABC):
-    """Chooses what a step reads."""
+    """Selects the rows of each epoch."""
 
     @staticmethod
     def of(worker: Worker, engine: Engine, num_layers: int) -> Supervision:
-        """Chooses edges where the task is about edges, else nodes. Collective.
+        """Creates a supervision by edges for link tasks, or by nodes. Collective.
 
         Args:
             worker: This rank.
             engine: The engine over the shards.
-            num_layers: Layers of the model.
+            num_layers: The model's number of layers.
         """
         if worker.links is None:
             return TrainingNodes(worker, engine)
@@ -48,11 +48,11 @@ class Supervision(ABC):
 
     @abstractmethod
     def epoch(self, epoch: int) -> Supervised:
-        """Returns the rows of an epoch. Collective."""
+        """Returns an epoch's rows. Collective."""
 
 
 class TrainingNodes(Supervision):
-    """The training nodes that this rank owns, in every epoch."""
+    """The training nodes owned by this rank, in every epoch."""
 
     def __init__(self, worker: Worker, engine: Engine) -> None:
         shard = engine.shard
@@ -66,24 +66,24 @@ class TrainingNodes(Supervision):
 
 
 class KeyedEdges(Supervision):
-    """A share of the edges, drawn anew in each epoch, which carries no messages then.
+    """A random share of the edges, drawn in each epoch and removed from its graph.
 
-    An edge and its reverse edge are drawn together. So no layer of the epoch reads an
-    edge that the loss asks for. Degrees are those of the edges that are left. A rank
-    predicts edges that it holds, and brings the rows of both ends from their owners.
+    An edge and its reverse edge are drawn together, so no layer reads an edge that the
+    loss predicts. Degrees are those of the remaining edges. A rank predicts edges that
+    it holds, and fetches both ends' rows from their owners.
     """
 
     def __init__(self, worker: Worker, engine: Engine, links: Links, num_layers: int) -> None:
-        """Lists the held edges. Collective.
+        """Collects the held edges. Collective.
 
         Args:
             worker: This rank.
             engine: The engine over the shards.
-            links: Says which share of the edges, and how many negative pairs.
-            num_layers: Layers of the model, for counting the rows moved.
+            links: Provides the share of edges, and samples negative pairs.
+            num_layers: The model's number of layers, for counting rows.
         """
         self._worker, self._engine, self._links, self._num_layers = worker, engine, links, num_layers
-        shard = engine.shard  # with added loops
+        shard = engine.shard  # includes added self-loops
         self._lookup = Lookup(worker.comm, shard.owned, worker.owner, engine.tally)
         destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
         self._pairs = np.stack([shard.sources[shard.csc.indices], destinations], 1)  # [held edges, 2]
@@ -92,10 +92,12 @@ class KeyedEdges(Supervision):
         worker, shard, links = self._worker, self._engine.shard, self._links
         draw = chosen(self._pairs, shard.num_nodes, derive(worker.seed, epoch, _EDGES), worker.threads)
         taken = (draw < links.supervision_share) & (self._pairs[:, 0] != self._pairs[:, 1])
-        # The slice ranks of a cell hold the same edges, and share them out.
-        own = np.flatnonzero(taken & (shard.edge_ids % shard.grid.slices == shard.slice))
+        # A cell's slice ranks hold the same edges, and each predicts a part of them.
+        shared_edges = np.flatnonzero(taken & (shard.edge_ids % shard.grid.slices == shard.slice))
         key = derive(worker.seed, epoch, _NEGATIVES)
-        pairs, labels = supervised(links, self._pairs[own], shard.edge_ids[own], key, threads=worker.threads)
+        pairs, labels = supervised(
+            links, self._pairs[shared_edges], shard.edge_ids[shared_edges], key, threads=worker.threads
+        )
         reach, rows = self._lookup.find(pairs, self._num_layers)
         count = worker.comm.all_reduce(torch.tensor([len(pairs)], device=worker.device))
         engine = self._engine.keeping(np.flatnonzero(~taken))

@@ -1,4 +1,4 @@
-"""Vertex-centric workload partition: every rank computes its nodes in every layer."""
+"""Vertex-centric workload partition: every rank computes its nodes in each layer."""
 
 from __future__ import annotations
 
@@ -26,35 +26,36 @@ from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.supersteps import LEADER, Supersteps
 from gnnkit.strategy.supervised import Supervision
 
-_ALONE = (  # with learned rows
+_ALONE = (  # for learned rows
     "with strategy.local_iterations other than 1 lets workers step alone, while a learned row has one owner, who "
     "steps with the gradients of all workers"
 )
-_NOT_OF_NOW = (  # where edges are predicted
+_NOT_OF_NOW = (  # for link tasks
     "rows that are not of now and exact are of other edges than those of the epoch, choose exchange=exact with "
     "strategy.local_iterations=1"
 )
-_KEPT = (  # where nodes move
+_KEPT = (  # for moving nodes
     "keeps rows of the nodes that a worker has now: choose exchange=exact or quantized with strategy.local_iterations=1"
 )
 
 
 class VertexCentric(ExecutionStrategy):
-    """Full-graph training, one step an epoch, equal to one process.
+    """Full-graph training with one step per epoch, equal to one process.
 
-    Choose this strategy where the graph and its activations fit the workers together
+    Choose this strategy if the graph and its activations fit into the workers' memory
     (dispatch-workload in Lin et al., Proc. IEEE 2023).
 
-    With `local_iterations` = K, K epochs are a superstep. With `auto` the leader
-    chooses K anew for each superstep, by measured drift and time. In the first K - 1
-    epochs a rank exchanges nothing. The rank steps its own parameters with its own mean
-    gradient, and rows last received are constants. Then the parameters become the
-    ranks' weighted mean (local SGD; Stich, ICLR 2019). The last epoch exchanges rows
-    and makes one step from there with the gradient of all ranks, by an optimiser whose
-    state is equal on all ranks. So a superstep ends with one model. The first forward
-    pass of a run always exchanges rows.
+    With `local_iterations` = K, a superstep has K epochs. With `auto`, the leader
+    adapts K to measured drift and time. In the first K - 1 epochs, ranks do not
+    communicate: each updates its own parameters with its own mean gradient, and the
+    rows last received are constants. Then parameters are averaged (local SGD; Stich,
+    ICLR 2019). The last epoch exchanges rows and takes one step from the average with
+    the gradient over all ranks, using an optimiser whose state is equal on all ranks. A
+    superstep therefore ends with one model. A run's first forward pass always exchanges
+    rows.
 
-    `exchange` says how rows travel in training. Evaluation is exact in any case.
+    `exchange` determines how rows are exchanged in training. Evaluation is always
+    exact.
     """
 
     reads = Reads(all_edges=True)
@@ -66,16 +67,16 @@ class VertexCentric(ExecutionStrategy):
         max_iterations: int | None = None,
         exchange: RowExchange | None = None,
     ) -> None:
-        """Keeps the choices.
+        """Stores the keys.
 
         Args:
-            local_iterations: Epochs of a superstep, or auto. Default: 1.
+            local_iterations: Number of epochs per superstep, or auto. Default: 1.
             max_drift: Relative drift that shortens supersteps under auto. None: 0.05.
-            max_iterations: Epochs of a superstep at most under auto. None: 4.
-            exchange: How rows travel. None: exactly.
+            max_iterations: Maximum number of epochs per superstep under auto. None: 4.
+            exchange: How rows are exchanged. None: exactly.
         """
         self.supersteps = Supersteps(local_iterations, max_drift, max_iterations)
-        self._reads: DiskReads | None = None  # of the rows, where these stay on disk
+        self._reads: DiskReads | None = None  # if rows stay on disk
         self.exchange, drift = exchange or Exact(), self.supersteps.drifts
         if drift:
             self.exchange.check_pauses("strategy.local_iterations above 1")
@@ -87,13 +88,13 @@ class VertexCentric(ExecutionStrategy):
             repeatable=local_iterations != "auto",
         )
         later = drift or self.exchange.schedule() is not None
-        kept = "strategy.local_iterations above 1" if self.exchange.exact else f"exchange={self.exchange.name}"
+        reason = "strategy.local_iterations above 1" if self.exchange.exact else f"exchange={self.exchange.name}"
         self.supports = (
             SparseRows(),
             LastingRows(),
             LearnedInputs(but=_ALONE if drift else None),
             Relations(but="with these options reads rows that are not of now" if later else None),
-            EdgeTask("share", but=None if self.steps.keep_sums else f"{kept}: {_NOT_OF_NOW}"),
+            EdgeTask("share", but=None if self.steps.keep_sums else f"{reason}: {_NOT_OF_NOW}"),
             MovableNodes(but=_KEPT if self.steps.keep_state else None),
         )
 
@@ -132,8 +133,8 @@ class VertexCentric(ExecutionStrategy):
             self._reads.end_epoch(None)
 
     def figures(self) -> dict[str, Any]:
-        found = {"supersteps": self.supersteps.lengths}
-        return found if self._reads is None else found | {"features_read": self._reads.figures()}
+        figures = {"supersteps": self.supersteps.lengths}
+        return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:
         return {"schedule": self.passes.state_dict(), "supersteps": self.supersteps.state_dict()}
@@ -146,19 +147,19 @@ class VertexCentric(ExecutionStrategy):
         self.engine.close()
 
     def _batch(self, epoch: int) -> Batch:
-        exchanges, given = self.supersteps.exchanges(epoch), self.supervision.epoch(epoch)
+        exchanges, supervised = self.supersteps.exchanges(epoch), self.supervision.epoch(epoch)
         key = derive(self.seed, epoch)
         adjacencies = ShardAdjacency.layers(
-            given.engine, self.num_layers, key, self.passes.step(key, exchanges=exchanges)
+            supervised.engine, self.num_layers, key, self.passes.step(key, exchanges=exchanges)
         )
         return Batch(
             self.x,
             adjacencies,
-            given.rows,
-            given.labels,
-            given.total if exchanges else len(given.rows),
+            supervised.rows,
+            supervised.labels,
+            supervised.total if exchanges else len(supervised.rows),
             self.supersteps.update(epoch) if self.comm.world_size > 1 else "synchronise",
             float(self.weight),
-            reach=given.reach,
+            reach=supervised.reach,
             nodes=self.nodes,
         )

@@ -1,4 +1,4 @@
-"""The workload of one rank: what each step of an epoch computes with."""
+"""A rank's workload: the inputs of each step of an epoch."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from gnnkit.strategy.share import HeldShare, Inputs, Share
 
 
 class Workload(ABC):
-    """The steps of one rank. All ranks have the same number of steps in an epoch."""
+    """One rank's steps. All ranks have equally many steps per epoch."""
 
-    num_steps: int = 1  # of an epoch
-    num_train: int  # training nodes of all ranks, which an epoch reads once
-    num_own: int  # training nodes of this rank
+    num_steps: int = 1  # number of steps per epoch
+    num_train: int  # number of all ranks' training nodes, which an epoch reads once
+    num_own: int  # number of this rank's training nodes
 
     @abstractmethod
     def inputs(self, epoch: int, step: int, key: int) -> Inputs:
-        """Returns what one step computes with.
+        """Returns a step's inputs.
 
         Args:
             epoch: Number of the epoch.
-            step: Step of the epoch.
-            key: Of the step. All noise derives from the key.
+            step: Number of the step within the epoch.
+            key: The step's random key.
         """
 
     def rows_between(self, first: int, last: int) -> int:
-        """Counts the rows that the losses of all ranks read in steps of the run.
+        """Counts the rows that all ranks' losses read in steps `first` to `last` - 1.
 
-        From step `first` up to, and without, step `last`.
+        Steps are counted from the start of the run.
         """
         return self._rows_before(last) - self._rows_before(first)
 
@@ -49,25 +49,26 @@ class Workload(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """A rank that reads the whole graph, to build shares."""
+    """Reads the complete graph to build shares."""
 
     worker: Worker
     model: nn.Module
     graph: Graph
     layers: BlockLayers
     num_layers: int  # of the model
-    local_degrees: bool  # whether a share is a graph of its own
-    tally: Tally  # counts what is read
+    local_degrees: bool  # whether a share is treated as a graph of its own
+    tally: Tally  # counts the rows that are read
 
     @classmethod
     def of(cls, worker: Worker, model: nn.Module, tally: Tally, *, local_degrees: bool) -> Reader:
-        """Keeps the graph.
+        """Stores the graph.
 
         Args:
             worker: This rank.
-            model: Says `num_layers` and `self_loops`.
-            tally: Counts the seconds of waiting for other ranks, and bytes from disk.
-            local_degrees: Whether a share is a graph of its own.
+            model: The model, with `num_layers` and `self_loops`.
+            tally: Counts seconds spent waiting for other ranks, and bytes read from
+                disk.
+            local_degrees: Whether a share is treated as a graph of its own.
         """
         assert worker.graph is not None, "needs the whole graph"
         layers = BlockLayers(worker.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
@@ -75,11 +76,11 @@ class Reader:
         return cls(worker, model, worker.graph, layers, num_layers, local_degrees, tally)
 
     def rows(self, nodes: Ids) -> Rows:  # [num_nodes, width]
-        """Reads features of nodes, or says how to: sparse ones, and those on disk."""
+        """Reads nodes' features, or returns lazy rows if they are sparse or on disk."""
         return self.worker.lasting_rows(nodes, self.model, self.tally)
 
     def hold(self, share: Share, x: Rows | None = None) -> HeldShare:
-        """Makes a share ready to compute with.
+        """Prepares a share for computation.
 
         Args:
             share: Nodes and edges.
@@ -88,12 +89,12 @@ class Reader:
         x = self.rows(share.block.src_nodes) if x is None else x
         if not self.local_degrees:
             return HeldShare(share, x, self.layers, self.num_layers)
-        whole = replace(share, block=replace(share.block, weight=np.ones(len(share.block.indices))))
-        return HeldShare(whole, x, self.layers.of_part(share.block), self.num_layers)
+        unweighted = replace(share, block=replace(share.block, weight=np.ones(len(share.block.indices))))
+        return HeldShare(unweighted, x, self.layers.of_part(share.block), self.num_layers)
 
 
 class OneShare(Workload):
-    """One step an epoch over the whole share, which is built once."""
+    """One step per epoch over the complete share, which is built once."""
 
     def __init__(self, reader: Reader, nodes: Ids, halo: Ids | None = None) -> None:
         """Builds the share.
@@ -101,7 +102,7 @@ class OneShare(Workload):
         Args:
             reader: This rank.
             nodes: [num_own] nodes of this rank, ascending.
-            halo: [num_halo] further nodes of the share. None: none.
+            halo: [num_halo] additional nodes of the share. None: none.
         """
         graph = reader.graph
         share = Share.of(graph, nodes, halo)
@@ -113,46 +114,49 @@ class OneShare(Workload):
 
 
 class Clusters(Workload):
-    """Some clusters of the share in each step, with the edges in between.
+    """Some clusters of the share per step, with the edges between them.
 
     Cluster-GCN (Chiang et al., KDD 2019). A partitioner cuts the share into clusters.
-    An epoch reads each cluster once, in an order that follows from seed, epoch and
-    rank.
+    An epoch uses each cluster once, in an order derived from seed, epoch and rank.
     """
 
     def __init__(self, reader: Reader, nodes: Ids, *, clusters: int, per_batch: int, cutter: Partitioner) -> None:
-        """Builds the share, of which batches are cut. Collective.
+        """Builds and clusters the share. Collective.
 
         Args:
             reader: This rank.
             nodes: [num_own] nodes of this rank, ascending.
-            clusters: Clusters of each rank.
-            per_batch: Clusters of a batch.
-            cutter: Cuts the share, as a graph without features.
+            clusters: Number of clusters per rank.
+            per_batch: Number of clusters per batch.
+            cutter: Partitioner applied to the share, as a graph without features.
         """
         comm = reader.worker.comm
         self._reader, self._clusters, self._per_batch = reader, clusters, per_batch
         self.num_steps = -(-clusters // per_batch)
         self._share = Share.of(reader.graph, nodes)
         self._cluster = cutter.assign(self._share.graph(reader.graph), Grid(clusters, 1, 1)).node_rank  # [num_own]
-        own = np.bincount(self._cluster[: self._share.num_seeds], minlength=clusters)
+        cluster_counts = np.bincount(self._cluster[: self._share.num_seeds], minlength=clusters)
         counts = torch.zeros(comm.world_size, clusters, dtype=torch.int64, device=comm.device)
-        counts[comm.rank] = torch.from_numpy(own)
-        self._counts = comm.all_reduce(counts).cpu().numpy()  # training nodes by rank and cluster
+        counts[comm.rank] = torch.from_numpy(cluster_counts)
+        self._counts = comm.all_reduce(counts).cpu().numpy()  # number of training nodes by rank and cluster
         self.num_train, self.num_own = int(self._counts.sum()), self._share.num_seeds
         self._x = reader.rows(self._share.block.src_nodes)
         self._rows = functools.lru_cache(maxsize=4)(self._count_rows)
 
     def chosen(self, epoch: int, rank: int) -> Ids:  # [clusters]
-        """Orders the clusters of a rank by step."""
+        """Returns a rank's clusters in the order of steps."""
         return np.random.default_rng(derive(self._reader.worker.seed, epoch, rank)).permutation(self._clusters)
 
     def inputs(self, epoch: int, step: int, key: int) -> Inputs:
         order = self.chosen(epoch, self._reader.worker.comm.rank)
         clusters = order[step * self._per_batch : (step + 1) * self._per_batch]
         nodes = np.flatnonzero(np.isin(self._cluster, clusters))
-        kept = self._x
-        x = kept[torch.from_numpy(nodes).to(kept.device)] if isinstance(kept, Tensor) else kept.take(nodes)
+        cached_rows = self._x
+        x = (
+            cached_rows[torch.from_numpy(nodes).to(cached_rows.device)]
+            if isinstance(cached_rows, Tensor)
+            else cached_rows.take(nodes)
+        )
         return self._reader.hold(self._share.part(nodes), x).inputs(key)
 
     def _rows_before(self, step: int) -> int:
@@ -160,22 +164,22 @@ class Clusters(Workload):
         return epoch * self.num_train + sum(self._rows(epoch)[:place])
 
     def _count_rows(self, epoch: int) -> list[int]:  # [num_steps]
-        """Counts the rows of all ranks in each step of an epoch."""
+        """Counts all ranks' rows in each step of an epoch."""
         orders = np.stack([self.chosen(epoch, rank) for rank in range(len(self._counts))])
         rows = np.take_along_axis(self._counts, orders, axis=1).sum(0)
         return [int(part.sum()) for part in np.split(rows, range(self._per_batch, len(rows), self._per_batch))]
 
 
 class Covered(Workload):
-    """The rank's own chunk and in each rotation one other, weighted by coverage."""
+    """The rank's own chunk and, in each rotation, one other, weighted by coverage."""
 
     def __init__(self, reader: Reader, owner: Ids, *, every: int) -> None:
-        """Keeps the chunks.
+        """Stores the chunks.
 
         Args:
             reader: This rank.
-            owner: [num_nodes] rank of each node, whose nodes are a chunk.
-            every: Epochs of a rotation.
+            owner: [num_nodes] rank of each node. A rank's nodes are its chunk.
+            every: Number of epochs per rotation.
         """
         self._reader, self._owner, self._every, self._rotation = reader, owner, every, -1
         trains = reader.graph.split == Split.TRAIN
