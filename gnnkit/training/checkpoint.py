@@ -1,12 +1,12 @@
-"""Checkpoints without pickle: tensors in safetensors, the rest in JSON.
+"""Checkpoints without pickle: tensors in safetensors, everything else in JSON.
 
-The JSON names the file of the tensors and holds the sha256 of both. Tensors may come
-piece by piece while the file is written, and some may be left in the file, so that
-nobody holds a state of all ranks.
+The JSON contains the name of the tensor file and the SHA-256 of both. Tensors may be
+streamed while the file is written, and some may be left in the file when it is read, so
+that no process holds the state of all ranks.
 
-A writer makes all files in a folder of its own, and moves them from there. What it
-deletes it moves there first. So a writer whose folder is gone changes no checkpoint,
-wherever it runs and however late (`writing`).
+A writer creates all files in its own folder and moves them into place. Files are
+deleted by moving them there first. A writer whose folder has been removed therefore
+cannot change a checkpoint, on any host and at any time (`writing`).
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ from gnnkit.documents import check_regular, parse_json, read_bytes
 from gnnkit.errors import UserError
 from gnnkit.storage import put_in_place, synced, write_atomically
 
-_WRITER = ".writer-"  # begin of the name of a writer's folder
+_WRITER = ".writer-"  # prefix of a writer's folder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Streamed:
-    """A tensor [size] uint8 that comes while the file is written."""
+    """A tensor [size] uint8 that is produced while the file is written."""
 
     size: int
-    pieces: Iterable[Tensor]  # [n] uint8 each, read once, after all pieces of those before in the state
+    pieces: Iterable[Tensor]  # [n] uint8 each, read once, after all earlier streams of the state
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Makes the folder of the only writer of the checkpoints at `path`.
+    """Creates the folder of the only writer of the checkpoints at `path`.
 
-    Takes the folders of all earlier writers away, and this one at the end. Whoever
-    calls this holds the run folder, and reads checkpoints only when no writer is left.
+    Removes the folders of all earlier writers, and this one at the end. The caller must
+    hold the run folder's lock, and read checkpoints only when no writer is left.
     """
     end_writers(path)
-    own = path.with_name(f"{_WRITER}{secrets.token_hex(8)}")
-    own.mkdir(parents=True)
+    writer = path.with_name(f"{_WRITER}{secrets.token_hex(8)}")
+    writer.mkdir(parents=True)
     try:
-        yield own
+        yield writer
     finally:
-        _take_away(own)
-        with contextlib.suppress(OSError):  # it holds checkpoints
+        _take_away(writer)
+        with contextlib.suppress(OSError):  # the folder may contain checkpoints
             path.parent.rmdir()
 
 
 def end_writers(path: Path) -> None:
-    """Takes the folders of all writers of the checkpoints at `path` away."""
+    """Removes the folders of all writers of the checkpoints at `path`."""
     for folder in path.parent.glob(f"{_WRITER}*"):
         _take_away(folder)
 
 
 def _take_away(folder: Path) -> None:
-    """Removes the folder of a writer, which may be making files there."""
+    """Removes a writer's folder, in which files may still be created."""
     while True:
         try:
             for file in folder.iterdir():
@@ -76,22 +76,22 @@ def _take_away(folder: Path) -> None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a new file
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a file was created in between
                 raise
 
 
 def save(state: Any, path: Path, keep: int = 1, writer: Path | None = None) -> None:
-    """Writes the JSON `path`, and the tensors beside to `<stem>-<digest>.safetensors`.
+    """Writes the JSON `path`, and tensors to `<stem>-<digest>.safetensors`.
 
-    Writes the JSON last. Until then, the checkpoint before counts, which then becomes
-    `<stem>-1.json`.
+    The JSON is written last. Until then, the previous checkpoint is current; it is then
+    renamed to `<stem>-1.json`.
 
     Args:
-        state: Plain data with tensors, and `Streamed` ones.
+        state: Plain data with tensors, some of which may be `Streamed`.
         path: The JSON file.
-        keep: Number of checkpoints that stay, with this one. Default: 1.
-        writer: Folder of `writing`. Raises `RuntimeError` where it is gone. Default:
-            the folder of `path`, for a writer that has no other beside it.
+        keep: Number of checkpoints to keep, including this one.
+        writer: Folder from `writing`. Raises `RuntimeError` if it has been removed.
+            Default: the folder of `path`, for a single writer.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def save(state: Any, path: Path, keep: int = 1, writer: Path | None = None) -> N
         if writer is None or writer.exists():
             raise
         raise RuntimeError(f"{path} has another writer: this start of the run was given up") from error
-    except OSError as error:  # of a file that has this name at the end only
+    except OSError as error:  # replaces the temporary name by the final one
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
@@ -117,7 +117,7 @@ def _save(state: Any, path: Path, keep: int, writer: Path) -> None:
 
 
 def _write_tensors(tensors: Tensors, path: Path, writer: Path) -> tuple[str, str]:
-    """Writes the file of the tensors. Returns its name and sha256."""
+    """Writes the tensor file. Returns its name and SHA-256."""
     unnamed, digest = _unfinished(path.with_name(f"{path.stem}.safetensors"), writer), hashlib.sha256()
     try:
         with synced(unnamed) as file:
@@ -133,12 +133,12 @@ def _write_tensors(tensors: Tensors, path: Path, writer: Path) -> tuple[str, str
 
 
 def _earlier(path: Path, number: int) -> Path:
-    """Names the checkpoint of `number` saves before the one at `path`."""
+    """Returns the path of the checkpoint `number` saves before the one at `path`."""
     return path.with_name(f"{path.stem}-{number}.json") if number else path
 
 
 def _step_aside(path: Path, keep: int, writer: Path) -> None:
-    """Gives each checkpoint the name of the one before too."""
+    """Links each checkpoint to the next older name."""
     for number in range(keep - 1, 0, -1):
         newer, older = _earlier(path, number - 1), _earlier(path, number)
         if not newer.exists():
@@ -147,30 +147,30 @@ def _step_aside(path: Path, keep: int, writer: Path) -> None:
         try:
             link.hardlink_to(newer)
             link.replace(older)
-        except OSError:  # a file system without links
+        except OSError:  # the file system does not support links
             write_atomically(older, newer.read_bytes(), within=writer)
         finally:
             link.unlink(missing_ok=True)
 
 
 def _forget_others(path: Path, keep: int, writer: Path) -> None:
-    """Deletes all but the newest `keep` checkpoints, and tensors of none of these."""
+    """Deletes all but the newest `keep` checkpoints, and unused tensor files."""
     files = kept(path)
     named = {_named_tensors(file) for file in files[:keep]}
     tensors = path.parent.glob(f"{glob.escape(path.stem)}-*.safetensors")
     for old in (*files[keep:], *(file for file in tensors if file.name not in named)):
         old.replace(_unfinished(old, writer))
-    for unfinished in writer.glob(f".{glob.escape(path.stem)}*"):  # of a writer that was killed too
+    for unfinished in writer.glob(f".{glob.escape(path.stem)}*"):  # includes files of killed writers
         unfinished.unlink(missing_ok=True)
 
 
 def _unfinished(path: Path, writer: Path) -> Path:
-    """Makes up a name in the folder of a writer."""
+    """Returns a temporary name in a writer's folder."""
     return writer / f".{path.name}.{secrets.token_hex(8)}"
 
 
 def _named_tensors(path: Path) -> str | None:
-    """Returns the name of the file of the tensors. None for a damaged JSON."""
+    """Returns the name of the tensor file, None for a damaged JSON."""
     with contextlib.suppress(OSError, *_DAMAGE):
         name: str = _body(_text(path))["tensors"]
         return name
@@ -178,17 +178,17 @@ def _named_tensors(path: Path) -> str | None:
 
 
 def kept(path: Path) -> list[Path]:
-    """Lists the checkpoints that `save` has left for `path`, the newest first."""
+    """Returns the checkpoints saved at `path`, newest first."""
     numbers = (file.stem.removeprefix(f"{path.stem}-") for file in path.parent.glob(f"{glob.escape(path.stem)}-*.json"))
-    earlier = [_earlier(path, number) for number in sorted(int(each) for each in numbers if each.isdecimal())]
+    earlier = [_earlier(path, number) for number in sorted(int(number) for number in numbers if number.isdecimal())]
     return [file for file in (path, *earlier) if file.is_file()]
 
 
 def use_newest_whole(path: Path) -> tuple[bool, list[str]]:
-    """Makes the newest whole checkpoint the one at `path`, if one is whole.
+    """Makes the newest complete checkpoint the one at `path`.
 
-    Deletes newer ones, which are damaged. Returns whether one is whole, and a message
-    for each damaged one before.
+    Deletes newer, damaged ones. Returns whether there is a complete one, and a message
+    for each damaged one.
     """
     problems: list[str] = []
     for file in kept(path):
@@ -196,7 +196,7 @@ def use_newest_whole(path: Path) -> tuple[bool, list[str]]:
         if problem is None:
             newer = kept(path)[: len(problems)]
             if file != path:
-                file.replace(path)  # first, so that a whole one has the name always
+                file.replace(path)  # first, so that the name always refers to a complete one
             for damaged in newer:
                 if damaged != path:
                     damaged.unlink()
@@ -206,9 +206,9 @@ def use_newest_whole(path: Path) -> tuple[bool, list[str]]:
 
 
 def whole_numbers(path: Path) -> dict[str, int]:
-    """Returns the whole numbers of a saved dictionary by key, without any tensor.
+    """Returns the integers of a saved dictionary by key, without reading tensors.
 
-    Returns nothing where the JSON is damaged, or there is none.
+    Returns an empty dictionary if the JSON is damaged or missing.
     """
     with contextlib.suppress(OSError, *_DAMAGE):
         return _whole_numbers(_text(path))
@@ -216,9 +216,9 @@ def whole_numbers(path: Path) -> dict[str, int]:
 
 
 def step_of(text: bytes) -> int:
-    """Returns the steps that a run had taken, from the JSON of its checkpoint.
+    """Returns a run's number of steps, from its checkpoint's JSON.
 
-    0 where the JSON is damaged.
+    0 if the JSON is damaged.
     """
     with contextlib.suppress(*_DAMAGE):
         return _whole_numbers(text.decode()).get("global_step", 0)
@@ -230,7 +230,7 @@ def _whole_numbers(text: str) -> dict[str, int]:
 
 
 def damage(path: Path) -> str | None:
-    """Says why a checkpoint is not whole, by its hashes. None where it is whole."""
+    """Returns why a checkpoint is incomplete, or None, by checking its hashes."""
     try:
         _checked(path)
     except UserError as error:
@@ -243,28 +243,28 @@ def _none(name: str) -> bool:
 
 
 def load(path: Path, leave: Callable[[str], bool] = _none) -> Any:
-    """Reads a checkpoint. Raises `UserError` with the path for other files.
+    """Reads a checkpoint. Raises `UserError`, which names the path, for other files.
 
     Args:
         path: The JSON file.
-        leave: Says which tensors stay in the file, by name, such as `/workers/3`. In
-            the state None stands for these. Default: none.
+        leave: Returns whether a tensor is not read, by its name such as `/workers/3`.
+            It is None in the state. Default: all are read.
     """
     body, data = _checked(path)
     with _told(path), safe_open(data, framework="pt") as file:
-        # Copies, because a later save deletes the file, which is mapped.
+        # Copies, because a later save deletes the mapped file.
         tensors = {name: None if leave(name) else file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         return _decode(body["state"], tensors)
 
 
 def load_whole(path: Path, leave: Callable[[str], bool] = _none) -> tuple[Any, Path, list[str]]:
-    """Reads the newest whole checkpoint of those that `save` has left for `path`.
+    """Reads the newest complete checkpoint saved at `path`.
 
-    Returns the state, the file, and a message for each newer one that is damaged.
-    Raises the `UserError` of the newest if none is whole.
+    Returns the state, the file, and a message for each newer, damaged one. Raises the
+    newest one's `UserError` if none is complete.
 
     Args:
-        path: The JSON file of the newest.
+        path: The newest checkpoint's JSON file.
         leave: As for `load`.
     """
     problems: list[str] = []
@@ -281,7 +281,7 @@ def _text(path: Path) -> str:
 
 
 def _body(text: str) -> dict[str, Any]:
-    """Returns the content of the JSON. Raises `UserError` for another hash."""
+    """Returns the JSON's content. Raises `UserError` if its hash is wrong."""
     outer = parse_json(text, "the JSON")
     if outer["sha256"] != _digest(outer["body"]):
         raise UserError("sha256 does not match")
@@ -290,9 +290,9 @@ def _body(text: str) -> dict[str, Any]:
 
 
 def _checked(path: Path) -> tuple[dict[str, Any], Path]:
-    """Returns the content of the JSON, and the file of the tensors.
+    """Returns the JSON's content, and the tensor file.
 
-    Raises `UserError` with the path where a file is damaged or missing.
+    Raises `UserError`, which names the path, if a file is damaged or missing.
     """
     with _told(path):
         body = _body(_text(path))
@@ -306,7 +306,7 @@ def _checked(path: Path) -> tuple[dict[str, Any], Path]:
 
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Raises `UserError` with the path for what is wrong with a checkpoint."""
+    """Converts errors in a checkpoint to `UserError` with its path."""
     try:
         yield
     except OSError as error:
@@ -315,12 +315,12 @@ def _told(path: Path) -> Iterator[None]:
         raise UserError(f"checkpoint {path} is not whole: {error}") from error
 
 
-# Of a file that is not whole.
+# raised for incomplete files
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
 
 
 def pack(state: Any) -> Tensor:  # [num_bytes] uint8
-    """Packs a state into one tensor that a communicator can move."""
+    """Packs a state into one tensor for a communicator."""
     tensors: Tensors = {}
     tensors[_TREE] = torch.frombuffer(bytearray(json.dumps(_encode(state, tensors, "")).encode()), dtype=torch.uint8)
     pieces = [torch.frombuffer(piece, dtype=torch.uint8) for piece in _file(tensors) if len(piece)]
@@ -333,11 +333,11 @@ def unpack(packed: Tensor) -> Any:
     return _decode(json.loads(tensors.pop(_TREE).numpy().tobytes()), tensors)
 
 
-_TREE = "tree"  # names of other tensors begin with /
+_TREE = "tree"  # names of other tensors start with /
 
 
 def copied(value: Any) -> Any:
-    """Returns plain data whose tensors are copies in memory of the host."""
+    """Copies plain data, with tensors in host memory."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -349,10 +349,10 @@ def copied(value: Any) -> Any:
 
 
 def _file(tensors: Tensors) -> Iterator[memoryview]:
-    """Yields the bytes of a file of safetensors, in pieces.
+    """Yields the bytes of a safetensors file, in pieces.
 
-    The pieces of the tensors are no copies. `safetensors.torch.save` makes one, and no
-    other thread goes on meanwhile.
+    The pieces of tensors are not copied, unlike in `safetensors.torch.save`, which also
+    blocks other threads.
     """
     named = sorted(tensors.items(), key=_place)
     header, end = {}, 0
@@ -369,13 +369,13 @@ def _file(tensors: Tensors) -> Iterator[memoryview]:
 
 
 def _place(named: tuple[str, Tensor | Streamed]) -> tuple[bool, int, str]:
-    """Orders a file: all tensors stand aligned, and streams last, as they come."""
+    """Sort key of a file's tensors: aligned, with streams last and in order."""
     name, tensor = named
     return (True, 0, "") if isinstance(tensor, Streamed) else (False, -tensor.element_size(), name)
 
 
 def _described(name: str, tensor: Tensor | Streamed) -> tuple[str, list[int], int]:
-    """Returns type and shape in the words of safetensors, and the number of bytes."""
+    """Returns a tensor's safetensors dtype, shape, and number of bytes."""
     if isinstance(tensor, Streamed):
         return _TYPES[torch.uint8], [tensor.size], tensor.size
     if tensor.dtype not in _TYPES:
@@ -400,7 +400,7 @@ _TYPES = {
     torch.complex64: "C64",
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
-}  # names in safetensors
+}  # names used by safetensors
 
 
 def _digest(text: str) -> str:
@@ -411,7 +411,7 @@ Tensors = dict[str, Tensor | Streamed]  # by name
 
 
 def _encode(value: Any, tensors: Tensors, name: str) -> Any:
-    """Returns JSON for `value`, and collects the tensors.
+    """Converts `value` to JSON, and collects its tensors.
 
     Dictionaries become lists of pairs, because their keys need not be strings.
 

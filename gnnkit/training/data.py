@@ -1,4 +1,4 @@
-"""The loader as Lightning's data module, for trainers of the user's own."""
+"""A Lightning data module for the loader, for a user's own trainer."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from gnnkit.sampler.loader import untyped
 class GraphDataModule(L.LightningDataModule):
     """Mini-batches of a graph for `L.Trainer`, in fit, validate, test and predict.
 
-    Training reads the nodes of the training split in a new order in each epoch.
-    Validation and test read theirs in ascending order, prediction all nodes. With
-    several devices each rank gets its part of every epoch: Lightning's own sharding is
-    not needed. All ranks take as many steps. A rank that has no seed left for the last
-    step of training, validation or test repeats a seed of another rank, as Lightning's
-    own sharding does, so no loss is a mean over nothing. Prediction repeats no seed,
-    and its last batch may be empty.
+    Training reads the training nodes in a new order in each epoch. Validation and test
+    read their nodes in ascending order, and prediction reads all nodes. With several
+    devices, each rank gets its part of every epoch, so Lightning's sharding is not
+    needed. All ranks take equally many steps. In training, validation and test, a rank
+    without seeds for the last step repeats another rank's seed, as Lightning's sharding
+    does, so that no mean loss is empty. Prediction repeats no seed, and its last batch
+    may be empty.
 
-    Batches are `LoadedBatch`, which Lightning moves to the device as the dictionary of
-    `LoadedBatch.to`, or what `transform` makes of them.
+    Batches are `LoadedBatch`, which Lightning moves to the device as the dictionary
+    `LoadedBatch.to`, or the result of `transform`.
 
     Args:
-        graph: a `Graph`, or PyG's `Data` for `Graph.from_pyg`.
-        sampler: draws the neighbourhood of the seeds.
-        batch_size: seeds of a rank in a batch.
-        eval_sampler: the sampler of the other three. Default: `sampler`.
-        eval_batch_size: seeds of a rank in their batches. Default: `batch_size`.
-        **options: further arguments of `Loader`, such as `seed` and `transform`.
+        graph: A `Graph`, or PyG's `Data` for `Graph.from_pyg`.
+        sampler: Samples the seeds' neighbourhoods.
+        batch_size: Number of seeds per rank and batch.
+        eval_sampler: The sampler for evaluation and prediction. Default: `sampler`.
+        eval_batch_size: The batch size for evaluation and prediction. Default:
+            `batch_size`.
+        **options: Further arguments of `Loader`, such as `seed` and `transform`.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class GraphDataModule(L.LightningDataModule):
         eval_batch_size: int | None = None,
         **options: Any,
     ) -> None:
-        """Checks the arguments, by making a loader of each kind."""
+        """Checks the arguments by creating a loader of each kind."""
         super().__init__()
-        if given := {"seeds", "rank", "world_size", "shuffle", "repeat"} & options.keys():
-            raise UserError(f"GraphDataModule: {min(given)} follows from the split and the trainer, leave it out")
+        if fixed_options := {"seeds", "rank", "world_size", "shuffle", "repeat"} & options.keys():
+            raise UserError(
+                f"GraphDataModule: {min(fixed_options)} follows from the split and the trainer, leave it out"
+            )
         self.graph, self.options = untyped(graph), options
         self._training = (sampler, batch_size)
         self._evaluating = (eval_sampler or sampler, batch_size if eval_batch_size is None else eval_batch_size)
@@ -69,7 +72,7 @@ class GraphDataModule(L.LightningDataModule):
         return self._loader(np.arange(self.graph.num_nodes), *self._evaluating, shuffle=False, repeat=False)
 
     def _seeds(self, split: str) -> Ids:
-        """Returns the ids of the nodes of a split."""
+        """Returns the node ids of a split."""
         return np.flatnonzero(self.graph.split == SPLITS[split])
 
     def _loader(self, seeds: Ids, sampler: Sampler, batch_size: int, *, shuffle: bool, repeat: bool = True) -> Loader:

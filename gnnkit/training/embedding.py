@@ -1,4 +1,4 @@
-"""Learned input rows in training, of which a step updates the rows read."""
+"""Learned input rows, of which each step updates those that were read."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from gnnkit.strategy import Batch
 
 
 class Embedding:
-    """The learned rows of this rank's nodes, and the optimiser of these rows.
+    """The learned rows of this rank's nodes, with their optimiser.
 
-    A step updates the rows that a batch of any rank read, each once, at its owner, with
-    the sum of the ranks' gradients. The rule is that of the model's optimiser, at the
-    same learning rate. Under adam and adamw, moments change with their rows only, as in
-    `torch.optim.SparseAdam`. Weight decay moves the rows that were read only: adamw
-    shrinks these, and the others add the penalty to the gradient.
+    A step updates each row read by any rank's batch once, at its owner, with the sum of
+    the ranks' gradients. The optimiser's rule and learning rate are the model
+    optimiser's. With adam and adamw, moments change with their rows only, as in
+    `torch.optim.SparseAdam`. Weight decay applies only to rows that were read: adamw
+    shrinks them, and other optimisers add the penalty to the gradient.
     """
 
     def __init__(self, rows: LearnedRows, tally: Tally, weight_decay: float = 0.0) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
             rows: The learned rows.
-            tally: Counts the rows moved.
+            tally: Counts the exchanged rows.
             weight_decay: L2 penalty on rows.
         """
         self.rows, self._tally, self._weight_decay = rows, tally, weight_decay
-        self._optimizer: Optimizer | None = None  # made with the first step
+        self._optimizer: Optimizer | None = None  # created in the first step
 
     def fill(self, batch: Batch) -> Batch:
-        """Returns the batch with the current rows of its input nodes. Collective."""
+        """Returns the batch with its input nodes' current rows. Collective."""
         assert batch.nodes is not None, "a batch must name the nodes of its input rows"
         with self._tally.timed():
             self._asked = self.rows.ask(batch.nodes)
@@ -49,7 +49,7 @@ class Embedding:
 
         Args:
             batch: The batch from the last `fill`.
-            like: The optimiser of the model.
+            like: The model's optimiser.
         """
         assert isinstance(batch.x, Tensor)
         gradient = torch.zeros_like(batch.x) if batch.x.grad is None else batch.x.grad
@@ -64,18 +64,18 @@ class Embedding:
         optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the rows of this rank, and the state of their optimiser."""
+        """Returns this rank's rows, and their optimiser's state."""
         return {
             "rows": self.rows.owned.detach(),
             "optimizer": None if self._optimizer is None else self._optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], like: Optimizer) -> None:
-        """Goes on from a state of the same rank.
+        """Restores a state of the same rank.
 
         Args:
             state: The state from `state_dict`.
-            like: The optimiser of the model.
+            like: The model's optimiser.
         """
         rows: Tensor = state["rows"]
         self.rows.owned.data.copy_(rows)
@@ -85,7 +85,7 @@ class Embedding:
 
     @torch.no_grad()
     def _decay(self, like: Optimizer) -> None:
-        """Lets the rows that have a gradient decay."""
+        """Applies weight decay to rows with a gradient."""
         owned = self.rows.owned
         assert owned.grad is not None
         read, values = owned.grad.indices()[0], owned.grad.values()
@@ -95,14 +95,14 @@ class Embedding:
             values += self._weight_decay * owned[read]
 
     def _following(self, like: Optimizer) -> Optimizer:
-        """Returns the optimiser of the rows, made at the first call."""
+        """Returns the rows' optimiser, created at the first call."""
         if self._optimizer is None:
             self._optimizer = _sparse(like, self.rows.owned)
         return self._optimizer
 
 
 def _sparse(like: Optimizer, parameter: Tensor) -> Optimizer:
-    """Makes an optimiser of single rows by the rule of another.
+    """Creates an optimiser of single rows by another optimiser's rule.
 
     Raises `UserError` for rules that need all rows in each step.
     """

@@ -1,4 +1,4 @@
-"""What a user's `validation_step` and `test_step` get."""
+"""The argument of a user's `validation_step` and `test_step`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gnnkit.errors import UserError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluated:
-    """The labelled nodes of a split that one rank evaluates, all in one batch.
+    """A split's labelled nodes on one rank, in a single batch.
 
-    Outputs are exact, from all neighbours, whichever strategy trains.
+    Outputs are exact, computed from all neighbours, with any training strategy.
     """
 
-    logits: Tensor  # [k, width] outputs of the model
+    logits: Tensor  # [k, width] model outputs
     labels: Tensor  # [k, ...] in the form of `Graph.labels`
     total: int  # sum of k over all ranks
 

@@ -1,6 +1,6 @@
-"""The guard against a loss or gradient that is not finite.
+"""Handling of a loss or gradient that is not finite.
 
-All ranks come to one decision, before the optimiser steps.
+All ranks make the same decision, before the optimiser steps.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from gnnkit.training.module import TrainingModule, copied
 from gnnkit.training.saving import Checkpoints
 
 MAX_ROLLBACKS = 3
-MAX_TOLD = 5  # skipped steps that are printed, all are counted
-_UNKNOWN, _INPUT, _LOSS, _BACKWARD, _MODULES = -1, 1, 2, 3, 4  # places, then the modules of the model
-_LATE = 1 << 40  # order of all places after the forward pass
+MAX_TOLD = 5  # number of skipped steps that are printed. All are counted
+_UNKNOWN, _INPUT, _LOSS, _BACKWARD, _MODULES = -1, 1, 2, 3, 4  # places, followed by the model's modules
+_LATE = 1 << 40  # order of places after the forward pass
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The place where numbers of one rank ceased to be finite."""
+    """The place on one rank at which numbers became non-finite."""
 
-    step: int = 0  # of the run, the first is 1
+    step: int = 0  # step of the run, counted from 1
     epoch: int = 0
-    order: int = 0  # calls of modules before
-    place: int = 0  # 0: all were finite
+    order: int = 0  # number of module calls before
+    place: int = 0  # 0: all numbers were finite
 
     def row(self) -> list[int]:
         """Returns the fields in order, for a tensor."""
         return [self.step, self.epoch, self.order, self.place]
 
     def spelt(self, model: nn.Module) -> str:
-        """Says the place in words."""
+        """Describes the place."""
         if self.place >= _MODULES:
             name = list(dict(model.named_modules()))[self.place - _MODULES]
             return f"first in the output of {name or 'the model'}"
@@ -59,19 +59,17 @@ class _Place:
 
 
 class Guard(Callback):
-    """The guard that lets the optimiser step on finite gradients only.
-
-    No rank takes a step with a gradient that is not finite.
+    """Prevents optimiser steps with non-finite gradients, on all ranks.
 
     - `stop` ends the run.
-    - `skip` goes on with the next step.
-    - `rollback` restores parameters and the optimiser's state from the last checkpoint.
-      The run goes on with the next step, at half the learning rate. The fourth rollback
-      ends the run instead.
+    - `skip` continues with the next step.
+    - `rollback` restores parameters and optimiser state from the last checkpoint, and
+    continues with the next step at half the learning rate. The fourth rollback ends the
+    run instead.
 
-    In a step in which ranks do not meet, the rank alone leaves the step out. `stop` and
-    `rollback` then follow at the next step that synchronises. Ranks that do not wait
-    for each other decide alone, and `rollback` ends the run too.
+    In a step in which ranks do not communicate, only the affected rank skips the step.
+    `stop` and `rollback` are then applied at the next synchronisation. Ranks that do
+    not wait for each other decide independently, and `rollback` ends the run.
     """
 
     def __init__(
@@ -82,13 +80,13 @@ class Guard(Callback):
         *,
         quiet: bool = False,
     ) -> None:
-        """Keeps the rule.
+        """Stores the rule.
 
         Args:
             on_nan: stop, skip or rollback. Default: stop.
-            checkpoints: Of this run. Default: the run saves none.
-            resumed: The checkpoint that the run goes on from. Default: none.
-            quiet: Whether skipped steps are counted and not printed.
+            checkpoints: The run's checkpoints. Default: none are saved.
+            resumed: The checkpoint from which the run was resumed. Default: none.
+            quiet: Whether skipped steps are only counted, not printed.
         """
         self.on_nan, self.checkpoints, self.resumed, self.quiet = on_nan, checkpoints, resumed, quiet
         self.skipped_steps = self.rollbacks = 0
@@ -106,16 +104,16 @@ class Guard(Callback):
             self._decide(trainer, module, self._pending or _Place())
 
     def allows(self, trainer: L.Trainer, module: TrainingModule, own: bool, *, lockstep: bool) -> bool:
-        """Says whether the optimiser steps. Collective in a step that synchronises.
+        """Returns whether the optimiser may step. Collective in a synchronising step.
 
-        Raises `UserError` where the run ends.
+        Raises `UserError` if the run must end.
 
         Args:
-            trainer: The trainer of this rank.
-            module: The module of this rank.
-            own: Whether loss and gradient of this rank are finite.
-            lockstep: Whether all ranks decide together. Otherwise this rank decides
-                alone.
+            trainer: This rank's trainer.
+            module: This rank's module.
+            own: Whether this rank's loss and gradient are finite.
+            lockstep: Whether all ranks decide together. Otherwise, this rank decides
+                independently.
         """
         comm = module.worker.comm
         if not lockstep:
@@ -126,25 +124,25 @@ class Guard(Callback):
         return self._together(trainer, module, flags)
 
     def allows_sum(self, trainer: L.Trainer, module: TrainingModule, own: bool, total: Sequence[Tensor]) -> bool:
-        """Says whether the optimiser steps, where the ranks' gradients are added up.
+        """Returns whether the optimiser may step, if the ranks' gradients are summed.
 
-        Collective where the sum is not finite. Raises `UserError` where the run ends.
+        Collective if the sum is not finite. Raises `UserError` if the run must end.
 
         Args:
-            trainer: The trainer of this rank.
-            module: The module of this rank.
-            own: Whether loss and gradient of this rank were finite.
+            trainer: This rank's trainer.
+            module: This rank's module.
+            own: Whether this rank's loss and gradient were finite.
             total: The sums, equal on all ranks.
         """
         return are_finite(total) or self._together(trainer, module, _flags(not own, module.worker.comm), all_bad=True)
 
     def _together(self, trainer: L.Trainer, module: TrainingModule, flags: list[bool], all_bad: bool = False) -> bool:
-        """Decides from the flags of all ranks.
+        """Decides from all ranks' flags.
 
         Args:
-            trainer: The trainer of this rank.
-            module: The module of this rank.
-            flags: Ranks whose own loss or gradient is not finite.
+            trainer: This rank's trainer.
+            module: This rank's module.
+            flags: By rank, whether its loss or gradient is not finite.
             all_bad: Whether the sum of the gradients is not finite. Default: unknown.
         """
         if not (any(flags) or all_bad):
@@ -156,12 +154,12 @@ class Guard(Callback):
         return False
 
     def _leave_out(self, trainer: L.Trainer, module: TrainingModule, ranks: list[int]) -> bool:
-        """Goes on without this step. Returns False.
+        """Skips this step. Returns False.
 
-        Raises `UserError` under other rules than `skip`, where ranks step alone.
+        Raises `UserError` if the rule is not `skip` and ranks step independently.
         """
         if self.on_nan != "skip":
-            # A second forward pass would exchange rows with ranks that are elsewhere.
+            # A second forward pass would exchange rows with ranks in other steps.
             place = _Place(trainer.global_step + 1, trainer.current_epoch, _LATE, _UNKNOWN)
             raise UserError(self._message(module, [(ranks[0], place)]))
         self.skipped_steps += 1
@@ -173,16 +171,16 @@ class Guard(Callback):
         return False
 
     def _postpone(self, trainer: L.Trainer, module: TrainingModule) -> bool:
-        """Leaves out a step that other ranks know nothing of. Returns False."""
+        """Skips a step on this rank only, and records it. Returns False."""
         if self.on_nan == "skip":
             return self._leave_out(trainer, module, [module.worker.comm.rank])
         self._pending = self._pending or self._place(trainer, module, True)
         return False
 
     def _place(self, trainer: L.Trainer, module: TrainingModule, bad: bool) -> _Place:
-        """Runs a second forward pass to find where numbers cease to be finite.
+        """Runs a second forward pass to locate non-finite numbers.
 
-        Collective in a step that synchronises, also for ranks whose numbers are finite.
+        Collective in a synchronising step, also for ranks whose numbers are finite.
         """
         order, place = _first_not_finite(module, module.batch.again())
         if not bad:
@@ -195,44 +193,46 @@ class Guard(Callback):
         """Rolls back, or raises `UserError`. Collective."""
         self._pending = None
         if self.checkpoints is not None:
-            self.checkpoints.wait()  # on the leader, and so before any rank reads
+            self.checkpoints.wait()  # on the leader, and thus before any rank reads
         comm = module.worker.comm
         rows = torch.zeros(comm.world_size, 4, dtype=torch.int64, device=module.worker.device)
         rows[comm.rank] = torch.tensor(own.row())
         places = [_Place(*row) for row in comm.all_reduce(rows).tolist()]
-        found = [(rank, place) for rank, place in enumerate(places) if place.place]
-        last: str = comm.share(str(self.last or ""))  # hosts that see different folders decide alike
+        bad_places = [(rank, place) for rank, place in enumerate(places) if place.place]
+        last: str = comm.share(str(self.last or ""))  # hosts that see different folders make the same decision
         if self.on_nan != "rollback" or self.rollbacks == MAX_ROLLBACKS or not last:
-            raise UserError(self._message(module, found or list(enumerate(places))))
+            raise UserError(self._message(module, bad_places or list(enumerate(places))))
         self.rollbacks += 1
         _roll_back(resume.load(last, comm.rank), trainer, module)
-        ranks = _names([rank for rank, _ in found])
+        ranks = _names([rank for rank, _ in bad_places])
         _tell(module, f"trainer.on_nan=rollback: not finite on {ranks}, back to {last} at half the learning rate")
 
     @property
     def last(self) -> Path | None:
-        """The last checkpoint, whose numbers are finite."""
+        """The last checkpoint, which is finite."""
         if self.checkpoints is not None and self.checkpoints.path.exists():
             return self.checkpoints.path
         return None if self.resumed is None else Path(self.resumed)
 
-    def _message(self, module: TrainingModule, found: list[tuple[int, _Place]]) -> str:
-        _, first = min(found, key=lambda each: (each[1].step, each[1].order))
+    def _message(self, module: TrainingModule, bad_places: list[tuple[int, _Place]]) -> str:
+        _, first = min(bad_places, key=lambda item: (item[1].step, item[1].order))
         where = first.spelt(module.model) if first.place else "their sum overflows"
         many = f" after {self.rollbacks} rollbacks" if self.rollbacks else ""
-        kept = f"the last finite checkpoint is {self.last}" if self.last else "no checkpoint was saved before"
+        last_checkpoint = (
+            f"the last finite checkpoint is {self.last}" if self.last else "no checkpoint was saved before"
+        )
         return (
             f"trainer.on_nan={self.on_nan}{many}: loss or gradient of step {first.step} (epoch {first.epoch}) is not "
-            f"finite on {_names([rank for rank, _ in found])}: {where}. The step was not taken, {kept}. "
+            f"finite on {_names([rank for rank, _ in bad_places])}: {where}. The step was not taken, {last_checkpoint}. "
             "Lower trainer.lr, or see trainer.on_nan"
         )
 
 
 def decide_together(sync: GradientSync, strategy: ExecutionStrategy) -> bool:
-    """Says whether all ranks decide together about a loss that is not finite.
+    """Returns whether all ranks decide together about a non-finite loss.
 
-    So they do if all ranks meet in each step that synchronises: in the synchronisation,
-    or in the exchange of rows.
+    They do if all ranks meet in each synchronising step, in the synchronisation or in
+    the exchange of rows.
 
     Args:
         sync: The gradient synchronisation.
@@ -242,7 +242,7 @@ def decide_together(sync: GradientSync, strategy: ExecutionStrategy) -> bool:
 
 
 def are_finite(gradients: Sequence[Tensor]) -> bool:
-    """Says whether all numbers are finite. If so, waits for a GPU only once."""
+    """Returns whether all numbers are finite. If so, waits for a GPU only once."""
     if not gradients:
         return True
     total = float(torch.stack([gradient.detach().sum().double() for gradient in gradients]).sum())
@@ -250,34 +250,34 @@ def are_finite(gradients: Sequence[Tensor]) -> bool:
 
 
 def _flags(flag: bool, comm: Communicator, add_up: Callable[[Tensor], Tensor] | None = None) -> list[bool]:
-    """Returns the flag of every rank. Collective.
+    """Returns every rank's flag. Collective.
 
     Args:
-        flag: The flag of this rank.
-        comm: The workers.
-        add_up: Sums a tensor over the workers. Default: the all-reduce of `comm`.
+        flag: This rank's flag.
+        comm: Connects the workers.
+        add_up: Sums a tensor over the workers. Default: `comm.all_reduce`.
     """
     if comm.world_size == 1:
         return [flag]
     flags = torch.zeros(comm.world_size, device=comm.device)
     flags[comm.rank] = flag
-    return [bool(each) for each in (add_up or comm.all_reduce)(flags).tolist()]
+    return [bool(value) for value in (add_up or comm.all_reduce)(flags).tolist()]
 
 
 def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
-    """Finds the first place whose numbers are not finite. Collective.
+    """Returns the first place with non-finite numbers. Collective.
 
-    Returns the number of calls of modules up to there, and the place. Both are 0 where
-    all numbers are finite.
+    Returns the number of module calls before it, and the place. Both are 0 if all
+    numbers are finite.
     """
-    calls: list[int] = []  # place of each call whose output is not finite, else 0
+    calls: list[int] = []  # by call: the place if its output is not finite, else 0
 
     def watch(place: int) -> Any:
         return lambda _module, _inputs, output: calls.append(0 if _is_finite(output) else place)
 
     model = copied(module) or module.model
     modules = list(model.modules())
-    hooks = [each.register_forward_hook(watch(_MODULES + i)) for i, each in enumerate(modules)]
+    hooks = [module_.register_forward_hook(watch(_MODULES + i)) for i, module_ in enumerate(modules)]
     try:
         with torch.no_grad(), module.strategy.tally.paused(), batch.precision():
             model(batch.x, batch.adjacencies)
@@ -292,13 +292,13 @@ def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
 def _is_finite(output: Any) -> bool:
     if isinstance(output, Tensor):
         return not output.is_floating_point() or bool(torch.isfinite(output).all())
-    return all(_is_finite(each) for each in output) if isinstance(output, list | tuple) else True
+    return all(_is_finite(item) for item in output) if isinstance(output, list | tuple) else True
 
 
 def _roll_back(saved: resume.Saved, trainer: L.Trainer, module: TrainingModule) -> None:
-    """Restores parameters, the optimiser's state and the strategy's state.
+    """Restores parameters, optimiser state and strategy state.
 
-    Schedules go on, from half the learning rate.
+    Schedules continue, at half the learning rate.
     """
     own = resume.own_state(saved, module)
     module.load_state_dict(own["state_dict"])
@@ -327,7 +327,7 @@ def _tell(module: TrainingModule, text: str) -> None:
 
 
 def _names(ranks: list[int]) -> str:
-    """Spells ranks."""
+    """Formats ranks."""
     if not ranks:
         return "no rank alone"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,4 +1,4 @@
-"""Memory that the first steps have freed."""
+"""Memory freed by the first steps."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from gnnkit.launch.allocator import FIRST_STEPS, give_back_freed_memory
 
 
 class FreedMemory(Callback):
-    """Returns what the first steps and evaluations have freed to the system.
+    """Returns memory freed by the first steps and evaluations to the system.
 
-    These make small objects that last, between large arrays that do not. Later arrays
-    fit few of the gaps, so the heap grows with each step, and a process would keep up
-    to twice the arrays of a step. From then on freed memory is kept and used again.
+    The first steps allocate small, permanent objects between large, temporary arrays.
+    Later arrays do not fit the gaps, so the heap would grow to twice the arrays of a
+    step. From then on, freed memory is kept and reused.
     """
 
     def __init__(self) -> None:
-        self._steps, self._evaluations = FIRST_STEPS, FIRST_STEPS  # that are left
+        self._steps, self._evaluations = FIRST_STEPS, FIRST_STEPS  # remaining numbers
 
     def on_before_backward(self, *_: object) -> None:
         if self._steps > 0:

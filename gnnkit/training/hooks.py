@@ -1,4 +1,4 @@
-"""The hooks of Lightning that a user's LightningModule may bring."""
+"""The Lightning hooks that a user's LightningModule may override."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CALLED = (
     "on_before_zero_grad",
     "on_before_backward",
 )
-PUBLISHED = (  # hooks and steps after which all ranks log the figures over the rows of all
+PUBLISHED = (  # hooks and steps after which all ranks log values reduced over the ranks
     "on_train_start",
     "on_train_epoch_start",
     "on_train_epoch_end",
@@ -46,7 +46,7 @@ PUBLISHED = (  # hooks and steps after which all ranks log the figures over the 
     "validation_step",
     "test_step",
 )
-BEFORE_STEP = ("on_before_optimizer_step", "configure_gradient_clipping")  # where the optimiser steps
+BEFORE_STEP = ("on_before_optimizer_step", "configure_gradient_clipping")  # called on the rank that runs the optimiser
 _KEPT = {
     *CALLED,
     *BEFORE_STEP,
@@ -57,7 +57,7 @@ _KEPT = {
     "validation_step",
     "test_step",
 }
-_OTHERS = (  # methods of a LightningModule that are no hooks by class
+_OTHERS = (  # methods of a LightningModule that are not hooks
     "backward",
     "clip_gradients",
     "configure_callbacks",
@@ -77,17 +77,17 @@ _WHY = {
 
 
 class OwnHooks(L.LightningModule):
-    """A module that calls the hooks of the model, if the model is a LightningModule."""
+    """A module that calls the model's hooks, if the model is a LightningModule."""
 
     model: nn.Module
 
     def publish(self) -> None:
-        """Logs what a hook of the model has left, over all ranks. Collective."""
+        """Logs a hook's values, reduced over all ranks. Collective."""
         raise NotImplementedError
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        own = own_method(self.model, "on_train_batch_start")
-        if own is not None and own(batch, batch_idx) == -1:
+        user_hook = own_method(self.model, "on_train_batch_start")
+        if user_hook is not None and user_hook(batch, batch_idx) == -1:
             raise UserError(
                 f"model={type(self.model).__name__}: on_train_batch_start returns -1 to end an epoch, which other "
                 "ranks would not know: set trainer.max_epochs"
@@ -96,10 +96,10 @@ class OwnHooks(L.LightningModule):
 
 def _calling(name: str) -> Callable[..., Any]:
     def hook(self: OwnHooks, *arguments: Any) -> Any:
-        own = own_method(self.model, name)
-        if own is None:
+        user_hook = own_method(self.model, name)
+        if user_hook is None:
             return None
-        result = own(*arguments)
+        result = user_hook(*arguments)
         if name in PUBLISHED:
             self.publish()
         return result
@@ -113,12 +113,12 @@ for _name in CALLED:
 
 
 def check(model: nn.Module, sync: GradientSync, measures_nodes: bool) -> None:
-    """Raises `UserError` for the first hook of a model that gnnkit would not call.
+    """Raises `UserError` for a hook that gnnkit does not call.
 
     Args:
         model: The model.
         sync: The gradient synchronisation.
-        measures_nodes: Whether an evaluation has rows for a step of the model.
+        measures_nodes: Whether evaluations have rows for a step of the model.
     """
     name = type(model).__name__
     for hook in _own_hooks(model):
@@ -140,28 +140,29 @@ def check(model: nn.Module, sync: GradientSync, measures_nodes: bool) -> None:
 
 
 def _own_hooks(model: nn.Module) -> Iterator[str]:
-    """Names the hooks of Lightning that a model brings."""
+    """Yields the names of Lightning hooks that a model overrides."""
     classes = (ModelHooks, DataHooks, CheckpointHooks)
-    named = {name for each in classes for name in vars(each) if not name.startswith("_")}
+    named = {name for base_class in classes for name in vars(base_class) if not name.startswith("_")}
     for name in sorted({*named, *_OTHERS, "lr_scheduler_step", *BEFORE_STEP, "validation_step", "test_step"}):
         if own_method(model, name) is not None:
             yield name
 
 
 def before_step(module: Any, clip_norm: float | None) -> None:
-    """Lets the model and the callbacks see the whole gradient before each step.
+    """Calls hooks of the model and callbacks with the complete gradient.
 
-    The ranks' gradients are added up then. Under `sync=leader` the leader alone steps.
+    The ranks' gradients are summed at this point. With `sync=leader`, only the leader
+    steps.
 
     Args:
-        module: The module of this rank, with its trainer.
-        clip_norm: `trainer.clip_norm`, for a model that clips itself.
+        module: This rank's module, with its trainer.
+        clip_norm: `trainer.clip_norm`, for a model that clips gradients itself.
     """
     model, trainer = module.model, module.trainer
     see, clip = (own_method(model, name) for name in BEFORE_STEP)
     base = L.Callback.on_before_optimizer_step
     watching = [
-        each for each in trainer.callbacks if getattr(each.on_before_optimizer_step, "__func__", None) is not base
+        hooked for hooked in trainer.callbacks if getattr(hooked.on_before_optimizer_step, "__func__", None) is not base
     ]
     if see is None and clip is None and not watching:
         return
@@ -179,5 +180,5 @@ def before_step(module: Any, clip_norm: float | None) -> None:
 
 
 def clips(model: nn.Module) -> bool:
-    """Says whether the model clips gradients itself."""
+    """Returns whether the model clips gradients itself."""
     return own_method(model, "configure_gradient_clipping") is not None

@@ -1,4 +1,4 @@
-"""Values that a user's model logs, as figures over the rows of all ranks."""
+"""Values logged by a user's model, reduced over all ranks."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ REDUCTIONS = ("mean", "sum", "min", "max")
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A value of one rank, or of several steps or ranks together."""
+    """A value of one rank, or reduced over several steps or ranks."""
 
     value: float
-    weight: float  # rows of the batch: the weight in a mean. A value of weight 0 counts where no other does
+    weight: float  # number of rows, the weight in a mean. Values of weight 0 count only if there is no other
     reduce: str  # a key of `REDUCTIONS`
     prog_bar: bool
-    keys: Mapping[str, Any]  # further arguments of Lightning's `log`, plain values
+    keys: Mapping[str, Any]  # further plain arguments of Lightning's `log`
 
     def joined(self, others: Iterable[Logged]) -> Logged:
-        """Returns this value together with others of the same name."""
+        """Reduces this value and others of the same name."""
         values = [self, *others]
-        counted = [each for each in values if each.weight > 0] or values
-        weights = [each.weight or 1.0 for each in counted]
-        numbers = [each.value for each in counted]
+        counted = [logged for logged in values if logged.weight > 0] or values
+        weights = [logged.weight or 1.0 for logged in counted]
+        numbers = [logged.value for logged in counted]
         if self.reduce == "mean":
             value = sum(x * weight for x, weight in zip(numbers, weights, strict=True)) / sum(weights)
         elif self.reduce == "sum":
             value = sum(numbers)
-        else:  # NaN, which min and max leave out or not, by its place
+        else:  # with NaN, the result of min and max depends on the order
             value = math.nan if any(map(math.isnan, numbers)) else {"min": min, "max": max}[self.reduce](numbers)
-        return replace(self, value=value, weight=sum(each.weight for each in values))
+        return replace(self, value=value, weight=sum(logged.weight for logged in values))
 
 
 def reduction(name: str, reduce_fx: Any) -> str:
     """Returns the name of a reduction. Raises `UserError` for an unsupported one.
 
     Args:
-        name: Of the value.
-        reduce_fx: As in Lightning's `log`: a name, or a function of torch.
+        name: Name of the value.
+        reduce_fx: As in Lightning's `log`: a name, or a torch function.
     """
     reduce: str = getattr(reduce_fx, "__name__", reduce_fx)
     if reduce not in REDUCTIONS:
@@ -56,32 +56,35 @@ def reduction(name: str, reduce_fx: Any) -> str:
     return reduce
 
 
-def over_ranks(own: Mapping[str, Logged], comm: Communicator) -> dict[str, Logged]:
-    """Returns the values of all ranks together, equal on all ranks. Collective.
+def over_ranks(local_values: Mapping[str, Logged], comm: Communicator) -> dict[str, Logged]:
+    """Reduces values over all ranks. The result is equal on all ranks. Collective.
 
-    A rank need not have all names: one that has no rows may leave out its `log`.
+    A rank without rows may have skipped a `log` call, so ranks may have different
+    names.
 
     Args:
-        own: The values of this rank, by name.
-        comm: The ranks.
+        local_values: This rank's values by name.
+        comm: Connects the ranks.
     """
     if comm.world_size == 1:
-        return dict(own)
+        return dict(local_values)
     fields = ("value", "weight", "reduce", "prog_bar", "keys")
-    text = json.dumps({name: [getattr(each, field) for field in fields] for name, each in own.items()}).encode()
+    text = json.dumps(
+        {name: [getattr(logged, field) for field in fields] for name, logged in local_values.items()}
+    ).encode()
     parts = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device))
-    ranks = comm.share([json.loads(bytes(each.tolist())) for each in parts if len(each)])  # a lost rank has nothing
-    found: dict[str, list[Logged]] = {}
+    ranks = comm.share([json.loads(bytes(part.tolist())) for part in parts if len(part)])  # a lost rank's is empty
+    by_name: dict[str, list[Logged]] = {}
     for values in ranks:
         for name, row in values.items():
-            found.setdefault(name, []).append(Logged(*row))
-    return {name: first.joined(others) for name, (first, *others) in found.items()}
+            by_name.setdefault(name, []).append(Logged(*row))
+    return {name: first.joined(others) for name, (first, *others) in by_name.items()}
 
 
 class EpochFigures(Callback):
-    """The callback that gives other callbacks the figures of all ranks' steps.
+    """Provides metrics of all ranks' steps to other callbacks.
 
-    Stands before these, which look at the end of the epoch.
+    It must precede the callbacks that read metrics at the end of an epoch.
     """
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:

@@ -1,4 +1,4 @@
-"""The check of a user's loss before the first step."""
+"""Checks a user's loss before the first step."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _UNCHECKED = (
     "model={}: cannot be copied, so training_step was not checked: on several workers it must return a sum over "
     "batch.rows divided by batch.total"
 )
-_TOLERANCE = 1e-3  # relative: a mean is wrong by half
+_TOLERANCE = 1e-3  # relative. A mean is wrong by half
 
 
 class LossCheck(Callback):
-    """The check that a loss of `training_step` is a sum divided by `batch.total`.
+    """Checks that the loss of `training_step` is a sum divided by `batch.total`.
 
-    The gradients of ranks are added up. A mean over the rows of each rank would come
-    out too large by the number of ranks. Before the first step, a copy of the model
-    computes the loss of the batch in evaluation mode, then the loss with twice the
-    total. A right loss halves. A loss that draws at random is not judged.
+    The ranks' gradients are summed, so a mean over each rank's rows would be too large
+    by the number of ranks. Before the first step, a copy of the model computes the
+    batch's loss in evaluation mode, and again with twice the total. A correct loss
+    halves. Losses with random draws are not checked.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class LossCheck(Callback):
 
 
 def _check(module: TrainingModule, model: nn.Module, batch: Batch, index: int) -> None:
-    """Raises `UserError` on all ranks where the loss of one is wrong. Collective."""
+    """Raises `UserError` on all ranks if any rank's loss is wrong. Collective."""
     again, step = module.filled(batch).again(), own_method(model, "training_step")
     assert step is not None
 
@@ -81,17 +81,17 @@ def _check(module: TrainingModule, model: nn.Module, batch: Batch, index: int) -
 
 
 def _anywhere(flag: bool, module: TrainingModule) -> bool:
-    """Says whether the flag is set on any rank. Collective."""
+    """Returns whether the flag is set on any rank. Collective."""
     flags = torch.tensor([float(flag)], device=module.worker.device)
     return bool(module.worker.comm.all_reduce(flags) > 0)
 
 
 @contextmanager
 def _quiet(module: TrainingModule, model: nn.Module) -> Iterator[None]:
-    """Sets a copy of the model to evaluation mode for the `with` statement.
+    """Sets a copy of the model to evaluation mode within the context.
 
-    Logs nothing, counts no words, and keeps nothing for a backward pass. Random
-    generators of torch go on as if nothing had been drawn.
+    Logging, word counts and gradients are disabled, and torch's random state is
+    restored.
     """
     device = module.worker.device
     module.muted = True

@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics in a user's model, over all ranks."""
+"""Makes a user's torchmetrics cover all ranks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gnnkit.comm import Communicator
 
 
 def join_metrics(model: nn.Module, comm: Communicator) -> None:
-    """Lets every metric of a model compute over the states of all ranks.
+    """Makes every metric of a model combine the states of all ranks.
 
-    torchmetrics itself knows only the default group of torch.distributed, which ranks
-    that are threads lack, and which servers are part of.
+    torchmetrics itself uses torch.distributed's default group, which ranks that are
+    threads do not have, and which includes servers.
 
     Args:
         model: The model.
-        comm: The workers.
+        comm: Connects the workers.
     """
     for metric in metrics_of(model):
         metric.distributed_available_fn = functools.partial(bool, comm.world_size > 1)
@@ -28,19 +28,19 @@ def join_metrics(model: nn.Module, comm: Communicator) -> None:
 
 
 def metrics_of(model: nn.Module) -> Iterator[Any]:
-    """Yields the metrics of torchmetrics within a model."""
+    """Yields a model's torchmetrics metrics."""
     for part in model.modules():
         if hasattr(part, "dist_sync_fn") and hasattr(part, "distributed_available_fn"):
             yield part
 
 
 def gather_everywhere(comm: Communicator, x: Tensor, group: Any = None) -> list[Tensor]:
-    """Returns the tensors of all ranks on all ranks. Collective.
+    """Returns all ranks' tensors on all ranks. Collective.
 
     Args:
-        comm: The ranks.
-        x: Tensor of this rank. The first dimension may differ between ranks.
-        group: The group that torchmetrics names, not read.
+        comm: Connects the ranks.
+        x: This rank's tensor. The first dimension may differ between ranks.
+        group: torchmetrics' process group, unused.
     """
     rows = x.detach().reshape(1) if x.ndim == 0 else x.detach()
     counts = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)

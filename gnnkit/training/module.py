@@ -1,4 +1,4 @@
-"""The Lightning module: from a strategy's batches to steps of the optimiser."""
+"""The Lightning module, which turns a strategy's batches into optimiser steps."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from gnnkit.training.metrics import join_metrics
 from gnnkit.training.schedule import Schedules, clip
 from gnnkit.training.step import loss_of, make_optimizer, own_method, reaching
 
-_LOGGED = ("train_loss", "work_max_over_mean")  # by every run, besides the figures of the task
-_ROWS = "embedding"  # in a snapshot. Names of parameters begin with "model."
+_LOGGED = ("train_loss", "work_max_over_mean")  # logged by every run, in addition to the task's metrics
+_ROWS = "embedding"  # key in a snapshot. Names of parameters start with "model."
 
 
 class EpochBatches:
-    """The training loader of one epoch, from the first step or a later one.
+    """The training loader of one epoch, starting at a given step.
 
     Measures the time that training waits for batches.
     """
 
     def __init__(self, strategy: ExecutionStrategy, epoch: int, first: int, accumulate: int = 1) -> None:
-        """Keeps the place.
+        """Stores the arguments.
 
         Args:
-            strategy: Hands out the batches.
+            strategy: Provides the batches.
             epoch: Number of the epoch.
-            first: Step of the epoch to begin with, a multiple of `accumulate`.
-            accumulate: Batches that make one step together. Default: 1.
+            first: Step at which to start, a multiple of `accumulate`.
+            accumulate: Number of batches per optimiser step.
         """
         self.strategy, self.epoch, self.first, self.accumulate = strategy, epoch, first, accumulate
         self.seconds_waiting = 0.0
-        self.spans = active()  # of a trace
+        self.spans = active()  # for a trace
 
     def __len__(self) -> int:
-        return self.strategy.num_batches(self.epoch)  # batches before `first` count as done
+        return self.strategy.num_batches(self.epoch)  # includes the batches before `first`
 
     def __iter__(self) -> Iterator[Batch]:
         batches = self.strategy.batches(self.epoch, self.first)
@@ -80,9 +80,9 @@ class EpochBatches:
 
 
 def accumulated(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
-    """Lets every `count` batches make one step, the last ones of an epoch too.
+    """Merges every `count` batches into one step, and the remaining ones of an epoch.
 
-    Reads `count` batches ahead, because the loss of each is divided by the rows of all.
+    Reads `count` batches ahead, because each loss is divided by the rows of all.
     """
     while group := list(itertools.islice(batches, count)):
         total = sum(batch.total for batch in group)
@@ -91,17 +91,17 @@ def accumulated(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
 
 
 def copied(module: TrainingModule) -> nn.Module | None:
-    """Copies the model, for calls that must not change the model in training.
+    """Copies the model, for calls that must not change the model being trained.
 
-    Returns None for a model that holds what cannot be copied.
+    Returns None if the model cannot be copied.
     """
-    shared = (module, module.trainer, module.worker, module.worker.comm)  # a LightningModule leads there
+    shared = (module, module.trainer, module.worker, module.worker.comm)  # reachable from a LightningModule
     try:
-        model = copy.deepcopy(module.model, {id(each): each for each in shared})
+        model = copy.deepcopy(module.model, {id(kept_object): kept_object for kept_object in shared})
     except Exception:
         return None
     if isinstance(model, L.LightningModule):
-        model.trainer = module.trainer  # which Lightning leaves out
+        model.trainer = module.trainer  # not copied by Lightning
     return model
 
 
@@ -110,26 +110,26 @@ def _by_id(module: nn.Module) -> dict[int, Parameter]:
 
 
 class TrainingModule(hooks.OwnHooks):
-    """The training of a model on the rows of a batch, whose loss the task computes.
+    """Trains a model on a batch's rows, with the task's loss.
 
-    A model that is a LightningModule itself may bring `configure_optimizers` and
+    A model that is a LightningModule may define `configure_optimizers` and
     `training_step(batch, index)`. The step returns this rank's part of the loss: a sum
-    over `batch.rows`, divided by `batch.total`, because gradients of ranks are added
-    up. The fields of `batch` are:
+    over `batch.rows`, divided by `batch.total`, because the ranks' gradients are
+    summed. The fields of `batch` are:
 
-    - `x` [num_src, in_features]: the features of the input nodes
-    - `adjacencies`: the in-edges that each layer reads, one for each layer
-    - `rows` [k] int64: the rows of the model's output that the loss reads. Where the
-      task is about edges, pairs of rows [k, 2]
+    - `x` [num_src, in_features]: the input nodes' features
+    - `adjacencies`: one per layer, with the in-edges that the layer reads
+    - `rows` [k] int64: the output rows that the loss reads. For link tasks, pairs of
+    rows [k, 2]
     - `outputs(out)`: these rows of the model's output. Collective
-    - `labels` [k, ...]: the labels of these rows, in the form of `Graph.labels`
+    - `labels` [k, ...]: these rows' labels, in the form of `Graph.labels`
     - `total`: the sum of k over all ranks
     - `row_weights` [k]: factors of the rows' losses, or None. A model whose
-      `training_step` multiplies by these factors says so: `reads_row_weights = True`
+    `training_step` applies them must set `reads_row_weights = True`
 
-    A model may also bring `validation_step` and `test_step`, which get an `Evaluated`,
-    and the hooks of `hooks.CALLED`. Other hooks are refused. The model's `self.log` is
-    `log_own`, and metrics of torchmetrics compute over all ranks. On several ranks, a
+    A model may also define `validation_step` and `test_step`, which receive an
+    `Evaluated`, and the hooks in `hooks.CALLED`. Other hooks are rejected. The model's
+    `self.log` is `log_own`, and torchmetrics cover all ranks. With several ranks, a
     copy of the model takes two or three steps in evaluation mode before the first step,
     to check that the loss is such a sum.
     """
@@ -151,23 +151,23 @@ class TrainingModule(hooks.OwnHooks):
         accumulate: int = 1,
         final_average: bool = True,
     ) -> None:
-        """Keeps the parts of this rank.
+        """Stores this rank's parts.
 
         Args:
             model: The model.
-            strategy: Hands out batches, after `setup`.
+            strategy: Provides batches, after `setup`.
             worker: This rank.
-            evaluation: Computes the logits of the owned nodes.
-            task: Computes losses and metrics. Default: classification of nodes.
+            evaluation: Computes the owned nodes' logits.
+            task: Computes losses and metrics. Default: node classification.
             embedding: The learned input rows. Default: input rows are features.
             optimizer: A key of `settings.OPTIMIZERS`.
             lr: Learning rate.
-            weight_decay: L2 penalty on the parameters that the model decays.
-            schedule: Learning rates over the epochs. Default: always `lr`.
-            clip_norm: Largest norm of a step's gradient. Default: any.
-            accumulate: Batches that make one step together. Default: 1.
-            final_average: Whether workers that drifted are saved as their mean. False:
-                as rank 0. Default: yes.
+            weight_decay: L2 penalty on the model's decayed parameters.
+            schedule: Learning rates over the epochs. Default: constant.
+            clip_norm: Maximum norm of a step's gradient. Default: unlimited.
+            accumulate: Number of batches per optimiser step.
+            final_average: Whether to save the mean of workers that drifted, rather than
+                rank 0's parameters.
         """
         super().__init__()
         self.final_average = final_average
@@ -177,16 +177,16 @@ class TrainingModule(hooks.OwnHooks):
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
         self.sync: GradientSync | None = None  # set by `make_trainer`
-        self.muted = False  # whether the model's `self.log` says nothing
-        self.resumed = (0, 0)  # epoch and step at the begin of this run
+        self.muted = False  # whether the model's `self.log` is disabled
+        self.resumed = (0, 0)  # epoch and step at which this run started
         self.joint_loss = JointLoss()
-        self.evaluated: Evaluated | None = None  # in the model's own step of an evaluation
-        self._own_names: set[str] = set()  # that the user's steps log beside the run
-        self.of_evaluations = set(self.task.names)  # names that evaluations log
-        self.agrees_to_stop = True  # False: nothing of the user can end training
-        self._stop_requested = False  # by a part of the user on this rank, in this epoch
-        self._unpublished: dict[str, Logged] = {}  # of this rank, since the begin of a step or hook
-        self._of_epoch: dict[str, Logged] = {}  # of this rank's training steps
+        self.evaluated: Evaluated | None = None  # set within the model's own evaluation step
+        self._own_names: set[str] = set()  # names logged by the user's steps
+        self.of_evaluations = set(self.task.names)  # names logged by evaluations
+        self.agrees_to_stop = True  # False: no user code can end training
+        self._stop_requested = False  # by user code on this rank, in this epoch
+        self._unpublished: dict[str, Logged] = {}  # this rank's values since the start of a step or hook
+        self._of_epoch: dict[str, Logged] = {}  # values of this rank's training steps
         if isinstance(model, L.LightningModule):
             model.log = self.log_own  # type: ignore[assignment, method-assign]
         self._known = _by_id(self)
@@ -204,31 +204,31 @@ class TrainingModule(hooks.OwnHooks):
     test_dataloader = val_dataloader
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return batch  # strategies make batches on the device
+        return batch  # strategies create batches on the device
 
     def configure_optimizers(self) -> Any:
-        if (own := own_method(self.model, "configure_optimizers")) is not None:
+        if (configure := own_method(self.model, "configure_optimizers")) is not None:
             if self.schedule is not None:
                 raise UserError(
                     f"trainer.schedule={self.schedule.name}: model={type(self.model).__name__} brings optimisers with "
                     "schedules of its own: leave out trainer.schedule and trainer.warmup_epochs"
                 )
-            return schedule.checked(own(), type(self.model).__name__, by_steps=self.accumulate == 1)
+            return schedule.checked(configure(), type(self.model).__name__, by_steps=self.accumulate == 1)
         optimizer = make_optimizer(self.model, self.optimizer_name, self.lr, self.weight_decay)
         return optimizer if self.schedule is None else self.schedule.of(optimizer)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Steps a schedule, on all ranks alike.
+        """Steps a schedule, equally on all ranks.
 
-        A value of evaluations moves its schedule in epochs that evaluate only. Where
-        ranks logged different values, the leader's counts.
+        A schedule that monitors an evaluation metric steps only in epochs with an
+        evaluation. If ranks logged different values, the leader's is used.
         """
         if metric is not None:
             if schedule.monitored(self.trainer, scheduler) in self.of_evaluations and not self._evaluates:
                 return
             metric = self.worker.comm.share(float(metric))
-        own = own_method(self.model, "lr_scheduler_step") or super().lr_scheduler_step
-        own(scheduler, metric)
+        step_schedule = own_method(self.model, "lr_scheduler_step") or super().lr_scheduler_step
+        step_schedule(scheduler, metric)
 
     @property
     def _evaluates(self) -> bool:
@@ -247,10 +247,10 @@ class TrainingModule(hooks.OwnHooks):
         self.trainer.should_stop, self._stop_requested = bool(requests > 0), False
 
     def _put_off_stop(self) -> None:
-        """Lets a request to end training wait for the end of the epoch.
+        """Defers a request to end training to the end of the epoch.
 
-        A part of the user may set `trainer.should_stop` on one rank alone. All ranks
-        then end after the same epoch.
+        User code may set `trainer.should_stop` on one rank only. All ranks then end
+        after the same epoch.
         """
         self._stop_requested |= self.trainer.should_stop
         self.trainer.should_stop = False
@@ -270,7 +270,7 @@ class TrainingModule(hooks.OwnHooks):
     def on_train_start(self) -> None:
         super().on_train_start()
         self._put_off_stop()
-        self._known = _by_id(self)  # hooks may have made some
+        self._known = _by_id(self)  # hooks may have created parameters
         hooks.before_step(self, self.clip_norm)
         if self.clip_norm is not None and not hooks.clips(self.model):
             for optimizer in self.trainer.optimizers:
@@ -287,9 +287,9 @@ class TrainingModule(hooks.OwnHooks):
         return reaching(loss * (1 + 0 * self.local_loss), self._trained())
 
     def _trained(self) -> list[Parameter]:
-        """Lists the parameters that are trained.
+        """Returns the parameters that are trained.
 
-        Raises `UserError` for a parameter that is younger than the optimiser.
+        Raises `UserError` for a parameter created after the optimiser.
         """
         named = dict(self.named_parameters())
         for name, parameter in named.items():
@@ -301,21 +301,21 @@ class TrainingModule(hooks.OwnHooks):
         return [parameter for parameter in named.values() if parameter.requires_grad]
 
     def filled(self, batch: Batch) -> Batch:
-        """Returns the batch with learned input rows, where these are. Collective."""
+        """Returns the batch with learned input rows, if any. Collective."""
         return batch if self.embedding is None else self.embedding.fill(batch)
 
     @property
     def learned(self) -> LearnedRows | None:
-        """The learned input rows, where input rows are learned."""
+        """The learned input rows, or None."""
         return None if self.embedding is None else self.embedding.rows
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copies the parameters and learned rows of this rank."""
+        """Copies this rank's parameters and learned rows."""
         state = {name: value.detach().clone() for name, value in self.state_dict().items()}
         return state if self.learned is None else {**state, _ROWS: self.learned.owned.detach().clone()}
 
     def put_back(self, snapshot: dict[str, Tensor]) -> None:
-        """Goes back to the parameters and learned rows of a `snapshot`."""
+        """Restores the parameters and learned rows of a `snapshot`."""
         self.load_state_dict({name: value for name, value in snapshot.items() if name != _ROWS})
         if self.learned is not None:
             self.learned.owned.data.copy_(snapshot[_ROWS])
@@ -330,21 +330,21 @@ class TrainingModule(hooks.OwnHooks):
         sync_dist: bool = False,
         **keys: Any,
     ) -> None:
-        """Logs a value of the user's model, as a figure over the rows of all ranks.
+        """Logs a value of the user's model, reduced over all ranks.
 
-        A mean is weighted by `batch_size`, by default the rows of the batch. A rank
-        without rows does not count. In a training step, the loggers get this rank's
-        value, which is the leader's, and callbacks get the figure over all ranks at the
-        end of the epoch. With `sync_dist`, the loggers get that figure in each step,
-        and all ranks must call. Elsewhere a rank may leave out the call. Raises
-        `UserError` for the names that every run logs, and for other reductions.
+        A mean is weighted by `batch_size`, by default the batch's number of rows. Ranks
+        without rows do not count. In a training step, loggers get this rank's value, on
+        the leader, and callbacks get the reduced value at the end of the epoch. With
+        `sync_dist`, loggers get the reduced value in each step, and all ranks must
+        call. Outside training steps, a rank may skip the call. Raises `UserError` for
+        the names that every run logs, and for unsupported reductions.
 
         Args:
             name: Name of the scalar.
-            value: The scalar, or a metric of torchmetrics.
+            value: The scalar, or a torchmetrics metric.
             prog_bar: As in Lightning.
-            reduce_fx: "mean", "sum", "min" or "max". Parts of a loss want the sum.
-            sync_dist: Whether the ranks' values of a training step are reduced.
+            reduce_fx: "mean", "sum", "min" or "max". Use "sum" for parts of a loss.
+            sync_dist: Whether to reduce a training step's values over the ranks.
             **keys: Further arguments of Lightning's `log`.
         """
         logged = (*_LOGGED, *self.task.names)
@@ -374,23 +374,23 @@ class TrainingModule(hooks.OwnHooks):
         else:
             self._log_step(name, own, sync_dist)
 
-    def _log_step(self, name: str, own: Logged, sync_dist: bool) -> None:
+    def _log_step(self, name: str, logged: Logged, sync_dist: bool) -> None:
         """Logs a value of a training step. Collective with `sync_dist`."""
-        own, synced = self._reduced(own) if sync_dist else own, own.reduce if not sync_dist else "mean"
-        keys = {"on_step": True, "on_epoch": False, **{key: x for key, x in own.keys.items() if x is not None}}
+        logged, synced = self._reduced(logged) if sync_dist else logged, logged.reduce if not sync_dist else "mean"
+        keys = {"on_step": True, "on_epoch": False, **{key: x for key, x in logged.keys.items() if x is not None}}
         before = self._of_epoch.get(name) if keys["on_epoch"] else None
-        total = own if before is None else replace(before, reduce=own.reduce).joined([own])
+        total = logged if before is None else replace(before, reduce=logged.reduce).joined([logged])
         self._of_epoch[name] = replace(total, reduce=synced, keys=keys)
         if keys["on_step"]:
             step = f"{name}_step" if keys["on_epoch"] else name
-            self._log_one(step, own, keys | {"on_epoch": False})
+            self._log_one(step, logged, keys | {"on_epoch": False})
 
     def _log_one(self, name: str, value: Logged, keys: Mapping[str, Any]) -> None:
         scalar = torch.tensor(value.value, dtype=torch.float64, device=self.worker.device)
         self.log(name, scalar, value.prog_bar, batch_size=1, **keys)
 
     def publish(self) -> None:
-        """Logs the values that a step or hook has left, over all ranks. Collective."""
+        """Logs the values of a step or hook, reduced over all ranks. Collective."""
         values = over_ranks(self._unpublished, self.worker.comm)
         self._unpublished = {}
         if self.trainer.state.stage == RunningStage.VALIDATING:
@@ -399,7 +399,7 @@ class TrainingModule(hooks.OwnHooks):
             self._log_one(name, value, value.keys)
 
     def publish_steps(self) -> None:
-        """Gives callbacks the figures of an epoch's steps, of all ranks. Collective."""
+        """Provides callbacks with an epoch's step values over all ranks. Collective."""
         values = over_ranks(self._of_epoch, self.worker.comm)
         self._of_epoch = {}
         for name, value in values.items():
@@ -411,62 +411,62 @@ class TrainingModule(hooks.OwnHooks):
                 self._log_one(name, replace(value, prog_bar=False), keys | {"logger": False})
 
     def _left_out(self, name: str) -> None:
-        """Says once that a user's figure has the name of one of the run."""
+        """Warns once that a user's value has a name reserved by the run."""
         if self.worker.comm.rank == 0 and name not in self._own_names:
             print(f"self.log({name!r}) is left out: the run logs it, over the rows of all workers", file=sys.stderr)
         self._own_names.add(name)
 
     @property
     def _num_rows(self) -> int:
-        """The rows of this rank in the current batch."""
+        """This rank's number of rows in the current batch."""
         if self.evaluated is not None:
             return len(self.evaluated.labels)
-        batch: Batch | None = getattr(self, "batch", None)  # none before the first step
+        batch: Batch | None = getattr(self, "batch", None)  # missing before the first step
         return 1 if batch is None else len(batch.rows)
 
-    def _reduced(self, own: Logged) -> Logged:
-        """Returns the values of all ranks together. Collective."""
+    def _reduced(self, logged: Logged) -> Logged:
+        """Reduces a value over all ranks. Collective."""
         comm = self.worker.comm
         table = torch.zeros(comm.world_size, 2, dtype=torch.float64, device=self.worker.device)
-        table[comm.rank] = torch.tensor([own.value, own.weight], dtype=torch.float64)
-        first, *others = (replace(own, value=x, weight=weight) for x, weight in comm.all_reduce(table).tolist())
+        table[comm.rank] = torch.tensor([logged.value, logged.weight], dtype=torch.float64)
+        first, *others = (replace(logged, value=x, weight=weight) for x, weight in comm.all_reduce(table).tolist())
         return first.joined(others)
 
     def settle(self) -> None:
-        """Brings the newest parameters to every worker. Collective."""
+        """Distributes the newest parameters to every worker. Collective."""
         if self.sync is not None:
             self.sync.settle(self, self.trainer.optimizers[0])
 
     @property
     def _may_drift(self) -> bool:
-        """Whether workers may hold different parameters or buffers between steps."""
+        """Whether parameters or buffers may differ between workers."""
         return self._step_apart or (self.sync is not None and next(self.model.buffers(), None) is not None)
 
     @property
     def _step_apart(self) -> bool:
-        """Whether workers may take steps of their own."""
+        """Whether workers may take local steps."""
         return self.sync is not None and (self.strategy.steps.drift or self.sync.drifts)
 
     def join(self) -> None:
-        """Brings workers that drifted to the one model that is saved. Collective."""
+        """Combines workers that drifted into the model that is saved. Collective."""
         comm = self.worker.comm
         if self.sync is not None and self._may_drift and drift(self.model, comm):
             self.sync.finish(self.model, comm, self.worker.weight if self.final_average else float(comm.rank == 0))
 
     @contextmanager
     def joint(self) -> Iterator[None]:
-        """Lends the model that would be saved now, inside `with`. Collective.
+        """Lends the model that would be saved now, within the context. Collective.
 
-        Comes after `settle`. All figures are of this model, and `trainer.monitor` keeps
-        this model. Workers that drifted get their own parameters back.
+        Must follow `settle`. All metrics describe this model, and `trainer.monitor`
+        keeps it. Workers that drifted get their own parameters back.
         """
-        own = self.snapshot() if self._may_drift else None
+        local_state = self.snapshot() if self._may_drift else None
         self.join()
         try:
             yield
         finally:
-            if own is not None:
-                self.put_back(own)
+            if local_state is not None:
+                self.put_back(local_state)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.settle()
@@ -479,30 +479,30 @@ class TrainingModule(hooks.OwnHooks):
         self._measured("test")
 
     def _measured(self, split: str) -> dict[str, float]:
-        """Returns the figures of the task, after the model's own step. Collective."""
-        own = own_method(self.model, "validation_step" if split == "val" else "test_step")
+        """Returns the task's metrics, after the model's own step. Collective."""
+        user_step = own_method(self.model, "validation_step" if split == "val" else "test_step")
 
         def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
-            if own is not None:
-                self._take_own_step(own, *rows_of(split, outputs, worker))
+            if user_step is not None:
+                self._take_own_step(user_step, *rows_of(split, outputs, worker))
             if split == "val" and self._step_apart and self.worker.links is None:
                 self.joint_loss.look(self, self.task.losses(*rows_of("train", outputs, worker)))
             return self.task.measure(outputs, worker) if split == "val" else {}
 
         return self.evaluation.read(self.model, read)
 
-    def _take_own_step(self, own: Callable[..., Any], logits: Tensor, labels: Tensor) -> None:
-        """Calls the model's own step of an evaluation. Collective.
+    def _take_own_step(self, user_step: Callable[..., Any], logits: Tensor, labels: Tensor) -> None:
+        """Calls the model's own evaluation step. Collective.
 
         Args:
-            own: `validation_step` or `test_step`.
-            logits: [k, width] outputs of this rank's nodes of the split.
-            labels: [k, ...] of these nodes.
+            user_step: `validation_step` or `test_step`.
+            logits: [k, width] outputs of this rank's nodes in the split.
+            labels: [k, ...] labels of these nodes.
         """
         count = torch.tensor([len(labels)], device=self.worker.device)
         self.evaluated = Evaluated(logits, labels, int(self.worker.comm.all_reduce(count)))
         try:
-            own(self.evaluated, 0)
+            user_step(self.evaluated, 0)
             self.publish()
         finally:
             self.evaluated = None

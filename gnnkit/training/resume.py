@@ -1,8 +1,8 @@
-"""The state of a run between two steps, saved to a checkpoint and restored from one.
+"""A run's state between two steps, saved to a checkpoint and restored from it.
 
-Lightning's own restore is not used. From a checkpoint between two epochs, Lightning
-trains nothing in a resumed epoch that ends with a validation. Here a position is two
-numbers, and the strategy hands out the batches from there on.
+Lightning's restore is not used, because it trains nothing in a resumed epoch that ends
+with a validation. Here, a position is two numbers, and the strategy continues its
+batches from there.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import monitor
 from gnnkit.training.updates import Updates
 
-Position = tuple[int, int]  # epoch, and step of the epoch that comes next
+Position = tuple[int, int]  # epoch, and the epoch's next step
 FILE = "checkpoints/last.json"  # in the run folder
 
 
-Kept = dict[str, Any]  # what one part of a run keeps of itself
+Kept = dict[str, Any]  # state of one component
 
 
 class RankState(TypedDict):
-    """The state of one rank between two steps."""
+    """One rank's state between two steps."""
 
     state_dict: dict[str, Tensor]
     optimizer_states: list[Kept]
@@ -45,31 +45,31 @@ class RankState(TypedDict):
     updates: Kept
     embedding: Kept
     sync: Kept
-    monitor: Kept | None  # of all ranks. None: `trainer.monitor` is null
+    monitor: Kept | None  # all ranks' state. None: `trainer.monitor` is null
     callbacks: dict[str, Kept]  # by key
     shard: str  # `fingerprint`
 
 
 class Saved(RankState):
-    """A checkpoint, with the state of the leader."""
+    """A checkpoint, with the leader's state."""
 
-    epoch: int  # that comes next
-    step: int  # of this epoch, that comes next
+    epoch: int  # the next epoch
+    step: int  # the epoch's next step
     global_step: int
     identity: dict[str, Kept]
-    # [world_size] packed `RankState`, where ranks differ.
-    # Empty: the leader's, or lost. None: not read.
+    # [world_size] packed `RankState`, if ranks differ. Empty: equal to the leader's, or
+    # lost. None: not read.
     workers: list[Tensor | None] | None
     path: str  # of the file
-    damaged: list[str]  # messages on newer files
+    damaged: list[str]  # messages about newer, damaged files
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The values that a run and a checkpoint must share, by configuration key."""
+    """The values in which a run and a checkpoint must agree, by configuration key."""
 
     run: Mapping[str, Any]  # always
-    layout: Mapping[str, Any]  # in the middle of an epoch, and where ranks differ
+    layout: Mapping[str, Any]  # within an epoch, and if ranks differ
 
     def to_dict(self) -> dict[str, Kept]:
         """Returns plain data for the checkpoint."""
@@ -77,9 +77,9 @@ class Identity:
 
 
 def state(trainer: L.Trainer, module: TrainingModule) -> RankState:
-    """Returns parameters, optimisers, schedules and strategy state of this rank.
+    """Returns this rank's parameters, optimisers, schedules and strategy state.
 
-    Collective where `trainer.monitor` is set.
+    Collective if `trainer.monitor` is set.
     """
     return {
         "state_dict": module.state_dict(),
@@ -96,9 +96,9 @@ def state(trainer: L.Trainer, module: TrainingModule) -> RankState:
 
 
 def position(path: Path) -> tuple[int, int, int] | None:
-    """Returns epoch, step of the epoch and steps of the run at a checkpoint.
+    """Returns a checkpoint's epoch, step within the epoch, and number of steps.
 
-    None where there is no checkpoint.
+    None if there is no checkpoint.
     """
     saved = checkpoint.whole_numbers(path)
     names = ("epoch", "step", "global_step")
@@ -107,13 +107,13 @@ def position(path: Path) -> tuple[int, int, int] | None:
 
 
 def load(path: str, rank: int | None = None) -> Saved:
-    """Loads the checkpoint at `path`, or the newest whole one of the run folder `path`.
+    """Loads the checkpoint `path`, or the newest complete one in the run folder `path`.
 
-    Raises `UserError` that names `trainer.resume` for anything else.
+    Raises `UserError`, which names `trainer.resume`, for anything else.
 
     Args:
         path: The JSON file, or the run folder.
-        rank: Whose state is read, where ranks differ. Default: the leader's.
+        rank: The rank whose state is read, if ranks differ. Default: the leader.
     """
 
     def of_others(name: str) -> bool:
@@ -155,24 +155,26 @@ _PARTS: Mapping[str, Any] = {
 
 
 def check_identity(saved: Saved, given: Identity) -> None:
-    """Raises `UserError` for the first key with another value than in the checkpoint.
+    """Raises `UserError` for the first key that differs from the checkpoint.
 
     Args:
         saved: The checkpoint.
-        given: The values of the run that would go on.
+        given: The values of the resuming run.
     """
     layout_matters = saved["step"] > 0 or saved["workers"] is not None
     for part in ("run", "layout") if layout_matters else ("run",):
-        kept, wanted = saved["identity"].get(part, {}), given.to_dict()[part]
-        for key in [*wanted, *(key for key in kept if key not in wanted)]:
-            if kept.get(key) != wanted.get(key):
-                raise UserError(_difference(key, kept.get(key), wanted.get(key), saved["path"]))
+        saved_values, wanted = saved["identity"].get(part, {}), given.to_dict()[part]
+        for key in [*wanted, *(key for key in saved_values if key not in wanted)]:
+            if saved_values.get(key) != wanted.get(key):
+                raise UserError(_difference(key, saved_values.get(key), wanted.get(key), saved["path"]))
 
 
-def _difference(key: str, kept: Any, wanted: Any, path: str) -> str:
+def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:
     if key == "dataset":
         return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
-    return f"{key}={_spelt(wanted)} differs from {_spelt(kept)} in the checkpoint {path}: leave it, or start anew"
+    return (
+        f"{key}={_spelt(wanted)} differs from {_spelt(saved_value)} in the checkpoint {path}: leave it, or start anew"
+    )
 
 
 def _spelt(value: Any) -> str:
@@ -180,13 +182,13 @@ def _spelt(value: Any) -> str:
 
 
 def nothing_left(saved: Saved, max_epochs: int, monitored: str | None, patience: int | None) -> str | None:
-    """Says why a run has no step left to take from a checkpoint. None where it has.
+    """Returns why a run has no steps left after a checkpoint, or None if it has.
 
     Args:
         saved: From `load`.
-        max_epochs: The key of `trainer`.
+        max_epochs: The key `trainer.max_epochs`.
         monitored: The key `trainer.monitor`.
-        patience: The key of `trainer`.
+        patience: The key `trainer.patience`.
     """
     path, rule = saved["path"], saved["monitor"] or {"name": None}
     if saved["epoch"] >= max_epochs:
@@ -197,22 +199,22 @@ def nothing_left(saved: Saved, max_epochs: int, monitored: str | None, patience:
 
 
 class Resume(Callback):
-    """The start of a run at a checkpoint."""
+    """Starts a run at a checkpoint."""
 
     def __init__(self, saved: Saved, identity: Identity, *, ends: bool = False) -> None:
-        """Raises `UserError` where the run is not the run of the checkpoint.
+        """Raises `UserError` if the checkpoint belongs to another run.
 
         Args:
             saved: From `load`.
-            identity: The values of the run that goes on.
-            ends: Whether a run that lacks only its results gets these. Default: False.
+            identity: The values of the resuming run.
+            ends: Whether a run without remaining steps only writes its results.
         """
         check_identity(saved, identity)
         self.saved, self.path, self.ends = saved, saved["path"], ends
-        self.is_over = False  # no step is left to take
+        self.is_over = False  # no steps remain
 
     def tell(self) -> None:
-        """Says which newer checkpoints are damaged."""
+        """Reports which newer checkpoints are damaged."""
         for problem in self.saved["damaged"]:
             print(f"{problem}: goes on from {self.path}", file=sys.stderr, flush=True)
 
@@ -220,8 +222,8 @@ class Resume(Callback):
         """Sets parameters, epoch and step, before `trainer.fit`. Collective.
 
         Raises `UserError` for a state of other parameters or workers, for ranks that
-        have read other checkpoints, and for a run that has done all epochs, or that
-        `trainer.monitor` has ended, unless `ends`.
+        read different checkpoints, and, unless `ends`, for a run that has completed all
+        epochs or was ended by `trainer.monitor`.
         """
         assert trainer.max_epochs is not None
         epoch, step, steps = self.saved["epoch"], self.saved["step"], self.saved["global_step"]
@@ -245,10 +247,10 @@ class Resume(Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
         restore_optimisation(self.own, trainer, module, self.path)
-        del self.own, self.saved  # as much memory as all that is trained
+        del self.own, self.saved  # frees a copy of everything that is trained
 
     def _check_alike(self, worker: Worker) -> None:
-        """Raises `UserError` where hosts see other run folders. Collective."""
+        """Raises `UserError` if hosts see different run folders. Collective."""
         steps = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
         steps[worker.comm.rank] = self.saved["global_step"]
         steps = worker.comm.all_reduce(steps)
@@ -260,30 +262,30 @@ class Resume(Callback):
             )
 
     def _check_parameters(self, module: TrainingModule) -> None:
-        kept = {name: list(value.shape) for name, value in self.own["state_dict"].items()}
+        saved_shapes = {name: list(value.shape) for name, value in self.own["state_dict"].items()}
         wanted = {name: list(value.shape) for name, value in module.state_dict().items()}
-        for name in [*wanted, *(name for name in kept if name not in wanted)]:
-            if kept.get(name) != wanted.get(name):
+        for name in [*wanted, *(name for name in saved_shapes if name not in wanted)]:
+            if saved_shapes.get(name) != wanted.get(name):
                 raise UserError(
                     f"model: {name.removeprefix('model.')} has shape {wanted.get(name, 'none')}, but "
-                    f"{kept.get(name, 'none')} in the checkpoint {self.path}: take the same model, or start anew"
+                    f"{saved_shapes.get(name, 'none')} in the checkpoint {self.path}: take the same model, or start anew"
                 )
 
 
 def restore_updates(own: RankState, trainer: L.Trainer) -> None:
-    """Restores what steps left to later ones, from a state of `state`."""
+    """Restores the data that steps pass to later steps, from a `state`."""
     _updates(trainer).load_state_dict(own["updates"], trainer.optimizers[0])
 
 
 def restore_optimisation(own: RankState, trainer: L.Trainer, module: TrainingModule, path: str) -> None:
-    """Restores optimisers, schedules and the strategy's state.
+    """Restores optimisers, schedules and strategy state.
 
     Raises `UserError` for a state of other optimisers or schedules.
 
     Args:
         own: A state from `state`.
-        trainer: The trainer of this rank, with optimisers.
-        module: The module of this rank.
+        trainer: This rank's trainer, with optimisers.
+        module: This rank's module.
         path: The checkpoint, for the error.
     """
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
@@ -305,38 +307,38 @@ def restore_optimisation(own: RankState, trainer: L.Trainer, module: TrainingMod
 
 
 def restore_callbacks(own: RankState, trainer: L.Trainer) -> None:
-    """Restores the states of callbacks, from a state of `state`."""
-    for each in trainer.callbacks:  # type: ignore[attr-defined]
-        if each.state_key in own["callbacks"]:
-            each.load_state_dict(own["callbacks"][each.state_key])
+    """Restores callbacks from a `state`."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if callback.state_key in own["callbacks"]:
+            callback.load_state_dict(own["callbacks"][callback.state_key])
 
 
 def restore_embedding(own: RankState, trainer: L.Trainer, module: TrainingModule) -> None:
-    """Restores learned input rows and the state of their optimiser.
+    """Restores learned input rows and their optimiser.
 
     Args:
         own: A state from `state`.
-        trainer: The trainer of this rank, with optimisers.
-        module: The module of this rank.
+        trainer: This rank's trainer, with optimisers.
+        module: This rank's module.
     """
     if module.embedding is not None:
         module.embedding.load_state_dict(own["embedding"], trainer.optimizers[0])
 
 
 def _callbacks(trainer: L.Trainer) -> dict[str, Kept]:
-    """Returns the states of callbacks by key. Raises `UserError` for other data."""
-    states = {each.state_key: each.state_dict() for each in trainer.callbacks}  # type: ignore[attr-defined]
-    found = {key: state for key, state in states.items() if state}
-    for key, state in found.items():
+    """Returns callback states by key. Raises `UserError` for unsupported data."""
+    states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}  # type: ignore[attr-defined]
+    callback_states = {key: state for key, state in states.items() if state}
+    for key, state in callback_states.items():
         try:
             checkpoint.pack(state)
         except TypeError as error:
             raise UserError(f"callback: the state of {key} cannot be saved: {error}") from error
-    return found
+    return callback_states
 
 
 def _updates(trainer: L.Trainer) -> Updates:
-    """Returns what steps of this rank leave to later ones. Nothing, where DDP steps."""
+    """Returns the data that this rank's steps pass to later steps, empty with DDP."""
     updates: Updates = getattr(trainer.strategy, "updates", Updates())
     return updates
 
@@ -344,14 +346,14 @@ def _updates(trainer: L.Trainer) -> Updates:
 def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None:
     """Sets Lightning's counters.
 
-    In the middle of an epoch, `restarting` makes the inner loop keep the number of the
-    batch. Between epochs, `restarting` would skip the first epoch.
+    Within an epoch, `restarting` makes the inner loop keep the batch number. Between
+    epochs, `restarting` would skip the first epoch.
 
     Args:
-        trainer: The trainer of this rank.
-        epoch: The epoch that comes next.
-        step: The step of this epoch that comes next.
-        steps: Steps of the optimiser so far.
+        trainer: This rank's trainer.
+        epoch: The next epoch.
+        step: The epoch's next step.
+        steps: Number of completed optimiser steps.
     """
     loop = trainer.fit_loop
     counters: list[tuple[Any, int]] = [(loop.epoch_progress, epoch), (loop.epoch_loop.batch_progress, step)]
@@ -364,9 +366,9 @@ def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None
 
 
 def own_state(saved: Saved, module: TrainingModule) -> RankState:
-    """Returns the part of this rank, where ranks differ.
+    """Returns this rank's state, if ranks differ.
 
-    A worker that was lost goes on from the leader's part.
+    A worker that was lost continues from the leader's state.
     """
     if saved["workers"] is None:
         return saved
@@ -375,10 +377,10 @@ def own_state(saved: Saved, module: TrainingModule) -> RankState:
     assert packed is not None, f"the checkpoint was read without the state of rank {rank}"
     if rank and not len(packed):
         return saved | {"strategy": {}}
-    own: RankState = checkpoint.unpack(packed) if len(packed) else saved
-    if own["shard"] != fingerprint(module.worker.shard):
+    rank_state: RankState = checkpoint.unpack(packed) if len(packed) else saved
+    if rank_state["shard"] != fingerprint(module.worker.shard):
         raise UserError(f"partition: workers of the checkpoint {saved['path']} had other nodes: cut the graph alike")
-    return own
+    return rank_state
 
 
 def fingerprint(shard: Shard) -> str:

@@ -1,8 +1,8 @@
 """Checkpoints of a run: when they are saved, and the thread that writes them.
 
-The training thread copies the state between two steps. Files are written beside the
-next steps. Where ranks hold different states, the leader receives these piece by piece
-while the file is written, and holds at most one beside its own.
+The training thread copies the state between two steps, and files are written during the
+next steps. If ranks hold different states, they are streamed to the leader while the
+file is written, so the leader holds at most one in addition to its own.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import Identity, Position, state
 
-PIECE = 1 << 24  # bytes of a state that travel at a time
-GRACE = 1.5  # seconds that a run which is broken off waits for the checkpoint at hand. The launcher waits 2 s
+PIECE = 1 << 24  # bytes per message
+GRACE = 1.5  # seconds that an interrupted run waits for a checkpoint. The launcher waits 2 s
 
 
 class Checkpoints:
-    """The checkpoints of a run, written by the leader on a thread of their own.
+    """A run's checkpoints, written by a thread of the leader.
 
-    At most one is written at a time: a save waits for the one before. As a context,
-    waits at the end for the last one, and for a moment where the run is broken off. A
-    process that ends earlier leaves the checkpoint before.
+    A save waits for the previous one to be written. On exit, the context waits for the
+    last checkpoint, or briefly if the run was interrupted. A process that ends earlier
+    leaves the previous checkpoint.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Checkpoints:
         writer: Path | None = None,
         copy: Callable[[], None] = lambda: None,
     ) -> None:
-        """Keeps the place.
+        """Stores the arguments.
 
         Args:
-            path: The JSON file of the checkpoint, replaced each time.
-            identity: Values that a resumed run must have in common.
-            keep: Number of the newest checkpoints that stay. Default: 1.
-            writer: Folder of `checkpoint.writing`. Default: the folder of `path`.
-            copy: Called by the thread that writes, after each checkpoint.
+            path: The checkpoint's JSON file, replaced each time.
+            identity: Values that a resumed run must share.
+            keep: Number of checkpoints to keep.
+            writer: Folder from `checkpoint.writing`. Default: the folder of `path`.
+            copy: Called by the writing thread after each checkpoint.
         """
         self.path, self.identity, self.keep, self.writer, self._copy = path, identity, keep, writer, copy
         self._thread = Writer()
@@ -69,42 +69,42 @@ class Checkpoints:
             self._thread.join(GRACE)
 
     def save(self, trainer: L.Trainer, module: TrainingModule, position: Position) -> None:
-        """Copies the state of the run between two steps, and lets the leader write it.
+        """Copies the run's state between two steps, which the leader then writes.
 
-        Collective where ranks hold different states, or `trainer.monitor` is set.
-        Raises `UserError` for a state that is not finite, and keeps the checkpoint
-        before. Raises the error of the last writing.
+        Collective if ranks hold different states, or `trainer.monitor` is set. Raises
+        `UserError` for a state that is not finite, keeping the previous checkpoint.
+        Raises the previous save's error.
 
         Args:
-            trainer: The trainer of this rank.
-            module: The module of this rank.
-            position: The epoch, and the step of the epoch that comes next.
+            trainer: This rank's trainer.
+            module: This rank's module.
+            position: The epoch, and its next step.
         """
         comm = module.worker.comm
         module.settle()
-        own = state(trainer, module)
-        _check_finite(own)
+        rank_state = state(trainer, module)
+        _check_finite(rank_state)
         saved: dict[str, Any] = {}
         if comm.rank == 0:
             place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
-            self.wait()  # before the copy, so that memory holds one
-            saved = {**place, "identity": self.identity.to_dict(), **checkpoint.copied(own), "workers": None}
+            self.wait()  # before copying, so that memory holds one copy
+            saved = {**place, "identity": self.identity.to_dict(), **checkpoint.copied(rank_state), "workers": None}
         if _differs(module):
-            others = checkpoint.pack(own) if comm.rank else torch.empty(0, dtype=torch.uint8)
+            others = checkpoint.pack(rank_state) if comm.rank else torch.empty(0, dtype=torch.uint8)
             while not self._save_all(comm, saved, others):
-                pass  # a worker has died meanwhile, and the others go on: again, without it
+                pass  # a worker has died, and the others continue: repeat without it
         elif comm.rank == 0:
             self._thread.begin(lambda: self._put(saved))
 
     def _save_all(self, comm: Communicator, saved: dict[str, Any], packed: Tensor) -> bool:
-        """Sends all states to the leader, which writes each piece as it comes.
+        """Streams all states to the leader, which writes each piece on arrival.
 
-        Collective. Returns whether all came whole.
+        Collective. Returns whether all were complete.
 
         Args:
-            comm: The ranks.
-            saved: What the leader writes beside.
-            packed: [num_bytes] uint8. The state of this rank, empty on the leader.
+            comm: Connects the ranks.
+            saved: Further data written by the leader.
+            packed: [num_bytes] uint8. This rank's state, empty on the leader.
         """
         sizes = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
         sizes[comm.rank] = len(packed)
@@ -126,7 +126,7 @@ class Checkpoints:
     def _write(self, saved: dict[str, Any], lengths: Sequence[int], pieces: Pieces) -> None:
         workers = [checkpoint.Streamed(size, pieces.take(size)) for size in lengths]
         try:
-            with contextlib.suppress(PiecesEnd):  # the training thread says why
+            with contextlib.suppress(PiecesEnd):  # the training thread reports the reason
                 self._put({**saved, "workers": workers})
         finally:
             pieces.end()
@@ -136,7 +136,7 @@ class Checkpoints:
         self._copy()
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is on the disk. Raises the error of writing.
+        """Waits until the last checkpoint has been written. Raises its error.
 
         Does nothing on ranks that do not write.
         """
@@ -144,36 +144,36 @@ class Checkpoints:
         self.look()
 
     def look(self) -> None:
-        """Raises the error of writing, if there was one."""
+        """Raises the last save's error, if there was one."""
         if self._thread.error is not None:
             raise self._thread.error
 
 
 class PiecesEnd(Exception):
-    """No piece comes any more."""
+    """Raised if no more pieces will arrive."""
 
 
 class Pieces:
-    """Tensors on their way from the training thread to the writer."""
+    """A bounded queue of tensors from the training thread to the writer."""
 
     def __init__(self, room: int) -> None:
-        """Makes the way.
+        """Creates an empty queue.
 
         Args:
-            room: Bytes that may wait for the writer, and one tensor beside.
+            room: Maximum bytes in the queue, in addition to one tensor.
         """
         self._room, self._waiting, self._ended = room, deque[Tensor](), False
         self._changed = threading.Condition()
 
     def put(self, piece: Tensor) -> None:
-        """Adds a tensor, when there is room. Drops it after the end."""
+        """Adds a tensor when there is room. Discards it after the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or sum(map(len, self._waiting)) < self._room)
             self._waiting.append(piece)
             self._changed.notify_all()
 
     def take(self, size: int) -> Iterator[Tensor]:
-        """Yields tensors of `size` bytes together. Raises `PiecesEnd` after the end."""
+        """Yields tensors of `size` bytes in total. Raises `PiecesEnd` after the end."""
         while size:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or self._waiting)
@@ -185,7 +185,7 @@ class Pieces:
             yield piece
 
     def end(self) -> None:
-        """Ends all waits. Nothing happens where all was taken."""
+        """Ends all waits. Has no effect if everything was taken."""
         with self._changed:
             self._ended = True
             self._waiting.clear()
@@ -193,20 +193,20 @@ class Pieces:
 
 
 class Writer:
-    """One piece of work at a time, on a thread."""
+    """Runs one task at a time in a thread."""
 
     def __init__(self) -> None:
-        self.error: BaseException | None = None  # of the last work, once it has ended
+        self.error: BaseException | None = None  # of the last task, once it has ended
         self._thread: threading.Thread | None = None
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Starts work. The work before must have ended."""
-        # A process that is told to end does not wait for such a thread.
+        """Starts a task. The previous one must have ended."""
+        # A daemon thread does not delay the end of the process.
         self._thread = threading.Thread(target=self._do, args=(work,), name="gnnkit-checkpoint", daemon=True)
         self._thread.start()
 
     def join(self, seconds: float | None = None) -> None:
-        """Waits for the end of the work, at most so many seconds. Default: any."""
+        """Waits for the task to end, at most `seconds`. Default: no limit."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -218,18 +218,18 @@ class Writer:
 
 
 class PeriodicCheckpoint(Callback):
-    """The callback that saves every so many epochs, and every so many steps of one."""
+    """Saves checkpoints at intervals of epochs, and of steps within an epoch."""
 
     def __init__(
         self, checkpoints: Checkpoints, epochs: int, steps: int | None = None, *, at_start: bool = False
     ) -> None:
-        """Keeps the intervals.
+        """Stores the intervals.
 
         Args:
-            checkpoints: Where to save.
-            epochs: Epochs between checkpoints.
-            steps: Steps of an epoch between checkpoints. None: only between epochs.
-            at_start: Whether the run saves before the first step. Default: False.
+            checkpoints: Saves the checkpoints.
+            epochs: Number of epochs between checkpoints.
+            steps: Number of steps between checkpoints within an epoch. None: none.
+            at_start: Whether to save before the first step.
         """
         self.checkpoints, self.epochs, self.steps, self.at_start = checkpoints, epochs, steps, at_start
 
@@ -246,30 +246,30 @@ class PeriodicCheckpoint(Callback):
 
 
 def _gathered(comm: Communicator, packed: Tensor, lengths: Sequence[int], pieces: Pieces) -> bool:
-    """Moves the states of all ranks to the leader. Returns there whether all came.
+    """Streams all ranks' states to the leader. Returns there whether all arrived.
 
-    Collective. A worker that is gone sends nothing, where others go on without it.
+    Collective. If training continues without a lost worker, its state is omitted.
     """
     is_whole = True
     for rank, length in enumerate(lengths):
         for begin in range(0, length, PIECE):
             end = min(begin + PIECE, length)
-            own = packed[begin:end] if comm.rank == rank else packed[:0]
-            if found := comm.gather(own.to(comm.device)):
-                is_whole = is_whole and len(found[rank]) == end - begin
+            piece = packed[begin:end] if comm.rank == rank else packed[:0]
+            if gathered := comm.gather(piece.to(comm.device)):
+                is_whole = is_whole and len(gathered[rank]) == end - begin
                 if is_whole:
-                    pieces.put(found[rank].cpu())
+                    pieces.put(gathered[rank].cpu())
     return is_whole
 
 
 def _differs(module: TrainingModule) -> bool:
-    """Says whether ranks hold different states."""
+    """Returns whether ranks hold different states."""
     drifts = module.strategy.steps.drift or (module.sync is not None and module.sync.drifts)
     return drifts or module.strategy.steps.keep_state or module.embedding is not None
 
 
 def _check_finite(state: Mapping[str, Any]) -> None:
-    """Raises `UserError` for parameters or an optimiser's state that are not finite."""
+    """Raises `UserError` for parameters or optimiser state that is not finite."""
     for tensor in _tensors([state[part] for part in ("state_dict", "optimizer_states", "sync", "embedding")]):
         if tensor.is_floating_point() and not _is_finite(tensor):
             raise UserError(
@@ -279,7 +279,7 @@ def _check_finite(state: Mapping[str, Any]) -> None:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Says whether all numbers are finite. Looks at each only where the sum is not."""
+    """Returns whether all numbers are finite, checking each only if the sum is not."""
     return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 

@@ -1,4 +1,4 @@
-"""Learning rates over the epochs, clipping of gradients, and a limit of time."""
+"""Learning rate schedules, gradient clipping, and a time limit."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ _DECAYS: dict[str | None, Callable[[float], float]] = {None: lambda _: 1.0, "cos
 class Schedule:
     """The learning rate over the epochs.
 
-    Rises in equal steps over the warm-up. The decay begins after the warm-up, and would
-    reach 0 after the last epoch.
+    It increases linearly during the warm-up. Then the decay starts, which reaches 0
+    after the last epoch.
     """
 
-    name: str | None = None  # of the decay: cosine or linear. None: the rate stays
-    warmup: int = 0  # epochs
-    epochs: int = 1  # all
+    name: str | None = None  # decay: cosine or linear. None: constant
+    warmup: int = 0  # number of epochs
+    epochs: int = 1  # total number of epochs
 
     def factor(self, epoch: int) -> float:
-        """Returns the factor of the learning rate in an epoch, from 0."""
+        """Returns the learning rate's factor in an epoch, counted from 0."""
         if epoch < self.warmup:
             return (epoch + 1) / (self.warmup + 1)
         return _DECAYS[self.name](min((epoch - self.warmup) / max(self.epochs - self.warmup, 1), 1.0))
 
     def of(self, optimizer: Optimizer) -> Any:
-        """Returns the optimiser with its schedule, as Lightning takes both."""
+        """Returns the optimiser with its schedule, in Lightning's format."""
         return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self.factor)}
 
 
 @dataclass(frozen=True, slots=True)
 class Plateau:
-    """A learning rate that falls where a value gets no better."""
+    """A learning rate that decreases when a metric stops improving."""
 
     monitor: str  # `trainer.monitor`
     lower_is_better: bool = False
-    factor: float = 0.1  # of the learning rate, each time
-    patience: int = 10  # looks at the value without a better one
+    factor: float = 0.1  # multiplies the learning rate
+    patience: int = 10  # number of evaluations without improvement
     name = "plateau"
 
     def of(self, optimizer: Optimizer) -> Any:
-        """Returns the optimiser with its schedule, as Lightning takes both."""
+        """Returns the optimiser with its schedule, in Lightning's format."""
         mode: Literal["min", "max"] = "min" if self.lower_is_better else "max"
         scheduler = ReduceLROnPlateau(optimizer, mode, self.factor, self.patience, threshold=0.0)
         return {
@@ -76,12 +76,12 @@ Schedules = Schedule | Plateau
 
 
 def checked(given: Any, model: str, *, by_steps: bool) -> Any:
-    """Returns what `configure_optimizers` of a model gave, in one form.
+    """Normalises the result of a model's `configure_optimizers`.
 
-    Raises `UserError` for what several ranks cannot have.
+    Raises `UserError` for what several ranks do not support.
 
     Args:
-        given: An optimiser, with schedules or without, in any form of Lightning.
+        given: Optimisers and schedules, in any of Lightning's formats.
         model: Name of the model, for errors.
         by_steps: Whether a schedule may count steps.
     """
@@ -96,34 +96,34 @@ def checked(given: Any, model: str, *, by_steps: bool) -> Any:
     if isinstance(optimizer, dict):
         schedulers = [optimizer["lr_scheduler"]] if "lr_scheduler" in optimizer else []
         optimizer = optimizer["optimizer"]
-    configs = [each if isinstance(each, dict) else {"scheduler": each} for each in schedulers]
-    return [optimizer], [_checked(each, model, by_steps=by_steps) for each in configs]
+    configs = [entry if isinstance(entry, dict) else {"scheduler": entry} for entry in schedulers]
+    return [optimizer], [_checked(config, model, by_steps=by_steps) for config in configs]
 
 
 def _are_lists(parts: Any) -> bool:
     return len(parts) == 2 and all(isinstance(part, list | tuple) for part in parts)
 
 
-def _checked(given: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
-    """Checks one schedule. A value that is not there yet does not end the run."""
-    if given.get("interval") == "step" and not by_steps:
+def _checked(config: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
+    """Checks one schedule, and makes it tolerate a missing metric."""
+    if config.get("interval") == "step" and not by_steps:
         raise UserError(
             f"model={model}: a schedule with interval=step would count each batch of trainer.accumulate: use "
             "interval=epoch"
         )
-    by_value = isinstance(given["scheduler"], ReduceLROnPlateau) or given.get("reduce_on_plateau")
-    if by_value and not given.get("monitor"):
+    by_value = isinstance(config["scheduler"], ReduceLROnPlateau) or config.get("reduce_on_plateau")
+    if by_value and not config.get("monitor"):
         raise UserError(f"model={model}: ReduceLROnPlateau needs monitor, such as val_loss, beside the scheduler")
-    return {**given, "strict": False}
+    return {**config, "strict": False}
 
 
 def monitored(trainer: L.Trainer, scheduler: Any) -> str | None:
-    """Returns the name of the value that a schedule follows, if any."""
-    return next((each.monitor for each in trainer.lr_scheduler_configs if each.scheduler is scheduler), None)
+    """Returns the name of the metric that a schedule monitors, or None."""
+    return next((config.monitor for config in trainer.lr_scheduler_configs if config.scheduler is scheduler), None)
 
 
 def check_monitored(trainer: L.Trainer) -> None:
-    """Raises `UserError` for a schedule that follows a value that nothing logs."""
+    """Raises `UserError` for a schedule that monitors a metric that is never logged."""
     for config in trainer.lr_scheduler_configs:
         if config.reduce_on_plateau and config.monitor not in trainer.callback_metrics:
             known = ", ".join(sorted(trainer.callback_metrics))
@@ -134,13 +134,11 @@ def check_monitored(trainer: L.Trainer) -> None:
 
 
 def clip(optimizer: Optimizer, norm: float) -> None:
-    """Makes each step of an optimiser scale down gradients of a larger norm.
-
-    The norm is over all parameters of the optimiser.
+    """Makes an optimiser clip its gradients' total norm in each step.
 
     Args:
         optimizer: The optimiser.
-        norm: The largest norm.
+        norm: The maximum norm.
     """
 
     def before(optimizer: Optimizer, *_: Any) -> None:
@@ -151,17 +149,18 @@ def clip(optimizer: Optimizer, norm: float) -> None:
 
 
 class TimeLimit(Callback):
-    """The callback that ends training after the epoch in which time runs out.
+    """Ends training after the epoch in which a time limit is reached.
 
     The leader's clock decides for all ranks.
     """
 
     def __init__(self, seconds: float, begun: float | None = None) -> None:
-        """Keeps the limit.
+        """Stores the limit.
 
         Args:
-            seconds: The time.
-            begun: Seconds of `time.monotonic` that it counts from. Default: the start.
+            seconds: The limit.
+            begun: Start of the time, by `time.monotonic`. Default: the start of
+                training.
         """
         self.seconds, self.begun, self.started = seconds, begun, time.monotonic()
         self.stopped: str | None = None  # why training ended

@@ -1,4 +1,4 @@
-"""The loss and the optimiser of one rank's model. Needs no Lightning."""
+"""Loss and optimiser of one rank's model. Does not import Lightning."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch
 from gnnkit.task import Task
 
-LOSS = "train_loss"  # the value of `trainer.monitor` that is looked at after each epoch
+LOSS = "train_loss"  # the value of `trainer.monitor` that is checked after each epoch
 
 
 def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tensor:
-    """Computes this rank's part of a step's loss, by the model's own step if any.
+    """Computes this rank's part of a step's loss, by the model's step if it has one.
 
     Collective.
 
@@ -41,10 +41,10 @@ def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tenso
         "batch.row_weights": batch.row_weights,
     }
     with batch.precision(), fast_products(), lent(model, batch.adjacencies, **read):
-        if (own := own_method(model, "training_step")) is None:
+        if (user_step := own_method(model, "training_step")) is None:
             return loss_part(task, model(batch.x, batch.adjacencies), batch)
         _check_row_weights(model, batch)
-        loss: Tensor = own(batch, batch_idx)
+        loss: Tensor = user_step(batch, batch_idx)
         return loss
 
 
@@ -53,8 +53,8 @@ def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
 
     Args:
         task: Computes the loss of each row.
-        out: [num_dst, width] output of the model.
-        batch: Says which rows the loss reads.
+        out: [num_dst, width] model output.
+        batch: The batch, which selects the rows.
     """
     outputs = batch.outputs(out)
     losses = task.losses(outputs.to(wide(outputs.dtype)), batch.labels)
@@ -64,10 +64,10 @@ def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
 
 
 def reaching(loss: Tensor, parameters: Sequence[Parameter]) -> Tensor:
-    """Returns the loss, whose backward pass arrives at all of these parameters.
+    """Returns the loss, with a backward pass that reaches all of these parameters.
 
-    Lightning's DDP waits for each parameter. A parameter that this rank's loss does not
-    read gets no gradient here, which counts as zeros.
+    Lightning's DDP waits for each parameter. Parameters that do not affect this rank's
+    loss get no gradient, which counts as zeros.
     """
     reached: Tensor = _Reaching.apply(loss, *parameters)
     return reached
@@ -81,22 +81,22 @@ class _Reaching(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return grad, *(torch.zeros_like(each) if _is_watched(each) else None for each in ctx.parameters)
+        return grad, *(torch.zeros_like(parameter) if _is_watched(parameter) else None for parameter in ctx.parameters)
 
 
 def _is_watched(parameter: Parameter) -> bool:
-    """Says whether hooks of the user expect a gradient."""
+    """Returns whether a user's hooks expect a gradient."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def make_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float) -> Optimizer:
-    """Makes the configured optimiser.
+    """Creates the configured optimiser.
 
     Args:
         model: The model.
         name: A key of `settings.OPTIMIZERS`.
         lr: Learning rate.
-        weight_decay: L2 penalty on the parameters that the model decays.
+        weight_decay: L2 penalty on the model's decayed parameters.
     """
     named = getattr(model, "decayed_parameters", model.parameters)
     decayed = list(named())
@@ -108,8 +108,10 @@ def make_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float) 
 
 
 def own_method(model: nn.Module, name: str) -> Callable[..., Any] | None:
-    """Returns the user's method of a LightningModule, if there is one."""
-    base = getattr(sys.modules.get("lightning"), "LightningModule", None)  # such a model has imported Lightning
+    """Returns the method overridden by a user's LightningModule, or None."""
+    base = getattr(
+        sys.modules.get("lightning"), "LightningModule", None
+    )  # a LightningModule implies that Lightning has been imported
     if base is None or not isinstance(model, base) or getattr(type(model), name) is getattr(base, name):
         return None
     method: Callable[..., Any] = getattr(model, name)
@@ -117,7 +119,7 @@ def own_method(model: nn.Module, name: str) -> Callable[..., Any] | None:
 
 
 def _check_row_weights(model: nn.Module, batch: Batch) -> None:
-    """Raises `UserError` for a model that would leave out the weights of rows."""
+    """Raises `UserError` for a model that would ignore row weights."""
     if batch.row_weights is not None and not getattr(model, "reads_row_weights", False):
         raise UserError(
             f"model={type(model).__name__}: this strategy weighs the rows of a batch, and training_step must multiply "

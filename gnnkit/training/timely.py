@@ -1,4 +1,4 @@
-"""Checkpoints by the clock, and when the launcher asks for one."""
+"""Checkpoints at time intervals, and on the launcher's request."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from gnnkit.launch.progress import can_save, is_asked, note_saved
 from gnnkit.training.resume import Position
 from gnnkit.training.saving import Checkpoints
 
-BETWEEN = 0.5  # seconds between two looks at the clock
+BETWEEN = 0.5  # seconds between checks of the clock
 
 
 class TimelyCheckpoint(Callback):
-    """The callback that saves where the leader's clock or the launcher says so.
+    """Saves a checkpoint when the leader's clock or the launcher requires it.
 
-    Workers must step together. The leader decides for all, at steps that all know: at a
-    look it also says how many steps later the next look is. So a step costs nothing,
-    and a look one broadcast.
+    Workers must step together. The leader decides for all ranks, at steps known in
+    advance: each check also determines the number of steps to the next one. A step
+    therefore costs nothing, and a check costs one broadcast.
     """
 
     def __init__(self, checkpoints: Checkpoints, minutes: float | None) -> None:
-        """Keeps the interval.
+        """Stores the interval.
 
         Args:
-            checkpoints: Where to save.
-            minutes: Minutes between checkpoints. None: only where the launcher asks.
+            checkpoints: Saves the checkpoints.
+            minutes: Minutes between checkpoints. None: only on the launcher's request.
         """
         self.checkpoints, self.minutes = checkpoints, minutes
         self._saved = self._looked = time.monotonic()
-        self._left = self._stride = 1  # steps to the next look, and between the last two
+        self._left = self._stride = 1  # steps to the next check, and between the last two
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
         self._saved = self._looked = time.monotonic()
@@ -52,7 +52,7 @@ class TimelyCheckpoint(Callback):
             self._pass(trainer, module, (trainer.current_epoch, done))
 
     def _pass(self, trainer: L.Trainer, module: Any, position: Position) -> None:
-        """Counts a place between two steps. Looks at the clock at some. Collective."""
+        """Counts a position between steps, and checks the clock at some. Collective."""
         self._left -= 1
         if self._left:
             return
@@ -67,7 +67,7 @@ class TimelyCheckpoint(Callback):
                 note_saved()
 
     def _decided(self) -> tuple[int, int]:
-        """Returns whether a checkpoint is due, and steps to the next look."""
+        """Returns whether a checkpoint is due, and the steps to the next check."""
         now = time.monotonic()
         due = is_asked() or (self.minutes is not None and now - self._saved >= 60 * self.minutes)
         self._saved = now if due else self._saved

@@ -1,4 +1,4 @@
-"""What a step leaves to later steps of the same rank."""
+"""Data that a step passes to later steps of the same rank."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from gnnkit.sync import GradientSync
 
 
 class Updates:
-    """Gradients of steps that accumulate, and the optimiser's state for corrections.
+    """Accumulated gradients, and the optimiser state of correction steps.
 
-    The state of correcting and leading steps is equal on all ranks, because all ranks
-    take these steps with the same gradient. The state of a rank's own steps is kept
-    aside meanwhile. Learning rates are the same, so schedules reach these steps too.
+    The state of correction steps and of first steps after an average is equal on all
+    ranks, because all take these steps with the same gradient. Meanwhile, the state of
+    local steps is set aside. Learning rates are shared, so schedules apply to all
+    steps.
     """
 
     def __init__(self) -> None:
         self.kept: list[Tensor] = []  # by parameter
-        self.kept_share = 0.0  # this rank's part of the rows of the kept gradients
-        self.corrections: Any = defaultdict(dict)  # a `state` of the optimiser
-        self.lacking: list[Tensor] = []  # by parameter, what this rank's gradient lacked of the mean of all ranks
+        self.kept_share = 0.0  # this rank's share of the rows of the accumulated gradients
+        self.corrections: Any = defaultdict(dict)  # an optimiser's `state`
+        self.lacking: list[Tensor] = []  # by parameter: mean gradient over all ranks minus this rank's
 
     def add_to(self, own: list[Tensor], share: float) -> float:
-        """Adds the kept gradients to a step's, and lets the kept ones go.
+        """Adds the accumulated gradients to a step's, and clears them.
 
         Args:
-            own: Gradients of the step by parameter, changed in place.
-            share: This rank's part of the rows of the step.
+            own: The step's gradients by parameter, modified in place.
+            share: This rank's share of the step's rows.
 
         Returns:
-            This rank's part of the rows of all steps that were added up.
+            This rank's share of the rows of all accumulated steps.
         """
         if self.kept:
             torch._foreach_add_(own, self.kept)
@@ -46,28 +47,28 @@ class Updates:
         return share
 
     def keep(self, own: list[Tensor], share: float) -> None:
-        """Keeps gradients [by parameter] for the next step."""
+        """Stores gradients [by parameter] for the next step."""
         self.kept, self.kept_share = [gradient.clone() for gradient in own], share
 
     def forget(self) -> None:
-        """Lets the kept gradients go. The step that would apply these is left out."""
+        """Clears the accumulated gradients, because the step is skipped."""
         self.kept, self.kept_share = [], 0.0
 
     @contextmanager
     def correcting(self, optimizer: Optimizer) -> Iterator[None]:
-        """Gives the optimiser the state of correcting steps, inside `with`."""
-        own, optimizer.state = optimizer.state, self.corrections
+        """Gives the optimiser the state of correction steps, within the context."""
+        local_state, optimizer.state = optimizer.state, self.corrections
         try:
             yield
         finally:
-            self.corrections, optimizer.state = optimizer.state, own
+            self.corrections, optimizer.state = optimizer.state, local_state
 
     @contextmanager
     def concluding(self, optimizer: Optimizer) -> Iterator[None]:
-        """Does what `correcting` does. Own steps then go on from a copy of the state.
+        """Like `correcting`, but local steps then continue from a copy of the state.
 
-        A rank that holds no such state, because the leader or a server does, keeps the
-        state of own steps.
+        If the leader or a server holds that state instead of this rank, the state of
+        local steps does not change.
         """
         with self.correcting(optimizer):
             yield
@@ -75,19 +76,19 @@ class Updates:
             optimizer.state[parameter] = copy.deepcopy(state)
 
     def lead(self, own: list[Tensor], sync: GradientSync, weight: float) -> None:
-        """Replaces gradients by the ranks' mean, and keeps the difference. Collective.
+        """Replaces gradients by the ranks' mean, and stores the difference. Collective.
 
         Args:
-            own: Gradients of the step by parameter, changed in place.
-            sync: Takes the mean.
-            weight: The weight of this rank in the mean.
+            own: The step's gradients by parameter, modified in place.
+            sync: Computes the mean.
+            weight: This rank's weight in the mean.
         """
         before = [gradient.clone() for gradient in own]
         sync.average(own, weight)
         self.lacking = list(torch._foreach_sub(own, before))
 
     def follow(self, own: list[Tensor]) -> None:
-        """Adds to the gradients of an own step what these lack of the last mean."""
+        """Adds the difference from the last mean to a local step's gradients."""
         if self.lacking:
             torch._foreach_add_(own, self.lacking)
 
@@ -105,9 +106,9 @@ class Updates:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer) -> None:
-        """Goes on from a state. The optimiser keeps learning rates and own state."""
+        """Restores a state. The optimiser keeps its learning rates and local state."""
         device = optimizer.param_groups[0]["params"][0].device
-        self.kept, self.kept_share = [kept.to(device) for kept in state["kept"]], state["kept_share"]
+        self.kept, self.kept_share = [gradient.to(device) for gradient in state["kept"]], state["kept_share"]
         self.lacking = [lacking.to(device) for lacking in state.get("lacking", ())]
         self.corrections = defaultdict(dict)
         if state["corrections"] is not None:
