@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from gnnkit.model.program import Program
     from gnnkit.result.result import Result as Result
 
-# Keys of a caller who thinks of several workers.
+# Keys that imply several workers.
 _OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
 __all__ = ["Result", "UserError", "export", "load", "predict", "train"]
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Imports `Result` where a program names the class. Its import takes time."""
+        """Imports `Result` lazily, because the import takes time."""
         if name != "Result":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from gnnkit.result.result import Result
@@ -43,27 +43,27 @@ def train(
 ) -> Result:
     """Runs one job, like `python -m gnnkit`.
 
-    Raises `UserError` for mistakes of the caller. Otherwise raises `RuntimeError` with
-    the failed rank's error.
+    Raises `UserError` for mistakes in arguments, configuration or data. Otherwise
+    raises `RuntimeError` with the failed rank's error.
 
     Args:
-        graph: A `Graph`, or PyG's `Data`, to train on instead of a data set.
+        graph: A `Graph`, or PyG's `Data`, to use instead of a dataset.
         strategy: Name of the strategy, or a mapping with name and keys. Default: auto,
-            which takes the full graph where its predicted memory fits. A call with a
-            graph that names neither has `workers="auto"`.
+            which selects full-graph training if its predicted memory fits. With a graph
+            and without strategy and workers, `workers="auto"` applies.
         model: Name of a model, or a module, a program, or a function of (in_features,
             num_classes) that returns a module.
-        callbacks: Callbacks of Lightning, of which each rank gets a copy. A name or a
-            mapping with name and keys chooses an installed one.
-        logger: Name of a logger, a mapping with name and keys, a logger of Lightning,
-            or a list of these. Default: tensorboard and csv.
-        overrides: Further keys, spelt as on the command line.
-        folder: The run folder, not yet there. Default: `outputs/<date>/<time>`.
-        **keys: Sections of the configuration. A section is the name of an option or a
-            mapping: `partition="2d"`, `trainer={"max_epochs": 5}`.
+        callbacks: Lightning callbacks, of which each rank gets a copy. A name, or a
+            mapping with name and keys, selects an installed one.
+        logger: Name of a logger, a mapping with name and keys, a Lightning logger, or a
+            list of these. Default: tensorboard and csv.
+        overrides: Further keys, as on the command line.
+        folder: The run folder, which must not exist. Default: `outputs/<date>/<time>`.
+        **keys: Sections of the configuration, each the name of an option or a mapping:
+            `partition="2d"`, `trainer={"max_epochs": 5}`.
 
     Returns:
-        The figures of `result.json`, as a mapping.
+        The contents of `result.json`, as a mapping.
     """
     from gnnkit import config
 
@@ -72,10 +72,10 @@ def train(
     named = isinstance(model, str | Mapping)
     chosen = {**({"strategy": strategy} if strategy else {}), **({"model": model} if named else {}), **keys}
     overrides = _texts(overrides)
-    given = {}
+    objects = {}
     for kind, parts in (("callback", callbacks), ("logger", logger)):
-        names, given[kind] = _apart(parts)
-        if names or given[kind]:
+        names, objects[kind] = _apart(parts)
+        if names or objects[kind]:
             chosen[kind] = names
     spelt = [*config.as_overrides(chosen), *overrides]
     known = {config.key_of(text) for text in spelt}
@@ -83,7 +83,7 @@ def train(
         spelt.insert(0, "strategy=auto")
     if graph is not None and not known & _OF_WORKERS:
         spelt.insert(0, "workers=auto")
-    return _start(spelt, graph, None if named else model, folder, given)
+    return _start(spelt, graph, None if named else model, folder, objects)
 
 
 def predict(
@@ -95,40 +95,41 @@ def predict(
     folder: str | Path | None = None,
     **keys: Any,
 ) -> Result:
-    """Computes the outputs of a trained model for all nodes, like `job=predict`.
+    """Computes a trained model's outputs for all nodes, like `job=predict`.
 
-    Raises `UserError` for mistakes of the caller. Otherwise raises `RuntimeError` with
-    the failed rank's error.
+    Raises `UserError` for mistakes in arguments, configuration or data. Otherwise
+    raises `RuntimeError` with the failed rank's error.
 
     Args:
-        checkpoint: The folder of the run that has trained.
-        graph: A `Graph`, or PyG's `Data`. Default: the data set of that run.
-        model: The model, where that run got one from Python.
-        overrides: Further keys, spelt as on the command line.
-        folder: The run folder, not yet there. Default: `outputs/<date>/<time>`.
-        **keys: Sections of the configuration, as of `train`. `job="test"` measures too.
+        checkpoint: The run folder of the training.
+        graph: A `Graph`, or PyG's `Data`. Default: the training run's dataset.
+        model: The model, if it was passed from Python in training.
+        overrides: Further keys, as on the command line.
+        folder: The run folder, which must not exist. Default: `outputs/<date>/<time>`.
+        **keys: Sections of the configuration, as for `train`. With `job="test"`,
+            metrics are computed too.
 
     Returns:
-        What was run. `folder` holds `predictions.npy`.
+        The result. Its `folder` contains `predictions.npy`.
     """
     from gnnkit import config
     from gnnkit.ranges import local_path
 
     chosen = {"job": "predict", "checkpoint": str(local_path("checkpoint", checkpoint)), **keys}
-    given = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
-    own = [*config.as_overrides(chosen), *_texts(overrides)]
-    return _start(config.with_run(own, given), graph, model, folder, own=own)
+    passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
+    caller_overrides = [*config.as_overrides(chosen), *_texts(overrides)]
+    return _start(config.with_run(caller_overrides, passed), graph, model, folder, own=caller_overrides)
 
 
 def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
-    """Returns the model of a run with trained parameters, in evaluation mode.
+    """Returns a run's model with trained parameters, in evaluation mode.
 
     Raises `UserError` for a folder without a trained model, and for another model.
 
     Args:
         run: The run folder.
-        model: The model, whose parameters are replaced. Default: a new one, where the
-            configuration of the run names the model.
+        model: The model, whose parameters are replaced. Default: created from the run's
+            configuration.
     """
     from gnnkit.jobs import weights
     from gnnkit.ranges import local_path
@@ -139,24 +140,24 @@ def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
 def export(
     run: str | Path, path: str | Path, *, model: nn.Module | None = None, edge_weight: bool | None = None
 ) -> Path:
-    """Writes the model of a run for machines that have torch or ONNX Runtime alone.
+    """Exports a run's model for use with only torch or ONNX Runtime.
 
     `path` ends with `.pt2`, for `torch.export.load(path).module()`, or with `.onnx`.
-    Both take `x` [num_nodes, in_features], raw rows that the file scales as the run
-    did, and `edge_index` [2, num_edges] int64, of graphs of any size. An `.onnx` takes
-    `x` in float64 where the run standardised columns, else in the type of the model,
-    and a `.pt2` in any type. Returns the path.
+    Both take `x` [num_nodes, in_features], raw rows that are scaled as in training, and
+    `edge_index` [2, num_edges] int64, for graphs of any size. An `.onnx` takes `x` in
+    float64 if the run standardised columns, else in the model's dtype, and a `.pt2` in
+    any dtype. Returns the path.
 
-    Raises `UserError` for a model that torch cannot look into, for a file that is
-    there, and where the run does not say whether edges had weights.
+    Raises `UserError` for a model that torch cannot export, for an existing file, and
+    if the run does not record whether edges had weights.
 
     Args:
         run: The run folder.
         path: The new file.
-        model: The model, where that run got one from Python.
-        edge_weight: Whether the file also takes `edge_weight` [num_edges]. A model that
-            was trained on features of edges takes `edge_attr` too. Default: where the
-            edges that trained had weights, and the model reads them.
+        model: The model, if it was passed from Python in training.
+        edge_weight: Whether the file also takes `edge_weight` [num_edges]. A model
+            trained with edge features takes `edge_attr` too. Default: if the training
+            edges had weights, and the model uses them.
     """
     from gnnkit.jobs import export as exporting
     from gnnkit.ranges import local_path, switch
@@ -166,26 +167,26 @@ def export(
 
 
 def _texts(overrides: Sequence[str]) -> Sequence[str]:
-    """Returns overrides. Raises `UserError` for anything else than a list of texts."""
+    """Returns overrides. Raises `UserError` unless they are a list of texts."""
     if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
         raise UserError(f"overrides={overrides!r} must be a list of text, such as ['trainer.max_epochs=5']")
     return overrides
 
 
 def _apart(parts: Any) -> tuple[list[Any], list[Any]]:
-    """Parts names and mappings from objects."""
+    """Separates names and mappings from objects."""
     listed = parts if isinstance(parts, list | tuple) else [] if parts is None else [parts]
     names = [part for part in listed if isinstance(part, str | Mapping)]
     return names, [part for part in listed if not isinstance(part, str | Mapping)]
 
 
 def _by_class(kind: str, objects: Sequence[Any]) -> dict[str, Any]:
-    """Names objects by class, with a number where a class occurs again."""
+    """Names objects by class, with a number for repeated classes."""
     named: dict[str, Any] = {}
-    for each in objects:
-        name = type(each).__name__
+    for instance in objects:
+        name = type(instance).__name__
         same = sum(known.partition(" ")[0] == name for known in named)
-        named[f"{name} {same + 1}" if same else name] = each
+        named[f"{name} {same + 1}" if same else name] = instance
     if kind != "logger" or not named:
         return named
     from gnnkit.logger import ExistingLogger
@@ -206,10 +207,10 @@ def _start(
     Args:
         overrides: As on the command line.
         graph: A `Graph`, or PyG's `Data`, or None.
-        model: A model that is not named by the overrides, or None.
+        model: A model object, or None.
         folder: The run folder, or None.
-        given: Loggers and callbacks that are not named by the overrides, by kind.
-        own: Overrides that the caller has named. Default: all.
+        given: Logger and callback objects, by kind.
+        own: Overrides written by the caller. Default: all.
     """
     from gnnkit import config, jobs, settings
     from gnnkit.launch.allocator import ask_for_large_pages
@@ -220,7 +221,7 @@ def _start(
     end_if_started_anew()
     folder = None if folder is None else local_path("folder", folder)
     leave_out_unused()
-    ask_for_large_pages()  # before the checks of the job make the first array of torch
+    ask_for_large_pages()  # before job checks allocate torch's first array
 
     def settle(overrides: Sequence[str]) -> settings.Settings:
         settled = settings.settle(config.compose(config.with_data(overrides, overrides if own is None else own)))

@@ -1,4 +1,4 @@
-"""The program: answers signals first, and imports the command line then."""
+"""The program, which installs signal handlers before importing the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def program() -> NoReturn:
     """Runs `main` as a program.
 
-    Leaves at once, because ending torch and Lightning in order takes a second.
+    Exits immediately, because shutting torch and Lightning down takes a second.
     """
     with ending_process():
         from gnnkit.launch.lean import leave_out_unused
@@ -34,13 +34,13 @@ def program() -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(exit_code() or code)  # of a signal that came last
+        os._exit(exit_code() or code)  # a signal may have arrived at the end
 
 
 def _open_closed_streams() -> None:
     """Opens standard streams that the caller has closed.
 
-    Otherwise the next files that this process opens get the standard numbers.
+    Otherwise, the next opened files would get the standard file descriptors.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

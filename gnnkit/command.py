@@ -15,7 +15,7 @@ from gnnkit.launch.exits import exit_code
 
 
 def run(words: Sequence[str]) -> int:
-    """Runs the command of the words after `gnnkit`, and returns the exit code."""
+    """Runs `gnnkit` with the given arguments, and returns the exit code."""
     return exit_code(lambda: _run(_parsed(words)))
 
 
@@ -38,11 +38,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_WITHOUT_VALUE = {"--cfg": "job", "--info": "all"}  # options that may stand alone
+_WITHOUT_VALUE = {"--cfg": "job", "--info": "all"}  # options with an optional value
 
 
 def _parsed(given: Sequence[str]) -> argparse.Namespace:
-    """Reads the command line. `--cfg` and `--info` take no override for their value."""
+    """Parses the command line. `--cfg` and `--info` do not take overrides as values."""
     parser = _parser()
     words = list(given)
     for number, word in enumerate(words):
@@ -56,7 +56,7 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
 
 
 def _unknown_option(option: str, words: Sequence[str], known: Sequence[str]) -> str:
-    """Describes an option that does not exist, and spells what was meant."""
+    """Returns a message about an unknown option, with a suggestion."""
     near = difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.8)
     if near:
         return f"{option} is not an option: did you mean {near[0]}?"
@@ -89,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _run_jobs(arguments: argparse.Namespace) -> int:
-    """Shows the configuration, or runs one job or a sweep."""
+    """Prints the configuration, or runs a job or a sweep."""
     from gnnkit import jobs
     from gnnkit.launch.allocator import ask_for_large_pages
 
@@ -127,7 +127,7 @@ def _run_job(
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:
-    """Spells the options that say where configuration is found."""
+    """Returns the options that determine where configuration files are found."""
     name = [f"--config-name={arguments.config_name}"] if arguments.config_name != config.MAIN else []
     return [*(f"--config-dir={folder.absolute()}" for folder in arguments.config_dir), *name]
 
@@ -151,7 +151,7 @@ def _composed(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[s
 
 
 def _run_dir(overrides: Sequence[str], hydra: config.HydraSettings) -> list[str]:
-    """Spells `hydra.run.dir` as `output`."""
+    """Converts `hydra.run.dir` to `output`."""
     if hydra["run.dir"] is None:
         return []
     if any(config.key_of(text) == "output" for text in overrides):
@@ -160,7 +160,7 @@ def _run_dir(overrides: Sequence[str], hydra: config.HydraSettings) -> list[str]
 
 
 def _set_verbosity(verbose: object) -> None:
-    """Shows log lines of all loggers, or of those that are named."""
+    """Enables log output of all loggers, or of the named ones."""
     import logging
 
     if verbose is False:

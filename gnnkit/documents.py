@@ -1,8 +1,8 @@
-"""Reads JSON and YAML files that somebody else may have made, within bounds.
+"""Bounded parsing of JSON and YAML files from untrusted sources.
 
-No other module of the package parses a file in these formats. What is wrong with a file
-is a `UserError` that names it: no regular file (reading a pipe would never end), too
-large, not well-formed, or nested too deeply.
+No other module parses these formats. Problems are reported as `UserError`s that name
+the file: not a regular file (reading a pipe would never end), too large, malformed, or
+nested too deeply.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
 
-MAX_JSON = 1 << 26  # bytes of a JSON file
-MAX_YAML = 1 << 20  # bytes of a YAML file, which takes some seconds to parse
-MAX_VALUES = 100_000  # values of a YAML document, each alias counted as what it stands for
-_MAX_SCALAR = 1000  # characters of a number or a date
+MAX_JSON = 1 << 26  # maximum bytes of a JSON file
+MAX_YAML = 1 << 20  # maximum bytes of a YAML file, which takes seconds to parse
+MAX_VALUES = 100_000  # maximum number of values in a YAML document, with aliases expanded
+_MAX_SCALAR = 1000  # maximum characters of a number or a date
 
 
 def check_regular(path: Path, name: str = "") -> None:
-    """Raises `UserError` for a folder, and for an endless pipe or device.
+    """Raises `UserError` for a folder, a pipe or a device.
 
     Args:
         path: The file.
@@ -43,7 +43,7 @@ def read_bytes(path: Path, limit: int = MAX_JSON, name: str = "") -> bytes:
 
     Args:
         path: The file.
-        limit: Largest number of bytes. Default: 64 MiB.
+        limit: Maximum number of bytes. Default: 64 MiB.
         name: The file's name in messages. Default: the path.
     """
     check_regular(path, name)
@@ -71,16 +71,16 @@ def read_object(path: Path, name: str = "", limit: int = MAX_JSON) -> dict[str, 
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuses an object with two values for one key, of which Python keeps the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Rejects an object with a repeated key. Python would keep the last value."""
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"an object has the key {key!r} twice")
-    return found
+    return unique
 
 
 def parse_json(text: str | bytes, name: str) -> Any:
-    """Parses JSON. `name` says in messages where the text is from."""
+    """Parses JSON. `name` is the source of the text in messages."""
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except RecursionError as error:
@@ -103,10 +103,10 @@ def parse_yaml(text: str | bytes, name: str) -> Any:
 
 
 def parse_yaml_documents(text: str | bytes, name: str) -> list[Any]:
-    """Parses YAML. An alias to a large value counts as that value, before it is built.
+    """Parses YAML. An alias counts as a copy of its value, before it is expanded.
 
-    A few hundred bytes with nested aliases stand for more values than any machine
-    holds, and whoever walks over them never comes back.
+    A few hundred bytes with nested aliases can expand to more values than fit any
+    memory.
     """
     import yaml
 
@@ -131,12 +131,12 @@ def _documents(loader: Any, name: str) -> Iterator[Any]:
 
 
 def _count(node: Any, counts: dict[int, int | None], name: str) -> int:
-    """Returns the values that a node of YAML stands for, itself included.
+    """Returns the number of values in a YAML node, with aliases expanded.
 
     Args:
         node: The node. Aliases of one value are one node.
-        counts: Values by the node's id. None: the node that is being counted.
-        name: Where the node is from, for messages.
+        counts: Number of values by node id. None: the node is being counted.
+        name: Source of the node, for messages.
     """
     known = counts.get(id(node), 0)
     if known is None:

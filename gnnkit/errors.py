@@ -1,24 +1,25 @@
-"""The error that users can mend, and the end by an interrupt."""
+"""Errors that users can fix, and interruption."""
 
 from __future__ import annotations
 
 from gnnkit.redaction import redact
 
-MAX_MESSAGE = 10_000  # characters; a longer message is cut in the middle
+MAX_MESSAGE = 10_000  # characters. Longer messages are cut in the middle
 
 
 def for_people(text: str) -> str:
-    """Returns a message without secrets, cut in the middle where it is very long."""
+    """Removes secrets from a message, and cuts the middle of a very long one."""
     if len(text) > MAX_MESSAGE:
         text = f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
     return redact(text)
 
 
 class UserError(ValueError):
-    """An error that the user can mend: in input, configuration or data.
+    """An error that the user can fix, in input, configuration or data.
 
-    The command prints one line and exits with 2. The message shows no secrets and has a
-    bounded length, whatever names and values are put into it.
+    The command prints its message without a traceback and exits with code 2. The
+    message never contains secrets, and its length is bounded, regardless of names and
+    values in it.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -26,7 +27,7 @@ class UserError(ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that was interrupted, with the way to go on. Notebooks show one line."""
+    """Raised when a run is interrupted, with a hint how to resume."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"interrupted: {self}"]

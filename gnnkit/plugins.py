@@ -1,7 +1,7 @@
-"""From names to objects: entry points name plugins, plain arguments make plugins.
+"""Plugins: entry points map names to classes, and plain arguments create instances.
 
-Listing imports nothing. Loading imports the chosen plugin only. Code comes from
-installed entry points alone.
+Listing plugins imports nothing. Loading imports only the selected plugin. Code comes
+only from installed entry points.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ KINDS = (
     "logger",
     "callback",
 )  # sections of the configuration
-SEVERAL = ("logger", "callback")  # kinds of which a run has any number, each under its name in the section
+SEVERAL = ("logger", "callback")  # kinds of which a run may have several, each under its name in the section
 OPTIONAL = ("sampler", "exchange")  # kinds of which a run may have none
-JOINED = ("exchange",)  # kinds of which two plugins act as one by the name A+B, with the keys of both
+JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 CONF = Path(__file__).parent / "conf"
-GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
+GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner
 _NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average"}  # other keys that name a plugin
-PARTITION_KEYS = ("path",)  # arguments of a partitioner that stand beside these, and not in `options`
+PARTITION_KEYS = ("path",)  # a partitioner's arguments that are not in `options`
 _SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), Path: (str, Path)}
 _WORDS: dict[Any, str] = {
     float: "a number",
@@ -60,16 +60,16 @@ _WORDS: dict[Any, str] = {
 
 
 def names(kind: str) -> list[str]:
-    """Lists the installed plugins of a kind, sorted. Imports nothing."""
+    """Returns the names of a kind's installed plugins, sorted. Imports nothing."""
     return sorted({point.name for point in _points(kind)})
 
 
 def options(kind: str, folders: Iterable[Path] | None = None) -> list[str]:
-    """Lists the values of `kind=...`: the YAML files and the plugins of the kind.
+    """Returns the valid values of `kind=...`: the kind's YAML files and plugins.
 
     Args:
         kind: A section.
-        folders: Folders of YAML. Default: those of the installed packages.
+        folders: Folders with YAML files. Default: those of installed packages.
     """
     searched = conf_folders() if folders is None else folders
     files = (path.stem for folder in searched for path in (folder / kind).glob("*.yaml"))
@@ -77,9 +77,9 @@ def options(kind: str, folders: Iterable[Path] | None = None) -> list[str]:
 
 
 def load(kind: str, name: str) -> type[Any]:
-    """Imports the chosen plugin and returns the class.
+    """Imports a plugin and returns its class.
 
-    Raises `UserError` if no plugin or two distributions have the name, or if the import
+    Raises `UserError` if no plugin or two packages have the name, or if the import
     fails.
     """
     point = find(kind, name)
@@ -93,25 +93,25 @@ def load(kind: str, name: str) -> type[Any]:
 
 
 def find(kind: str, name: str) -> EntryPoint:
-    """Returns the one entry point of that name, not imported.
+    """Returns the entry point of that name, without importing it.
 
     Raises `UserError` if there is none, or more than one.
     """
-    found = [point for point in _points(kind) if point.name == name]
-    if not found:
+    matches = [point for point in _points(kind) if point.name == name]
+    if not matches:
         raise unknown(_chosen(kind, name), name, names(kind))
-    if len(found) > 1:
-        raise UserError(f"{_chosen(kind, name)} is defined by {' and by '.join(map(_owner, found))}: uninstall one")
-    return found[0]
+    if len(matches) > 1:
+        raise UserError(f"{_chosen(kind, name)} is defined by {' and by '.join(map(_owner, matches))}: uninstall one")
+    return matches[0]
 
 
 def parts(kind: str, name: str) -> list[str]:
-    """Returns the names of the plugins that one name stands for."""
+    """Splits a name such as A+B into names of plugins."""
     return name.split("+") if kind in JOINED else [name]
 
 
 def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
-    """Returns the name of a section's plugin: `name`, or `nodes` of a partition."""
+    """Returns the plugin's name in a section: `name`, or a partition's `nodes`."""
     name = config.get(_key_of_name(kind, config))
     if name is None and config:
         raise UserError(
@@ -125,11 +125,11 @@ def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
 
 
 def create(choice: Choice, **extra: Any) -> Any:
-    """Makes the plugin that `choice` names.
+    """Creates the plugin given by `choice`.
 
-    `extra` are arguments that the caller knows better than the user. Raises `UserError`
-    with the configuration key for unknown, missing or ill-typed arguments, and for
-    arguments that the constructor refuses with a `ValueError`.
+    `extra` are arguments provided by the caller. Raises `UserError`, with the
+    configuration key, for unknown, missing or wrongly typed arguments, and for
+    arguments that the constructor rejects with a `ValueError`.
     """
     if len(joined := _parts(choice)) > 1:
         return functools.reduce(operator.add, (create(part, **extra) for part in joined))
@@ -147,55 +147,58 @@ def check(choice: Choice, extra: Iterable[str] = ()) -> None:
 
 
 def _parts(choice: Choice) -> list[Choice]:
-    """Returns the plugins that act as one, each with the arguments that it takes.
+    """Splits a combined plugin, each part with the arguments that it accepts.
 
-    Raises `UserError` for an argument that none takes.
+    Raises `UserError` for an argument that none accepts.
     """
-    found = parts(choice.kind, choice.name)
-    if len(found) == 1:
+    part_names = parts(choice.kind, choice.name)
+    if len(part_names) == 1:
         return [choice]
-    takes = {name: inspect.signature(load(choice.kind, name)).parameters for name in found}
+    takes = {name: inspect.signature(load(choice.kind, name)).parameters for name in part_names}
     for key in choice.arguments:
-        if not any(key in own for own in takes.values()):
+        if not any(key in parameters for parameters in takes.values()):
             raise unknown_key(
-                f"{choice.kind}.{key}", [f"{choice.kind}.{each}" for own in takes.values() for each in own]
+                f"{choice.kind}.{key}",
+                [f"{choice.kind}.{parameter}" for parameters in takes.values() for parameter in parameters],
             )
     return [
         replace(choice, name=name, arguments={k: v for k, v in choice.arguments.items() if k in takes[name]})
-        for name in found
+        for name in part_names
     ]
 
 
 def check_arguments(
     function: Callable[..., Any], arguments: Mapping[str, Any], section: str, extra: Iterable[str] = ()
 ) -> None:
-    """Raises `UserError` for arguments that do not fit signature or simple annotations.
+    """Raises `UserError` for arguments that do not fit signature or annotations.
 
     Args:
         function: A class or a function.
-        arguments: Values of the user, by name.
+        arguments: The configured values, by name.
         section: The configuration key of `arguments`.
-        extra: Names of parameters that do not come from the user.
+        extra: Names of parameters that are not configured.
     """
     parameters = inspect.signature(function).parameters.values()
-    own = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in extra}
+    accepted = {
+        p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in extra
+    }
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     hints = _hints(function)
     for key, value in arguments.items():
-        if key not in own and not takes_any:
-            raise unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in own])
+        if key not in accepted and not takes_any:
+            raise unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in accepted])
         if key in hints and not _fits(value, hints[key]):
             raise UserError(f"{_key(section, key)}={shown(value)} must be {_spelt(hints[key])}")
-    for key, parameter in own.items():
+    for key, parameter in accepted.items():
         if parameter.default is parameter.empty and key not in arguments:
             name = _key(section, key)
             raise UserError(f"{name} is missing: set it with {name}=VALUE")
 
 
 def conf_folders() -> list[Path]:
-    """Lists our `conf/`, then the `conf/` beside each `gnnkit.conf` entry point.
+    """Returns gnnkit's `conf/`, then that of each `gnnkit.conf` entry point.
 
-    Imports no package. Raises `UserError` where a copy of the sources lacks ours.
+    Imports no package. Raises `UserError` if gnnkit's folder is missing.
     """
     if not CONF.is_dir():
         raise UserError(f"{CONF} is missing, and was a symbolic link to ../conf: make it with ln -s ../conf {CONF}")
@@ -214,22 +217,22 @@ def _points(kind: str) -> EntryPoints:
 def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
     """Reads entry points once.
 
-    Each reading opens a file of every installed distribution.
+    Each read opens a file of every installed distribution.
     """
     return entry_points(group=group)
 
 
 def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Collects the constructor's arguments: a section's keys and the `options`."""
-    given = config.get("options") or {}
-    if not isinstance(given, Mapping):
-        raise UserError(f"{kind}.options={shown(given)} must be a mapping of arguments")
+    """Returns the constructor's arguments: a section's keys and its `options`."""
+    extra_options = config.get("options") or {}
+    if not isinstance(extra_options, Mapping):
+        raise UserError(f"{kind}.options={shown(extra_options)} must be a mapping of arguments")
     name = _key_of_name(kind, config)
     skipped = (name, "options", *(GRID_KEYS if name == "nodes" else ()))
     keys = {key: value for key, value in config.items() if key not in skipped}
-    if both := sorted(keys.keys() & given.keys()):
+    if both := sorted(keys.keys() & extra_options.keys()):
         raise UserError(f"{kind}.{both[0]} is given twice, also as {kind}.options.{both[0]}")
-    return {**keys, **given}
+    return {**keys, **extra_options}
 
 
 def _key_of_name(kind: str, config: Mapping[str, Any]) -> str:
@@ -241,20 +244,20 @@ def _chosen(kind: str, name: object) -> str:
 
 
 def _section(kind: str, name: str) -> str:
-    """Spells the configuration key of a plugin's arguments."""
+    """Returns the configuration key of a plugin's arguments."""
     if kind in SEVERAL:
         return f"{kind}.{name}"
     return "partition.options" if kind == "partition" else kind
 
 
 def _key(section: str, key: str) -> str:
-    """Spells the configuration key of an argument."""
+    """Returns the configuration key of an argument."""
     beside = section == "partition.options" and key in PARTITION_KEYS
     return f"partition.{key}" if beside else f"{section}.{key}"
 
 
 def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str]) -> UserError:
-    """Makes a `UserError` whose message begins with the configuration key."""
+    """Creates a `UserError` whose message starts with the configuration key."""
     text = str(error)
     if re.search(rf"\b{kind}[.=]", text):
         return UserError(text)
@@ -265,7 +268,7 @@ def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str])
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the annotations of the parameters.
+    """Returns the parameters' annotations.
 
     Returns none if annotations cannot be resolved at run time.
     """
@@ -277,7 +280,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Tells whether a value fits a simple annotation. Other annotations accept all."""
+    """Returns whether a value fits a simple annotation. Others accept all values."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in inner)
@@ -291,7 +294,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _spelt(hint: Any) -> str:
-    """Spells a simple annotation in words."""
+    """Describes a simple annotation."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " or ".join(map(str, inner))
@@ -308,7 +311,7 @@ def _owner(point: EntryPoint) -> str:
 
 @functools.cache
 def _package_folder(package: str, path: tuple[str, ...]) -> Path:
-    """Finds the folder of package `a.b` without running code of the package.
+    """Returns the folder of package `a.b` without importing it.
 
     Asks only the finder of `a`, once for each `sys.path`.
     """

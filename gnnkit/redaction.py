@@ -1,4 +1,4 @@
-"""Removes secrets from text that is shown or written."""
+"""Removes secrets from displayed and written text."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ HIDDEN = "***"  # replaces a secret
 
 _WORDS = r"token|tokens|auth|authorization|sig|signature|pwd|(?:api|access|private|secret|account|shared)[_-]?keys?"
 _KEY = re.compile(rf"passw|passphrase|secret|credential|(?:^|[_.-])(?:{_WORDS})(?:$|[_.-])", re.IGNORECASE)
-_IN_QUERIES = re.compile(r"key|AWSAccessKeyId|GoogleAccessId", re.IGNORECASE)  # also secret in the query of a URL
+_IN_QUERIES = re.compile(
+    r"key|AWSAccessKeyId|GoogleAccessId", re.IGNORECASE
+)  # additional secret names in the query of a URL
 _VARIABLE = re.compile(
     r"(?:^|_)(?:PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|TOKEN|SECRET|KEY|APIKEY|CREDENTIALS?|AUTH)(?:$|_)", re.IGNORECASE
 )
 _NO_SECRET_IN = re.compile(r"^(?:OLD)?PWD$|_(?:FILE|PATH|DIR|SOCK|SOCKET|FORMAT|TYPE|NAME)$", re.IGNORECASE)
-_MIN_LENGTH = 8  # characters of a secret variable's value; shorter values occur in ordinary text
+_MIN_LENGTH = 8  # minimum length of a secret variable's value. Shorter values occur in ordinary text
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PLACEHOLDERS = (HIDDEN, "VALUE")
 _INTERPOLATION = re.compile(r"\$\{oc\.env:\w+\}")
 
-# A user name without a slash, or a user name and a password, which may hold slashes.
-# A port with a path is neither.
+# A user name without a slash, or a user name with a password, which may contain
+# slashes. A port followed by a path is neither.
 _URL_USER = re.compile(r"(?<=://)(?:[^/?#\s'\"@]*@|[^/:@?#\s'\"]+:(?!\d{1,5}/)[^@?#\s'\"]*@)")
 _PARAMETER = re.compile(r"(?<![\w.-])([+~]*[\w.-]+)=('[^'\n]*'|\"[^\"\n]*\"|[^\s&;,'\"#)}\]]*[^\s&;,'\"#)}\].:])")
 _QUERY = re.compile(r"(?<=[?&;])([\w.-]+)=([^=&;#\s'\"]+)")
@@ -32,7 +34,7 @@ _ITEM = re.compile(r"([\w.-]+)(['\"]?\s*:\s*)([^,{}\[\]\s]+)")
 
 
 def is_secret(key: str, value: object) -> bool:
-    """Tells whether a key names a secret. A number is no token: `num_tokens` counts."""
+    """Returns whether a key holds a secret. Numbers (`num_tokens`) do not count."""
     is_count = "token" in key.lower() and (isinstance(value, int | float) or str(value).isdecimal())
     return not is_count and _KEY.search(_CAMEL.sub("_", key)) is not None
 
@@ -40,8 +42,8 @@ def is_secret(key: str, value: object) -> bool:
 def redact(text: str) -> str:
     """Replaces secrets in a message, a traceback or a command by `***`.
 
-    Secrets are the credentials of a URL, the value in `KEY=VALUE` whose key names a
-    secret, headers of authorisation, and values of secret environment variables.
+    Secrets are credentials in a URL, the value in `KEY=VALUE` for a secret key,
+    authorisation headers, and the values of secret environment variables.
     """
     if len(text) < _MIN_LENGTH and "=" not in text:
         return text
@@ -52,7 +54,7 @@ def redact(text: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Hides a URL's user and password, and secret values in the query of a URL."""
+    """Hides the user and password in a URL, and secret values in its query."""
     hidden = _URL_USER.sub(f"{HIDDEN}@", text)
     return _QUERY.sub(
         lambda part: f"{part[1]}={HIDDEN}" if _IN_QUERIES.fullmatch(part[1]) else _without_value(part), hidden
@@ -60,18 +62,18 @@ def without_credentials(text: str) -> str:
 
 
 def without_items(text: str) -> str:
-    """Hides secret values in a mapping that is spelled as `{key: value}`."""
+    """Hides secret values in a mapping formatted as `{key: value}`."""
     return _ITEM.sub(lambda part: f"{part[1]}{part[2]}{HIDDEN}" if is_secret(part[1], part[3]) else part[0], text)
 
 
 def as_interpolation(text: str, secrets: Mapping[str, str] | None = None) -> str:
     """Replaces values of secret environment variables by `${oc.env:NAME}`.
 
-    A file then holds no secret and still describes the same run.
+    A file then contains no secrets and still describes the same run.
 
     Args:
         text: Any text.
-        secrets: Values by name. Default: `secret_variables()`, which reads the whole
+        secrets: Values by name. Default: `secret_variables()`, which reads the complete
             environment.
     """
     for name, value in (secret_variables() if secrets is None else secrets).items():
@@ -81,18 +83,18 @@ def as_interpolation(text: str, secrets: Mapping[str, str] | None = None) -> str
 
 
 def is_interpolation(text: str) -> bool:
-    """Tells whether a text is `${oc.env:NAME}` and nothing else."""
+    """Returns whether a text is exactly `${oc.env:NAME}`."""
     return _INTERPOLATION.fullmatch(text) is not None
 
 
 def secret_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns the environment variables that hold secrets, longest values first.
 
-    A path is no secret, so that paths in a run folder stay what was given. A value of
-    less than 8 characters is none either.
+    Paths are not secrets, so that paths in a run folder remain readable. Neither are
+    values of fewer than 8 characters.
 
     Args:
-        environment: Values by name. Default: the environment of this process.
+        environment: Values by name. Default: this process's environment.
     """
     variables = os.environ if environment is None else environment
     secrets = {
@@ -107,19 +109,19 @@ def secret_variables(environment: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def _is_path(value: str) -> bool:
-    """Tells whether a value is a path, unlike a secret that begins with a slash."""
+    """Returns whether a value is a path, not a secret that starts with a slash."""
     if value.startswith("/"):
         return os.path.isdir("/" + value.lstrip("/").partition("/")[0]) or os.path.exists(value)
     return value.startswith(("~", "./", "../"))
 
 
 def _alone(value: str) -> str:
-    """Returns a pattern for a value that is no part of a longer word."""
+    """Returns a pattern for a value that is not part of a longer word."""
     return rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])"
 
 
 def _without_value(part: re.Match[str]) -> str:
-    """Hides the value of a match (key, value) where the key names a secret."""
+    """Hides the value of a (key, value) match if the key is secret."""
     value = part[2].strip("'\"")
     shows = value in _PLACEHOLDERS or value.startswith("${oc.env:") or not is_secret(part[1], value)
     return part[0] if shows else f"{part[1]}={HIDDEN}"

@@ -1,4 +1,4 @@
-"""Begin and end of what a rank does, for a trace of the run. Off unless asked for."""
+"""Start and end times of a rank's activities, for a trace. Disabled by default."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-LIMIT = 20_000  # spans of one rank. Later ones are counted and left out
+LIMIT = 20_000  # maximum number of spans per rank. Later ones are only counted
 
-Span = tuple[str, str, float, float]  # track, name, seconds of the monotonic clock at begin and end
+Span = tuple[str, str, float, float]  # track, name, start and end in seconds of the monotonic clock
 
 
 @dataclass(eq=False)
 class Spans:
-    """What one rank did and when. Any thread may add."""
+    """The activities of one rank. Thread-safe."""
 
     limit: int = LIMIT
     kept: list[Span] = field(default_factory=list)
@@ -26,9 +26,9 @@ class Spans:
 
         Args:
             track: Row of the trace, such as `exchange`.
-            name: What was done.
-            begin: Seconds, as `time.perf_counter` counts.
-            end: The same.
+            name: Name of the activity.
+            begin: Start, by `time.perf_counter`.
+            end: End, likewise.
         """
         if len(self.kept) < self.limit:
             self.kept.append((track, name, begin, end))
@@ -40,33 +40,33 @@ _active: ContextVar[Spans | None] = ContextVar("spans", default=None)
 
 
 def record(limit: int = LIMIT) -> Spans:
-    """Begins a record of this rank, which is a process or a thread."""
+    """Starts to record this rank, which is a process or a thread."""
     spans = Spans(limit)
     _active.set(spans)
     return spans
 
 
 def active() -> Spans | None:
-    """Returns the record of this rank. None: nothing is recorded.
+    """Returns this rank's record, or None if nothing is recorded.
 
-    What works on other threads asks when it is made, on the rank's own thread.
+    Objects that work in other threads must call this on the rank's own thread.
     """
     return _active.get()
 
 
 def stop() -> None:
-    """Ends the record of this rank. What was made meanwhile goes on adding."""
+    """Stops recording this rank. Objects that hold the record continue to add to it."""
     _active.set(None)
 
 
 @contextmanager
 def span(spans: Spans | None, track: str, name: str) -> Iterator[None]:
-    """Adds the time of its body to a record, if there is one.
+    """Adds the context's duration to a record, if there is one.
 
     Args:
         spans: The record, from `active`.
         track: Row of the trace.
-        name: What is done.
+        name: Name of the activity.
     """
     if spans is None:
         yield

@@ -1,4 +1,4 @@
-"""Arrays in a folder, one .npy each, written whole or not at all, and memory-mapped."""
+"""Folders of memory-mapped arrays, one .npy each, written atomically."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gnnkit.errors import UserError
 Array = npt.NDArray[Any]
 
 META = "meta.json"
-# NumPy parses headers as Python. CPython 3.11 counts the depth of all threads at once,
-# and raises SystemError if another thread parses at the same moment.
+# NumPy parses headers as Python. CPython 3.11 counts the parser's depth over all
+# threads, and raises SystemError if another thread parses at the same time.
 _reading = threading.Lock()
 _PASSING = ContextVar("passing", default=False)
 _TRIES = 100
-_PAGES = 1 << 14  # that are brought at a time
+_PAGES = 1 << 14  # pages read at a time
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -39,14 +39,14 @@ _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], boo
 
 
 def check_npy(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Checks a .npy file against the size in the header, before allocating anything.
+    """Checks a .npy file's size against its header, before allocating memory.
 
-    Returns shape, whether columns stand one behind the other, and type. Raises
-    `UserError` for too few bytes, and for arrays of Python objects.
+    Returns the shape, whether it is in Fortran order, and the dtype. Raises `UserError`
+    for a truncated file, and for arrays of Python objects.
 
     Args:
-        file: The file, at the begin of the .npy.
-        size: Bytes of the file.
+        file: The file, positioned at the start of the .npy data.
+        size: Size of the file in bytes.
         name: Name of the file or array, for the message.
     """
     try:
@@ -62,9 +62,9 @@ def check_npy(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], b
 
 
 def npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Returns what `check_npy` does of a file, and the place of the first number.
+    """Returns the result of `check_npy` for a file, and the offset of its data.
 
-    For files that are read piece by piece. Raises `UserError` naming the file.
+    Used to read files in pieces. Raises `UserError`, which names the file.
     """
     check_regular(path)
     try:
@@ -75,7 +75,7 @@ def npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
 
 
 def read_npy(path: Path) -> Array:
-    """Maps the array of a .npy file, read-only. Raises `UserError` naming the file."""
+    """Maps a .npy file's array, read-only. Raises `UserError`, which names the file."""
     check_regular(path)
     for _ in range(_TRIES):
         with suppress(SystemError):
@@ -93,9 +93,10 @@ def _map(path: Path) -> Array:
 
 
 def mapped_file(array: Array) -> tuple[Path, int] | None:
-    """Finds the file that an array is mapped from, and the place of its first number.
+    """Returns the file from which an array is mapped, and the offset of its data.
 
-    None for an array in memory, and for one that is no range of the mapped numbers.
+    None for an array in memory, and for one that is not a contiguous range of the
+    mapping.
     """
     owner: Any = array
     while isinstance(owner, np.ndarray) and isinstance(owner.base, np.ndarray):
@@ -107,18 +108,18 @@ def mapped_file(array: Array) -> tuple[Path, int] | None:
 
 
 def expect_random_reads(array: Array | None) -> None:
-    """Tells the system not to read ahead in a file that `array` is mapped from.
+    """Disables read-ahead for a mapped array's file.
 
-    Otherwise each read brings 32 pages, and a batch would read most of a file that is
+    Otherwise, each read would fetch 32 pages, so a batch would read most of a file
     larger than memory.
     """
     _advise(array, "MADV_RANDOM")
 
 
 def bring_pages(array: Array) -> None:
-    """Reads a mapped file into memory, from its begin to its end.
+    """Reads a mapped file into memory sequentially.
 
-    Ranks of a host share the pages. Does nothing for arrays in memory.
+    The ranks of a host share the pages. Does nothing for arrays in memory.
     """
     if mapped_file(array) is not None and array.size:
         pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
@@ -127,16 +128,16 @@ def bring_pages(array: Array) -> None:
 
 
 def forget_pages(array: Array) -> None:
-    """Lets go of the pages of a mapped file that this process has touched.
+    """Releases a mapped file's pages from this process.
 
-    The file keeps written data, and later reads bring the pages back. Does nothing for
-    arrays in memory.
+    Written data stay in the file, and later reads fetch the pages again. Does nothing
+    for arrays in memory.
     """
     _advise(array, "MADV_DONTNEED")
 
 
 def _advise(array: Array | None, advice: str) -> None:
-    """Gives the system an advice on a mapped file, if the system knows the advice."""
+    """Calls `madvise` on a mapped file, if the system supports the advice."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -145,27 +146,27 @@ def _advise(array: Array | None, advice: str) -> None:
 
 
 def save_array(path: Path, array: Array) -> None:
-    """Writes an .npy. Raises `OSError` that names the file where the disk is full.
+    """Writes a .npy file. Raises `OSError`, which names the file, if the disk is full.
 
-    `np.save` leaves the last 4 KB to a buffer of C, and does not hear when these find
-    no room: the file is shorter, and nothing says so.
+    `np.save` leaves the last 4 KB in a C buffer and ignores errors when flushing it,
+    which would truncate the file without an error.
     """
     with opened(path) as file:
         np.save(_Piecewise(file), array, allow_pickle=False)
 
 
 class _Piecewise:
-    """A file that NumPy does not know as one, and so writes to by Python."""
+    """A file object that NumPy writes to through Python."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.write = file.write
 
 
 def reserve(path: Path) -> None:
-    """Takes the room on the disk for all bytes of a sparse file, to be mapped.
+    """Allocates disk space for all bytes of a sparse file to be mapped.
 
-    Raises `OSError` that names the file where the disk is full. Later a write to a
-    mapped page without room would end the process (SIGBUS).
+    Raises `OSError`, which names the file, if the disk is full. Without this, writing
+    to a mapped page on a full disk would kill the process (SIGBUS).
     """
     if not path.stat().st_size or not hasattr(os, "posix_fallocate"):
         return
@@ -173,19 +174,19 @@ def reserve(path: Path) -> None:
         try:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # the file system does not support it
                 raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[str, Any]) -> None:
-    """Writes arrays and `meta` into a folder. A reader finds all or nothing.
+    """Writes arrays and `meta` into a folder, atomically.
 
-    Replaces an earlier folder of arrays. Raises `UserError` for anything else of this
-    name.
+    Replaces an existing folder of arrays. Raises `UserError` if `folder` is anything
+    else.
 
     Args:
         folder: The folder.
-        arrays: Arrays by name. None is left out.
+        arrays: Arrays by name. None is omitted.
         meta: Plain data for JSON.
     """
     with whole_folder(folder, meta) as temporary:
@@ -197,10 +198,10 @@ def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[
 
 @contextmanager
 def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
-    """Makes a folder for arrays, which takes the place of `folder` when all is written.
+    """Creates a folder for arrays, which replaces `folder` when everything is written.
 
     Args:
-        folder: The folder, like that of `save_arrays`.
+        folder: The folder, as for `save_arrays`.
         meta: Plain data for JSON.
     """
     if folder.exists() and not _is_ours(folder):
@@ -220,14 +221,14 @@ def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
-    """Completes a folder whose arrays were written one by one, with `meta`."""
+    """Writes `meta`, which completes a folder whose arrays were written separately."""
     write_atomically(folder / META, json.dumps(meta).encode())
 
 
 def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Maps the arrays of a folder, read-only, and reads `meta`.
+    """Maps a folder's arrays, read-only, and reads `meta`.
 
-    Raises `UserError` naming the file at fault.
+    Raises `UserError`, which names the faulty file.
     """
     meta = read_object(folder / META)
     return {path.stem: read_npy(path) for path in sorted(folder.glob("*.npy"))}, meta
@@ -238,13 +239,13 @@ def _is_ours(folder: Path) -> bool:
 
 
 def write_atomically(path: Path, *content: bytes | memoryview, within: Path | None = None) -> None:
-    """Replaces a file. At any time, the file has the old content or the new.
+    """Replaces a file atomically: readers see either the old or the new content.
 
     Args:
         path: The file.
         *content: The new content, in pieces.
-        within: Folder on the same file system in which the file is made. Default: its
-            own.
+        within: Folder for the temporary file, on the same file system. Default: the
+            file's folder.
     """
     temporary = _beside(path if within is None else within / path.name)
     try:
@@ -252,23 +253,23 @@ def write_atomically(path: Path, *content: bytes | memoryview, within: Path | No
             for piece in content:
                 file.write(piece)
         put_in_place(temporary, path)
-    except OSError as error:  # of a file that the user has never heard of
+    except OSError as error:  # names the final file, because users do not know the temporary one
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
-    """Replaces the file at `path` by another one, which loses its name."""
+    """Renames a temporary file to `path`."""
     temporary.replace(path)
     _sync(path.parent)
 
 
 def cache_folder() -> Path | None:
-    """Finds this platform's cache folder. Returns None for a user without a home."""
+    """Returns this platform's cache folder, or None for a user without a home."""
     if folder := os.environ.get("XDG_CACHE_HOME"):
         return Path(folder) / "gnnkit"
-    home = Path(os.path.expanduser("~"))  # Path.home raises where there is none
+    home = Path(os.path.expanduser("~"))  # Path.home raises if there is none
     if not home.is_absolute():
         return None
     if sys.platform == "win32":
@@ -280,7 +281,7 @@ def cache_folder() -> Path | None:
 def passing() -> Iterator[None]:
     """Writes arrays without waiting for the disk.
 
-    For files that nobody reads once the machine has stopped.
+    Use it for files that are not needed after a crash of the machine.
     """
     token = _PASSING.set(True)
     try:
@@ -290,14 +291,14 @@ def passing() -> Iterator[None]:
 
 
 def sync_files(folder: Path) -> None:
-    """Waits until the files of a folder are on the disk."""
+    """Waits until a folder's files are on disk."""
     for path in (*folder.rglob("*"), folder):
         _wait_for(path)
 
 
 @contextmanager
 def synced(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a new file to be written, which is on the disk after the block."""
+    """Opens a new file for writing, and waits until it is on disk at the end."""
     with opened(path) as file:
         yield file
     _sync(path)
@@ -305,16 +306,16 @@ def synced(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a new file to be written. Errors name the file."""
+    """Opens a new file for writing. Errors name the file."""
     with naming(path), path.open("wb") as file:
         yield file
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Raises an error of a disk that names the file or folder for one that does not.
+    """Adds the file or folder to disk errors that do not name one.
 
-    A write that finds no room says nothing of the file.
+    A failed write to an open file does not name it.
     """
     try:
         yield
@@ -325,9 +326,9 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def of_disk(error: OSError) -> UserError | None:
-    """Returns the error of a disk, with the file and what to do about it.
+    """Converts a disk error to a `UserError` with the file and a remedy.
 
-    None for other errors, and for those that name no file.
+    Returns None for other errors, and for those that do not name a file.
     """
     cure = _CURES.get(error.errno or 0)
     if cure is None or error.filename is None:
@@ -348,19 +349,19 @@ _CURES = {
 }
 
 
-_UNNAMED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # of writing to an open file
+_UNNAMED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # errors of writing to an open file
 
 
 class Lines:
-    """A file that grows line by line, each of which is written at once."""
+    """A file of lines, each of which is written immediately."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file at its end. Errors of each method name it."""
+        """Opens the file for appending. Errors in each method name it."""
         self.path = path
         self._file = path.open("ab", buffering=0)
 
     def add(self, line: str) -> None:
-        """Writes a line. Does nothing once the file is closed."""
+        """Writes a line. Does nothing after the file was closed."""
         if self._file.closed:
             return
         content = memoryview(f"{line}\n".encode())
@@ -393,14 +394,14 @@ def _wait_for(path: Path) -> None:
 
 
 def _beside(folder: Path) -> Path:
-    """Makes up a name on the same file system, so that a rename is one step."""
+    """Returns a temporary name on the same file system, so that a rename is atomic."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
 
 
 def _move(temporary: Path, folder: Path) -> None:
     """Renames `temporary` to `folder`.
 
-    An earlier folder steps aside first, because a folder cannot replace another.
+    An existing folder is moved away first, because a folder cannot replace another.
     """
     while True:
         try:
@@ -409,6 +410,6 @@ def _move(temporary: Path, folder: Path) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         aside = _beside(folder)
-        with suppress(FileNotFoundError):  # moved by another writer
+        with suppress(FileNotFoundError):  # another writer has moved it
             os.rename(folder, aside)
         shutil.rmtree(aside, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The arguments of the checks: functions that make a plugin, or plugins."""
+"""Checks of the arguments passed to plugin checks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from gnnkit.errors import UserError
 
 
 def check_maker(make: object, kind: type) -> None:
-    """Raises `UserError` unless `make` can make a plugin, as its class can.
+    """Raises `UserError` unless `make` can be called to create a plugin.
 
     Args:
         make: The argument of a check.
-        kind: The interface of the plugin.
+        kind: The plugin's interface.
     """
     if isinstance(make, kind) or not callable(make):
         raise UserError(
@@ -19,11 +19,11 @@ def check_maker(make: object, kind: type) -> None:
 
 
 def check_instance(value: object, kind: type) -> None:
-    """Raises `UserError` unless `value` is a plugin rather than its class.
+    """Raises `UserError` unless `value` is a plugin, rather than its class.
 
     Args:
         value: The argument of a check.
-        kind: The interface of the plugin.
+        kind: The plugin's interface.
     """
     if isinstance(value, type) or not isinstance(value, kind):
         name = value.__name__ if isinstance(value, type) else f"an instance of {type(value).__name__}"

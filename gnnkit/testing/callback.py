@@ -1,4 +1,4 @@
-"""The promises of callbacks."""
+"""The contract of callbacks."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ EPOCHS = 4
 def check_callback(make: Callable[[], Any]) -> None:
     """Checks a callback in four epochs of full-graph training.
 
-    gnnkit must accept the callback. Three ranks, of which one owns nothing, must come
-    to the same number of epochs, parameters and state, and to those of one rank. A
+    gnnkit must accept the callback. Three ranks, one of which owns nothing, must have
+    equal numbers of epochs, parameters and state, and equal those of one rank. The
     state must survive a checkpoint.
 
     Args:
-        make: Makes the callback.
+        make: Creates the callback.
     """
     check_maker(make, Callback)
     callback.check(type(make()).__name__, make())
     ((expected, epochs, _),) = on_ranks(check_graph(), ONE, lambda worker: _trained(make(), worker))
     states = []
-    for rank, (found, done, state) in enumerate(
+    for rank, (parameters, done, state) in enumerate(
         on_ranks(check_graph(), Grid(3, 1, 1), lambda worker: _trained(make(), worker))
     ):
         assert done == epochs, f"rank {rank} of 3 ends after {done} epochs, one rank after {epochs}"
-        assert_close(found, expected, f"parameters of rank {rank} of 3, against one rank")
+        assert_close(parameters, expected, f"parameters of rank {rank} of 3, against one rank")
         states.append(checkpoint.pack(state))
         assert torch.equal(states[-1], states[0]), f"the state of rank {rank} is not the state of rank 0"
     again = make()
@@ -54,8 +54,8 @@ def check_callback(make: Callable[[], Any]) -> None:
     assert torch.equal(checkpoint.pack(again.state_dict()), states[0]), "load_state_dict does not restore state_dict"
 
 
-def _trained(own: Any, worker: Worker) -> tuple[Tensor, int, dict[str, Any]]:
-    """Returns the parameters of this rank, the epochs, and the callback's state."""
+def _trained(callback: Any, worker: Worker) -> tuple[Tensor, int, dict[str, Any]]:
+    """Returns this rank's parameters, number of epochs, and the callback's state."""
     torch.manual_seed(0)
     strategy = VertexCentric()
     model = GraphSAGE(check_graph().features.shape[1], check_graph().num_classes, hidden=4, dropout=0.0).double()
@@ -66,6 +66,6 @@ def _trained(own: Any, worker: Worker) -> tuple[Tensor, int, dict[str, Any]]:
     evaluation = Evaluation.of(worker, model, 100.0)
     module = TrainingModule(model, strategy, worker, evaluation, optimizer="sgd", lr=0.1, weight_decay=0.0)
     options: dict[str, Any] = {"max_epochs": EPOCHS, "check_val_every_n_epoch": 1, "logger": False}
-    trainer = make_trainer(module, AllReduce(), SyncMeter(), callbacks=[own], **options)
+    trainer = make_trainer(module, AllReduce(), SyncMeter(), callbacks=[callback], **options)
     trainer.fit(module)
-    return parameters_to_vector(model.parameters()).detach(), trainer.current_epoch, own.state_dict()
+    return parameters_to_vector(model.parameters()).detach(), trainer.current_epoch, callback.state_dict()

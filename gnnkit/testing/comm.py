@@ -1,4 +1,4 @@
-"""What communicators promise."""
+"""The contract of communicators."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox, Pending
 from gnnkit.comm.frames import DTYPES
 from gnnkit.testing.arguments import check_instance
 
-PATIENCE = 10.0  # seconds for a letter that has been put
+PATIENCE = 10.0  # seconds to wait for a message that has been sent
 
 
 def check_communicator(comm: Communicator) -> None:
-    """Raises `AssertionError` for the first broken promise. Collective over `comm`."""
+    """Raises `AssertionError` for the first violation of the contract.
+
+    Collective over `comm`.
+    """
     check_instance(comm, Communicator)
     _check_all_to_all(comm)
     _check_start(comm)
@@ -34,7 +37,7 @@ def check_communicator(comm: Communicator) -> None:
 
 
 def _check_all_to_all(comm: Communicator) -> None:
-    """Checks that uneven, empty and two-dimensional parts arrive by sender."""
+    """Checks that uneven, empty and two-dimensional parts arrive, ordered by sender."""
     send = [(comm.rank + 2 * peer) % 3 for peer in range(comm.world_size)]
     recv = [(peer + 2 * comm.rank) % 3 for peer in range(comm.world_size)]
     rows = [torch.full((count, 2), comm.rank * 100.0 + peer) for peer, count in enumerate(send)]
@@ -46,7 +49,7 @@ def _check_all_to_all(comm: Communicator) -> None:
 
 
 def _check_start(comm: Communicator) -> None:
-    """Checks exchanges that begin now and end later, of few rows and of many."""
+    """Checks asynchronous exchanges of few and many rows."""
     for num_rows, lends in itertools.product((0, 2, 900), (False, True)):
         pending = [_begin(comm, num_rows, turn) for turn in range(3)]
         received = []
@@ -60,12 +63,12 @@ def _check_start(comm: Communicator) -> None:
             message = f"{'borrow' if lends else 'wait'} delivers the rows of its own exchange by sender"
             assert torch.equal(received[-1].cpu(), _expected(comm, num_rows, turn)), message
         _begin(comm, num_rows, 3).wait()
-        kept = all(torch.equal(rows.cpu(), _expected(comm, num_rows, turn)) for turn, rows in enumerate(received))
-        assert kept, "rows that wait has returned stay as they are"
+        all_equal = all(torch.equal(rows.cpu(), _expected(comm, num_rows, turn)) for turn, rows in enumerate(received))
+        assert all_equal, "rows that wait has returned stay as they are"
 
 
 def _begin(comm: Communicator, num_rows: int, turn: int) -> Pending:
-    """Begins an exchange in which each rank sends rows to all ranks but the next."""
+    """Starts an exchange in which each rank sends rows to all ranks but the next."""
     sent = [0 if peer == (comm.rank + 1) % comm.world_size else num_rows for peer in range(comm.world_size)]
     received = [0 if comm.rank == (peer + 1) % comm.world_size else num_rows for peer in range(comm.world_size)]
     source = (10.0 * comm.rank + torch.arange(5.0)[:, None].expand(5, 4)).to(comm.device)
@@ -76,7 +79,7 @@ def _begin(comm: Communicator, num_rows: int, turn: int) -> Pending:
 
 
 def _expected(comm: Communicator, num_rows: int, turn: int) -> Tensor:
-    """Returns the rows that arrive in an exchange of `_begin`."""
+    """Returns the rows that should arrive in an exchange of `_begin`."""
     parts = [torch.empty(0, 4)]
     for peer in range(comm.world_size):
         left_out = (peer + 1) % comm.world_size
@@ -106,9 +109,9 @@ def _check_sums(comm: Communicator) -> None:
 
 
 def _check_bits(comm: Communicator) -> None:
-    """Checks that sums have equal bits on all ranks, and that JSON values arrive."""
-    own = torch.randn(1001, generator=torch.Generator().manual_seed(comm.rank))
-    rows = comm.gather(comm.all_reduce(own.to(comm.device))[None])
+    """Checks that sums are bitwise equal on all ranks, and that JSON values arrive."""
+    values = torch.randn(1001, generator=torch.Generator().manual_seed(comm.rank))
+    rows = comm.gather(comm.all_reduce(values.to(comm.device))[None])
     assert all(torch.equal(row, rows[0]) for row in rows), "all_reduce gives the same bits on all ranks"
     value = {"list": [1, 2.5, None], "text": "\u00e9"}
     last = comm.world_size - 1
@@ -116,14 +119,14 @@ def _check_bits(comm: Communicator) -> None:
 
 
 def _check_mailbox(comm: Communicator) -> None:
-    """Checks letters between all pairs of ranks, each rank and itself included."""
+    """Checks messages between all pairs of ranks, including from a rank to itself."""
     with comm.mailbox() as box:
         assert (box.rank, box.world_size) == (comm.rank, comm.world_size), "a mailbox has the communicator's ranks"
         _check_order(box)
         _check_any_source(box)
         _check_content(box, comm.device)
         _check_deadline(box)
-        comm.all_reduce(torch.zeros(1, device=comm.device))  # a mailbox is closed when all are done
+        comm.all_reduce(torch.zeros(1, device=comm.device))  # a mailbox may be closed only when all ranks are done
 
 
 def _check_order(box: Mailbox) -> None:
@@ -151,21 +154,21 @@ def _check_content(box: Mailbox, device: torch.device) -> None:
         tensors = {name: tensor.to(device) for name, tensor in _tensors(box.rank).items()}
         box.put(dst, "content", fields, tensors)
         for tensor in tensors.values():
-            tensor.zero_()  # the letter keeps its values
+            tensor.zero_()  # must not change the message
     for src in range(box.world_size):
         letter = box.take("content", src=src, timeout=PATIENCE)
         assert letter.fields == fields, "JSON values arrive unchanged"
         expected = _tensors(src)
         assert list(letter.tensors) == list(expected), "tensors arrive under their names"
         for name, tensor in letter.tensors.items():
-            found, wanted = (tensor.dtype, tensor.shape), (expected[name].dtype, expected[name].shape)
-            assert found == wanted, f"tensor {name} arrives as {found}, sent as {wanted}"
+            layout, wanted = (tensor.dtype, tensor.shape), (expected[name].dtype, expected[name].shape)
+            assert layout == wanted, f"tensor {name} arrives as {layout}, sent as {wanted}"
             assert tensor.device.type == "cpu", "tensors arrive on the CPU"
             assert torch.equal(tensor, expected[name]), f"tensor {name} arrives with other values"
 
 
 def _tensors(rank: int) -> dict[str, Tensor]:
-    """Returns tensors of every type and of every kind of shape."""
+    """Returns tensors of every dtype and kind of shape."""
     by_type = {name: torch.tensor([0, 1, rank % 100]).to(dtype) for name, dtype in DTYPES.items()}
     shapes = {
         "scalar": torch.tensor(rank + 0.5),
@@ -179,13 +182,13 @@ def _tensors(rank: int) -> dict[str, Tensor]:
 def _check_deadline(box: Mailbox) -> None:
     assert box.poll("never") is None, "poll returns at once"
     assert box.gone() == frozenset(), "no rank is gone while all mailboxes are open"
-    told = _late(box)
-    assert "'never'" in told, "the error of take at the deadline names the tag"
-    assert f"rank {box.rank}" in told, "the error of take at the deadline names the sender"
+    message = _late(box)
+    assert "'never'" in message, "the error of take at the deadline names the tag"
+    assert f"rank {box.rank}" in message, "the error of take at the deadline names the sender"
 
 
 def _late(box: Mailbox) -> str:
-    """Returns the error of a wait for a letter that nobody puts."""
+    """Returns the error of waiting for a message that is never sent."""
     try:
         box.take("never", src=box.rank, timeout=0.02)
     except DeadlineExceeded as error:

@@ -1,4 +1,4 @@
-"""The promises of data sets."""
+"""The contract of datasets."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from gnnkit.testing.arguments import check_instance
 
 
 def check_dataset(dataset: Dataset) -> Graph:
-    """Checks the graph of a data set, and returns it.
+    """Checks a dataset's graph, and returns it.
 
-    `load` returns a `Graph` with a node and float features. Where nodes are in use, one
-    of them trains. A second call returns the same bits, and so do the pieces of
-    `in_pieces` and of their stretches, where there are any and these raise no
-    `UserError`. Raises
-    `AssertionError` for the first broken promise.
+    `load` must return a `Graph` with at least one node and floating-point features. If
+    nodes have splits, one of them must be a training node. A second call must be
+    bitwise equal, and so must the pieces of `in_pieces` and their stretches, unless
+    these raise `UserError`. Raises `AssertionError` for the first violation.
     """
     check_instance(dataset, Dataset)
     graph = dataset.load()
@@ -45,8 +44,8 @@ def check_dataset(dataset: Dataset) -> Graph:
 def _check_pieces(graph: Graph, pieces: GraphPieces, crew: Crew, who: str) -> None:
     with TemporaryDirectory() as folder:
         room, journal = Room(1 << 28, 1, bucket=16), Journal(Path(folder), "")
-        found = import_graph(pieces, Path(folder), room, journal, Teller(quiet=True), crew=crew)
-        _check_same(graph, Graph.load(found), who)
+        imported = import_graph(pieces, Path(folder), room, journal, Teller(quiet=True), crew=crew)
+        _check_same(graph, Graph.load(imported), who)
 
 
 def _check_same(graph: Graph, again: Graph, who: str) -> None:

@@ -1,4 +1,4 @@
-"""The promises of exchanges."""
+"""The contract of exchanges."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 from gnnkit.training import checkpoint
 
 EPOCHS = 6
-RESUMED = 3  # the epoch after which a run is resumed
+RESUMED = 3  # number of epochs before the resume
 ROWS = Grid(3, 1, 1)
 GRIDS = [ROWS, Grid(2, 2, 1), Grid(2, 1, 2)]
 PAUSES = (True, False, False, True, False, True)  # whether ranks exchange, by epoch
 
 
 def check_exchange(make: Callable[[], RowExchange]) -> None:
-    """Runs some epochs of a GCN on each grid that the exchange goes with.
+    """Trains a GCN for some epochs on each grid that the exchange supports.
 
-    A run that is resumed from the state of its schedule must give the bits of the
-    unbroken run, with epochs that exchange nothing too unless `every_epoch`. Without
-    `keeps_state` a run must need no state. An exchange that is `exact` must give the
-    gradients of one rank. On one rank nothing travels, so every exchange must be exact
-    there. A rank's own rows must be the current ones, and a second look at a step
-    exact. Ranks must read finite rows.
+    A run resumed from the schedule's state must be bitwise equal to the uninterrupted
+    run, also with epochs that skip the exchange unless `every_epoch`. Without
+    `keeps_state`, no state may be needed. An exchange that is `exact` must give one
+    rank's gradients. On one rank, every exchange must be exact. A rank's own rows must
+    be current, a step evaluated again must be exact, and rows must be finite.
 
     Args:
-        make: Makes the exchange.
+        make: Creates the exchange.
     """
     check_maker(make, RowExchange)
     torch.manual_seed(0)
@@ -70,41 +69,44 @@ class _Runs:
     def on(
         self, grid: Grid, *, exchanges: Sequence[bool] = (True,) * EPOCHS, resume: bool = False, state: bool = True
     ) -> list[Tensor]:  # by epoch, [num_parameters]
-        """Returns the gradients of all ranks together.
+        """Returns the sum of all ranks' gradients.
 
         Args:
-            grid: The process grid.
-            exchanges: Whether ranks exchange, by epoch.
-            resume: Whether a new schedule goes on after some epochs.
-            state: Whether that one gets the state of the old.
+            grid: The rank grid.
+            exchanges: Whether ranks exchange rows, by epoch.
+            resume: Whether to continue with a new schedule after some epochs.
+            state: Whether to restore the old schedule's state in it.
         """
 
         def work(worker: Worker) -> list[Tensor]:
-            own = copy.deepcopy(self._model)
-            engine = worker.engine(own)
+            replica = copy.deepcopy(self._model)
+            engine = worker.engine(replica)
             passes = self._passes(engine, exchanges)
             x, gradients = worker.features.rows(worker.shard.owned), []
             for epoch, now in enumerate(exchanges):
                 if resume and epoch == RESUMED:
-                    kept = checkpoint.unpack(checkpoint.pack(passes.state_dict()))
+                    restored = checkpoint.unpack(checkpoint.pack(passes.state_dict()))
                     passes = self._passes(engine, exchanges)
                     if state:
-                        passes.load_state_dict(kept, worker.device)
-                gradients.append(_gradient(own, engine, x, passes.step(epoch, exchanges=now)))
+                        passes.load_state_dict(restored, worker.device)
+                gradients.append(_gradient(replica, engine, x, passes.step(epoch, exchanges=now)))
                 with torch.no_grad():
-                    for parameter in own.parameters():
+                    for parameter in replica.parameters():
                         parameter.mul_(0.9)
             engine.close()
             return gradients
 
-        return [torch.stack(each).sum(0) for each in zip(*on_ranks(check_graph(), grid, work), strict=True)]
+        return [
+            torch.stack(rank_gradients).sum(0)
+            for rank_gradients in zip(*on_ranks(check_graph(), grid, work), strict=True)
+        ]
 
     def _passes(self, engine: Engine, exchanges: Sequence[bool]) -> ForwardPasses:
         return ForwardPasses(self._make(), engine, pauses=not all(exchanges))
 
 
 def _gradient(model: nn.Module, engine: Engine, x: Tensor, forward: ForwardPass) -> Tensor:  # [num_parameters]
-    """Computes a gradient that weighs each node in its own way, this rank's part."""
+    """Computes this rank's part of a gradient with a different weight per node."""
     model.zero_grad()
     out = model(x, ShardAdjacency.layers(engine, 2, 7, forward))
     (out * (engine.nodes[:, None] + 1).sin()).sum().backward()
@@ -117,7 +119,7 @@ def _sum(engine: Engine, x: Tensor, forward: ForwardPass) -> Tensor:  # [num_own
 
 
 def _check_second_look(make: Callable[[], RowExchange], grid: Grid) -> None:
-    """Checks that a second look is exact, and that later steps do not tell."""
+    """Checks that evaluating a step again is exact and does not affect later steps."""
 
     def work(worker: Worker) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         engine, x = worker.engine(object()), worker.features.rows(worker.shard.owned)
@@ -139,7 +141,7 @@ def _check_second_look(make: Callable[[], RowExchange], grid: Grid) -> None:
 
 
 def _check_own_rows(make: Callable[[], RowExchange]) -> None:
-    """Checks the sums of each rank in turn, while rows of other ranks are zeros."""
+    """Checks each rank's sums in turn, with zeros as other ranks' rows."""
 
     def work(worker: Worker) -> list[tuple[Tensor, Tensor]]:
         engine, rank = worker.engine(object()), worker.comm.rank
@@ -155,8 +157,8 @@ def _check_own_rows(make: Callable[[], RowExchange]) -> None:
         return found
 
     for pairs in on_ranks(check_graph(), ROWS, work):
-        for found, expected in pairs:
-            assert_close(found, expected, "sums over a rank's own rows, while rows of other ranks are zeros")
+        for actual, expected in pairs:
+            assert_close(actual, expected, "sums over a rank's own rows, while rows of other ranks are zeros")
 
 
 def _check_same(found: list[Tensor], expected: list[Tensor], where: str) -> None:

@@ -1,4 +1,4 @@
-"""Graphs that checks run on."""
+"""Graphs for checks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gnnkit.graph import Graph, Ids, Split
 
 
 def example_graphs() -> list[Graph]:
-    """Makes small graphs with every corner.
+    """Returns small graphs that cover all corner cases.
 
-    Corners are no nodes, no edges, one node, isolated nodes, self-loops, parallel
-    edges, a hub, every split, and nodes without label. All graphs have weights, edge
+    These are no nodes, no edges, one node, isolated nodes, self-loops, parallel edges,
+    a hub, every split, and nodes without a label. All graphs have weights, edge
     features and coordinates.
     """
     rng = np.random.default_rng(0)
@@ -22,13 +22,13 @@ def example_graphs() -> list[Graph]:
     return [_example_graph(np.array(src, np.int64), np.array(dst, np.int64), n) for src, dst, n in edges]
 
 
-WIDTH, EDGE_WIDTH, CLASSES, RELATIONS = 5, 2, 3, 3  # of the graph below
+WIDTH, EDGE_WIDTH, CLASSES, RELATIONS = 5, 2, 3, 3  # of `check_graph`
 
 
 def check_graph(num_nodes: int = 30) -> Graph:
-    """Makes a directed, weighted graph with edge features and types, and every split.
+    """Returns a directed, weighted graph with edge features and types, and all splits.
 
-    Isolated nodes, loops and parallel edges are part of the graph.
+    It includes isolated nodes, self-loops and parallel edges.
     """
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, num_nodes - 3, (2, 3 * num_nodes))
@@ -65,19 +65,19 @@ def _example_graph(src: Ids, dst: Ids, num_nodes: int) -> Graph:
 
 
 def cut_signal_graph(num_nodes: int = 800, num_parts: int = 4, num_classes: int = 4, seed: int = 0) -> Graph:
-    """Makes a graph whose labels only edges between parts tell.
+    """Returns a graph whose labels depend only on edges between parts.
 
-    Parts are ranges of ids with equal counts, as `partition=1d` cuts. Every node has a
-    random kind, which its features show. A node's label is the kind of all its
-    in-neighbours in other parts. Its in-neighbours in its own part are random nodes.
+    Parts are ranges of ids with equal counts, as with `partition=1d`. Every node has a
+    random kind, which is visible in its features. A node's label is the kind of all its
+    in-neighbours in other parts. Its in-neighbours in its own part are random.
 
     Args:
         num_nodes: Number of nodes.
         num_parts: Number of parts, at least 2.
         num_classes: Number of kinds and labels.
-        seed: The graph follows from the seed.
+        seed: Random seed.
     """
-    rng, inside, across = np.random.default_rng(seed), 8, 6  # in-edges of a node
+    rng, inside, across = np.random.default_rng(seed), 8, 6  # in-edges per node
     part, nodes = np.arange(num_nodes) * num_parts // num_nodes, np.arange(num_nodes)
     kind, labels = rng.integers(0, num_classes, (2, num_nodes))
     src = [

@@ -1,4 +1,4 @@
-"""The promises of launchers."""
+"""The contract of launchers."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from gnnkit.launcher import JOBS, RANKS, Jobs, Launcher, RankError, Ranks
 from gnnkit.testing.arguments import check_maker
 
 WORLD_SIZE = 3
-TIMEOUT = 20.0  # seconds that a rank waits for another
-DEADLINE = 10.0  # seconds from the failure of a rank to the report, half the above
+TIMEOUT = 20.0  # deadline of a rank's waits, in seconds
+DEADLINE = 10.0  # seconds from a rank's failure to the report
 ENDING = 2.0  # seconds from the report to the end of all processes
 TOLD = "the share of this rank is lost"
-COMMANDS = (["--version"], ["--no-such-option"])  # of jobs: one succeeds, one fails
+COMMANDS = (["--version"], ["--no-such-option"])  # one job succeeds, one fails
 
 
 def check_launcher(make: Callable[[], Launcher]) -> None:
     """Checks a launcher in everything that it `starts`.
 
     Three ranks must return their results by rank, and find their variables in the
-    environment. A rank that fails must be named with the error, and one that is killed
-    must be named too, while the others wait for it. A `UserError` must come as it is.
-    No rank may be left when the launcher returns or raises. Of two jobs, one succeeds
-    and one fails, and both must have a log.
+    environment. The error must name a rank that fails or is killed while the others
+    wait for it. A `UserError` must be raised unchanged. No rank may be left when the
+    launcher returns or raises. Of two jobs, one must succeed and one fail, and both
+    must have a log.
 
-    Where ranks were started before, each of them calls this function. They must come
-    together and return results.
+    If ranks were started externally, each of them must call this function. They must
+    rendezvous and return results.
 
-    The work of the ranks is a function of this module, so it can be pickled. A launcher
-    that is `inline` may raise the error of a rank with a note that names the rank.
+    The ranks' function belongs to this module, so it can be pickled. A launcher that is
+    `inline` may raise a rank's error with a note that names the rank.
 
     Args:
-        make: Makes the launcher.
+        make: Creates the launcher.
     """
     check_maker(make, Launcher)
     launcher = make()
     assert launcher.starts, "a launcher starts ranks or jobs"
     assert {*launcher.starts} <= {RANKS, JOBS}, f"a launcher starts {RANKS} or {JOBS}, not {launcher.starts}"
     if (started := launcher.started()) is not None:
-        found = launcher.ranks(Ranks(_place, started.world_size, Gloo, TIMEOUT))
-        assert list(found) == [started.rank], "a rank that was started before returns its own result"
-        _check_place(found, started.world_size, launcher)
+        results = launcher.ranks(Ranks(_place, started.world_size, Gloo, TIMEOUT))
+        assert list(results) == [started.rank], "a rank that was started before returns its own result"
+        _check_place(results, started.world_size, launcher)
         return
     if RANKS in launcher.starts:
         _check_ranks(launcher)
@@ -65,14 +65,14 @@ def check_launcher(make: Callable[[], Launcher]) -> None:
 
 
 def _check_ranks(launcher: Launcher) -> None:
-    found = _run(launcher, _place)
-    assert sorted(found) == list(range(WORLD_SIZE)), f"results are of ranks {sorted(found)}"
-    _check_place(found, WORLD_SIZE, launcher)
+    results = _run(launcher, _place)
+    assert sorted(results) == list(range(WORLD_SIZE)), f"results are of ranks {sorted(results)}"
+    _check_place(results, WORLD_SIZE, launcher)
     text = _refused(launcher, _fail, Exception if launcher.inline else RankError)
     assert "rank 1" in text, f"a rank that fails is not named: {text}"
     assert TOLD in text, f"the error of a rank is not told: {text}"
     assert _refused(launcher, _refuse, UserError) == TOLD, "a UserError of a rank comes with another message"
-    if launcher.inline:  # what kills a rank kills the caller, and nothing runs meanwhile
+    if launcher.inline:  # killing a rank would kill the caller
         return
     killed = _refused(launcher, _kill, RankError)
     assert "SIGKILL" in killed, f"SIGKILL is not named: {killed}"
@@ -80,26 +80,28 @@ def _check_ranks(launcher: Launcher) -> None:
     assert _refused(launcher, _sleep, _Stop, meanwhile=_stop) == TOLD, "an error of `meanwhile` gets lost"
 
 
-def _check_place(found: Mapping[int, Any], world_size: int, launcher: Launcher) -> None:
-    for rank, place in found.items():
+def _check_place(results: Mapping[int, Any], world_size: int, launcher: Launcher) -> None:
+    for rank, place in results.items():
         expected = {"rank": rank, "world_size": world_size, "sum": world_size * (world_size - 1) / 2}
         assert place["comm"] == expected, f"rank {rank} has {place['comm']}, expected {expected}"
         if not launcher.in_one_process:
             variables = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
-            own = {name: place["environment"].get(name) for name in variables}
-            assert own == variables, f"the environment of rank {rank} has {own}, expected {variables}"
-    processes = {place["pid"] for place in found.values()}
-    assert len(processes) == (1 if launcher.in_one_process else len(found)), "each rank has a process of its own"
+            rank_variables = {name: place["environment"].get(name) for name in variables}
+            assert rank_variables == variables, (
+                f"the environment of rank {rank} has {rank_variables}, expected {variables}"
+            )
+    processes = {place["pid"] for place in results.values()}
+    assert len(processes) == (1 if launcher.in_one_process else len(results)), "each rank has a process of its own"
 
 
 class _Stop(Exception):
-    """The error of a `meanwhile`."""
+    """Raised by `meanwhile`."""
 
 
 def _run(
     launcher: Launcher, work: Callable[[Communicator], Any], meanwhile: Callable[[Path], None] = lambda _: None
 ) -> Mapping[int, Any]:
-    """Runs ranks, and checks that none is left in the end."""
+    """Runs ranks, and checks that none is left at the end."""
     comm: type[Communicator] = Threads if launcher.in_one_process else Gloo
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -122,7 +124,7 @@ def _refused(
     kind: type[Exception],
     meanwhile: Callable[[Path], None] = lambda _: None,
 ) -> str:
-    """Returns the message of the error that the ranks end with, in time."""
+    """Returns the message of the ranks' error, raised within the deadline."""
     try:
         _run(launcher, work, meanwhile)
     except kind as error:
@@ -132,7 +134,7 @@ def _refused(
 
 
 def _noted(folder: Path, work: Callable[[Communicator], Any], comm: Communicator) -> Any:
-    """Notes the process of a rank, and does the work when all have done so."""
+    """Records a rank's process, and runs `work` when all have done so."""
     (folder / f"{comm.rank}.{os.getpid()}").touch()
     comm.all_reduce(torch.zeros(1))
     return work(comm)
@@ -175,7 +177,7 @@ def _sleep(comm: Communicator) -> None:
 
 
 def _stop(folder: Path) -> None:
-    """Raises as soon as all ranks run."""
+    """Raises as soon as all ranks are running."""
     if len(list(folder.iterdir())) == WORLD_SIZE:
         raise _Stop(TOLD)
 

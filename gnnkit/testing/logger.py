@@ -1,4 +1,4 @@
-"""The promises of loggers."""
+"""The contract of loggers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gnnkit.testing.arguments import check_maker
 
 
 def check_logger(make: Callable[[], RunLogger]) -> None:
-    """Checks a logger as the leader of a run uses one, in a new folder.
+    """Checks a logger in the way that a run's leader uses it, in a new folder.
 
-    `check` must accept this machine. `make` must give a logger of Lightning that takes
-    nested settings, scalars whose names have slashes, and scalars after `finalize`.
+    `check` must accept this machine. `make` must return a Lightning logger that accepts
+    nested settings, scalars whose names contain slashes, and scalars after `finalize`.
 
     Args:
-        make: Makes the logger.
+        make: Creates the logger.
     """
     check_maker(make, RunLogger)
     maker = make()

@@ -1,4 +1,4 @@
-"""The promises of models and programs."""
+"""The contract of models and programs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.testing.witness import check_witness
 
-KEY = 11  # of the step
+KEY = 11  # random key of the step
 
 
 def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = GRIDS) -> None:
     """Checks a model on a directed, weighted graph with edge features of width 2.
 
-    Its edges are of 3 types.
+    Its edges have 3 types.
 
-    The model has an integer `num_layers` and returns logits [num_dst, num_classes].
-    Logits and gradients equal one rank's on every grid, in training (noise included)
-    and not. A model that `reads_sparse` computes the same from sparse rows. Training
-    equals plain torch on dense matrices on the first grid, as `check_witness` says.
+    The model must have an integer `num_layers` and return logits [num_dst,
+    num_classes]. Logits and gradients must equal one rank's on every grid, in training,
+    including dropout, and in evaluation. A model that `reads_sparse` must compute the
+    same from sparse rows. On the first grid, training must equal plain torch on dense
+    matrices, as described in `check_witness`.
 
     Args:
-        make: Makes the model from (in_features, num_classes).
-        grids: Process grids. Default: one of each kind. A model for some layouts names
-            these.
+        make: Creates the model from (in_features, num_classes).
+        grids: Rank grids. Default: one of each kind. Pass the supported ones for a
+            model that does not support all layouts.
     """
     check_maker(make, nn.Module)
     torch.manual_seed(0)
@@ -51,10 +52,10 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
             cases.append((ONE, True, "from sparse rows against dense ones"))
         for grid, sparse, where in cases:
             mode = "in training" if training else "in evaluation"
-            found = _answer(model, grid, sparse=sparse)
-            assert_close(found.logits, expected.logits, f"logits {where}, {mode}")
+            answer = _answer(model, grid, sparse=sparse)
+            assert_close(answer.logits, expected.logits, f"logits {where}, {mode}")
             for (name, _), one, other in zip(
-                model.named_parameters(), found.gradients, expected.gradients, strict=True
+                model.named_parameters(), answer.gradients, expected.gradients, strict=True
             ):
                 assert_close(one, other, f"gradient of {name} {where}, {mode}")
     check_witness(make, grids[:1], epochs=2)
@@ -63,21 +64,21 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
 @dataclass(frozen=True, slots=True, eq=False)
 class _Answer:
     logits: Tensor  # [num_nodes, num_classes]
-    gradients: list[Tensor]  # summed over ranks
+    gradients: list[Tensor]  # sum over the ranks
 
 
 def _answer(model: nn.Module, grid: Grid, *, sparse: bool = False) -> _Answer:
     graph = check_graph()
 
     def work(worker: Worker) -> tuple[Tensor, Tensor, list[Tensor]]:
-        own, nodes = copy.deepcopy(model), owned(worker)
-        shard = worker.shard.with_self_loops() if getattr(own, "self_loops", False) else worker.shard
-        layers = ShardAdjacency.layers(Engine(shard, worker.comm, worker.dtype), own.num_layers, KEY)  # type: ignore[arg-type]
+        replica, nodes = copy.deepcopy(model), owned(worker)
+        shard = worker.shard.with_self_loops() if getattr(replica, "self_loops", False) else worker.shard
+        layers = ShardAdjacency.layers(Engine(shard, worker.comm, worker.dtype), replica.num_layers, KEY)  # type: ignore[arg-type]
         x = torch.tensor(shard.features, dtype=worker.dtype)
-        logits = own(SparseRows.of(SparseFeatures.of(x.numpy()), x.dtype) if sparse else x, layers)
+        logits = replica(SparseRows.of(SparseFeatures.of(x.numpy()), x.dtype) if sparse else x, layers)
         assert logits.shape[0] == len(nodes), f"{logits.shape[0]} rows of logits for {len(nodes)} owned nodes"
         (logits * (nodes[:, None] + 1).sin()).sum().backward()
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own.parameters()]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in replica.parameters()]
         return nodes, logits.detach(), [worker.comm.all_reduce(gradient) for gradient in gradients]
 
     parts = on_ranks(graph, grid, work)
@@ -87,18 +88,17 @@ def _answer(model: nn.Module, grid: Grid, *, sparse: bool = False) -> _Answer:
 def check_program(make: Callable[[], Program], grids: Sequence[Grid] = GRIDS) -> None:
     """Checks a program on the same graph as models.
 
-    The program takes equally many steps on every grid, and comes to the values of one
-    rank.
+    The program must take equally many steps and reach one rank's values on every grid.
 
     Args:
-        make: Makes the program.
-        grids: Process grids. Default: one of each kind.
+        make: Creates the program.
+        grids: Rank grids. Default: one of each kind.
     """
     check_maker(make, Program)
     expected, iterations = _run(make(), ONE)
     for grid in grids:
-        found, steps = _run(make(), grid)
-        assert_close(found, expected, f"values on {grid} against one rank")
+        values, steps = _run(make(), grid)
+        assert_close(values, expected, f"values on {grid} against one rank")
         assert steps == iterations, f"{steps} steps on {grid}, {iterations} on one rank"
 
 

@@ -1,4 +1,4 @@
-"""The promises of orders of nodes."""
+"""The contract of node orders."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks
 
 
 def check_order(order: NodeOrder) -> None:
-    """Checks an order on graphs with every corner, on grids of 1 to 4 ranks.
+    """Checks an order on graphs that cover all corner cases, on grids of 1 to 4 ranks.
 
-    Each node has one place, the same from call to call, and the data stay as they are.
-    Logits and gradients of a GCN are those of one rank that keeps its nodes by id.
-    Raises `AssertionError` for the first broken promise.
+    The order must be a permutation, deterministic, and must not modify its input. A
+    GCN's logits and gradients must be those of one rank with nodes ordered by id.
+    Raises `AssertionError` for the first violation.
     """
     check_instance(order, NodeOrder)
     for graph in example_graphs():
@@ -38,8 +38,8 @@ def check_order(order: NodeOrder) -> None:
     graph = check_graph()
     expected = _logits_and_gradients(graph, ONE, None)
     for grid in (ONE, *GRIDS):
-        for found, right in zip(_logits_and_gradients(graph, grid, order), expected, strict=True):
-            assert_close(found, right, f"logits and gradients on {grid}")
+        for actual, right in zip(_logits_and_gradients(graph, grid, order), expected, strict=True):
+            assert_close(actual, right, f"logits and gradients on {grid}")
 
 
 def _logits_and_gradients(graph: Graph, grid: Grid, order: NodeOrder | None) -> tuple[Tensor, Tensor]:
@@ -47,14 +47,16 @@ def _logits_and_gradients(graph: Graph, grid: Grid, order: NodeOrder | None) -> 
     model = GCN(WIDTH, CLASSES, hidden=4).double()
 
     def work(worker: Worker) -> tuple[Tensor, Tensor, Tensor]:
-        own = copy.deepcopy(model)
-        engine = replace(worker, order=order).engine(own)
+        replica = copy.deepcopy(model)
+        engine = replace(worker, order=order).engine(replica)
         x = worker.features.rows(engine.shard.owned)
-        logits = own(x, ShardAdjacency.layers(engine, own.num_layers, 0))
+        logits = replica(x, ShardAdjacency.layers(engine, replica.num_layers, 0))
         weight = torch.sin(engine.nodes[:, None] + torch.arange(CLASSES)).double()
         (logits * weight).sum().backward()
-        gradient = torch.cat([parameter.grad.flatten() for parameter in own.parameters() if parameter.grad is not None])
+        gradient = torch.cat(
+            [parameter.grad.flatten() for parameter in replica.parameters() if parameter.grad is not None]
+        )
         return engine.nodes, logits.detach(), worker.comm.all_reduce(gradient)
 
-    found = on_ranks(graph, grid, work)
-    return by_node([(nodes, logits) for nodes, logits, _ in found]), found[0][2]
+    rank_results = on_ranks(graph, grid, work)
+    return by_node([(nodes, logits) for nodes, logits, _ in rank_results]), rank_results[0][2]

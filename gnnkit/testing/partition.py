@@ -1,4 +1,4 @@
-"""The promises of partitioners."""
+"""The contract of partitioners."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gnnkit.testing.graphs import example_graphs
 
 
 def check_partitioner(partitioner: Partitioner) -> None:
-    """Checks a partitioner on graphs with every corner and grids of 1 to 8 ranks.
+    """Checks a partitioner on graphs that cover all corner cases, on 1 to 8 ranks.
 
-    Every node has one owner and every edge one cell. Both stay from call to call.
-    Raises `AssertionError` for the first broken promise. The graphs have coordinates,
-    edge weights and edge features, which some partitioners read.
+    Every node must have one owner and every edge one cell, the same in every call.
+    Raises `AssertionError` for the first violation. The graphs have coordinates, edge
+    weights and edge features, which some partitioners use.
     """
     check_instance(partitioner, Partitioner)
     for graph in example_graphs():

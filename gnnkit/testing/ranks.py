@@ -1,4 +1,4 @@
-"""A graph on ranks that are threads, and the ranks' answers put together."""
+"""Runs functions on ranks that are threads, and combines their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gnnkit.strategy import Worker
 T = TypeVar("T")
 ONE = Grid(1, 1, 1)
 GRIDS = (Grid(3, 1, 1), Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))
-TIMEOUT = 20.0  # seconds until a rank that waits in vain says so
+TIMEOUT = 20.0  # deadline of a rank's waits, in seconds
 
 
 def on_ranks(
@@ -36,12 +36,12 @@ def on_ranks(
     """Runs `work` on every rank of a grid. The last of several ranks owns nothing.
 
     Args:
-        graph: The graph that is cut.
-        grid: The process grid.
-        work: Collective over the ranks, which are threads.
-        whole: Whether every rank also reads the whole graph.
-        sampler: The sampler of every rank.
-        links: The edges to predict. None: there are none.
+        graph: The graph to partition.
+        grid: The rank grid.
+        work: Runs on each rank, collective.
+        whole: Whether every rank also reads the complete graph.
+        sampler: Every rank's sampler.
+        links: The edges to predict, or None.
 
     Returns:
         The results by rank.
@@ -57,9 +57,9 @@ def on_ranks(
 
 
 def by_node(rows: Sequence[tuple[Tensor, Tensor]]) -> Tensor:  # [num_nodes, ...]
-    """Puts each rank's (nodes [k], rows [k, ...]) in the order of nodes."""
+    """Sorts the ranks' (nodes [k], rows [k, ...]) by node."""
     order = torch.argsort(torch.cat([nodes for nodes, _ in rows]))
-    return torch.cat([own for _, own in rows])[order]
+    return torch.cat([rank_rows for _, rank_rows in rows])[order]
 
 
 def owned(worker: Worker) -> Tensor:  # [num_owned]
@@ -67,11 +67,11 @@ def owned(worker: Worker) -> Tensor:  # [num_owned]
 
 
 def assert_close(found: Tensor, expected: Tensor, message: str) -> None:
-    """Checks that two tensors are equal up to float64's rounding.
+    """Checks that two tensors are equal up to float64 rounding.
 
     Args:
         found: The tensor to check.
-        expected: The right one, of the same shape.
+        expected: The reference, of the same shape.
         message: Names the tensor in the error.
     """
     assert found.shape == expected.shape, f"{message}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}"

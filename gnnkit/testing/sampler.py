@@ -1,4 +1,4 @@
-"""The promises of samplers."""
+"""The contract of samplers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gnnkit.testing.arguments import check_instance
 def check_sampler(sampler: Sampler, graph: CSC, seeds: Ids, *, key: int = 7) -> MiniBatch:
     """Checks one batch of `seeds` and its hops, and returns the batch.
 
-    Raises `AssertionError` for the first broken promise.
+    Raises `AssertionError` for the first violation.
 
     Args:
-        sampler: to be checked.
-        graph: with as many sources as destinations.
+        sampler: The sampler to check.
+        graph: A graph with as many sources as destinations.
         seeds: [num_seeds] distinct node ids.
-        key: of the draws.
+        key: Random key.
     """
     check_instance(sampler, Sampler)
     name = type(sampler).__name__
@@ -42,7 +42,7 @@ def check_sampler(sampler: Sampler, graph: CSC, seeds: Ids, *, key: int = 7) -> 
 
 @contextmanager
 def _broken_promises() -> Iterator[None]:
-    """Turns an error that names a broken promise into `AssertionError`."""
+    """Converts errors about the contract to `AssertionError`."""
     try:
         yield
     except UserError as error:

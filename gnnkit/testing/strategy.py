@@ -1,4 +1,4 @@
-"""The promises of strategies."""
+"""The contract of strategies."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ ALONG_NODES = (Grid(3, 1, 1), Grid(1, 1, 1))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """One batch of one rank, and the gradient of a model."""
+    """One rank's batch, and a model's gradient."""
 
-    nodes: Tensor  # [k] whose loss is read
+    nodes: Tensor  # [k] nodes whose loss is read
     labels: Tensor  # [k]
     total: int
     update: str
-    weight: float  # of the rank in an average
-    gradient: Tensor  # [num_parameters] of the loss's sum, this rank's
+    weight: float  # this rank's weight in an average
+    gradient: Tensor  # [num_parameters] this rank's gradient of the sum of losses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """The batches of one rank."""
+    """One rank's batches."""
 
     steps: list[_Step]
 
@@ -48,23 +48,23 @@ def check_strategy(
     grids: Sequence[Grid] | None = None,
     sampler: Sampler | None = None,
 ) -> None:
-    """Runs two epochs with a GCN on each of `grids`, one rank of which owns nothing.
+    """Trains a GCN for two epochs on each of `grids`, with one rank that owns nothing.
 
-    All ranks must get equally many batches, which agree on `update`. `total` must count
-    the rank's own rows where a rank steps alone, the rows of all ranks where ranks
-    meet, and the rows of all ranks and steps where steps accumulate. Updates must be as
-    `steps` says, and averages need weights. Rows must be training nodes with the right
-    labels. A second run must get the same batches, and so must a run that begins within
-    an epoch. Where `on_one_rank` gives a strategy, its gradients must be the sum of the
-    ranks'. `nodes` must be the nodes of the input rows, and must be there where the
-    strategy has `LearnedInputs`. The method that an ability asks for must be written.
+    All ranks must get equally many batches with equal `update`s. `total` must count
+    this rank's rows if it steps alone, all ranks' rows if ranks meet, and all ranks'
+    and steps' rows if steps accumulate. Updates must match `steps`, and averages need
+    weights. Rows must be training nodes with the correct labels. A second run must get
+    the same batches, and so must a run that starts within an epoch. If `on_one_rank`
+    returns a strategy, its gradients must be the sum of the ranks' gradients. `nodes`
+    must be the input rows' nodes, and is required with `LearnedInputs`. The method that
+    an ability requires must be implemented.
 
     Args:
-        make: Makes the strategy.
-        grids: Process grids. None: grids of one column for a strategy that reads the
-            data along nodes, else one grid of each kind.
-        sampler: Sampler of two hops, for a strategy that reads one. None: five
-            neighbours at every hop.
+        make: Creates the strategy.
+        grids: Rank grids. None: one grid of each kind, or grids of one column for a
+            strategy that reads data along nodes.
+        sampler: A two-hop sampler, for strategies that use one. None: five neighbours
+            per hop.
     """
     check_maker(make, ExecutionStrategy)
     torch.manual_seed(0)
@@ -83,35 +83,37 @@ def check_strategy(
         if alone is not None:
             (one,) = check.runs(lambda alone=alone: alone, ONE)  # type: ignore[misc]
             for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
-                found = torch.stack([step.gradient for step in steps]).sum(0)
-                assert_close(found, one.steps[place].gradient, f"gradient in batch {place} on {grid} against one rank")
+                gradient = torch.stack([step.gradient for step in steps]).sum(0)
+                assert_close(
+                    gradient, one.steps[place].gradient, f"gradient in batch {place} on {grid} against one rank"
+                )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Check:
-    """The values that all runs of a check share."""
+    """What all runs of a check share."""
 
     model: GCN
     sampler: Sampler | None
-    whole: bool  # whether ranks read the whole graph
+    whole: bool  # whether ranks read the complete graph
 
     def runs(self, make: Callable[[], ExecutionStrategy], grid: Grid) -> list[_Run]:
-        """Returns the batches of every rank."""
+        """Returns every rank's batches."""
 
         def work(worker: Worker) -> _Run:
-            strategy, own = make(), copy.deepcopy(self.model)
-            strategy.check(worker.sampler, own.num_layers)
-            strategy.setup(worker, own)
+            strategy, replica = make(), copy.deepcopy(self.model)
+            strategy.check(worker.sampler, replica.num_layers)
+            strategy.setup(worker, replica)
             batches = [batch for epoch in range(EPOCHS) for batch in strategy.batches(epoch)]
             named = all(batch.nodes is not None for batch in batches)
             assert named or strategy.lacks(LearnedInputs), (
                 "input rows may be learned, but batches do not name their nodes"
             )
-            steps = [_step(batch, own) for batch in batches]
+            steps = [_step(batch, replica) for batch in batches]
             counts = [strategy.num_batches(epoch) for epoch in range(EPOCHS)]
             assert sum(counts) == len(steps), f"num_batches promises {counts}, batches gives {len(steps)} in all"
             for first in range(counts[0] + 1):
-                left = [_step(batch, own) for batch in strategy.batches(0, first)]
+                left = [_step(batch, replica) for batch in strategy.batches(0, first)]
                 _check_same(left, steps[first : counts[0]], f"batches(0, first={first})")
             return _Run(steps)
 
@@ -119,7 +121,7 @@ class _Check:
 
 
 def _check_supports(strategy: ExecutionStrategy) -> None:
-    kinds = [type(each) for each in strategy.supports]
+    kinds = [type(ability) for ability in strategy.supports]
     assert len({*kinds}) == len(kinds), f"supports has an ability twice: {[kind.__name__ for kind in kinds]}"
     for kind, method in ((MovableSeeds, "deal"), (RowsOnDisk, "foresee_reads")):
         written = getattr(type(strategy), method) is not getattr(ExecutionStrategy, method)
@@ -158,7 +160,7 @@ def _check_agreement(runs: list[_Run], where: str) -> None:
     counts = [len(run.steps) for run in runs]
     assert len(set(counts)) == 1, f"on {where} ranks get {counts} batches, not equally many"
     assert counts[0] > 0, f"on {where} an epoch has no batches"
-    rows, group = 0, []  # of steps that accumulate, up to the one that ends them
+    rows, group = 0, []  # of accumulating steps, up to the one that ends them
     for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
         updates = {step.update for step in steps}
         assert len(updates) == 1, f"on {where} ranks disagree on update in batch {place}"
@@ -168,7 +170,7 @@ def _check_agreement(runs: list[_Run], where: str) -> None:
         rows += sum(len(step.nodes) for step in steps)
         group += [(place, step) for step in steps]
         if steps[0].update != "accumulate":
-            _check_totals([(*each, rows) for each in group], where)
+            _check_totals([(*step, rows) for step in group], where)
             rows, group = 0, []
     assert len({step.total for _, step in group}) < 2, f"on {where} total differs among steps that accumulate"
 

@@ -1,4 +1,4 @@
-"""The promises of gradient synchronisation."""
+"""The contract of gradient synchronisation."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.ranks import TIMEOUT, assert_close
 
 STEPS = 3
-SHARES = (0.5, 0.3, 0.2, 0.0)  # of the rows, by rank. The last rank has no rows, and no gradient
+SHARES = (0.5, 0.3, 0.2, 0.0)  # of the rows, by rank. The last rank has no rows and no gradient
 
 
 def check_sync(make: Callable[[], GradientSync]) -> None:
     """Checks three steps of SGD with momentum on four ranks.
 
-    The ranks have unequal shares of rows. The servers of the synchronisation are
-    further ranks.
-    An exact synchronisation must come to the parameters of one process. Another one
-    may change the gradient, as signSGD does: where the ranks' own mean gradients are
-    equal, all ranks must come to equal parameters, and these must go downhill. A
-    synchronisation without lockstep must end with finite parameters.
+    The ranks have unequal shares of rows. Servers are additional ranks. An exact
+    synchronisation must reach one process's parameters. Others may change the gradient,
+    as signSGD does: if all ranks' mean gradients are equal, all ranks must reach equal
+    parameters, and descend. A synchronisation without lockstep must end with finite
+    parameters.
     """
     check_maker(make, GradientSync)
     torch.manual_seed(0)
@@ -40,20 +39,22 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
             functools.partial(_on_rank, make, model, alike), len(SHARES) + make().servers, timeout=TIMEOUT
         )
         expected = _expected(model, alike)
-        for rank, found in enumerate(results[: len(SHARES)]):
-            assert found is not None
+        for rank, parameters in enumerate(results[: len(SHARES)]):
+            assert parameters is not None
             assert results[0] is not None
-            assert bool(found.isfinite().all()), f"rank {rank} comes to parameters that are not finite"
+            assert bool(parameters.isfinite().all()), f"rank {rank} comes to parameters that are not finite"
             if exact:
                 kind = "equal" if alike else "different"
-                assert_close(found, expected, f"parameters of rank {rank} after {kind} gradients, against one process")
+                assert_close(
+                    parameters, expected, f"parameters of rank {rank} after {kind} gradients, against one process"
+                )
             elif alike and lockstep:
-                assert_close(found, results[0], f"parameters of rank {rank} after equal gradients, against rank 0")
-                assert (found - first) @ (expected - first) > 0, f"rank {rank} goes uphill after equal gradients"
+                assert_close(parameters, results[0], f"parameters of rank {rank} after equal gradients, against rank 0")
+                assert (parameters - first) @ (expected - first) > 0, f"rank {rank} goes uphill after equal gradients"
 
 
 def _on_rank(make: Callable[[], GradientSync], model: nn.Module, alike: bool, world: Communicator) -> Tensor | None:
-    """Trains on a worker, and returns its parameters. Serves on a server."""
+    """Trains on a worker and returns its parameters. Serves on a server."""
     with world.mailbox() as mailbox:
         if world.rank >= len(SHARES):
             make().serve(mailbox, len(SHARES))
@@ -77,7 +78,7 @@ def _train(sync: GradientSync, module: nn.Module, alike: bool, comm: Communicato
 
 
 def _expected(model: nn.Module, alike: bool) -> Tensor:  # [num_parameters]
-    """Takes the steps on one process, with the weighted mean of the gradients."""
+    """Takes the steps on one process, with the weighted mean gradient."""
     module = copy.deepcopy(model)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     for step in range(STEPS):
@@ -89,6 +90,6 @@ def _expected(model: nn.Module, alike: bool) -> Tensor:  # [num_parameters]
 
 
 def _mean_gradient(parameter: Tensor, rank: int, step: int, place: int, alike: bool) -> Tensor:
-    """Makes up the mean gradient over a rank's own rows."""
+    """Returns an arbitrary mean gradient over a rank's rows."""
     seed = 100 * step + 10 * place + (0 if alike else rank)
     return torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed), dtype=parameter.dtype)

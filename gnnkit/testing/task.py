@@ -1,4 +1,4 @@
-"""The promises of tasks."""
+"""The contract of tasks."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _LAYOUTS = (Grid(3, 1, 1), Grid(2, 2, 1))
 
 
 def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
-    """Checks a task on a graph whose labels fit, one rank of which owns nothing.
+    """Checks a task on a graph with suitable labels, with one rank that owns nothing.
 
-    `prepare` must give the same in a second call, `head` the same module, and
-    `num_outputs` a width. The loss of a row must not depend on other rows, and have
-    finite gradients. Figures must be those of `names`, and on several ranks equal those
-    on one rank. Predictions must be the leader's alone, and the same on any number of
-    ranks. `columns` must give a value for each of them.
+    `prepare` must return the same in a second call, `head` the same module, and
+    `num_outputs` a width. A row's loss must not depend on other rows, and must have
+    finite gradients. Metrics must be those in `names`, and be independent of the number
+    of ranks. Predictions must be returned on the leader only, and also be independent
+    of it. `columns` must return a value per prediction.
 
     Args:
-        make: Makes the task.
-        graph: Graph whose labels the task reads. None: a graph with classes.
+        make: Creates the task.
+        graph: A graph with labels for the task. None: a graph with classes.
     """
     check_maker(make, Task)
     task = make()
     if (head := task.head()) is not None:
         assert task.head() is head, "head gives another module in the second call"
         head.double()
-    given = check_graph() if graph is None else graph
-    (prepared, links), (again, links_again) = task.prepare(given), make().prepare(given)
+    labelled = check_graph() if graph is None else graph
+    (prepared, links), (again, links_again) = task.prepare(labelled), make().prepare(labelled)
     for name in ("labels", "split", "features"):
         one, other = getattr(prepared, name), getattr(again, name)
         same = np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
@@ -60,18 +60,18 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"
     assert set(expected) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
     for grid in _LAYOUTS:
-        found = _measured(task, prepared, links, outputs, grid)
-        for rank, (figures, _) in enumerate(found):
+        measured = _measured(task, prepared, links, outputs, grid)
+        for rank, (figures, _) in enumerate(measured):
             assert figures.keys() == expected.keys(), f"measure gives other figures on rank {rank} of {grid}"
-            values = torch.tensor([list(each.values()) for each in (figures, expected)], dtype=torch.float64)
+            values = torch.tensor([list(metrics.values()) for metrics in (figures, expected)], dtype=torch.float64)
             assert_close(values[0], values[1], f"figures on rank {rank} of {grid}, against one rank")
-        assert found[0][1] is not None, f"predictions gives nothing on the leader of {grid}"
-        assert_close(found[0][1].double(), rows.double(), f"predictions on {grid}, against one rank")
-        assert all(other is None for _, other in found[1:]), f"predictions gives rows to other ranks of {grid}"
+        assert measured[0][1] is not None, f"predictions gives nothing on the leader of {grid}"
+        assert_close(measured[0][1].double(), rows.double(), f"predictions on {grid}, against one rank")
+        assert all(other is None for _, other in measured[1:]), f"predictions gives rows to other ranks of {grid}"
 
 
 def _check_columns(task: Task, rows: Tensor, num_nodes: int, width: int) -> None:
-    """Checks the tables of a run, with ids and names of classes and without."""
+    """Checks the tables of a run, with and without ids and class names."""
     names = [f"class {number}" for number in range(width)]
     for ids, classes in ((np.arange(num_nodes), None), (np.array([f"n{i}" for i in range(num_nodes)]), names)):
         lengths = {name: len(column) for name, column in task.columns(rows.numpy(), ids, classes).items()}
@@ -95,7 +95,7 @@ def _check_losses(task: Task, graph: Graph, links: Links | None, width: int) -> 
 
 
 def _rows(graph: Graph, links: Links | None) -> tuple[Tensor, tuple[int, ...]]:
-    """Returns labels of some rows, and the shape of a row before the width."""
+    """Returns labels of some rows, and a row's shape before the width."""
     if links is not None:
         return torch.arange(6, dtype=torch.float32) % 2, (2,)
     nodes = np.flatnonzero((graph.split == Split.TRAIN) & graph.labelled)
@@ -105,10 +105,10 @@ def _rows(graph: Graph, links: Links | None) -> tuple[Tensor, tuple[int, ...]]:
 def _measured(
     task: Task, graph: Graph, links: Links | None, outputs: Tensor, grid: Grid
 ) -> list[tuple[dict[str, float], Tensor | None]]:
-    """Returns figures and predictions of each rank."""
+    """Returns each rank's metrics and predictions."""
 
     def work(worker: Worker) -> tuple[dict[str, float], Tensor | None]:
-        owned, own = copy.deepcopy(task), outputs[torch.from_numpy(worker.owned.astype(np.int64))]
-        return owned.measure(own, worker), owned.predictions(own, worker)
+        owned, logits = copy.deepcopy(task), outputs[torch.from_numpy(worker.owned.astype(np.int64))]
+        return owned.measure(logits, worker), owned.predictions(logits, worker)
 
     return on_ranks(graph, grid, work, links=links)
