@@ -47,7 +47,7 @@ def encode(
     try:
         header = json.dumps({"tag": tag, "fields": dict(fields or {}), "tensors": described}).encode()
     except (TypeError, ValueError) as error:
-        raise TypeError(f"letter {tag!r}: fields must be plain JSON values: {error}") from None
+        raise TypeError(f"message {tag!r}: fields must be plain JSON values: {error}") from None
     _check_sizes(f"letter {tag!r}", len(header), sum(map(len, parts)), limit)
     return header, parts
 
@@ -114,7 +114,7 @@ def read_hello(first: bytes | bytearray, token: str) -> int:
     Raises `ValueError` unless they contain the run's token.
     """
     if len(first) != HELLO.size or not hmac.compare_digest(bytes(first[:32]), token.encode()):
-        raise ValueError("the first bytes are not the token of the run")
+        raise ValueError("the first bytes are not the run's token")
     return int(HELLO.unpack(first)[1])
 
 
@@ -136,16 +136,16 @@ def read_prefix(prefix: bytes | bytearray, max_header: int, limit: int) -> tuple
 
 def _check_sizes(name: str, header: int, body: int, limit: int) -> None:
     if header > MAX_HEADER:
-        raise ValueError(f"{name}: tag, fields and shapes take {header} bytes as JSON, at most {MAX_HEADER} are sent")
+        raise ValueError(f"{name}: tag, fields and shapes take {header} bytes as JSON, the maximum is {MAX_HEADER}")
     if body > limit:
-        raise ValueError(f"{name}: tensors take {body} bytes, at most {limit} are sent in one letter")
+        raise ValueError(f"{name}: tensors take {body} bytes, the maximum is {limit} per message")
 
 
 def _dtype_name(tag: str, name: str, tensor: Tensor) -> str:
     if tensor.dtype not in _NAMES or tensor.layout is not torch.strided:
         raise TypeError(
-            f"letter {tag!r}: tensor {name!r} is {tensor.dtype}, {tensor.layout}; "
-            f"only dense tensors of {', '.join(DTYPES)} are sent"
+            f"message {tag!r}: tensor {name!r} is {tensor.dtype}, {tensor.layout}; "
+            f"expected a dense tensor of {', '.join(DTYPES)}"
         )
     return _NAMES[tensor.dtype]
 

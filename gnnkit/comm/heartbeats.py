@@ -49,7 +49,7 @@ class Heartbeats:
             except DeadlineExceeded:
                 if time.monotonic() - max(start, self._heard[src]) > self._timeout:
                     raise DeadlineExceeded(
-                        f"rank {self._mailbox.rank}: timed out: no sign of life of rank {src} for {self._timeout:g} s"
+                        f"rank {self._mailbox.rank}: timed out: no heartbeat of rank {src} for {self._timeout:g} s"
                     ) from None
 
     def close(self) -> None:

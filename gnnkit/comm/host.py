@@ -138,7 +138,7 @@ def _answer(expected: set[int], listener: socket.socket, token: str, deadline: f
         while expected - met.keys():
             ready = calls.select(_left(deadline))
             if not ready and time.monotonic() >= deadline:
-                raise TimeoutError("ranks of this host have not called")
+                raise TimeoutError("ranks of this host did not connect")
             for connection in (key.fileobj for key, _ in ready):
                 assert isinstance(connection, socket.socket)
                 if connection is listener:

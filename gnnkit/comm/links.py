@@ -133,7 +133,9 @@ def _address_of(interface: str) -> str:
         try:
             answer = fcntl.ioctl(probe, 0x8915, request)  # SIOCGIFADDR
         except OSError as error:
-            raise UserError(f"GLOO_SOCKET_IFNAME={interface} is no interface with an IPv4 address: {error}") from error
+            raise UserError(
+                f"GLOO_SOCKET_IFNAME={interface}: expected an interface with an IPv4 address: {error}"
+            ) from error
     return socket.inet_ntoa(answer[20:24])
 
 

@@ -202,7 +202,7 @@ class Inbox:
     def check_rank(self, rank: int | None) -> None:
         """Raises if the rank does not exist."""
         if rank is not None and not 0 <= rank < len(self._held):
-            raise ValueError(f"rank {self.rank}: there is no rank {rank} among {len(self._held)} ranks")
+            raise ValueError(f"rank {self.rank}: rank {rank} does not exist among {len(self._held)} ranks")
 
     def take(self, tag: str | None, src: int | None, timeout: float) -> Letter:
         """Implements `Mailbox.take`."""
@@ -236,7 +236,7 @@ class Inbox:
         letter = "letter" if tag is None else f"letter {tag!r}"
         sender = "any rank" if src is None else f"rank {src}"
         full = "".join(
-            f"; rank {rank} waits, because {held} bytes of its other letters are not taken"
+            f"; rank {rank} waits, because {held} bytes of its other messages are not taken"
             for rank, held in enumerate(self._held)
             if src in (None, rank) and held >= self.limit
         )
@@ -253,4 +253,4 @@ def not_taken(src: int, dst: int, tag: str, timeout: float) -> DeadlineExceeded:
         tag: Tag of the message.
         timeout: Seconds waited.
     """
-    return DeadlineExceeded(f"rank {src}: timed out after {timeout:g} s: rank {dst} takes no letters, {tag!r} waits")
+    return DeadlineExceeded(f"rank {src}: timed out after {timeout:g} s: rank {dst} takes no messages, {tag!r} waits")

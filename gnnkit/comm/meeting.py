@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gnnkit.comm.threads import QueueMailbox
 
 Call = tuple[object, ...]  # a collective's name, and the arguments that must be equal on all ranks
-ALIKE = "all ranks must make the same calls in one order, also those of self.log(sync_dist=True) and of metrics"
+ALIKE = "all ranks must make the same calls in the same order, including self.log(sync_dist=True) and metrics"
 
 
 class MismatchedCollectives(RuntimeError):

@@ -173,7 +173,7 @@ class Receiver:
         """Reports once that a connection was rejected."""
         if not self._named:
             self._named = True
-            line = f"rank {self._inbox.rank} refuses connections without the token of the run, from {self._latest[0]}"
+            line = f"rank {self._inbox.rank} rejects connections without the run's token, from {self._latest[0]}"
             print(line, file=sys.stderr, flush=True)
 
     def _hello(self, link: Link) -> Frames:

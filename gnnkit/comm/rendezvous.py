@@ -182,7 +182,7 @@ def absence_told(world_size: int, timeout: float) -> Iterator[None]:
             raise PeerLost(f"lost its peer rank 0 while the ranks met at {place}: {reason}", 0) from error
         raise UserError(
             f"not all of {world_size} ranks met at {place} within comm.timeout={timeout:g} s ({reason}): start all of "
-            "them, name the first machine's address, and let firewalls pass their ports"
+            "them, check the first machine's address, and open their ports in firewalls"
         ) from error
 
 
@@ -206,8 +206,8 @@ def prove(group: dist.ProcessGroup, device: torch.device) -> None:
     for peer in peers:
         if not hmac.compare_digest(answers[peer], _answer(token, asked[peer], peer, rank)):
             raise UserError(
-                f"rank {dist.get_global_rank(group, peer)} does not know the token of this run: give all ranks one "
-                f"{TOKEN}, or a stranger has taken its place"
+                f"rank {dist.get_global_rank(group, peer)} does not have this run's token: set the same {TOKEN} on all ranks; "
+                "otherwise, a foreign process has taken its place"
             )
 
 

@@ -99,7 +99,7 @@ def _watch(rank: int, links: list[socket.socket]) -> None:
                     key.fileobj.recv(1)  # end of stream: this or the other process exits normally
                 except OSError as error:
                     if error.errno in _GONE:
-                        print(f"rank {rank}: the host {key.data} does not answer any more", file=sys.stderr, flush=True)
+                        print(f"rank {rank}: the host {key.data} no longer responds", file=sys.stderr, flush=True)
                         hang_up(None if rank else key.data)
 
 

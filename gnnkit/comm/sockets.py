@@ -127,8 +127,10 @@ class SocketMailbox(Mailbox):
             connection.sendall(frames.hello(token, self.rank))
         except OSError as error:
             raise PeerLost(
-                f"rank {self.rank}: cannot reach its peer rank {rank} at {host}:{port}: {error}; "
-                "GLOO_SOCKET_IFNAME names the interface that all hosts reach",
+                (
+                    f"rank {self.rank}: cannot reach its peer rank {rank} at {host}:{port}: {error}; "
+                    "set GLOO_SOCKET_IFNAME to an interface that all hosts can reach"
+                ),
                 rank,
             ) from error
         return connection
@@ -142,7 +144,7 @@ class SocketMailbox(Mailbox):
             link.send(views, deadline)
         except BaseException as error:
             late = isinstance(error, TimeoutError)
-            self._inbox.lose(dst, f"took no letters for {self._timeout:g} s" if late else ENDED)
+            self._inbox.lose(dst, f"took no messages for {self._timeout:g} s" if late else ENDED)
             link.hang_up()  # a partial frame cannot be taken back
             if late:
                 raise not_taken(self.rank, dst, tag, self._timeout) from None

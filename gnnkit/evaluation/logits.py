@@ -333,7 +333,7 @@ class _Rows:
             reserve(self.path)
         except OSError as error:
             raise UserError(
-                f"{self.path}: {error.strerror}: an evaluation keeps {size / 1e6:.3g} MB between two layers there"
+                f"{self.path}: {error.strerror}: an evaluation stores {size / 1e6:.3g} MB between two layers there"
             ) from error
 
     @property

@@ -21,7 +21,7 @@ _WHY: dict[Operation, str] = {
     "scores": "attention",
     "softmax": "attention",
     "messages": "a sum of messages of its own",
-    "halo": "a layer written for one process",
+    "halo": "a layer written for a single process",
 }
 
 
@@ -63,8 +63,8 @@ class SampledRows(Schedule):
     def check(self, operation: Operation) -> None:
         if operation in _WHY:
             raise UserError(
-                f"exchange=sampled estimates sums and means over in-edges, and the model has "
-                f"{_WHY[operation]}, of which a sample is no unbiased estimate: "
+                f"exchange=sampled estimates sums and means over in-edges, but the model has "
+                f"{_WHY[operation]}, for which sampling is biased: "
                 "use exchange=exact, quantized, pipelined or adaptive"
             )
 

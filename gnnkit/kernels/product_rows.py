@@ -70,5 +70,5 @@ def first_rows(rows: slice, count: int) -> bool:
     if rows in (slice(count), slice(None)):
         return True
     if rows != slice(rows.stop):
-        raise IndexError(f"the first rows can be taken, not {rows}")
+        raise IndexError(f"expected a slice of the first rows, got {rows}")
     return False

@@ -310,7 +310,7 @@ def _of_device(device: torch.device) -> type[DeviceKernels]:
         TritonKernels.of_csc(loop, device).sum(torch.ones(1, 1, device=device))
     except Exception as error:
         warnings.warn(
-            f"TorchKernels sum on {device}, with a row in memory for each edge. Triton does not run: {error}",
+            f"TorchKernels sum on {device}, with a row in memory for each edge. Triton is unavailable: {error}",
             stacklevel=3,
         )
         return TorchKernels

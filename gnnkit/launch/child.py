@@ -29,8 +29,8 @@ QUIET = 0.3  # seconds without further output after which stacks are complete
 _SIGNALS = {-number: number.name for number in signal.Signals} | {128 + number: number.name for number in HANDLED}
 _START = "its start"
 _UNREAD = (
-    ": it starts afresh, and could not import what it runs, such as a class of a notebook:"
-    " put that into a module, or use comm=threads"
+    ": it was spawned and could not import what it runs, such as a notebook's class:"
+    " move that to a module, or use comm=threads"
 )
 _TRIAL = 10  # seconds
 _LOST_PEER = re.compile(

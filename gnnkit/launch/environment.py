@@ -28,7 +28,7 @@ _TASKS = {  # scheduler variables with a number of tasks -> the command that mak
     "SLURM_NNODES": "start gnnkit with srun",
     "PET_NNODES": "start gnnkit with torchrun -m gnnkit, which reads the other variables",
     "PET_NPROC_PER_NODE": "start gnnkit with torchrun -m gnnkit, which reads the other variables",
-    "RAY_JOB_CONFIG_JSON_ENV_VAR": "this is a job of Ray, install gnnkit-ray and say launcher=ray",
+    "RAY_JOB_CONFIG_JSON_ENV_VAR": "this is a Ray job: install gnnkit-ray and set launcher=ray",
 }
 
 
@@ -60,11 +60,11 @@ class StartedRank:
         """
         token = os.environ.get("GNNKIT_TOKEN", "") if self.token is None else self.token
         if 0 < len(token) < LEAST_TOKEN:
-            raise UserError(f"GNNKIT_TOKEN has {len(token)} characters, at least {LEAST_TOKEN} are hard to guess")
-        if self.master_addr is None or (self.master_port is None and self.store is None):
             raise UserError(
-                "MASTER_ADDR and MASTER_PORT are not set: name the host of rank 0, and a port that is free there"
+                f"GNNKIT_TOKEN has {len(token)} characters, expected at least {LEAST_TOKEN}, which are hard to guess"
             )
+        if self.master_addr is None or (self.master_port is None and self.store is None):
+            raise UserError("MASTER_ADDR and MASTER_PORT are not set: set them to rank 0's host and a free port there")
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world_size),
@@ -145,8 +145,8 @@ def check_tasks(environment: Mapping[str, str] | None = None) -> None:
         alone = () if name == "RANK" else ("", "1")
         if name in environment and environment[name] not in alone and not chosen:
             raise UserError(
-                f"{name}={environment[name]} is set, but no rank: {cure}, or name the launcher, such as "
-                "launcher=processes for ranks of this machine alone"
+                f"{name}={environment[name]} is set, but no rank: {cure}, or choose a launcher, such as "
+                "launcher=processes for ranks on this machine only"
             )
 
 
@@ -163,7 +163,7 @@ def hosts(text: str) -> list[str]:
     """
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     if ",".join(parts) != text or not text:
-        raise UserError(f"SLURM_STEP_NODELIST={text} is no list of hosts")
+        raise UserError(f"SLURM_STEP_NODELIST={text}: expected a list of hosts")
     return [host for part in parts for host in _expand(part)]
 
 
@@ -244,7 +244,7 @@ def _checked(
     """
     if not 0 <= rank < world_size or not 0 <= local_rank < local_world_size <= world_size:
         raise UserError(
-            f"the environment names rank {rank} of {world_size}, on this host {local_rank} of {local_world_size}: "
+            f"the environment sets rank {rank} of {world_size}, on this host {local_rank} of {local_world_size}: "
             "each rank must be below the number of ranks"
         )
     port = _number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else job and _port(job)
@@ -275,7 +275,7 @@ def _numbers(text: str, part: str) -> list[str]:
     for item in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
         if match is None:
-            raise UserError(f"SLURM_STEP_NODELIST: {part} is no range of hosts")
+            raise UserError(f"SLURM_STEP_NODELIST: {part} is not a range of hosts")
         first, last = match[1], match[2] or match[1]
         listed += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return listed

@@ -147,7 +147,7 @@ class Group:
             child.start()
         except OSError as error:
             raise RankError(
-                f"cannot start {child.name}: {error}; ulimit -u bounds processes, ulimit -n open files"
+                f"cannot start {child.name}: {error}; ulimit -u limits processes, ulimit -n open files"
             ) from error
 
     def _watch(self) -> None:
@@ -186,7 +186,7 @@ class Group:
         for child in self._children:
             if child.failed and child.dispensable and not child.lost:
                 child.lost = True
-                lines = [f"{child}; the run goes on without {child.name}", *child.traceback]
+                lines = [f"{child}; the run continues without {child.name}", *child.traceback]
                 print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _hear_others(self) -> None:
@@ -213,8 +213,8 @@ class Group:
         failed = [child for child in self._children if child.failed]
         if any(child.started_anew for child in failed):
             return UserError(
-                'ranks read this script anew: put all that it does below `if __name__ == "__main__":`,'
-                " and leave classes and functions above"
+                'spawned ranks import this script again: move everything that it runs below `if __name__ == "__main__":`,'
+                " and keep classes and functions above"
             )
         silent = [child for child in self._children if child.working]
         if silent and all(child.lost_peer for child in failed) and any(child.timed_out for child in failed):
@@ -300,4 +300,4 @@ def _blamed(silent: list[Child]) -> str:
     stopped = [child for child in silent if is_stopped(child.pid)]
     places = ", ".join(f"{child.name} in {child.phase}" for child in stopped or silent)
     how = " (stopped by SIGSTOP)" if stopped else ""
-    return f"the others have waited for this until their deadline, comm.timeout: {places}{how}"
+    return f"the others have waited until their deadline, comm.timeout, for {places}{how}"

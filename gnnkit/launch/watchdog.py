@@ -109,7 +109,7 @@ class Watchdog:
         if self._idle > max(patience.idle, steps):
             return f"no progress for {self._silent:.0f} s, and nothing computes: {places}"
         if any(process.training for process in processes) and min(self._rest.values()) > max(patience.idle, steps):
-            return f"no step for {self._silent:.0f} s, and no process does more than turn in short sleeps: {places}"
+            return f"no step for {self._silent:.0f} s, and no process does more than poll in short sleeps: {places}"
         if self._silent > max(patience.busy, BUSY * steps):
             return (
                 f"no progress for {self._silent:.0f} s of computing, {BUSY} times comm.timeout, "

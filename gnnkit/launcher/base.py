@@ -62,7 +62,7 @@ class Ranks:
 
     def run_several(self, process: int) -> list[Any]:
         """Runs all ranks of process number `process`, and returns their results."""
-        progress("the meeting of the ranks")
+        progress("the rendezvous of the ranks")
         if not self.comm.in_threads:
             return [self._run_alone(process)]
         with contextlib.ExitStack() as stack:

@@ -24,7 +24,7 @@ class Outside(Launcher):
         if self.started() is None:
             raise UserError(
                 "launcher=outside finds no rank in the environment: start gnnkit with torchrun, srun or mpirun, set "
-                "RANK and WORLD_SIZE, or leave the launcher out"
+                "RANK and WORLD_SIZE, or remove launcher=outside"
             )
 
     def suits(self, *, in_one_process: bool) -> bool:

@@ -32,7 +32,7 @@ class Processes(Launcher):
 
     def check(self, what: str) -> None:
         if what == RANKS and self.n_jobs != 1:
-            raise UserError(f"launcher.n_jobs={self.n_jobs} is of a sweep: add -m, or leave it out")
+            raise UserError(f"launcher.n_jobs={self.n_jobs} applies to sweeps only: add -m or remove it")
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         method: StartMethod = "fork"
@@ -41,7 +41,7 @@ class Processes(Launcher):
             _check_gpus(ranks.world_size)
         elif not forks_differentiate():
             method = "spawn"
-            print("ranks start afresh: torch's autograd threads of this process do not outlive a fork", file=sys.stderr)
+            print("spawning ranks: torch's autograd threads of this process do not survive a fork", file=sys.stderr)
         run = functools.partial(_run, ranks)
         patience = Patience.of(ranks.timeout)
         results = processes.launch(
@@ -63,4 +63,4 @@ def _check_gpus(num_ranks: int) -> None:
     import torch
 
     if (num_gpus := torch.cuda.device_count()) < num_ranks:
-        raise UserError(f"{num_ranks} ranks need a GPU each, and there are {num_gpus}: use fewer workers or comm=gloo")
+        raise UserError(f"{num_ranks} ranks need a GPU each, but there are {num_gpus}: use fewer workers or comm=gloo")

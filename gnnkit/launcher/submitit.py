@@ -49,7 +49,7 @@ class Submitit(Launcher):
         self._cluster = _found(cluster)
         if self._cluster != "slurm" and (slurm_only := [name for name in of_slurm if of_slurm[name] is not None]):
             raise UserError(
-                f"launcher.{slurm_only[0]}={of_slurm[slurm_only[0]]} is of launcher.cluster=slurm: leave it out"
+                f"launcher.{slurm_only[0]}={of_slurm[slurm_only[0]]} applies to launcher.cluster=slurm only: remove it"
             )
         keys = {**counts, "mem_gb": mem_gb, **{f"slurm_{name}": value for name, value in of_slurm.items()}}
         self._keys = {name: value for name, value in keys.items() if value is not None}
@@ -87,7 +87,7 @@ def _found(cluster: str | None) -> str:
         raise UserError("launcher=submitit needs the package submitit: pip install 'gnnkit[submitit]'") from error
     has_slurm = submitit.SlurmExecutor.affinity() >= 0
     if cluster == "slurm" and not has_slurm:
-        raise UserError("launcher=submitit needs SLURM: srun is not found on this machine")
+        raise UserError("launcher=submitit needs SLURM, but srun was not found on this machine")
     return cluster or ("slurm" if has_slurm else "local")
 
 

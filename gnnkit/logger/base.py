@@ -72,7 +72,7 @@ class ExistingLogger(RunLogger):
     def check(self) -> None:
         if not callable(getattr(self._logger, "log_metrics", None)):
             raise UserError(
-                f"logger={shown(repr(self._logger))}: expected a logger of lightning.pytorch, or the name of an installed one"
+                f"logger={shown(repr(self._logger))}: expected a lightning.pytorch logger, or the name of an installed one"
             )
 
     def make(self, folder: Path) -> Logger:

@@ -52,7 +52,7 @@ class BatchNorm(nn.BatchNorm1d):
         if x.shape[1:] != (self.num_features,):
             raise UserError(
                 f"gnnkit.nn.BatchNorm({self.num_features}) needs rows of {self.num_features} columns, got "
-                f"{list(x.shape[1:])}. Under strategy.mode=push_pull, input rows have a part of their columns: "
+                f"{list(x.shape[1:])}. With strategy.mode=push_pull, input rows have only some of their columns: "
                 "normalise after the first layer"
             )
         if not self.training:

@@ -80,15 +80,15 @@ class Manifest:
         """
         found = _read(root)
         if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:
-            raise UserError(f"dataset.root={root}: {FILE} is no manifest of a store")
+            raise UserError(f"dataset.root={root}: {FILE} is not a store's manifest")
         version, digest = found.pop("version", None), found.pop("sha256", None)
         if version != _VERSION:
             raise UserError(
-                f"dataset.root={root}: the store has format {version}, and this gnnkit reads {_VERSION}: write it again "
+                f"dataset.root={root}: the store has format {version}, but this gnnkit reads {_VERSION}: write it again "
                 "with job=partition"
             )
         if digest != _digest(found) or set(found) != {field.name for field in fields(cls)}:
-            raise _damaged(root, FILE, "its numbers are not those that were written")
+            raise _damaged(root, FILE, "its numbers have changed")
         manifest = cls(**found)
         for name, (size, _) in manifest.files.items():
             manifest._check_size(root, name, size)
@@ -103,7 +103,7 @@ class Manifest:
             if name.startswith(f"{PARTS}/{part}/"):
                 self._check_size(root, name, size)
                 if size <= _SMALL and digest_of(root / name) != digest:
-                    raise _damaged(root, name, "its bytes are not those that were written")
+                    raise _damaged(root, name, "its bytes have changed")
 
     def check_bytes(self, root: Path) -> None:
         """Hashes every file.
@@ -116,7 +116,7 @@ class Manifest:
             for name, (size, digest) in self.files.items():
                 self._check_size(root, name, size)
                 if digests.begin(root / name).result() != digest:
-                    raise _damaged(root, name, "its bytes are not those that were written")
+                    raise _damaged(root, name, "its bytes have changed")
 
     def _check_size(self, root: Path, name: str, size: int) -> None:
         try:
@@ -206,8 +206,8 @@ def digest_of(path: Path) -> str:
 def _read(root: Path) -> Any:
     if not (root / FILE).exists():
         raise UserError(
-            f"dataset.root={root} holds no whole store, as there is no {FILE}: job=partition or job=import with "
-            f"output={root} writes one"
+            f"dataset.root={root} does not contain a complete store, because {FILE} is missing: write one with job=partition or job=import and "
+            f"output={root}"
         )
     content = read_bytes(root / FILE, name=f"dataset.root={root}: {FILE}")
     try:

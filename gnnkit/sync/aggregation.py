@@ -109,7 +109,7 @@ def aggregation(name: str, trim: float | None) -> Aggregation:
     if trim is None:
         return cls()
     if "trim" not in inspect.signature(cls).parameters:
-        raise UserError(f"sync.trim={shown(trim)}: sync.average={name} leaves no workers out, leave the key out")
+        raise UserError(f"sync.trim={shown(trim)} has no effect with sync.average={name}: remove the key")
     return cls(trim=trim)
 
 

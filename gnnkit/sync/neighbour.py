@@ -18,8 +18,8 @@ from gnnkit.sync.base import GradientSync, gradients, trained
 
 Links = list[list[int]]  # the neighbours of each rank, by rank
 _NOT_ONE = (
-    "sync=neighbour: workers that are no neighbours keep different parameters, all figures are of the one model that "
-    "is saved (trainer.final_average)"
+    "sync=neighbour: workers that are not neighbours keep different parameters; all metrics describe the one model "
+    "that is saved (trainer.final_average)"
 )
 
 
@@ -185,7 +185,7 @@ def connected(links: Links, *, announce: bool = False) -> Links:
         return links
     if announce:
         apart = next(rank for rank in range(size) if rank not in reached)
-        text = f"sync=neighbour: no path of edges joins workers 0 and {apart}, a ring of all workers is added"
+        text = f"sync=neighbour: workers 0 and {apart} are not connected by edges, so a ring of all workers is added"
         print(text, file=sys.stderr, flush=True)
     ring = [{(rank - 1) % size, (rank + 1) % size} - {rank} for rank in range(size)]
     return [sorted({*peers, *more}) for peers, more in zip(links, ring, strict=True)]

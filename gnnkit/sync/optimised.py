@@ -146,7 +146,9 @@ def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in plain.items():
         inner = value if isinstance(value, list) else [value]
         if not all(item is None or isinstance(item, bool | int | float | str) for item in inner):
-            raise UserError(f"sync: the optimiser's setting {name} is a {type(value).__name__}, a server takes numbers")
+            raise UserError(
+                f"sync: the optimiser's setting {name} is a {type(value).__name__}, but servers support numbers only"
+            )
     return plain
 
 

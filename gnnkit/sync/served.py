@@ -153,8 +153,8 @@ class Served:
         trained = [id(parameter) for parameter in parameters]
         if self._parts and trained != self._trained:
             raise UserError(
-                "sync: a parameter was frozen or released in training, while servers keep all that were trained at "
-                "first: use sync=all_reduce"
+                "sync: parameters were frozen or unfrozen during training, but servers hold those of the first step: "
+                "use sync=all_reduce"
             )
         if not self._parts:
             self._trained = trained
@@ -198,7 +198,7 @@ class Served:
             self._beside.optimizer_class = kind
         elif getattr(torch.optim, kind.__name__, None) is not kind:
             raise UserError(
-                f"sync.servers={len(self._ranks)}: a server makes optimisers of torch.optim only, "
+                f"sync.servers={len(self._ranks)}: servers support torch.optim optimisers only: "
                 f"{kind.__module__}.{kind.__qualname__} needs sync.servers=0"
             )
         for (server, numbers), part in zip(self._parts, values, strict=True):
@@ -303,9 +303,7 @@ class ServedSync(GradientSync):
                 f"sync.mode={self.rules.mode}", "a step applies one worker's gradient, which may be stale"
             )
         if not self.exact:
-            return approximate(
-                "sync.average", "a step applies another combination of the workers' gradients than their sum"
-            )
+            return approximate("sync.average", "a step combines the workers' gradients otherwise than by their sum")
         return ""
 
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:

@@ -99,13 +99,13 @@ def make_rules(
     if damping is not None:
         one_of("sync.damping", damping, ("none", "staleness"))
     if staleness is not None and mode != "ssp":
-        raise UserError(f"sync.staleness={staleness}: only sync.mode=ssp has a bound, leave the key out")
+        raise UserError(f"sync.staleness={staleness} applies to sync.mode=ssp only: remove the key")
     bound = whole("sync.staleness", STALENESS if staleness is None else staleness, 0, MAX_STALENESS)
     rules = Rules(mode, bound if mode == "ssp" else 0, damping or "none", aggregation(average, trim), on_lost)
     if rules.together and damping == "staleness":
-        raise UserError(f"sync.damping={damping}: no gradient is late where workers step together, leave the key out")
+        raise UserError(f"sync.damping={damping}: gradients are never stale with sync.mode=sync: remove the key")
     if not rules.together and average != "weighted":
-        raise UserError(f"sync.average={average}: sync.mode={mode} applies each gradient alone, leave the key out")
+        raise UserError(f"sync.average={average}: sync.mode={mode} applies each gradient separately: remove the key")
     return rules if rules.together or damping is not None else replace(rules, damping="staleness")
 
 

@@ -85,7 +85,7 @@ class LinkPrediction(Task):
         self.val_share, self.test_share = (read.get(key, default) for key, default in _SHARES.items())
         if self.val_share + self.test_share >= 1:
             both = f"task.val_share={self.val_share} and task.test_share={self.test_share}"
-            raise UserError(f"{both} leave no edge that trains")
+            raise UserError(f"{both} leave no training edges")
         if supervision_share is not None:
             real("task.supervision_share", supervision_share, above=0, below=1)
         self.supervision_share = supervision_share
@@ -112,15 +112,15 @@ class LinkPrediction(Task):
             raise UserError(f"task=link_prediction: {strategy.lacks(EdgeTask)}")
         if self.supervision_share is not None and able.predicts == "all":
             raise UserError(
-                f"task.supervision_share={self.supervision_share} is not read by {name}, which predicts every edge "
-                "once in an epoch: leave the key out"
+                f"task.supervision_share={self.supervision_share} has no effect with {name}, which predicts every edge "
+                "once per epoch: remove the key"
             )
         if sampler is not None and not (
             getattr(sampler, "draws_edges", True) and type(sampler).groups is Sampler.groups
         ):
             raise UserError(
-                f"task=link_prediction: {type(sampler).__name__} reads more than the drawn in-edges of the ends of "
-                "a pair, and may read the edge to predict: choose another sampler, such as sampler=neighbor"
+                f"task=link_prediction: {type(sampler).__name__} reads more than the sampled in-edges of a pair's ends, "
+                "and may read the edge to predict: use another sampler, such as sampler=neighbor"
             )
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
@@ -130,7 +130,7 @@ class LinkPrediction(Task):
         if not has_held_out:
             warn_of_times([*(graph.feature_names or ()), *(graph.edge_feature_names or ())])
         if not np.any(~held & (pairs[:, 0] != pairs[:, 1])):
-            raise UserError("task=link_prediction: dataset has no edge that trains")
+            raise UserError("task=link_prediction: the dataset has no training edges")
         training, known = _filters(pairs, held, np.concatenate([val, test]), n) if self.filtered else (None, None)
         links = Links(
             n,
@@ -160,7 +160,9 @@ class LinkPrediction(Task):
         """
         for key, value in self.shares.items():
             if value is not None:
-                raise UserError(f"{key}={value} is not read, the data set names val_edges or test_edges: leave it out")
+                raise UserError(
+                    f"{key}={value} has no effect, because the dataset provides val_edges or test_edges: remove the key"
+                )
         none = np.zeros((0, 2), np.int64)
         val, test = (none if edges is None else edges for edges in (graph.val_edges, graph.test_edges))
         held = unordered(np.concatenate([val, test]), graph.num_nodes)
@@ -187,8 +189,10 @@ class LinkPrediction(Task):
         if not tied:
             return []
         return [
-            f"task=link_prediction: the scores of all pairs are equal, with an edge or without ({tied[-1]}_roc_auc=0.500), so "
-            "the figures say nothing: take a smaller trainer.lr, more epochs or another model"
+            (
+                f"task=link_prediction: the scores of all pairs are equal, with an edge or without ({tied[-1]}_roc_auc=0.500), so "
+                "the metrics are meaningless: use a smaller trainer.lr, more epochs or another model"
+            )
         ]
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
@@ -264,8 +268,8 @@ def _filters(pairs: Ids, held: npt.NDArray[np.bool_], held_out: Ids, num_nodes: 
     num_loops = np.count_nonzero(known % max(num_nodes, 1) == known // max(num_nodes, 1))
     if len(known) - num_loops == num_nodes * (num_nodes - 1):
         raise UserError(
-            f"task=link_prediction: the graph joins each of its {num_nodes} nodes with every other node, so no pair "
-            "without an edge is left to compare with; use task.filtered=false"
+            f"task=link_prediction: each of the {num_nodes} nodes has an edge to every other node, so there are no negative "
+            "pairs: use task.filtered=false"
         )
     return training, known
 

@@ -40,10 +40,10 @@ class Multilabel(ClassTask):
         if labels.dtype.kind == "f" and labels.ndim == 2 and np.isin(labels, (0, 1)).all():
             return replace(graph, labels=labels.astype(np.bool_))
         if labels.dtype.kind == "f" or graph.class_names is None:
-            kind = "floating-point numbers" if labels.dtype.kind == "f" else "one class number of each node"
+            kind = "floating-point numbers" if labels.dtype.kind == "f" else "one class number per node"
             raise UserError(
-                f"task=multilabel needs 0 and 1 of shape [num_nodes, num_classes], labels are {kind}: give labels "
-                "of two dimensions, or names such as a;b in the column label"
+                f"task=multilabel needs 0 and 1 of shape [num_nodes, num_classes], but labels are {kind}: pass "
+                "two-dimensional labels, or names such as a;b in the column label"
             )
         sets, names = split_names(labels, graph.class_names)
         return replace(graph, labels=sets, class_names=names)

@@ -48,21 +48,20 @@ class NodeClassification(ClassTask):
     def read(self, graph: Graph) -> Graph:
         if graph.labels.ndim == 2 and graph.labels.dtype.kind == "b":
             raise UserError(
-                "task=node_classification needs one class of each node, labels are sets of classes: "
-                "choose task=multilabel"
+                "task=node_classification needs one class per node, but labels are sets of classes: use task=multilabel"
             )
         if graph.labels.dtype.kind == "f":
             raise UserError(
-                "task=node_classification needs classes 0, 1, ..., labels are floating-point numbers: "
-                "choose task=regression, or give whole numbers, in pandas by astype('Int64') where some are missing"
+                "task=node_classification needs classes 0, 1, ..., but labels are floating-point numbers: "
+                "use task=regression, or whole numbers, in pandas by astype('Int64') if some are missing"
             )
         if isinstance(self.class_weights, tuple) and len(self.class_weights) < graph.num_classes:
             raise UserError(self._wrong_length(graph.num_classes, graph.class_names or ()))
         joined = None if graph.class_names is None else _joined(graph.class_names)
         if joined is not None:
             raise UserError(
-                f"task=node_classification needs one class of each node, and the name {joined!r} joins several: choose "
-                "task=multilabel, or spell names without semicolons"
+                f"task=node_classification needs one class per node, but the name {joined!r} combines several: use "
+                "task=multilabel, or names without semicolons"
             )
         return graph
 
@@ -91,13 +90,15 @@ class NodeClassification(ClassTask):
         absent = [name for name, count in zip(names, counts, strict=True) if not count]
         if len(present) == 1:
             return [
-                f"labels: all {sum(counts):,.0f} training nodes have the class {present[0]!r}, so nothing is learned"
+                f"labels: all {sum(counts):,.0f} training nodes have the class {present[0]!r}, so there is nothing to learn"
             ]
         if not present or not absent:
             return []
         return [
-            f"labels: no training node has the class {shown(', '.join(absent))} ({len(absent)} of {len(counts)} classes): the "
-            "model never learns to predict it"
+            (
+                f"labels: no training node has the class {shown(', '.join(absent))} ({len(absent)} of {len(counts)} classes): the "
+                "model cannot learn to predict it"
+            )
         ]
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:

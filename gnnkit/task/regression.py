@@ -43,10 +43,10 @@ class Regression(NodeTask):
 
     def read(self, graph: Graph) -> Graph:
         if graph.labels.dtype.kind != "f":
-            kind = "sets of classes" if graph.labels.ndim == 2 else "whole numbers, which stand for classes"
+            kind = "sets of classes" if graph.labels.ndim == 2 else "whole numbers, which denote classes"
             better = "multilabel" if graph.labels.ndim == 2 else "node_classification"
             raise UserError(
-                f"task=regression needs floating-point labels, labels are {kind}: choose task={better}, or give "
+                f"task=regression needs floating-point labels, but labels are {kind}: use task={better}, or "
                 "floating-point numbers, such as 3.0"
             )
         return graph

@@ -195,7 +195,7 @@ def test_a_cut_cable_ends_both_sides_within_seconds_and_the_run_goes_on_to_the_b
         seconds = time.monotonic() - cut
     assert codes == [1, 1]
     assert seconds < 6, [(tmp_path / f"out{rank}").read_text()[-2000:] for rank in range(2)]  # shared cores
-    assert re.search(r"rank 0: the host 10\.77\.0\.2 does not answer any more", (tmp_path / "out0").read_text())
+    assert re.search(r"rank 0: the host 10\.77\.0\.2 no longer responds", (tmp_path / "out0").read_text())
     _, before, damaged = checkpoint.load_whole(run / "checkpoints/last.json")
     assert before.name == "last.json"
     assert not damaged

@@ -163,14 +163,14 @@ def test_what_a_rank_has_put_arrives_although_it_closes_its_mailbox(comm: str) -
 def test_errors_of_the_caller_name_what_is_wrong(comm: str) -> None:
     def work(comm: Communicator) -> None:
         with comm.mailbox() as box:
-            for wrong, told in {"dst": "there is no rank 5", "src": "there is no rank -1"}.items():
+            for wrong, told in {"dst": "rank 5 does not exist", "src": "rank -1 does not exist"}.items():
                 with pytest.raises(ValueError, match=told):
                     box.put(5, "x") if wrong == "dst" else box.take("x", src=-1, timeout=1)
             with pytest.raises(TypeError, match=r"letter 'x': tensor 'z' is torch\.complex64.*only dense tensors of"):
                 box.put(0, "x", tensors={"z": torch.zeros(1, dtype=torch.complex64)})
             with pytest.raises(TypeError, match="letter 'x': fields must be plain JSON values"):
                 box.put(0, "x", {"value": object()})
-            with pytest.raises(ValueError, match=r"take 1048\d+ bytes as JSON, at most 1048576"):
+            with pytest.raises(ValueError, match=r"take 1048\d+ bytes as JSON, the maximum is 1048576"):
                 box.put(0, "x", {"value": "x" * 2**20})
 
     RUNNERS[comm](work, 1)
@@ -263,13 +263,13 @@ def test_a_sender_whose_letters_are_not_taken_waits_and_then_names_the_receiver(
     with connected(3, limit=2**16, timeout=0.3) as boxes:
         big = {"x": torch.zeros(2**14)}  # 64 KiB
         with pytest.raises(
-            DeadlineExceeded, match=r"rank 1: timed out after 0\.3 s: rank 0 takes no letters, 'x' waits"
+            DeadlineExceeded, match=r"rank 1: timed out after 0\.3 s: rank 0 takes no messages, 'x' waits"
         ):
             put_often(boxes[1], big)
         boxes[2].put(0, "x", {"from": 2})  # is not held up
         assert boxes[0].take("x", src=2, timeout=5).fields == {"from": 2}
         with pytest.raises(
-            DeadlineExceeded, match=r"rank 1 waits, because \d+ bytes of its other letters are not taken"
+            DeadlineExceeded, match=r"rank 1 waits, because \d+ bytes of its other messages are not taken"
         ):
             boxes[0].take("y", src=1, timeout=0.05)
 
@@ -292,7 +292,7 @@ def test_a_rank_that_floods_itself_is_told(box: str) -> None:
         with SocketMailbox.open(comm) if box == "sockets" else comm.mailbox() as own:
             own._inbox.limit = 2**10
             own.put(0, "x", tensors={"x": torch.zeros(2**8)})
-            with pytest.raises(DeadlineExceeded, match="rank 0 takes no letters"):
+            with pytest.raises(DeadlineExceeded, match="rank 0 takes no messages"):
                 own.put(0, "x")
 
     Threads.run(work, 1, timeout=0.1)
@@ -450,7 +450,7 @@ def test_mailboxes_listen_on_loopback_unless_an_interface_is_named(monkeypatch: 
     assert host(GNNKIT_LOCAL="1", MASTER_ADDR="192.0.2.1") == "127.0.0.1"
     assert host(MASTER_ADDR="127.0.0.1") == "127.0.0.1"
     assert host(GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="192.0.2.1") == "127.0.0.1"
-    with pytest.raises(UserError, match="GLOO_SOCKET_IFNAME=none0 is no interface with an IPv4 address"):
+    with pytest.raises(UserError, match="GLOO_SOCKET_IFNAME=none0: expected an interface with an IPv4 address"):
         host(GLOO_SOCKET_IFNAME="none0")
 
 

@@ -127,7 +127,7 @@ def test_a_silent_rank_is_an_error_at_the_deadline() -> None:
                 mailbox.take("end", src=0, timeout=10)
                 return
             survivors = Survivors(comm, mailbox, range(2))
-            with pytest.raises(DeadlineExceeded, match=r"rank 0: timed out: no sign of life of rank 1 for 0\.4 s"):
+            with pytest.raises(DeadlineExceeded, match=r"rank 0: timed out: no heartbeat of rank 1 for 0\.4 s"):
                 survivors.all_reduce(torch.ones(1))
             survivors.close()
             mailbox.put(1, "end")

@@ -75,8 +75,8 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda run: train(model=torch.jit.trace(nn.Linear(5, 2), X))(run),  # noqa: PLW0108  # imports the compiler
         "is wrapped by torch.jit",
     ),
-    "train, a number as logger": (train(logger=42), "logger=42: expected a logger of lightning.pytorch"),
-    "train, a switch as logger": (train(logger=[True]), "logger=True: expected a logger of lightning.pytorch"),
+    "train, a number as logger": (train(logger=42), "logger=42: expected a lightning.pytorch logger"),
+    "train, a switch as logger": (train(logger=[True]), "logger=True: expected a lightning.pytorch logger"),
     "train, a number as callback": (train(callbacks=[42]), "callback=int must be a Callback"),
     "train, text as overrides": (train(overrides="seed=1"), "overrides='seed=1' must be a list of text"),
     "train, numbers as overrides": (train(overrides=[42]), r"overrides=\[42\] must be a list of text"),

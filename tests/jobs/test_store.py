@@ -241,7 +241,10 @@ def test_a_graph_that_nothing_trains_on_is_measured_only(
     gnnkit.train(numbers, job="partition", workers=2, strategy="auto", folder=tmp_path / "cut")
     assert "store: none is written, as no run would read it: task=node_classification" in capfd.readouterr().out
     assert (tmp_path / "cut/partition/node_rank.npy").exists()
-    with pytest.raises(UserError, match=r"holds no whole store, as there is no store\.json: job=partition"):
+    with pytest.raises(
+        UserError,
+        match=r"does not contain a complete store, because store\.json is missing: write one with job=partition",
+    ):
         train(tmp_path / "run", tmp_path / "cut")
 
 
@@ -261,14 +264,14 @@ def test_a_damaged_store_is_named(store: Path, tmp_path: Path) -> None:
     assert "parts/1/labels.npy: No such file" in broken("parts/1/labels.npy", None)
     assert "parts/1/labels.npy: it has 5 bytes of" in broken("parts/1/labels.npy", whole[:5])
     flipped = whole[:-1] + bytes([whole[-1] ^ 1])
-    assert "parts/1/labels.npy: its bytes are not those that were written" in broken("parts/1/labels.npy", flipped)
-    assert "holds no whole store, as there is no store.json" in broken("store.json", None)
+    assert "parts/1/labels.npy: its bytes have changed" in broken("parts/1/labels.npy", flipped)
+    assert "does not contain a complete store, because store.json is missing" in broken("store.json", None)
     assert "store.json: it is not JSON" in broken("store.json", b'{"format"')
-    assert "store.json is no manifest of a store" in broken("store.json", b"[]")
+    assert "store.json is not a store's manifest" in broken("store.json", b"[]")
     older = json.dumps({**manifest, "version": 0}).encode()
-    assert "the store has format 0, and this gnnkit reads 3: write it again" in broken("store.json", older)
+    assert "the store has format 0, but this gnnkit reads 3: write it again" in broken("store.json", older)
     changed = json.dumps({**manifest, "counts": {}}).encode()
-    assert "store.json: its numbers are not those that were written" in broken("store.json", changed)
+    assert "store.json: its numbers have changed" in broken("store.json", changed)
 
 
 def test_damage_in_a_large_file_is_seen_by_verify(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +280,7 @@ def test_damage_in_a_large_file_is_seen_by_verify(store: Path, tmp_path: Path, m
     path = tmp_path / "copy/parts/1/labels.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(UserError, match=r"parts/1/labels.npy: its bytes are not those that were written"):
+    with pytest.raises(UserError, match=r"parts/1/labels.npy: its bytes have changed"):
         train(tmp_path / "verify", tmp_path / "copy", job="verify")
     path.write_bytes(whole)
     assert train(tmp_path / "whole", tmp_path / "copy", job="verify")["verified"]

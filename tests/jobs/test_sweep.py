@@ -153,7 +153,7 @@ def test_a_sweep_that_is_wrong_starts_nothing(
 def test_settings_of_a_sweep_need_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("hydra.sweep.dir=x", "hydra/sweeper=optuna", "hydra/launcher=joblib"):
         assert main([*QUICK, text]) == 2
-        assert f"{text} is of a sweep: add -m" in capsys.readouterr().err
+        assert f"{text} applies to sweeps only: add -m" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_the_first_rows_are_rows() -> None:
     assert torch.equal(sparse[:9].dense(), dense[:9])
     assert torch.equal(sparse[:0].dense(), dense[:0])
     assert sparse[: len(sparse)] is sparse
-    with pytest.raises(IndexError, match="the first rows can be taken"):
+    with pytest.raises(IndexError, match="expected a slice of the first rows"):
         sparse[1:]
 
 

@@ -128,8 +128,8 @@ def test_only_torchrun_holds_the_meeting_point_itself() -> None:
         ({"SLURM_LOCALID": "2"}, "2 of 2"),
         ({"SLURM_NODEID": "3"}, "SLURM_NODEID=3: SLURM_STEP_TASKS_PER_NODE has 3 nodes"),
         ({"SLURM_STEP_TASKS_PER_NODE": "4(x"}, r"SLURM_STEP_TASKS_PER_NODE=4\(x must be counts"),
-        ({"SLURM_STEP_NODELIST": "gpu[1-"}, r"SLURM_STEP_NODELIST=gpu\[1- is no list of hosts"),
-        ({"SLURM_STEP_NODELIST": "gpu[a-b]"}, r"SLURM_STEP_NODELIST: gpu\[a-b\] is no range"),
+        ({"SLURM_STEP_NODELIST": "gpu[1-"}, r"SLURM_STEP_NODELIST=gpu\[1-: expected a list of hosts"),
+        ({"SLURM_STEP_NODELIST": "gpu[a-b]"}, r"SLURM_STEP_NODELIST: gpu\[a-b\] is not a range"),
         ({"MASTER_PORT": "http"}, "MASTER_PORT=http must be a whole number"),
     ],
 )
@@ -169,7 +169,7 @@ def composed(*keys: str) -> dict[str, Any]:
         ({"RANK": "0"}, "RANK=0 is set, but no rank: set RANK and WORLD_SIZE"),
         ({"RANK": "1"}, "RANK=1 is set"),
         ({"WORLD_SIZE": "4"}, "WORLD_SIZE=4 is set, but no rank: set RANK"),
-        (SBATCH, "SLURM_NTASKS=8 is set, but no rank: start gnnkit with srun, or name the launcher"),
+        (SBATCH, "SLURM_NTASKS=8 is set, but no rank: start gnnkit with srun, or choose a launcher"),
         ({"SLURM_NNODES": "2"}, "SLURM_NNODES=2 is set"),
         (
             {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"},
@@ -177,7 +177,7 @@ def composed(*keys: str) -> dict[str, Any]:
         ),
         ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE=2 is set, but no rank: MPI_LOCALRANKID or another"),
         (TRAIN_JOB, "PET_NNODES=2 is set, but no rank: start gnnkit with torchrun"),
-        ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, "RAY_JOB_CONFIG_JSON_ENV_VAR={} is set, but no rank: this is a job of"),
+        ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, "RAY_JOB_CONFIG_JSON_ENV_VAR={} is set, but no rank: this is a Ray job"),
     ],
 )
 def test_tasks_without_ranks_are_refused_unless_a_launcher_is_named(

@@ -70,7 +70,7 @@ def test_ranks_that_are_threads_get_a_communicator_of_threads() -> None:
     ("keys", "environment", "told"),
     [
         (["launcher=outside"], {}, "launcher=outside finds no rank in the environment"),
-        (["launcher=processes", "launcher.n_jobs=2"], {}, "launcher.n_jobs=2 is of a sweep: add -m"),
+        (["launcher=processes", "launcher.n_jobs=2"], {}, "launcher.n_jobs=2 applies to sweeps only: add -m"),
         (["launcher=processes"], STARTED, "launcher=processes: this is rank 1 of 2 that were started before"),
         (["launcher.ask=[processes]"], STARTED, "launcher=auto: this is rank 1 of 2 that were started before"),
         (["launcher=processes", "comm=threads"], {}, "comm=threads has all ranks in one process, and launcher=proc"),
@@ -139,8 +139,11 @@ def test_a_launcher_is_of_the_jobs_of_a_sweep_where_it_starts_jobs(
     ("keys", "told"),
     [
         (["launcher=processes", "launcher.n_jobs=0"], "launcher.n_jobs=0 must be -1 or a whole number from 1"),
-        (["launcher=submitit", "launcher.cluster=local", "launcher.qos=x"], "launcher.qos=x is of launcher.cluster=sl"),
-        (["hydra/launcher=submitit_slurm"], "hydra/launcher=submitit_slurm needs SLURM: srun is not found"),
+        (
+            ["launcher=submitit", "launcher.cluster=local", "launcher.qos=x"],
+            "launcher.qos=x applies to launcher.cluster=sl",
+        ),
+        (["hydra/launcher=submitit_slurm"], "hydra/launcher=submitit_slurm needs SLURM, but srun was not found"),
         (["launcher=outside"], "launcher=outside finds no rank in the environment"),
     ],
 )

@@ -63,7 +63,7 @@ def test_the_others_go_on_without_a_dispensable_rank(
     assert launch(ranks(fate), 3) == {0: {"rank": 0}, 1: {"rank": 1}}
     shown = capfd.readouterr().err
     assert told in shown
-    assert "; the run goes on without rank 2\n" in shown
+    assert "; the run continues without rank 2\n" in shown
     assert ("in break_down" in shown) == (fate is break_down)
 
 

@@ -405,8 +405,8 @@ COMPILED = """
         print("loss", run["train_loss"])
     """
 ANEW = (
-    'ranks read this script anew: put all that it does below `if __name__ == "__main__":`,'
-    " and leave classes and functions above"
+    'spawned ranks import this script again: move everything that it runs below `if __name__ == "__main__":`,'
+    " and keep classes and functions above"
 )
 
 
@@ -418,7 +418,7 @@ def test_a_process_that_cannot_be_forked_starts_ranks_afresh(tmp_path: Path) -> 
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "ranks start afresh" in done.stderr
+    assert "spawning ranks" in done.stderr
     assert "loss" in done.stdout
 
 
@@ -438,7 +438,7 @@ def test_ranks_start_afresh_where_a_fork_cannot_differentiate(
         monkeypatch.setattr(launcher_processes, "forks_differentiate", lambda forks=forks: forks)
         assert launcher_processes.Processes().ranks(Ranks(print, 1, Threads, 1.0)) == {0: {}}
     assert started == ["fork", "spawn"]
-    told = "ranks start afresh: torch's autograd threads of this process do not outlive a fork\n"
+    told = "spawning ranks: torch's autograd threads of this process do not survive a fork\n"
     assert capfd.readouterr().err == told
 
 
@@ -488,5 +488,5 @@ def test_ranks_that_lack_a_class_of_a_notebook_say_so(monkeypatch: pytest.Monkey
 
     of_a_cell.__module__, of_a_cell.__qualname__ = "__main__", "of_a_cell"
     monkeypatch.setattr(sys.modules["__main__"], "of_a_cell", of_a_cell, raising=False)
-    with pytest.raises(RankError, match="could not import what it runs, such as a class of a notebook: put that into"):
+    with pytest.raises(RankError, match="could not import what it runs, such as a notebook's class: move that to"):
         launch(of_a_cell, 1, start_method="spawn")

@@ -202,7 +202,7 @@ def test_a_rank_with_another_token_is_not_let_in() -> None:
             comm.split([0, 1])
         return str(error.value)
 
-    told = "rank {} does not know the token of this run: give all ranks one GNNKIT_TOKEN"
+    told = "rank {} does not have this run's token: set the same GNNKIT_TOKEN"
     found = run_gloo(work, 2)
     assert [text.startswith(told.format(1 - rank)) for rank, text in enumerate(found)] == [True, True], found
 
@@ -226,7 +226,7 @@ def test_the_meeting_point_of_one_host_is_on_loopback_alone(monkeypatch: pytest.
 
 
 def test_a_token_that_is_short_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^GNNKIT_TOKEN has 5 characters, at least 16"):
+    with pytest.raises(UserError, match=r"^GNNKIT_TOKEN has 5 characters, expected at least 16"):
         StartedRank(0, 2, 0, 2, "host0", 1, token="short").variables()
 
 
@@ -241,4 +241,4 @@ def test_ranks_started_outside_show_each_other_the_token_of_the_environment(
     ended = outside.run(tmp_path, [[*RUN, "output=run"]] * 2, places)
     assert [each.code for each in ended] == codes, ended
     if any(codes):
-        assert all(re.search("rank [01] does not know the token of this run", each.output) for each in ended)
+        assert all(re.search("rank [01] does not have this run's token", each.output) for each in ended)

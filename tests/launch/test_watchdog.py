@@ -133,7 +133,7 @@ IDLE = Patience(NEVER, 5.0, NEVER)
     [
         (set_ranks(), IDLE, 5.0, f"no progress for 5 s, and nothing computes: {PLACES}"),
         (set_ranks(share=0.001), IDLE, 5.0, f"no progress for 5 s, and nothing computes: {PLACES}"),
-        (set_ranks(share=0.08), IDLE, 5.0, f"no step for 6 s, and no process does more than turn in .*: {PLACES}"),
+        (set_ranks(share=0.08), IDLE, 5.0, f"no step for 6 s, and no process does more than poll in .*: {PLACES}"),
         (set_ranks(share=0.2), IDLE, 5.0, "no step for 6 s"),
         (set_ranks(share=0.1, training=[False, False, True]), IDLE, 5.0, "no step for 6 s"),
         (set_ranks(share=[0, 0, 1]), Patience(NEVER, 5.0, 8.0), 8.0,
@@ -195,7 +195,7 @@ def test_time_in_which_the_launcher_was_stopped_does_not_count(watch: Watch) -> 
 @pytest.mark.parametrize(
     ("share", "patience", "seconds"),
     [(0.0, IDLE, 20.0), (0.1, IDLE, 20.0), (1.0, Patience(NEVER, NEVER, 5.0), 600.0)],
-    ids=["idle", "turn in short sleeps", "compute"],
+    ids=["idle", "poll in short sleeps", "compute"],
 )
 def test_bounds_grow_with_the_time_between_two_signs(
     watch: Watch, share: float, patience: Patience, seconds: float
@@ -336,7 +336,7 @@ def rank_that(action: Callable[[], None], patience: Patience, timeout: float, *,
 def test_a_silent_rank_is_blamed_and_not_the_ranks_that_waited_for_it(action: Callable[[], None]) -> None:
     message = rank_that(action, Patience(), timeout=1.5)
     first, *others = message.splitlines()
-    assert first.startswith("the others have waited for this until their deadline, comm.timeout: rank 1 in step 3")
+    assert first.startswith("the others have waited until their deadline, comm.timeout, for rank 1 in step 3")
     assert ("(stopped by SIGSTOP)" in first) == (action is stop)
     assert any(line.startswith("rank 0 failed: RuntimeError: ") for line in others)
     assert "stacks of rank 1, in step 3" in message
@@ -428,7 +428,7 @@ def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[]
             **BARE,
         )
     message = str(caught.value)
-    assert message.startswith("the others have waited for this until their deadline, comm.timeout: rank 1 in step 3")
+    assert message.startswith("the others have waited until their deadline, comm.timeout, for rank 1 in step 3")
     if hang is stop:  # goes on while the stacks are written
         assert "rank 1 in step 3 (stopped by SIGSTOP)" in message
     assert "stacks of rank 1" in message

@@ -244,5 +244,5 @@ def test_dropouts_of_one_layer_differ_by_their_draw() -> None:
 def test_layers_tell_what_they_need() -> None:
     with pytest.raises(UserError, match="JumpingKnowledge: mode=lstm needs channels and num_layers"):
         JumpingKnowledge("lstm", channels=4)
-    with pytest.raises(UserError, match=r"BatchNorm\(4\) needs rows of 4 columns, got \[3\]. Under strategy.mode=push"):
+    with pytest.raises(UserError, match=r"BatchNorm\(4\) needs rows of 4 columns, got \[3\]. With strategy.mode=push"):
         BatchNorm(4)(torch.zeros(2, 3), None)  # type: ignore[arg-type]

@@ -649,7 +649,7 @@ class ForOneProcess(nn.Module):
 
 
 def test_sampling_refuses_layers_written_for_one_process() -> None:
-    with pytest.raises(UserError, match=r"^exchange=sampled .*a layer written for one process"):
+    with pytest.raises(UserError, match=r"^exchange=sampled .*a layer written for a single process"):
         run(ForOneProcess().double(), exchange="sampled")
 
 

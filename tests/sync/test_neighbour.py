@@ -213,10 +213,10 @@ def test_a_ring_joins_workers_without_a_path_and_the_leader_says_so(capfd: pytes
     options = {"exchange": "parameters", "rounds": 3}
     apart, joined = (Threads.run(functools.partial(one_step, links, SHARES, **options), 4) for links in (APART, ring))
     assert apart == joined
-    told = "sync=neighbour: no path of edges joins workers 0 and 2, a ring of all workers is added"
+    told = "sync=neighbour: workers 0 and 2 are not connected by edges, so a ring of all workers is added"
     lines = capfd.readouterr().err.splitlines()
     assert [line for line in lines if "ring" in line] == [told]
-    assert sum("no neighbours keep different parameters" in line for line in lines) == 2  # once a run
+    assert sum("not neighbours keep different parameters" in line for line in lines) == 2  # once a run
 
 
 def test_a_worker_that_ends_is_named_by_its_neighbour() -> None:

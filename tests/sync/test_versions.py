@@ -256,5 +256,7 @@ def test_settings_of_an_optimiser_travel_as_numbers_and_others_are_refused() -> 
     assert (settings["lr"], settings["betas"]) == (0.5, [0.9, pytest.approx(0.99)])
     json.dumps(settings)
     optimizer.param_groups[0]["mask"] = {1, 2}
-    with pytest.raises(UserError, match="sync: the optimiser's setting mask is a set, a server takes numbers"):
+    with pytest.raises(
+        UserError, match="sync: the optimiser's setting mask is a set, but servers support numbers only"
+    ):
         Groups.of(optimizer, [weight])

@@ -339,7 +339,9 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
     _, links = LinkPrediction().prepare(GIVEN)
     assert links is not None
     assert not links.given
-    with pytest.raises(UserError, match=r"task.test_share=0.2 is not read, the data set names val_edges or test_edges"):
+    with pytest.raises(
+        UserError, match=r"task.test_share=0.2 has no effect, because the dataset provides val_edges or test_edges"
+    ):
         LinkPrediction(test_share=0.2).prepare(named)
 
 
@@ -440,7 +442,7 @@ def test_a_model_that_memorises_a_random_graph_has_no_skill_on_held_out_edges(st
 def test_a_graph_without_pairs_to_compare_with_is_refused_unless_negatives_may_be_edges() -> None:
     src, dst = np.nonzero(~np.eye(6, dtype=bool))
     complete, nearly = Graph.from_edges(src, dst, 6), Graph.from_edges(src[1:], dst[1:], 6)
-    with pytest.raises(UserError, match=r"joins each of its 6 nodes with every other node.*task.filtered=false"):
+    with pytest.raises(UserError, match=r"each of the 6 nodes has an edge to every other node.*task.filtered=false"):
         LinkPrediction().prepare(complete)
     _, links = LinkPrediction().prepare(nearly)
     assert links is not None
@@ -519,7 +521,7 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
             IndividualSample(batching="balanced"),
             "strategy.batching=balanced evens out .* choose strategy.batching=plain",
         ),
-        ({"supervision_share": 0.2}, IndividualSample(), "task.supervision_share=0.2 is not read by IndividualSample"),
+        ({"supervision_share": 0.2}, IndividualSample(), "task.supervision_share=0.2 has no effect with IndividualSample"),
     ],
 )
 def test_strategies_that_cannot_serve_are_refused(
@@ -533,14 +535,14 @@ def test_strategies_that_cannot_serve_are_refused(
 
 def test_samplers_that_read_more_than_in_edges_are_refused() -> None:
     for sampler in (MetropolisHastingsSampler([3]), ClusterSampler(np.zeros(48, np.int64))):
-        with pytest.raises(UserError, match=f"{type(sampler).__name__} reads more than the drawn in-edges"):
+        with pytest.raises(UserError, match=f"{type(sampler).__name__} reads more than the sampled in-edges"):
             TASK.check(IndividualSample(), sampler)
 
 
 def test_a_graph_without_edges_that_train_is_refused() -> None:
-    with pytest.raises(UserError, match="task=link_prediction: dataset has no edge that trains"):
+    with pytest.raises(UserError, match="task=link_prediction: the dataset has no training edges"):
         TASK.prepare(Graph.from_edges([0, 1], [0, 1], 2))
-    with pytest.raises(UserError, match="leave no edge that trains"):
+    with pytest.raises(UserError, match="leave no training edges"):
         LinkPrediction(val_share=0.5, test_share=0.5)
 
 

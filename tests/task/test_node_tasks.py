@@ -310,13 +310,13 @@ CLASSES, SETS, FLOATS = np.zeros(48, np.int64), np.ones((48, 2), bool), np.ones(
 @pytest.mark.parametrize(
     ("task", "labels", "message"),
     [
-        (NodeClassification(), SETS, "task=node_classification needs one class of each node.*choose task=multilabel"),
-        (NodeClassification(), FLOATS, "labels are floating-point numbers: choose task=regression, or give whole"),
-        (Multilabel(), CLASSES, "task=multilabel needs 0 and 1.*labels are one class number of each node: give labels"),
+        (NodeClassification(), SETS, "task=node_classification needs one class per node.*use task=multilabel"),
+        (NodeClassification(), FLOATS, "labels are floating-point numbers: use task=regression, or whole"),
+        (Multilabel(), CLASSES, "task=multilabel needs 0 and 1.*labels are one class number per node: pass two"),
         (Multilabel(), FLOATS, "task=multilabel needs 0 and 1.*labels are floating-point numbers"),
         (Multilabel(), np.full((48, 2), 0.5), "task=multilabel needs 0 and 1"),
-        (Regression(), CLASSES, "labels are whole numbers, which stand for classes: choose task=node_classification, "),
-        (Regression(), SETS, "task=regression needs floating-point labels, labels are sets of classes"),
+        (Regression(), CLASSES, "labels are whole numbers, which denote classes: use task=node_classification, "),
+        (Regression(), SETS, "task=regression needs floating-point labels, but labels are sets of classes"),
     ],
 )
 def test_labels_of_another_form_are_refused_with_the_way_out(task: NodeTask, labels: Any, message: str) -> None:
