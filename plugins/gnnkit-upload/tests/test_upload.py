@@ -9,8 +9,10 @@ from typing import Any
 import fsspec
 import pytest
 import torch
+from gnnkit_upload import ObjectStoreCopy
 
 import gnnkit
+from gnnkit import plugins
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.jobs.upload import copy_checkpoints, copy_to
@@ -80,6 +82,10 @@ def test_a_failed_copy_is_one_line_and_the_run_stays(
     monkeypatch.undo()
     copy_to(URL).put_folder(run)  # a copy that is not whole is no run
     assert names(store) == files(run)
+
+
+def test_the_key_finds_the_package() -> None:
+    assert plugins.load("upload", "fsspec") is ObjectStoreCopy
 
 
 def test_files_of_others_are_never_written_over_or_removed(tmp_path: Path, store: Any) -> None:
