@@ -88,6 +88,18 @@ def test_the_key_finds_the_package() -> None:
     assert plugins.load("upload", "fsspec") is ObjectStoreCopy
 
 
+def test_without_the_package_the_key_is_refused_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("gnnkit.jobs.upload.names", lambda kind: [])
+    keys = [*KEYS, *QUICK, f"output={tmp_path / 'run'}", "upload=s3://me:secret@bucket/run"]
+    assert main(keys) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    missing = "the package gnnkit-upload is not installed: pip install gnnkit-upload"
+    assert line == f"gnnkit: error: upload=s3://***@bucket/run: {missing}"
+    assert not (tmp_path / "run").exists()
+
+
 def test_files_of_others_are_never_written_over_or_removed(tmp_path: Path, store: Any) -> None:
     store.pipe("/bucket/run/notes.txt", b"mine")
     for on_exists in ("refuse", "replace"):
@@ -184,15 +196,3 @@ def test_a_place_that_does_not_answer_is_named_without_secrets(url: str, told: s
 def test_jobs_without_a_run_folder_refuse_the_key(keys: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*keys, f"upload={URL}"]) == 2
     assert f"{keys[0]} is no single run" in capsys.readouterr().err
-
-
-def test_without_the_package_the_key_is_refused_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr("gnnkit.jobs.upload.names", lambda kind: [])
-    keys = [*KEYS, *QUICK, f"output={tmp_path / 'run'}", "upload=s3://me:secret@bucket/run"]
-    assert main(keys) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    missing = "the package gnnkit-upload is not installed: pip install gnnkit-upload"
-    assert line == f"gnnkit: error: upload=s3://***@bucket/run: {missing}"
-    assert not (tmp_path / "run").exists()
