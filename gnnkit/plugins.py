@@ -44,6 +44,14 @@ KINDS = (
 SEVERAL = ("logger", "callback")  # kinds of which a run may have several, each under its name in the section
 OPTIONAL = ("sampler", "exchange")  # kinds of which a run may have none
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
+PACKAGES = {
+    "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt"},
+    "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
+    "strategy": {"owned_seeds": "gnnkit-owned-seeds"},
+    "exchange": {"error_feedback": "gnnkit-error-feedback"},
+    "launcher": {"ray": "gnnkit-ray"},
+    "upload": {"fsspec": "gnnkit-upload"},
+}  # plugins of this project that are installed separately: the package by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner
 _NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average"}  # other keys that name a plugin
@@ -99,10 +107,28 @@ def find(kind: str, name: str) -> EntryPoint:
     """
     matches = [point for point in _points(kind) if point.name == name]
     if not matches:
-        raise unknown(_chosen(kind, name), name, names(kind))
+        raise unknown_plugin(kind, name, names(kind))
     if len(matches) > 1:
         raise UserError(f"{_chosen(kind, name)} is defined by {' and by '.join(map(_owner, matches))}: uninstall one")
     return matches[0]
+
+
+def unknown_plugin(kind: str, name: str, known: Iterable[str], chosen: str = "") -> UserError:
+    """Makes the error for a name that no installed plugin has.
+
+    The message names the package to install if one of this project's has the name.
+
+    Args:
+        kind: A section.
+        name: Name that the user gave.
+        known: All names that exist.
+        chosen: The key with its value, for the message. Default: by `kind` and `name`.
+    """
+    chosen = chosen or _chosen(kind, name)
+    package = PACKAGES.get(kind, {}).get(name)
+    if package is None:
+        return unknown(chosen, name, known)
+    return UserError(f"{chosen}: the package {package} is not installed: pip install {package}")
 
 
 def parts(kind: str, name: str) -> list[str]:

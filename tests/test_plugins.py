@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import re
 import sys
+import tomllib
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +15,9 @@ from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.settings import Choice
 from tests.conftest import Install
+
+ROOT = Path(__file__).parent.parent
+NOT_INSTALLED = [(kind, name) for kind, packages in plugins.PACKAGES.items() for name in packages]
 
 
 class Example:
@@ -178,3 +183,49 @@ def test_a_copy_of_the_sources_without_its_link_says_how_to_make_it(
     monkeypatch.setattr(plugins, "CONF", tmp_path / "conf")
     with pytest.raises(UserError, match=r"conf is missing, and was a symbolic link to \.\./conf: make it with ln -s"):
         plugins.conf_folders()
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only gnnkit itself is installed."""
+    points = plugins._points
+
+    def own(kind: str) -> EntryPoints:
+        return EntryPoints(point for point in points(kind) if point.dist is not None and point.dist.name == "gnnkit")
+
+    monkeypatch.setattr(plugins, "_points", own)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(("kind", "name"), NOT_INSTALLED)
+def test_a_plugin_whose_package_is_not_installed_is_refused_with_the_command_that_installs_it(
+    kind: str, name: str
+) -> None:
+    package = plugins.PACKAGES[kind][name]
+    with pytest.raises(UserError, match=f"={name}: the package {package} is not installed: pip install {package}$"):
+        plugins.load(kind, name)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("override", "package"),
+    [
+        ("dataset=graphar", "gnnkit-graphar"),
+        ("partition=metis", "gnnkit-metis"),
+        ("exchange=quantized+error_feedback", "gnnkit-error-feedback"),
+    ],
+)
+def test_a_configuration_names_the_package_that_is_not_installed(override: str, package: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(override)}: the package {package} is not installed"):
+        compose(["strategy=vertex_centric", override])
+
+
+def test_the_table_of_packages_lists_all_plugins_of_this_project() -> None:
+    expected: dict[str, dict[str, str]] = {}
+    for path in ROOT.glob("plugins/gnnkit-*/pyproject.toml"):
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        for group, points in project.get("entry-points", {}).items():
+            kind = group.removeprefix("gnnkit.")
+            expected.setdefault(kind, {}).update(dict.fromkeys(points, project["name"]))
+    expected.pop("conf")
+    assert expected == plugins.PACKAGES

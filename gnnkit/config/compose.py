@@ -18,7 +18,7 @@ from gnnkit.config.jobs import JOBS
 from gnnkit.config.sweeps import space_of
 from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
-from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts
+from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts, unknown_plugin
 from gnnkit.ranges import own_words, shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
@@ -238,7 +238,7 @@ class _Composer:
     def _unknown_choice(self, error: Any) -> UserError:
         """Makes the error for a file that Hydra has not found."""
         kind, _, name = (error.missing_cfg_file or "").rpartition("/")
-        return unknown(f"{kind}={name}", name, options(kind, self.folders))
+        return unknown_plugin(kind, name, options(kind, self.folders), f"{kind}={name}")
 
     def _of_another_option(self, key: str, known: Collection[str]) -> UserError | None:
         """Makes the error for a key of an option that is not chosen, if one has it."""
@@ -286,7 +286,7 @@ def _register_joined(overrides: Sequence[str], folders: Sequence[Path]) -> None:
             continue
         for part in joined:
             if part not in options(kind, folders):
-                raise unknown(f"{kind}={name}", part, options(kind, folders))
+                raise unknown_plugin(kind, part, options(kind, folders), f"{kind}={name}")
         node = {key: value for part in joined for key, value in _values(kind, part, folders).items()} | {"name": name}
         ConfigStore.instance().store(name, node, group=kind, provider="gnnkit")
 

@@ -17,6 +17,7 @@ from gnnkit.jobs.follow import following
 from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import after_run
+from gnnkit.jobs.upload import copy_to
 from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import inline
 from gnnkit.launcher import RANKS
@@ -52,13 +53,12 @@ class Run(Job):
         begun, url = time.perf_counter(), order.settings.upload
         if url is None or not order.is_leader:
             return self._do(run_folders.resumed(order), begun)
-        from gnnkit.jobs.upload import Upload
-
-        upload = Upload.of(url, order.settings.on_exists)
+        upload = copy_to(url)
+        upload.check(order.settings.on_exists)
         if order.settings.on_exists == "resume" and order.settings.job.trains:
-            upload.bring(run_folders.named(order), alone=order.settings.started is None)
+            upload.fetch_checkpoint(run_folders.named(order), alone=order.settings.started is None)
         result = self._do(run_folders.resumed(order), begun)
-        upload.copy(result.folder)
+        upload.put_folder(result.folder)
         return result
 
     def _do(self, order: Order, begun: float) -> Result:

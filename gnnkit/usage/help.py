@@ -84,7 +84,7 @@ def section(topic: str) -> str:
         raise unknown(f"--help {topic}", kind, (*SECTIONS, EXPERIMENT, "hydra"))
     known = plugins.options(kind)
     if name and name not in known:
-        raise unknown(f"{kind}={name}", name, known)
+        raise plugins.unknown_plugin(kind, name, known, f"{kind}={name}")
     options = [_option(keys.read(kind, choice)) for choice in ([name] if name else known)]
     if everywhere := keys.shared(kind):
         options.append("\n".join([f"every {kind}", *(_key(kind, key, 30) for key in everywhere)]))

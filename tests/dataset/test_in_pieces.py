@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from gnnkit_graphar import GraphAr
+from gnnkit_graphbolt import GraphBolt
 
 from gnnkit.dataset import pieces
 from gnnkit.dataset.base import Dataset
-from gnnkit.dataset.graphar import GraphAr
-from gnnkit.dataset.graphbolt import GraphBolt
 from gnnkit.dataset.graphsaint import GraphSaint
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from gnnkit_witness import DenseAdjacency, Plan, dense, noise, serial
+from gnnkit_witness.dense import Edges, layers_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,8 +23,6 @@ from gnnkit.model.rgcn import RGCN
 from gnnkit.nn import BatchNorm
 from gnnkit.partition import Partition
 from gnnkit.testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
-from gnnkit.testing.witness import DenseAdjacency, Plan, dense, noise, serial
-from gnnkit.testing.witness.dense import Edges, layers_of
 from tests.models import MODELS
 
 GRAPH = check_graph(14)
@@ -62,7 +62,7 @@ def test_the_witness_imports_no_room_that_computes(module: Any) -> None:
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     rooms = {name for name in named if name and name.startswith("gnnkit")}
-    assert rooms <= {"gnnkit.graph", *(f"gnnkit.testing.witness.{name}" for name in ("dense", "noise", "plan"))}
+    assert rooms <= {"gnnkit.graph", *(f"gnnkit_witness.{name}" for name in ("dense", "noise", "plan"))}
 
 
 @pytest.mark.slow

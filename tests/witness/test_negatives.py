@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_witness import check_negatives
+from gnnkit_witness.cases import draw_negatives
+from gnnkit_witness.pairs import EdgeSets
 from torch_geometric.data import Data
 from torch_geometric.transforms import RandomLinkSplit
 
@@ -26,9 +29,6 @@ from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.link_prediction import LinkPrediction
-from gnnkit.testing.witness import check_negatives
-from gnnkit.testing.witness.cases import draw_negatives
-from gnnkit.testing.witness.pairs import EdgeSets
 from tests.cases import few
 
 N = 40

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_witness import Plan, check_plan, ranks
+from gnnkit_witness.models import HIDDEN, Cooked, Recipe
 from torch import Tensor, nn
 
 from gnnkit.comm import Pending
@@ -40,8 +42,6 @@ from gnnkit.sync.base import gradients, trained
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.sync.versions import VersionedParameters
 from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, check_graph
-from gnnkit.testing.witness import Plan, check_plan, ranks
-from gnnkit.testing.witness.models import HIDDEN, Cooked, Recipe
 from gnnkit.training import module as training_module
 from gnnkit.training import step as training_step
 from gnnkit.training.embedding import Embedding

@@ -1,18 +1,23 @@
 """Random graphs, models and configurations: the ranks train as plain torch does.
 
-For as long as you like: `python -m gnnkit.testing.witness --seconds 600`.
+For as long as you like: `python -m gnnkit_witness --seconds 600`.
 """
 
 from __future__ import annotations
 
+import runpy
 from random import Random
 from typing import Any
 
 import pytest
+from gnnkit_witness import Plan, check_plan
+from gnnkit_witness.__main__ import main
+from gnnkit_witness.cases import draw
 
-from gnnkit.testing.witness import check_plan
-from gnnkit.testing.witness.__main__ import main
-from gnnkit.testing.witness.cases import draw
+from gnnkit.errors import UserError
+from gnnkit.model.gcn import GCN
+from gnnkit.testing import check_model, check_witness, witness
+from gnnkit.testing.ranks import GRIDS
 from tests.cases import few
 
 
@@ -31,10 +36,42 @@ def test_the_command_counts_cases_and_names_those_that_fail(
     def fails_once(plan: Any) -> None:
         assert plan.seed != draw(Random(8)).plan.seed, "epoch 1: logits: 0.5 away from plain torch"
 
-    monkeypatch.setattr("gnnkit.testing.witness.__main__.check_plan", fails_once)
+    monkeypatch.setattr("gnnkit_witness.__main__.check_plan", fails_once)
     monkeypatch.setattr("sys.argv", ["witness", "--first", "7", "--cases", "2"])
     assert main() == 1
     out = capsys.readouterr().out
     assert "seed 8: epoch 1: logits: 0.5 away from plain torch" in out
     assert "again: --first 8 --cases 1" in out
     assert out.endswith("2 cases from seed 7 on, 1 failed\n")
+
+
+@pytest.fixture
+def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnnkit.testing.witness.is_installed", lambda: False)
+    monkeypatch.setattr("gnnkit.testing.model.is_installed", lambda: False)
+
+
+MISSING = "the package gnnkit-witness is not installed: pip install gnnkit-witness"
+
+
+@pytest.mark.usefixtures("not_installed")
+def test_without_the_package_the_command_and_the_check_say_how_to_install_it() -> None:
+    with pytest.raises(SystemExit, match=rf"^error: gnnkit\.testing\.witness: {MISSING}$"):
+        runpy.run_module("gnnkit.testing.witness", run_name="__main__")
+    with pytest.raises(UserError, match=MISSING):
+        check_witness(GCN)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("not_installed")
+def test_without_the_package_a_model_is_checked_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="check_model does not compare with plain torch: pip install gnnkit-witness"):
+        check_model(GCN, GRIDS[:1])
+
+
+def test_the_earlier_names_lead_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["witness", "--cases", "0"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_module("gnnkit.testing.witness", run_name="__main__")
+    with pytest.warns(DeprecationWarning, match=r"gnnkit\.testing\.witness\.Plan is now gnnkit_witness\.Plan"):
+        assert witness.Plan is Plan

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_witness import Plan, check_plan, serial
+from gnnkit_witness.models import HIDDEN, READS, Cooked, Recipe
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
@@ -36,8 +38,6 @@ from gnnkit.sync.neighbour import Neighbour
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.testing import check_witness
 from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, check_graph
-from gnnkit.testing.witness import Plan, check_plan, serial
-from gnnkit.testing.witness.models import HIDDEN, READS, Cooked, Recipe
 from tests.cases import exhaustive, few
 from tests.models import MODELS
 from tests.runs import BARE

@@ -14,14 +14,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.orc
 import pyarrow.parquet
 
 from gnnkit.checks import Array, one_line
 from gnnkit.dataset.edges import LEFT_OUT, check_header, check_shape, check_width
 from gnnkit.dataset.encoding import check_encoding, check_utf8
 from gnnkit.dataset.pieces import WHOLE, Share
-from gnnkit.documents import check_regular, read_yaml
+from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.ids import counts_on, narrowed
@@ -292,35 +291,6 @@ class ParquetSource(PartSource):
         return opened
 
 
-class OrcSource(PartSource):
-    """A table of ORC, read by stripes, of which each must fit memory."""
-
-    def _look(self, path: Path) -> tuple[pa.Schema, int]:
-        opened = self._opened(path)
-        return opened.schema, opened.nrows
-
-    def _read(self, path: Path, rows: int, names: Sequence[str], wanted: range) -> Iterator[tuple[int, pa.RecordBatch]]:
-        first, opened = 0, self._opened(path)
-        for stripe in range(opened.nstripes):
-            try:
-                read = opened.read_stripe(stripe, names).select(names)
-                read.validate(full=True)  # damaged bytes that are not compressed are told by nothing else
-            except (pa.ArrowException, OSError) as error:
-                raise UserError(f"{self._names[path]}, stripe {stripe}: {one_line(error)}") from error
-            for start in range(0, read.num_rows, rows):
-                yield first + start, read.slice(start, rows)
-            first += read.num_rows
-
-    def _opened(self, path: Path) -> pyarrow.orc.ORCFile:
-        check_regular(path)
-        try:
-            opened = pyarrow.orc.ORCFile(path)
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
-        check_width(self._names[path], len(opened.schema.names))
-        return opened
-
-
 class CsvSource(Source):
     """A table of CSV, read as a stream."""
 
@@ -525,14 +495,6 @@ def _line_from(file: BinaryIO, at: int, size: int) -> int:
     file.seek(at - 1)
     file.readline()
     return file.tell()
-
-
-def read_keys(path: Path) -> dict[str, Any]:
-    """Reads a YAML file of keys. Raises `UserError` that names it."""
-    found = read_yaml(path, path.name)
-    if not isinstance(found, dict):
-        raise UserError(f"{path.name} holds no keys")
-    return found
 
 
 def kind_of(kind: pa.DataType) -> str:

@@ -1,14 +1,61 @@
-"""A witness that shares no code with the engine: plain torch on dense matrices.
+"""The comparison with plain torch on dense matrices, by the package gnnkit-witness."""
 
-The ranks train by the trainer of every run. The witness trains the same model, whose
-layers read the graph through `DenseAdjacency`. `python -m gnnkit.testing.witness` draws
-graphs, models and configurations at random, and compares both sides. It also looks at
-each negative pair that a strategy draws, which must be no edge.
-"""
+from __future__ import annotations
 
-from gnnkit.testing.witness.check import check_plan as check_plan
-from gnnkit.testing.witness.check import check_witness as check_witness
-from gnnkit.testing.witness.dense import DenseAdjacency as DenseAdjacency
-from gnnkit.testing.witness.negatives import NegativeCounts as NegativeCounts
-from gnnkit.testing.witness.negatives import check_negatives as check_negatives
-from gnnkit.testing.witness.plan import Plan as Plan
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.partition import Grid
+from gnnkit.testing.ranks import GRIDS
+
+_MODULE = "gnnkit_witness"
+
+
+def check_witness(
+    make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = GRIDS, graph: Graph | None = None, **keys: Any
+) -> None:
+    """Trains a model on several ranks, and in plain torch on dense matrices.
+
+    The second run shares no code with the engine, so an error in the engine cannot go
+    unnoticed. Losses, parameters, buffers and logits must be equal after each epoch.
+    Raises `AssertionError` for the first difference, and `UserError` if the package
+    gnnkit-witness is not installed.
+
+    Args:
+        make: Makes the model from (in_features, num_classes).
+        grids: Process grids. The last of several ranks owns nothing. Default: one of
+            each kind.
+        graph: Some dozens of nodes with classes. Default: a directed, weighted graph
+            with edge features of width 2, isolated nodes, loops and parallel edges.
+        **keys: Further fields of `gnnkit_witness.Plan`, such as `strategy`, `sync` and
+            `sampler`, whose result must be exactly that of one process.
+    """
+    witness().check_witness(make, grids, graph, **keys)
+
+
+def is_installed() -> bool:
+    """Returns whether the package gnnkit-witness is installed."""
+    return importlib.util.find_spec(_MODULE) is not None
+
+
+def witness(module: str = _MODULE) -> Any:
+    """Imports the package or a module of it. Raises `UserError` if it is missing."""
+    if not is_installed():
+        raise UserError(
+            "gnnkit.testing.witness: the package gnnkit-witness is not installed: pip install gnnkit-witness"
+        )
+    return importlib.import_module(module)
+
+
+def __getattr__(name: str) -> Any:
+    """Returns names of earlier versions, in which this was the package itself."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    warnings.warn(f"gnnkit.testing.witness.{name} is now {_MODULE}.{name}", DeprecationWarning, stacklevel=2)
+    return getattr(witness(), name)

@@ -1,48 +1,10 @@
-"""Compares the ranks with plain torch on random cases, for as long as asked."""
+"""Runs the command of the package gnnkit-witness, by its earlier name."""
 
-from __future__ import annotations
-
-import argparse
-import time
-import traceback
-from random import Random
-
-import torch
-
-from gnnkit.testing.witness.cases import draw, draw_negatives
-from gnnkit.testing.witness.check import check_plan
-
-
-def main() -> int:
-    """Returns the exit status: 1 if a case failed."""
-    parser = argparse.ArgumentParser(prog="python -m gnnkit.testing.witness", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="time for all cases (default: 60)")
-    parser.add_argument("--first", type=int, default=0, help="seed of the first case (default: 0)")
-    parser.add_argument("--cases", type=int, default=None, help="number of cases at most (default: any)")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    end, seed, failed = time.monotonic() + given.seconds, given.first, 0
-    while time.monotonic() < end and (given.cases is None or seed < given.first + given.cases):
-        failed += not _agrees(seed)
-        seed += 1
-    print(f"{seed - given.first} cases from seed {given.first} on, {failed} failed")
-    return int(failed > 0)
-
-
-def _agrees(seed: int) -> bool:
-    words = "no case"
-    try:
-        case = draw(Random(seed))
-        words = case.words
-        check_plan(case.plan)
-        draw_negatives(Random(seed))()
-    except Exception as error:  # a failed case does not end the search
-        if not isinstance(error, AssertionError):
-            traceback.print_exc(limit=-3)
-        print(f"seed {seed}: {error}\n  {words}\n  again: --first {seed} --cases 1", flush=True)
-        return False
-    return True
-
+from gnnkit.errors import UserError
+from gnnkit.testing.witness import witness
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(witness("gnnkit_witness.__main__").main())
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None

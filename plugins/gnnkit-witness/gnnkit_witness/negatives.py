@@ -17,7 +17,7 @@ from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.testing.ranks import on_ranks, owned
-from gnnkit.testing.witness.pairs import EdgeSets, NodePair
+from gnnkit_witness.pairs import EdgeSets, NodePair
 
 _EPOCHS = 2
 

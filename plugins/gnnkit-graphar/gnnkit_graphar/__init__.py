@@ -1,4 +1,4 @@
-"""Graphs of Apache GraphAr."""
+"""Graphs of Apache GraphAr as a data set of gnnkit."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gnnkit.checks import whole
-from gnnkit.dataset.base import Dataset, name_list, read_whole
-from gnnkit.dataset.importing.graphar import GraphArPieces
+from gnnkit.dataset.base import Dataset, read_whole
 from gnnkit.dataset.pieces import GraphPieces
+from gnnkit.dataset.readers import name_list, read_missing
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, read_shares
-from gnnkit.graph.missing import read_missing
 from gnnkit.ranges import local_path, shown
+from gnnkit_graphar.pieces import GraphArPieces
 
 
 class GraphAr(Dataset):
     """A folder of Apache GraphAr, version `gar/v1`, with chunks of Parquet, ORC or CSV.
 
-    Each type of vertices is a type of nodes, and each type of edges a relation, which
-    `model=rgcn` tells apart. Of several adjacency lists of a relation the first is
-    read. A property `weight` of edges is the weight, and others are features of edges,
-    which all relations need alike. Edges of a relation without weights have weight 1.
+    Each vertex type is a node type, and each edge type a relation, which `model=rgcn`
+    distinguishes. If a relation has several adjacency lists, the first one is read. The
+    edge property `weight` is the weight, and the others are edge features, which must
+    be the same for all relations. Edges of a relation without weights have weight 1.
 
-    The primary property of vertices is the id. With several types, ids are texts such
-    as `person:p7`. Properties `label` and `split` are read as in `dataset=edges`, of
-    the one type that has labels. Other properties are features, as in `dataset=edges`:
-    numbers, lists of equal length, and text of few values. Each type has columns of its
-    own, with 0 elsewhere, and a type without properties a column of ones.
+    The primary vertex property holds the ids. With several types, ids are text such as
+    `person:p7`. The properties `label` and `split` are read as in `dataset=edges`, from
+    the one type that has labels. All other properties are features, as in
+    `dataset=edges`: numbers, lists of equal length, and text with few values. Each type
+    has its own columns, which are 0 for other types, and a type without properties has
+    a column of ones.
 
-    The folder holds `NAME.graph.yml`, or otherwise all of its `TYPE.vertex.yml` and
-    `SRC_EDGE_DST.edge.yml` are read. Files lie in the `prefix` of the graph where this
-    is a relative path, and else in the folder itself.
+    The folder holds `NAME.graph.yml`. Otherwise, all of its `TYPE.vertex.yml` and
+    `SRC_EDGE_DST.edge.yml` are read. Files are in the graph's `prefix` if this is a
+    relative path, and in the folder itself if not.
     """
 
     def __init__(
@@ -46,22 +47,21 @@ class GraphAr(Dataset):
         split: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
-        """Keeps the options.
+        """Checks the options.
 
         Args:
             root: the folder.
             graph: the NAME of `NAME.graph.yml`. Default: the only one.
-            label: your name of the property `label`, or TYPE.NAME where several types
-                have one.
-            ignore: properties that are left out, NAME or TYPE.NAME, and for edges NAME.
+            label: name of the property `label`, or TYPE.NAME if several types have one.
+            ignore: properties that are left out, NAME or TYPE.NAME, and NAME for edges.
             missing: words for missing values in text, as in `dataset=edges`.
-            symmetrize: add the reverse edges that are missing. Default: where all
-                relations say `directed: false`, and otherwise no, with a warning where
-                few edges have a reverse edge.
-            row_normalize: divide each node's features by the sum. Default: no.
+            symmetrize: add missing reverse edges. Default: if all relations have
+                `directed: false`. Otherwise no, with a warning if few edges have a
+                reverse edge.
+            row_normalize: divide each node's features by their sum. Default: no.
             split: shares of the labelled nodes that train, validate and test, for data
-                without a split. Default: none is drawn.
-            seed: of this draw.
+                without a split. Default: no split is drawn.
+            seed: seed of the drawn split.
         """
         self.root = local_path("dataset.root", root)
         if graph is not None and Path(graph).name != graph:

@@ -14,8 +14,8 @@ from gnnkit.partition import Grid, Partition
 from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import GRIDS
-from gnnkit.testing.witness import ranks, serial
-from gnnkit.testing.witness.plan import Epoch, Plan
+from gnnkit_witness import ranks, serial
+from gnnkit_witness.plan import Epoch, Plan
 
 _TOLERANCE = {"sgd": 1e-10, "adam": 1e-5, "adamw": 1e-5}  # Adam divides by gradients that are nearly 0
 

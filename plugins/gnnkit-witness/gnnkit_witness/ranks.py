@@ -22,11 +22,11 @@ from gnnkit.partition.shard import Shard
 from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.testing.ranks import TIMEOUT, by_node, owned
-from gnnkit.testing.witness.plan import Epoch, Plan, Trained
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
+from gnnkit_witness.plan import Epoch, Plan, Trained
 
 MEMORY = 1.0  # MiB of a chunk in evaluation
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from gnnkit_graphar import GraphAr
 
-from gnnkit.dataset.graphar import GraphAr
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from tests.folders import digests_of, graphar_folder
@@ -231,8 +231,8 @@ JSON = [{"file_type": "json", "prefix": "", "properties": [{"name": "name"}]}]
     [
         (lambda folder: (folder / PERSON).write_text("["), {}, r"person\.vertex\.yml cannot be read"),
         (lambda folder: (folder / PERSON).write_text("3"), {}, r"person\.vertex\.yml holds no keys"),
-        (lambda folder: rewrite(folder, PERSON, version="gar/v2"), {}, "is of version gar/v2, and gar/v1 is read"),
-        (lambda folder: without(folder, PERSON, "chunk_size"), {}, r"person\.vertex\.yml says no chunk_size"),
+        (lambda folder: rewrite(folder, PERSON, version="gar/v2"), {}, "has version gar/v2, expected gar/v1"),
+        (lambda folder: without(folder, PERSON, "chunk_size"), {}, r"person\.vertex\.yml has no key chunk_size"),
         (lambda folder: rewrite(folder, PERSON, chunk_size=0), {}, "person.vertex.yml: chunk_size"),
         (lambda folder: rewrite(folder, PERSON, property_groups=[3]), {}, "property_groups must list groups"),
         (

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from gnnkit.testing.witness.dense import Edges, layers_of
-from gnnkit.testing.witness.noise import derived
-from gnnkit.testing.witness.plan import Epoch, Plan
+from gnnkit_witness.dense import Edges, layers_of
+from gnnkit_witness.noise import derived
+from gnnkit_witness.plan import Epoch, Plan
 
 _DENSE = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 _SPARSE = {"sgd": torch.optim.SGD, "adam": torch.optim.SparseAdam, "adamw": torch.optim.SparseAdam}

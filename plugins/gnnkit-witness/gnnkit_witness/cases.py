@@ -36,9 +36,9 @@ from gnnkit.sync.leader import Leader
 from gnnkit.sync.neighbour import Neighbour
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, RELATIONS
-from gnnkit.testing.witness.models import BEFORE, HIDDEN, READS, WRITES, Cooked, Recipe
-from gnnkit.testing.witness.negatives import NegativeCounts, check_negatives
-from gnnkit.testing.witness.plan import Plan
+from gnnkit_witness.models import BEFORE, HIDDEN, READS, WRITES, Cooked, Recipe
+from gnnkit_witness.negatives import NegativeCounts, check_negatives
+from gnnkit_witness.plan import Plan
 
 _GRIDS = [(1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1), (1, 3, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2)]
 _NOT_LINEAR = ("max", "messages", "attend")  # ways to read rows

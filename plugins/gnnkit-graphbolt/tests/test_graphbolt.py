@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_graphbolt import GraphBolt
 
-from gnnkit.dataset.graphbolt import GraphBolt
 from gnnkit.errors import UserError
 from tests.folders import graphbolt_folder
 

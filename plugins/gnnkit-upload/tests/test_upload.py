@@ -9,11 +9,13 @@ from typing import Any
 import fsspec
 import pytest
 import torch
+from gnnkit_upload import ObjectStoreCopy
 
 import gnnkit
+from gnnkit import plugins
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
-from gnnkit.jobs.upload import Upload, copy_checkpoints
+from gnnkit.jobs.upload import copy_checkpoints, copy_to
 from gnnkit.training import checkpoint
 
 URL = "memory://bucket/run"
@@ -73,25 +75,41 @@ def test_a_failed_copy_is_one_line_and_the_run_stays(
     run = tmp_path / "run"
     assert main([*KEYS, *QUICK, f"output={run}", f"upload={URL}"]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert line == f"gnnkit: error: upload={URL}: the line is cut: {run} has all files, and the copy is not whole"
+    assert line == f"gnnkit: error: upload={URL}: the line is cut: {run} has all files, and the copy is incomplete"
     assert gnnkit.load(run) is not None
     assert (run / "result.json").is_file()
     assert "result.json" not in names(store)
     monkeypatch.undo()
-    Upload.of(URL, "refuse").copy(run)  # a copy that is not whole is no run
+    copy_to(URL).put_folder(run)  # a copy that is not whole is no run
     assert names(store) == files(run)
+
+
+def test_the_key_finds_the_package() -> None:
+    assert plugins.load("upload", "fsspec") is ObjectStoreCopy
+
+
+def test_without_the_package_the_key_is_refused_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("gnnkit.jobs.upload.names", lambda kind: [])
+    keys = [*KEYS, *QUICK, f"output={tmp_path / 'run'}", "upload=s3://me:secret@bucket/run"]
+    assert main(keys) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    missing = "the package gnnkit-upload is not installed: pip install gnnkit-upload"
+    assert line == f"gnnkit: error: upload=s3://***@bucket/run: {missing}"
+    assert not (tmp_path / "run").exists()
 
 
 def test_files_of_others_are_never_written_over_or_removed(tmp_path: Path, store: Any) -> None:
     store.pipe("/bucket/run/notes.txt", b"mine")
     for on_exists in ("refuse", "replace"):
         with pytest.raises(UserError, match=f"upload={URL} holds other files than those of a run"):
-            Upload.of(URL, on_exists)
+            copy_to(URL).check(on_exists)
     for name in ("config.yaml", "result.json", "figures/loss.png", "parts/1/features.npy", "deep/er/model.safetensors"):
         store.pipe(f"/bucket/run/{name}", b"old")
     (tmp_path / "config.yaml").write_text("new")
     (tmp_path / ".lock").touch()
-    Upload.of(URL, "replace").copy(tmp_path)
+    copy_to(URL).put_folder(tmp_path)
     assert names(store) == {"notes.txt", "config.yaml", "deep/er/model.safetensors"}
     assert store.cat("/bucket/run/config.yaml") == b"new"
 
@@ -103,7 +121,7 @@ def test_what_tells_a_run_comes_first_and_what_tells_a_whole_copy_last(
         (tmp_path / name).touch()
     put = []
     monkeypatch.setattr(type(store), "put_file", lambda _, path, target: put.append(Path(target).name))
-    Upload.of(URL, "refuse").copy(tmp_path)
+    copy_to(URL).put_folder(tmp_path)
     assert put == ["config.yaml", "a", "z", "store.json", "result.json"]
 
 
@@ -115,33 +133,33 @@ def checkpoint_of(folder: Path, step: int) -> Path:
 
 
 def test_the_newer_checkpoint_counts_and_an_older_one_is_no_silent_choice(tmp_path: Path, store: Any) -> None:
-    upload, old = Upload.of(URL, "refuse"), checkpoint_of(tmp_path / "old", 3)
+    upload, old = copy_to(URL), checkpoint_of(tmp_path / "old", 3)
     upload.put_checkpoints(old, None)
     upload.put_checkpoints(checkpoint_of(tmp_path / "new", 5), None)
     assert len(names(store)) == 3, "files of the older checkpoint are left"
     with pytest.raises(UserError, match=f"^upload={URL} has a checkpoint of step 5, and .*old an older one of step 3"):
-        upload.bring(old)
+        upload.fetch_checkpoint(old)
     newest = checkpoint_of(tmp_path / "newest", 7)
-    upload.bring(newest)
+    upload.fetch_checkpoint(newest)
     assert checkpoint.whole_numbers(newest / "checkpoints/last.json")["global_step"] == 7
     with pytest.raises(UserError, match=r"has a checkpoint, and .*empty none\. These ranks were started from outside"):
-        upload.bring(tmp_path / "empty", alone=False)
-    upload.bring(tmp_path / "empty")
+        upload.fetch_checkpoint(tmp_path / "empty", alone=False)
+    upload.fetch_checkpoint(tmp_path / "empty")
     assert torch.equal(checkpoint.load(tmp_path / "empty/checkpoints/last.json")["weight"], torch.full((3,), 5))
 
 
 def test_no_file_is_brought_to_another_place(tmp_path: Path, store: Any) -> None:
-    upload = Upload.of(URL, "refuse")
+    upload = copy_to(URL)
     upload.put_checkpoints(checkpoint_of(tmp_path / "run", 5), None)
     store.store["/bucket/run/checkpoints/last/../../../stolen"] = store.store["/bucket/run/config.yaml"]
     assert "checkpoints/last/../../../stolen" in upload._names()
-    upload.bring(tmp_path / "deep/er/folder")
+    upload.fetch_checkpoint(tmp_path / "deep/er/folder")
     assert not list(tmp_path.rglob("stolen"))
     assert (tmp_path / "deep/er/folder/checkpoints/last.json").exists()
 
 
 def test_a_writer_that_was_given_up_replaces_no_checkpoint(tmp_path: Path, store: Any) -> None:
-    upload = Upload.of(URL, "refuse")
+    upload = copy_to(URL)
     upload.put_checkpoints(checkpoint_of(tmp_path / "new", 5), None)
     before = {name: store.cat(f"/bucket/run/{name}") for name in names(store)}
     upload.put_checkpoints(checkpoint_of(tmp_path / "old", 3), tmp_path / "gone")
@@ -169,7 +187,7 @@ def test_a_checkpoint_that_cannot_be_copied_is_a_line_and_the_run_goes_on(
 )
 def test_a_place_that_does_not_answer_is_named_without_secrets(url: str, told: str) -> None:
     with pytest.raises(UserError, match=told) as caught:
-        Upload.of(url, "refuse")
+        copy_to(url).check("refuse")
     assert "secret" not in str(caught.value)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gnnkit.graph import Graph
-from gnnkit.testing.witness.noise import derived, factors
+from gnnkit_witness.noise import derived, factors
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,42 @@
+"""What dataset packages read files with: tables and arrays, piece by piece.
+
+A `Source` is a table in one or several files that is read in pieces: `CsvSource`,
+`ParquetSource` and `ArraySource` (`.npy`), or a subclass of `PartSource` for another
+format. A piece is a `Table`, whose errors name file, column and row. The functions and
+`Cells` read labels, splits and feature columns of a source as `dataset=edges` does.
+"""
+
+from gnnkit.dataset.base import name_list
+from gnnkit.dataset.edges import check_width
+from gnnkit.dataset.importing.sources import ArraySource, CsvSource, ParquetSource, PartSource, Source
+from gnnkit.dataset.importing.tables import Cells, labels_of, split_of, survey, texts_of
+from gnnkit.documents import check_regular, read_mapping
+from gnnkit.graph.attributes import tell_unread
+from gnnkit.graph.labels import unlabelled
+from gnnkit.graph.missing import read_missing
+from gnnkit.graph.table import Table, warn_of_readings
+from gnnkit.graph.values import Reading, is_text
+
+__all__ = [
+    "ArraySource",
+    "Cells",
+    "CsvSource",
+    "ParquetSource",
+    "PartSource",
+    "Reading",
+    "Source",
+    "Table",
+    "check_regular",
+    "check_width",
+    "is_text",
+    "labels_of",
+    "name_list",
+    "read_mapping",
+    "read_missing",
+    "split_of",
+    "survey",
+    "tell_unread",
+    "texts_of",
+    "unlabelled",
+    "warn_of_readings",
+]

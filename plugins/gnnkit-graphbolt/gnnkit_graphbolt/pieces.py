@@ -1,0 +1,188 @@
+"""Folders of GraphBolt's `OnDiskDataset`, read in pieces. Sets are read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gnnkit.checks import Array, array, check_range, int64s
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, pieces_of
+from gnnkit.dataset.readers import ArraySource, CsvSource, Source, read_mapping, tell_unread, unlabelled
+from gnnkit.errors import UserError
+from gnnkit.graph import Split
+from gnnkit.ranges import unknown
+from gnnkit.storage import forget_pages, read_npy
+
+if TYPE_CHECKING:
+    from gnnkit_graphbolt import GraphBolt
+
+FILE = "metadata.yaml"
+_SETS = {"train_set": Split.TRAIN, "validation_set": Split.VAL, "test_set": Split.TEST}
+_SEEDS = ("seeds", "seed_nodes")  # names of a set's ids, in newer and in older releases
+_CURE = "Graph.from_dgl(graph).save(DIR) keeps a graph of DGL for dataset=saved"
+_ONE_TYPE = (None, "_N", "_N:_E:_N")  # types of entries of a graph with one type
+
+
+class GraphBoltPieces(GraphPieces):
+    """The files that a `metadata.yaml` names."""
+
+    def __init__(self, dataset: GraphBolt) -> None:
+        super().__init__(dataset.root)
+        self._task, self._ignore = dataset.task, dataset.ignore
+        self.symmetrize, self.row_normalize = dataset.symmetrize, dataset.row_normalize
+
+    @cached_property
+    def _metadata(self) -> Mapping[str, Any]:
+        metadata = read_mapping(self.root / FILE)
+        if "graph_topology" in metadata:
+            raise UserError(f"{FILE} names preprocessed files, which hold pickled objects: give the folder above")
+        graph = metadata.get("graph")
+        if not isinstance(graph, dict) or not all(_is_one(graph.get(kind)) for kind in ("nodes", "edges")):
+            raise UserError(f"{FILE}: graph must list nodes and edges of one type: {_CURE}")
+        return {"tasks": [], "feature_data": [], **metadata}
+
+    @property
+    def files(self) -> Sequence[Path]:
+        features = [path for _, path in (*self._features("node"), *self._features("edge"))]
+        sets = [self.root / entry["path"] for entries in self._sets.values() for entry in entries.values()]
+        return [self.root / FILE, *self._edges.files, *features, *sets]
+
+    @cached_property
+    def _edges(self) -> Source:
+        (entry,) = self._metadata["graph"]["edges"]
+        path = self._path(entry)
+        if entry["format"] == "numpy":
+            return ArraySource(path, self.root)
+        return CsvSource([path], self.root, {}, names=("src", "dst"))
+
+    def _path(self, entry: Any, formats: Sequence[str] = ("numpy", "csv")) -> Path:
+        """Returns the path of an entry. Raises `UserError` for other formats."""
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+            raise UserError(f"{FILE}: {entry!r} names no path")
+        if entry.get("type") not in _ONE_TYPE:
+            raise UserError(f"{FILE}: type {entry['type']!r}: several types are not read: {_CURE}")
+        form = entry.get("format")
+        if form not in formats:
+            pickled = ", which holds pickled objects: np.save writes it as an .npy, of format numpy"
+            cure = pickled if form == "torch" else ""
+            raise UserError(f"{FILE}: {entry['path']} has format {form}, expected {' or '.join(formats)}{cure}")
+        return Path(self.root, entry["path"])
+
+    def _features(self, domain: str) -> list[tuple[str, Path]]:
+        """Returns names and files of node features or edge features."""
+        entries = [entry for entry in self._metadata["feature_data"] if entry.get("domain") == domain]
+        read = [entry for entry in entries if entry.get("name") not in self._ignore]
+        return [(str(entry.get("name")), self._path(entry, ("numpy",))) for entry in read]
+
+    def open(self, room: Room) -> int:
+        graph = self._metadata["graph"]
+        unread = [str(entry.get("name")) for entry in graph.get("feature_data") or []]
+        tell_unread(f"{FILE}: graph.feature_data", unread)
+        (nodes,) = graph["nodes"]
+        if not isinstance(nodes, dict) or not isinstance(nodes.get("num"), int) or nodes["num"] < 0:
+            raise UserError(f"{FILE}: graph.nodes must give num, the number of nodes")
+        return int(nodes["num"])
+
+    @property
+    def num_edges(self) -> int | None:
+        return self._edges.num_rows
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        first, features = 0, [_with_two_axes(read_npy(path)) for _, path in self._features("edge")]
+        for table in self._edges.pieces(rows, ("src", "dst"), {"src": pa.string(), "dst": pa.string()}):
+            src, dst = (table.positions(name, None) for name in ("src", "dst"))
+            last = first + len(src)
+            values = _side_by_side(features, first, last) if features else None
+            yield EdgePiece(table.name, src, dst, None, values, list_positions(first, len(src)))
+            first = last
+        if any(len(part) != first for part in features):
+            raise UserError(f"{FILE}: features of edges have {[len(part) for part in features]} rows for {first} edges")
+        if not first:
+            none, values = np.empty(0, np.int64), _side_by_side(features, 0, 0) if features else None
+            yield EdgePiece(FILE, none, none, None, values, list_positions(0, 0))
+
+    def edge_feature_names(self) -> Sequence[str] | None:
+        return _column_names(self._features("edge"))
+
+    @cached_property
+    def _sets(self) -> dict[Split, dict[str, Any]]:
+        """The entries of seeds and labels of each set."""
+        tasks = {str(task.get("name")): task for task in self._metadata["tasks"] or []}
+        name = self._task
+        if name is None and len(tasks) > 1:
+            raise UserError(f"{FILE} has several tasks: dataset.task=NAME chooses one of {', '.join(tasks)}")
+        if name is not None and name not in tasks:
+            raise unknown(f"dataset.task={name}", name, list(tasks))
+        task = next(iter(tasks.values()), {}) if name is None else tasks[name]
+        return {value: _seeds_and_labels(key, task[key]) for key, value in _SETS.items() if task.get(key)}
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        labels: Array | None = None
+        split = np.zeros(num_nodes, np.int8)
+        for value, entries in self._sets.items():
+            seeds_file, labels_file = entries["seeds"]["path"], entries["labels"]["path"]
+            seeds = int64s(seeds_file, read_npy(self._path(entries["seeds"], ("numpy",))))
+            check_range(seeds_file, seeds, 0, num_nodes)
+            if np.any(split[seeds]):
+                raise UserError(f"{seeds_file}: node {seeds[split[seeds] != 0][0]} is in another set too")
+            split[seeds] = value
+            set_labels = array(labels_file, read_npy(self._path(entries["labels"], ("numpy",))))
+            if len(set_labels) != len(seeds):
+                raise UserError(f"{labels_file} has {len(set_labels)} labels for {len(seeds)} seeds")
+            labels = unlabelled(set_labels, num_nodes) if labels is None else labels
+            labels[seeds] = set_labels
+        return NodeFields(labels, split)
+
+    def features(self, room: Room) -> Iterator[Array] | None:
+        parts = [_with_two_axes(read_npy(path)) for _, path in self._features("node")]
+        if len(parts) < 2:
+            return pieces_of(parts[0]) if parts else None
+        if len({len(part) for part in parts}) > 1:
+            raise UserError(f"{FILE}: features of nodes have {[len(part) for part in parts]} rows")
+        step = room.rows(sum(part.shape[1] for part in parts))
+        return (_side_by_side(parts, first, first + step) for first in range(0, max(len(parts[0]), 1), step))
+
+    def feature_names(self) -> Sequence[str] | None:
+        return _column_names(self._features("node"))
+
+
+def _is_one(entries: Any) -> bool:
+    return isinstance(entries, list) and len(entries) == 1 and isinstance(entries[0], dict)
+
+
+def _seeds_and_labels(key: str, entries: Any) -> dict[str, Any]:
+    """Returns the entries `seeds` and `labels` of a set."""
+    data = entries[0].get("data") if _is_one(entries) and entries[0].get("type") is None else None
+    if not isinstance(data, list):
+        raise UserError(f"{FILE}: {key} must be a list of one set of nodes without a type: {_CURE}")
+    by_name = {entry.get("name"): entry for entry in data if isinstance(entry, dict)}
+    seeds = next((by_name[name] for name in _SEEDS if name in by_name), None)
+    if seeds is None or "labels" not in by_name:
+        raise UserError(f"{FILE}: {key} has {', '.join(map(str, by_name))}, expected seeds and labels of nodes")
+    tell_unread(f"{FILE}: {key}", [str(name) for name in by_name if name not in (*_SEEDS, "labels")])
+    return {"seeds": seeds, "labels": by_name["labels"]}
+
+
+def _with_two_axes(rows: Array) -> Array:
+    return rows[:, None] if rows.ndim == 1 else rows
+
+
+def _side_by_side(parts: Sequence[Array], first: int, last: int) -> Array:
+    rows = np.concatenate([part[first:last] for part in parts], axis=1)
+    for part in parts:
+        forget_pages(part)
+    return rows
+
+
+def _column_names(features: Sequence[tuple[str, Path]]) -> list[str] | None:
+    """Names the columns of features, as `feat` or `feat[0]`."""
+    names = []
+    for name, path in features:
+        shape = read_npy(path).shape
+        names += [name] if len(shape) == 1 else [f"{name}[{column}]" for column in range(shape[1])]
+    return names or None

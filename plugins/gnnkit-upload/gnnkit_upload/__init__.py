@@ -1,0 +1,141 @@
+"""Copies of run folders in object stores, for the key `upload` of gnnkit."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+
+from gnnkit.errors import UserError
+from gnnkit.jobs.lock import locked
+from gnnkit.jobs.upload import FolderCopy, files_of, is_of_run
+from gnnkit.launch.phases import phase, say
+from gnnkit.redaction import redact, without_credentials
+from gnnkit.result.folder import INPUTS
+from gnnkit.storage import write_atomically
+from gnnkit.store.manifest import FILE as STORE
+from gnnkit.training import checkpoint
+
+RESULT = "result.json"
+_FIRST = "config.yaml"  # identifies the folder as a run's
+_LAST = (STORE, RESULT)  # in this order. A copy without them is incomplete
+_CHECKPOINTS, _NEWEST = "checkpoints/last*", "checkpoints/last.json"
+_PROBE = ".gnnkit"  # written and removed before the job starts
+
+
+class ObjectStoreCopy(FolderCopy):
+    """A folder of an object store, or of another file system that fsspec supports."""
+
+    def __init__(self, url: str) -> None:
+        self.url = without_credentials(url)
+        with _as_user_errors(self.url):
+            self.system, root = fsspec.core.url_to_fs(url)
+            self.root = root.rstrip("/")
+
+    def check(self, on_exists: str) -> None:
+        phase("checking the folder of upload")
+        with _as_user_errors(self.url):
+            self.system.pipe_file(self._at(_PROBE), b"")
+            self.system.rm_file(self._at(_PROBE))
+            names = self._names()
+        if names and _FIRST not in names:
+            raise UserError(f"upload={self.url} holds other files than those of a run: choose another folder")
+        if (RESULT in names or _NEWEST in names) and on_exists == "refuse":
+            raise UserError(f"upload={self.url} holds a run: choose another folder, or on_exists=resume or replace")
+
+    def fetch_checkpoint(self, folder: Path, *, alone: bool = True) -> None:
+        with _as_user_errors(self.url):
+            names = _checkpoints(self._names())
+            if _NEWEST not in names:
+                return
+            newest = self.system.cat_file(self._at(_NEWEST))
+            if (folder / _NEWEST).exists():
+                self._check_not_newer(folder, newest)
+                return
+            if not alone:
+                raise UserError(
+                    f"upload={self.url} has a checkpoint, and {folder} none. These ranks were started from outside and "
+                    "look for it at once: copy the folder there to output before"
+                )
+            phase(f"copying the last checkpoint of {self.url}")
+            with locked(folder):
+                for name in (_FIRST, INPUTS, *sorted(names, key=lambda name: name.endswith(".json"))):
+                    if name != _NEWEST and self.system.exists(self._at(name)):
+                        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                        self.system.get_file(self._at(name), str(folder / name))
+                write_atomically(folder / _NEWEST, newest)  # last, since it marks the folder as one to resume
+
+    def _check_not_newer(self, folder: Path, newest: bytes) -> None:
+        step, uploaded = checkpoint.whole_numbers(folder / _NEWEST).get("global_step", 0), checkpoint.step_of(newest)
+        if uploaded > step:
+            raise UserError(
+                f"upload={self.url} has a checkpoint of step {uploaded}, and {folder} an older one of step {step}: name "
+                "another output, which gets the newer one"
+            )
+
+    def put_checkpoints(self, folder: Path, writer: Path | None) -> None:
+        with _as_user_errors(self.url):
+            self._put_checkpoints(folder, writer)
+
+    def _put_checkpoints(self, folder: Path, writer: Path | None) -> None:
+        saved = [path.relative_to(folder).as_posix() for path in sorted(folder.glob(_CHECKPOINTS), reverse=True)]
+        uploaded = self._names()
+        if RESULT in uploaded:
+            self.system.rm_file(self._at(RESULT))  # the run goes on, so the copy is incomplete
+        for name in (_FIRST, INPUTS, *sorted(saved, key=lambda name: (name == _NEWEST, name.endswith(".json")))):
+            if writer is not None and not writer.exists():
+                return
+            path = folder / name
+            is_hashed = name in uploaded and name.endswith(".safetensors")  # the name contains a hash
+            if path.exists() and not (is_hashed and self.system.size(self._at(name)) == path.stat().st_size):
+                self.system.put_file(str(path), self._at(name))
+        for name in _checkpoints(uploaded).difference(saved):
+            self.system.rm_file(self._at(name))
+
+    def put_folder(self, folder: Path) -> None:
+        order = [_FIRST, "", *_LAST]  # "" stands for all other files
+        names = sorted(files_of(folder), key=lambda name: (order.index(name if name in order else ""), name))
+        size = sum((folder / name).stat().st_size for name in names)
+        phase(f"copying {len(names)} files, {size / 1e6:.1f} MB, to {self.url}")
+        with _as_user_errors(self.url, f": {folder} has all files, and the copy is incomplete"):
+            uploaded = self._names()
+            for name in (*reversed(_LAST), *sorted(uploaded.difference(names, _LAST))):
+                if name in uploaded and is_of_run(name):
+                    self.system.rm_file(self._at(name))
+            for name in names:
+                self.system.put_file(str(folder / name), self._at(name))
+        say(f"copied to {self.url}")
+
+    def _names(self) -> set[str]:
+        """Lists the files at the URL, relative to it."""
+        self.system.invalidate_cache()
+        try:
+            paths = self.system.find(self.root)
+        except FileNotFoundError:
+            return set()
+        return {path.removeprefix(self.root).lstrip("/") for path in paths} - {""}
+
+    def _at(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+
+def _checkpoints(names: set[str]) -> set[str]:
+    """Returns the names of checkpoint files. None of them leads to another folder."""
+    return {name for name in fnmatch.filter(names, _CHECKPOINTS) if name.count("/") == 1}
+
+
+@contextlib.contextmanager
+def _as_user_errors(url: str, consequence: str = "") -> Iterator[None]:
+    """Raises `UserError` for any error, since each file system has its own classes."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ImportError as error:
+        raise UserError(f"upload={url}: {error}") from error
+    except Exception as error:
+        reason = redact(" ".join(str(error).split())) or type(error).__name__
+        raise UserError(f"upload={url}: {reason}{consequence}") from error
