@@ -1,15 +1,4 @@
-"""The script of the page: values under the pointer, zoom, sorting, choices, news.
-
-Everything is there without it. The page's policy names the script by its hash, so no
-other one runs.
-"""
-
-from __future__ import annotations
-
-import base64
-import hashlib
-
-SCRIPT = """"use strict";
+"use strict";
 const make = (parent, name, attributes, text) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const key in attributes) made.setAttribute(key, attributes[key]);
@@ -172,5 +161,3 @@ const news = async () => {  // of a page that is served while the run goes on
   }
 };
 const asks = document.querySelector("#live") ? setInterval(news, 1000 * document.querySelector("#live").dataset.seconds) : 0;
-"""
-HASH = f"sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}"
