@@ -8,6 +8,7 @@ from gnnkit.report.compare import compare as compare
 from gnnkit.report.run import Run as Run
 from gnnkit.report.run import read_folder as read_folder
 from gnnkit.report.run import read_run as read_run
+from gnnkit.report.run_page import progress as progress
 from gnnkit.report.run_page import served_page as served_page
 from gnnkit.report.run_page import write as write
 from gnnkit.report.sweep import Sweep as Sweep

@@ -79,6 +79,17 @@ def served_page(run: Run, status: str) -> str:
     return render("run.html", status=status, **_content(run))
 
 
+def progress(done: int, total: int, text: str) -> str:
+    """Returns a progress bar with a text, as HTML for a notebook.
+
+    Args:
+        done: Completed epochs.
+        total: All epochs.
+        text: Stands beside the bar.
+    """
+    return render("progress.html", done=done, total=total, text=text)
+
+
 def _content(run: Run) -> dict[str, Any]:
     """Returns the variables of the template."""
     result = run.result

@@ -122,7 +122,7 @@ def _state(sweep: Sweep) -> str:
 
 def _runs(sweep: Sweep, folder: Path) -> Panel:
     remarks = ["remark"] if any(run.remark for run in sweep.runs) else []
-    rows = [
+    rows: list[list[str | Cell]] = [
         [
             _linked(run, folder),
             *(run.swept.get(key, "") for key in sweep.keys),
