@@ -11,32 +11,10 @@ from gnnkit.report.charts import Curve, Part, bars, clipped, curves
 from gnnkit.report.drawing import Figure, colour
 from gnnkit.report.page import PageTable, format_value, save
 from gnnkit.report.run import Run, settings
+from gnnkit.report.run_page import SETTINGS
 
-_NOT_COMPARED = {
-    "confusion",
-    "per_rank",
-    "per_class",
-    "why",
-    "command",
-    "versions",
-    "layouts",
-    "regions",
-    "peers",
-}
-_SETTINGS = {
-    "strategy",
-    "sampler",
-    "exchange",
-    "partition",
-    "nodes",
-    "grid",
-    "world_size",
-    "dataset",
-    "model",
-    "task",
-    "seed",
-    "device",
-}
+_NOT_COMPARED = {"confusion", "per_rank", "per_class", "why", "command", "versions", "layouts", "regions", "peers"}
+_SETTINGS = {*SETTINGS} - {"num_parameters"}
 
 
 def compare(

@@ -16,21 +16,10 @@ from gnnkit.report.suggestions import suggestions
 
 MOST_ROWS = 100  # of a table
 _KEY = re.compile(r"((?<![\w.])[a-z_]+(?:\.[a-z_]+)*=[\w.\[\],-]*\w\]?|(?<!\w)job=verify)")
-_SETTINGS = (
-    "strategy",
-    "sampler",
-    "exchange",
-    "partition",
-    "nodes",
-    "grid",
-    "world_size",
-    "dataset",
-    "model",
-    "task",
-    "num_parameters",
-    "device",
-    "seed",
-)
+SETTINGS = (
+    "strategy", "sampler", "exchange", "partition", "nodes", "grid", "world_size", "dataset", "model", "task",
+    "num_parameters", "device", "seed",
+)  # fmt: skip
 _LAYOUT = {  # columns of the table, and the path of a layout's figure
     "grid": ("grid",),
     "words per column": ("words_per_column",),
@@ -47,12 +36,8 @@ _PREDICTED = {
     "bytes_sent": "bytes that the busiest rank sends in a step",
 }
 _RESTARTS = {
-    "step": "in step",
-    "epoch": "epoch",
-    "cause": "cause",
-    "from_step": "went on after step",
-    "seconds_lost": "seconds lost",
-}
+    "step": "in step", "epoch": "epoch", "cause": "cause", "from_step": "went on after step", "seconds_lost": "seconds lost",
+}  # fmt: skip
 _CHANGES = ("before epoch", "slow ranks", "nodes moved", "ms a step", "predicted", "seconds of the change")
 _HEADLINE = {"seconds_total": "s in all", "seconds_per_epoch": "s an epoch", "epochs": "epochs"}
 
@@ -111,9 +96,7 @@ def _sections(run: Run) -> list[Section]:
     return [
         Section("Learning", learning.drawings(run), list(_classes(run))),
         Section(
-            "Time",
-            timeline.drawings(run),
-            [*_phases(run), *_predictions(run), *_stragglers(run), *_restarts(run)],
+            "Time", timeline.drawings(run), [*_phases(run), *_predictions(run), *_stragglers(run), *_restarts(run)]
         ),
         Section("Partition", partition.drawings(run), [*_balance(run), *_layouts(run), *_changes(run)]),
         Section("Caches", list(_caches(run))),
@@ -161,10 +144,8 @@ def _optional(value: float | None) -> str:
 
 
 def _stragglers(run: Run) -> Iterator[Panel]:
-    rows = [
-        (name, f"{format_value(value)} times slower than the others")
-        for name, value in _items(run.result.get("stragglers"))
-    ]
+    factors = _items(run.result.get("stragglers"))
+    rows = [(name, f"{format_value(factor)} times slower than the others") for name, factor in factors]
     if run.epochs and rows:
         yield Panel("Stragglers", PageTable((), rows, numbers=False))
     elif run.epochs:
@@ -185,8 +166,8 @@ def _layouts(run: Run) -> Iterator[Panel]:
     """Lists the layouts that the leader compared, with their figures."""
     layouts = {name: figures for name, figures in _items(run.decision.get("layouts")) if isinstance(figures, Mapping)}
     layouts = _with_chosen(layouts, str(run.result.get("partition")))
-    columns = {title: path for title, path in _LAYOUT.items() if any(_at(each, path) for each in layouts.values())}
-    rows = [(name, *(_layout_cell(each, path) for path in columns.values())) for name, each in layouts.items()]
+    columns = {title: path for title, path in _LAYOUT.items() if any(_at(layout, path) for layout in layouts.values())}
+    rows = [(name, *(_layout_cell(layout, path) for path in columns.values())) for name, layout in layouts.items()]
     reason = str(run.result["why"]) if run.result.get("why") else ""
     if rows and columns:
         table = PageTable(("layout", *columns), rows, sortable=True)
@@ -202,14 +183,12 @@ def _with_chosen(layouts: dict[str, Mapping[str, Any]], name: str) -> dict[str, 
         layouts: Figures by name, including `chosen`.
         name: The run's name for its layout.
     """
-    chosen = layouts.get("chosen")
-    same = [each for each, figures in layouts.items() if each != "chosen" and figures == chosen]
+    named = {other: figures for other, figures in layouts.items() if other != "chosen"}
+    same = [other for other, figures in named.items() if figures == layouts.get("chosen")]
     if not same:
         return layouts
     same = [name] if name in same else same
-    return {
-        f"{each} (chosen)" if each in same else each: figures for each, figures in layouts.items() if each != "chosen"
-    }
+    return {f"{other} (chosen)" if other in same else other: figures for other, figures in named.items()}
 
 
 def _at(figures: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -238,14 +217,9 @@ def _changes(run: Run) -> Iterator[Panel]:
 def _change(change: Mapping[str, Any]) -> list[str]:
     epoch, before, after = (number(change.get(name)) or 0 for name in ("epoch", "step_before", "step_predicted"))
     moved = format_value(change.get("moved")) if change.get("unit") == "nodes" else "none, seeds"
-    times = [f"{1e3 * seconds:.1f}" for seconds in (before, after)]
-    return [
-        format_value(epoch + 1),
-        format_value(change.get("slow")),
-        moved,
-        *times,
-        format_value(change.get("seconds")),
-    ]
+    times = [f"{1e3 * step:.1f}" for step in (before, after)]
+    slow, seconds = format_value(change.get("slow")), format_value(change.get("seconds"))
+    return [format_value(epoch + 1), slow, moved, *times, seconds]
 
 
 def _restarts(run: Run) -> Iterator[Panel]:
@@ -287,13 +261,10 @@ def _caches(run: Run) -> Iterator[Figure]:
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
-    rows = [(name, format_value(run.result[name])) for name in _SETTINGS if name in run.result]
-    rows.append(("folder", str(run.folder)))
-    if "versions" in run.result:
-        rows.append(("versions", format_value(run.result["versions"])))
-    return rows
+    values = {**run.result, "folder": str(run.folder)}
+    return [(name, format_value(values[name])) for name in (*SETTINGS, "folder", "versions") if name in values]
 
 
 def _other_figures(run: Run) -> list[tuple[str, str]]:
-    shown = {*_SETTINGS, "versions", "command", "why", "confusion", "per_class", "phases"}
+    shown = {*SETTINGS, "versions", "command", "why", "confusion", "per_class", "phases"}
     return [(name, format_value(value)) for name, value in run.result.items() if name not in shown]

@@ -111,10 +111,11 @@ class _Comparison:
     def _table(self) -> SchemeTable:
         rows = []
         for scheme in self.schemes:
-            outcomes = [each for each in self.runner.outcomes if each.job.swept[_SCHEME] == scheme.name]
-            runs = [SchemeRun.read(each.job.folder, self.task) for each in outcomes if each.status == DONE]
-            errors = [" ".join(filter(None, [each.status, each.error])) for each in outcomes if each.status != DONE]
-            rows.append(SchemeRow(scheme.name, runs, next(iter(errors), "")))
+            outcomes = [outcome for outcome in self.runner.outcomes if outcome.job.swept[_SCHEME] == scheme.name]
+            runs = [SchemeRun.read(outcome.job.folder, self.task) for outcome in outcomes if outcome.status == DONE]
+            failed = next((outcome for outcome in outcomes if outcome.status != DONE), None)
+            error = "" if failed is None else f"{failed.status} {failed.error}".strip()
+            rows.append(SchemeRow(scheme.name, runs, error))
         return SchemeTable(rows, self.task)
 
     def _result(self, table: SchemeTable, seconds: float) -> Result:
