@@ -94,8 +94,8 @@ def _against_overfitting(run: Run, name: str) -> str:
 
 def _rest(run: Run) -> Iterator[str]:
     setup, training = run.number("seconds_setup"), run.number("phases", "training")
-    config = settings(run)
-    uncached = isinstance(config, Mapping) and config.get("cache") in (None, False)
+    values = settings(run)
+    uncached = isinstance(values, Mapping) and values.get("cache") in (None, False)
     if setup and training and setup > SETUP * training and setup > 5 and uncached:
         yield f"Set-up took {setup:.1f} s, and training {training:.1f} s: a kept partition (cache=auto) makes the next run shorter."
     if run.result.get("exact") is False:
