@@ -11,7 +11,6 @@ from typing import Any
 
 from gnnkit.documents import parse_json
 from gnnkit.jobs.order import Order
-from gnnkit.report import progress
 from gnnkit.result.folder import EPOCHS
 from gnnkit.settings import Settings, in_notebook
 from gnnkit.watch.rates import duration
@@ -100,6 +99,8 @@ class Bar:
         return "  ".join(parts)
 
     def _shown(self) -> dict[str, str]:
+        from gnnkit.report import progress
+
         return {"text/plain": self.text, "text/html": progress(self._epoch, self._max, self.text)}
 
     def _read(self) -> bool:
