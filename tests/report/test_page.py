@@ -19,7 +19,7 @@ import pytest
 
 from gnnkit import config, keys, plugins
 from gnnkit.errors import UserError
-from gnnkit.report import compare, read_run, timeline, write
+from gnnkit.report import compare, progress, read_run, timeline, write
 from gnnkit.report.charts import MOST_POINTS, Axis, heat, thinned
 from gnnkit.report.drawing import Figure, dot
 from gnnkit.report.drawing import text as drawing_text
@@ -94,6 +94,7 @@ def test_every_template_escapes_text_once(text: str, tmp_path: Path) -> None:
     content = page.read_text(encoding="utf-8")
     assert content.count(html.escape(shown).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")) >= 6
     assert "&amp;lt;" not in content
+    assert ElementTree.fromstring(progress(1, 2, text)).findtext("code") == shown
     figure = Figure(text, text, text, 10, (drawing_text(0, 0, text), dot(0, 0, 1, "c0", text)))
     root = ElementTree.fromstring(svg_file(figure))
     assert [element.text for element in root.iter() if element.text] == [shown, shown]
