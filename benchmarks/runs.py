@@ -23,7 +23,7 @@ from typing import IO, Any
 from link import Network, Shape, Unavailable, add_arguments, stop_in_order
 
 import gnnkit
-from gnnkit.jobs.compare import measured
+from gnnkit.jobs.sweep import scheme_table
 
 LOCAL = "loopback"  # ranks of this machine, with nothing between them
 # Every run has these. `threads=1` is fair, because hosts of a link share the cores.
@@ -57,11 +57,11 @@ class Figures:
     @property
     def best(self) -> float:
         """The best validation accuracy."""
-        return measured.best(self.curve) or 0.0
+        return scheme_table.best(self.curve) or 0.0
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Returns the seconds of training until a validation reached the accuracy."""
-        return measured.seconds_to(self.curve, accuracy)
+        return scheme_table.seconds_to(self.curve, accuracy)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Measurements:
     @property
     def target(self) -> float:
         """The validation accuracy that time is measured to, from the first row."""
-        return measured.target(mean(self.of(self.rows[0]), "best") or 1.0)
+        return scheme_table.target(mean(self.of(self.rows[0]), "best") or 1.0)
 
 
 def read_figures(folder: Path, wire_bytes: int | None) -> Figures:
@@ -119,7 +119,7 @@ def read_figures(folder: Path, wire_bytes: int | None) -> Figures:
     """
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     states = [json.loads(line) for line in (folder / "workers.jsonl").read_text(encoding="utf-8").splitlines()]
-    reached = measured.training_seconds(states)
+    reached = scheme_table.training_seconds(states)
     with (folder / "csv/metrics.csv").open(encoding="utf-8") as lines:
         validated = [(line["epoch"], line.get("val_accuracy")) for line in DictReader(lines)]
     return Figures(

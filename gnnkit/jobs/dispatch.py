@@ -204,7 +204,7 @@ class Compare(Job):
         return order
 
     def start(self, order: Order) -> Result:
-        from gnnkit.jobs.compare import compare
+        from gnnkit.jobs.sweep import compare
 
         return compare(self.check(order))
 

@@ -54,7 +54,8 @@ WRITTEN = (
     "trace.json",
     "failure-*.txt",
     "report.html",
-    "figures/*.png",
+    "figures/*.svg",
+    "figures/*.png",  # of earlier versions
     f"{RECORD}/*.yaml",
     "checkpoints/last*",
     "checkpoints/.writer-*/*",

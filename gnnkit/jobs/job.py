@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
-from gnnkit.jobs.follow import following
-from gnnkit.jobs.notebook import shows_bar
+from gnnkit.jobs.notebook import following, shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import after_run
 from gnnkit.jobs.upload import copy_to

@@ -1,4 +1,4 @@
-"""report=live: the page of a run while it trains, for browsers of this machine."""
+"""report=live: serves the page of a run during training, on this machine only."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from gnnkit.launch.phases import say
 
 HOST = "127.0.0.1"
 DEADLINE = 10.0  # seconds of one request, and of the end of the server
-_KEPT = 1.0  # seconds that a page is good for
-_NAMES = {"localhost", HOST}  # by which a browser of this machine asks
+_MAX_AGE = 1.0  # seconds until a page is rendered again
+_NAMES = {"localhost", HOST}  # accepted host names of requests
 
-# Ranks are forked from this process. A fork in the middle of a page would leave them
-# locks that nobody opens, so that the two take turns.
-_making = threading.Lock()
-_sockets: set[socket.socket] = set()  # that are open, and of no use in a rank
+# Ranks are forked from this process. A fork while a page is rendered would copy locks
+# that are never released, so forking and rendering exclude each other.
+_rendering = threading.Lock()
+_sockets: set[socket.socket] = set()  # open ones, which ranks close
 
 
 def _leave() -> None:
-    """Leaves the page to the launching process. Called in a rank."""
-    _making.release()
-    for each in _sockets:
-        each.close()
+    """Closes the server's sockets in a rank."""
+    _rendering.release()
+    for opened in _sockets:
+        opened.close()
     _sockets.clear()
 
 
-os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_leave)
+os.register_at_fork(before=_rendering.acquire, after_in_parent=_rendering.release, after_in_child=_leave)
 
 
 @contextlib.contextmanager
 def served(order: Order) -> Iterator[str]:
-    """Serves the page at a secret address of this machine, and gives the address.
+    """Serves the page at a secret address of this machine, and yields the address.
 
-    Ends with the block. Nothing of it keeps the process alive. Raises `UserError` where
-    the port is taken.
+    Ends with the block, and does not keep the process alive. Raises `UserError` if the
+    port is taken.
 
     Args:
-        order: The leader's, with the run folder.
+        order: The leader's request, with the run folder.
     """
     token = secrets.token_urlsafe(16)
     try:
@@ -79,26 +79,26 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, order: Order, token: str) -> None:
         super().__init__((HOST, order.settings.report_port), _Handler)
         self.path = f"/{token}/"
-        self._order, self._known = order, _known(order)  # imports here, not in a thread
-        self._page, self._made = b"", float("-inf")
+        self._order, self._result = order, _early_result(order)  # imports here, not in a thread
+        self._page, self._rendered = b"", float("-inf")
 
     def page(self) -> bytes:
-        """Makes the page from what the run folder holds now, once a second at most."""
-        with _making:
-            if time.monotonic() - self._made > _KEPT:
+        """Renders the page from the run folder, at most once a second."""
+        with _rendering:
+            if time.monotonic() - self._rendered > _MAX_AGE:
                 self._page = self._new_page()
-                self._made = time.monotonic()
+                self._rendered = time.monotonic()
             return self._page
 
     def _new_page(self) -> bytes:
-        run = report.read_folder(self._order.run_folder, self._known)
+        run = report.read_folder(self._order.run_folder, self._result)
         done = int(run.epochs[-1]["epoch"]) + 1 if run.epochs else 0
-        whole = self._order.settings.trainer.max_epochs
-        status = f"The run goes on: epoch {done} of {whole}." if done else "The run begins."
+        max_epochs = self._order.settings.trainer.max_epochs
+        status = f"The run goes on: epoch {done} of {max_epochs}." if done else "The run begins."
         return report.served_page(run, status).encode()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing: a browser that leaves is no matter of the run."""
+        """Ignores errors, such as a browser that disconnects."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -106,22 +106,22 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = DEADLINE
 
     def do_GET(self) -> None:
-        if not self._is_ours():
+        if not self._is_local():
             self.send_error(HTTPStatus.FORBIDDEN)
         elif not hmac.compare_digest(self.path.encode(errors="replace"), self.server.path.encode()):
             self.send_error(HTTPStatus.NOT_FOUND)
         else:
             self._answer(self.server.page())
 
-    def _is_ours(self) -> bool:
-        """Whether a program of this machine asks, by a name of this machine."""
+    def _is_local(self) -> bool:
+        """Whether the request is from this machine, to a name of this machine."""
         try:
             name = f"//{self.headers.get('Host', '')}"
             host = urlsplit(name).netloc.rpartition("@")[2]
-            known = host in _NAMES or host.rpartition(":")[0] in _NAMES
+            is_named = host in _NAMES or host.rpartition(":")[0] in _NAMES
         except ValueError:
             return False
-        return known and ip_address(self.client_address[0]).is_loopback
+        return is_named and ip_address(self.client_address[0]).is_loopback
 
     def _answer(self, page: bytes) -> None:
         self.send_response(HTTPStatus.OK)
@@ -141,11 +141,11 @@ class _Handler(BaseHTTPRequestHandler):
         return "gnnkit"
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
-def _known(order: Order) -> dict[str, Any]:
-    """Returns what `result.json` will say, as far as it is known before."""
+def _early_result(order: Order) -> dict[str, object]:
+    """Returns the entries of `result.json` that are known before training."""
     settings = order.settings
     task = settings.task.create()
     return {

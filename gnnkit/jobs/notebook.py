@@ -1,11 +1,11 @@
-"""What a notebook shows while a run trains: a bar, losses and the best epoch."""
+"""What the launching process shows during training: a page, or a notebook's bar."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
-from html import escape
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,44 @@ from gnnkit.result.folder import EPOCHS
 from gnnkit.settings import Settings, in_notebook
 from gnnkit.watch.rates import duration
 
-_EVERY = 0.5  # seconds between two looks
+_INTERVAL = 0.5  # seconds between updates
 
 
 def shows_bar(order: Order) -> bool:
-    """Says whether this process shows a bar in place of lines."""
+    """Returns whether this process shows a bar instead of lines."""
     settings = order.settings
     return in_notebook() and settings.job.trains and settings.trainer.progress_bar and order.source.trains
 
 
+@contextlib.contextmanager
+def following(order: Order) -> Iterator[Callable[[], None]]:
+    """Yields a function to call a few times a second while the ranks work.
+
+    Args:
+        order: The request, with the run folder on the leader.
+    """
+    settings = order.settings
+    with contextlib.ExitStack() as stack:
+        if settings.serves_report and order.is_leader:
+            from gnnkit.jobs.live import served
+
+            stack.enter_context(served(order))
+        if not shows_bar(order):
+            yield lambda: None
+            return
+        bar = Bar(settings, order.run_folder)
+        yield bar.look
+        bar.show()
+
+
 class Bar:
-    """Reads what the leader writes of each epoch, and shows it in one place."""
+    """A progress bar with losses and the best epoch, from the run folder's files."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         """Shows an empty bar.
 
         Args:
-            settings: Of the run.
+            settings: The run's settings.
             folder: The run folder.
         """
         from IPython import display as notebook
@@ -48,22 +69,22 @@ class Bar:
         self._handle = show(self._shown(), raw=True, display_id=True)
 
     def look(self) -> None:
-        """Shows what is new. Called a few times a second."""
+        """Updates the bar, if the last update is long enough ago."""
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _EVERY
+            self._next = time.monotonic() + _INTERVAL
             self.show()
 
     def show(self) -> None:
-        """Shows what is new at once."""
+        """Updates the bar."""
         begins = not self._epoch
         if self._read():
-            if begins:  # a resumed run has epochs of before
+            if begins:  # a resumed run has earlier epochs
                 self._first, self._begun = self._epoch, time.monotonic()
             self._handle.update(self._shown(), raw=True)
 
     @property
     def text(self) -> str:
-        """How far the run is, in words."""
+        """The progress of the run, in words."""
         if not self._epoch:
             return f"epoch 0/{self._max}  preparing the graph and the workers"
         parts = [
@@ -78,15 +99,14 @@ class Bar:
         return "  ".join(parts)
 
     def _shown(self) -> dict[str, str]:
-        place = (
-            f'<progress value="{self._epoch}" max="{self._max}" style="width:16em;vertical-align:middle"></progress>'
-        )
-        return {"text/plain": self.text, "text/html": f"<div>{place} <code>{escape(self.text)}</code></div>"}
+        from gnnkit.report import progress
+
+        return {"text/plain": self.text, "text/html": progress(self._epoch, self._max, self.text)}
 
     def _read(self) -> bool:
-        """Takes in the lines that are whole. Says whether there are new ones."""
+        """Reads new complete lines. Returns whether there are any."""
         try:
-            if self._path.stat().st_size < self._place:  # ranks start again from a checkpoint
+            if self._path.stat().st_size < self._place:  # the ranks restarted from a checkpoint
                 self._place = 0
             with self._path.open("rb") as file:
                 file.seek(self._place)
@@ -95,16 +115,16 @@ class Bar:
             return False
         self._place += len(lines) + 1 if lines else 0
         for line in lines.splitlines():
-            with contextlib.suppress(ValueError, KeyError):  # cut anew by a restart meanwhile
+            with contextlib.suppress(ValueError, KeyError):  # truncated by a restart
                 self._take(parse_json(line, str(self._path)))
         return bool(lines)
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _take(self, line: Mapping[str, Any]) -> None:
         epoch = line["epoch"] + 1
         figures = {"train_loss": line.get("train_loss")} | line.get("figures", {})
-        kept = {name: figures.get(name) for name in self._names}
-        self._figures |= {name: value for name, value in kept.items() if value is not None and math.isfinite(value)}
-        value = kept[self.main]
+        values = {name: figures.get(name) for name in self._names}
+        self._figures |= {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+        value = values[self.main]
         if value is not None and (self._best is None or self._sign * (value - self._best[0]) > 0):
             self._best = (value, epoch)
         if "train_loss" in line:

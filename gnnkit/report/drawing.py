@@ -1,81 +1,84 @@
-"""A figure as a list of shapes, in units of a pixel of the page."""
+"""A figure as a list of SVG shapes, in units of a pixel of the page.
+
+Colours are variables of `templates/style.css`: "ink", "muted", "grid", "paper", "shade"
+for the cells of a matrix, and "c0" to "c9".
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-WIDTH = 440.0  # of every figure: readable on a narrow window, three beside each other on a wide one
+WIDTH = 440.0  # of every figure: readable on a narrow window, three in a row on a wide one
 CHAR = 6.3  # mean width of a character of 11 pixels
 Point = tuple[float, float]
 
-# Names of colours: "ink", "muted", "grid", "paper", "shade" of a table, "c0" to "c9"
-# for things. A split has one colour in all charts.
 NUM_COLOURS = 10
-SPLITS = {"train": "c0", "val": "c1", "test": "c2"}
+SPLITS = {"train": "c0", "val": "c1", "test": "c2"}  # the same in all charts
 
 
 def colour(index: int) -> str:
-    """Returns the name of the colour of a thing. Colours repeat after the last."""
+    """Returns the name of a colour. Colours repeat after the last."""
     return f"c{index % NUM_COLOURS}"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line through points."""
+class Shape:
+    """An SVG element without children. The templates escape all of its text."""
 
-    points: tuple[Point, ...]
-    colour: str
-    width: float = 1.6
+    tag: str
+    attributes: Mapping[str, str]
     note: str = ""  # shown under the pointer
+    text: str = ""  # content of a text element
 
 
-@dataclass(frozen=True, slots=True)
-class Strokes:
-    """Many straight lines of one colour."""
-
-    ends: tuple[tuple[Point, Point], ...]
-    colour: str
-    width: float = 0.6
-    opacity: float = 1.0
+def line(points: Sequence[Point], colour: str, width: float = 1.6, note: str = "") -> Shape:
+    """Returns a line through points."""
+    joined = " ".join(f"{_short(x)},{_short(y)}" for x, y in points)
+    return Shape("polyline", {"points": joined, "style": f"fill:none;{_stroke(colour, width)}"}, note)
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A filled rectangle."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    colour: str
-    opacity: float = 1.0
-    note: str = ""  # shown under the pointer
+def strokes(ends: Sequence[tuple[Point, Point]], colour: str, width: float = 0.6, opacity: float = 1.0) -> Shape:
+    """Returns many straight lines of one colour."""
+    path = "".join(f"M{_short(a)} {_short(b)}L{_short(c)} {_short(d)}" for (a, b), (c, d) in ends)
+    faint = {} if opacity == 1 else {"opacity": _short(opacity)}
+    return Shape("path", {"d": path, "style": f"fill:none;{_stroke(colour, width)}", **faint})
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """A filled circle."""
-
-    x: float
-    y: float
-    radius: float
-    colour: str
-    note: str = ""
+def box(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0, note: str = "") -> Shape:
+    """Returns a filled rectangle."""
+    place = {"x": _short(x), "y": _short(y), "width": _short(width), "height": _short(height)}
+    faint = {} if opacity == 1 else {"fill-opacity": _short(opacity)}
+    return Shape("rect", {**place, "style": f"fill:var(--{colour})", **faint}, note)
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A line of text. `anchor` is start, middle or end."""
-
-    x: float
-    y: float  # of the line that letters stand on
-    text: str
-    anchor: str = "start"
-    colour: str = "muted"
-    size: float = 11.0
+def dot(x: float, y: float, radius: float, colour: str, note: str = "") -> Shape:
+    """Returns a filled circle."""
+    place = {"cx": _short(x), "cy": _short(y), "r": _short(radius)}
+    return Shape("circle", {**place, "style": f"fill:var(--{colour})"}, note)
 
 
-Shape = Line | Strokes | Box | Dot | Text
+def text(x: float, y: float, text: str, anchor: str = "start", colour: str = "muted", size: float = 11.0) -> Shape:
+    """Returns a line of text.
+
+    Args:
+        x: Pixel of the anchor.
+        y: Pixel of the baseline.
+        text: The text.
+        anchor: start, middle or end.
+        colour: Name of a colour.
+        size: Of the font, in pixels.
+    """
+    style = f"fill:var(--{colour});font-size:{_short(size)}px"
+    return Shape("text", {"x": _short(x), "y": _short(y), "text-anchor": anchor, "style": style}, text=text)
+
+
+def _stroke(colour: str, width: float) -> str:
+    return f"stroke:var(--{colour});stroke-width:{_short(width)}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class FigureLayer:
     """Shapes of which the reader of a page sees one set at a time."""
 
     name: str
@@ -96,18 +99,17 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing with a title and a sentence."""
+    """A drawing with a title and a caption."""
 
-    name: str  # of the PNG, and of the element in the page
+    name: str  # of the file, and of the element in the page
     title: str
     caption: str
     height: float
     shapes: tuple[Shape, ...]
     plot: Plot | None = None
-    layers: tuple[Layer, ...] = ()  # the first one is shown at first
+    layers: tuple[FigureLayer, ...] = ()  # the first one is visible at first
 
     @property
-    def shown(self) -> tuple[Shape, ...]:
-        """All shapes that are shown at first."""
-        plotted = () if self.plot is None else self.plot.shapes
-        return (*self.shapes, *plotted, *(self.layers[0].shapes if self.layers else ()))
+    def view_box(self) -> str:
+        """The visible area in SVG's terms."""
+        return f"0 0 {_short(WIDTH)} {_short(self.height)}"

@@ -1,11 +1,12 @@
-"""How much of the spread of a figure the values of one key explain."""
+"""The share of a figure's variance explained by the values of one key."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
-LEAST_RUNS = 8  # fewer tell nothing
+MIN_RUNS = 8  # fewer runs give no estimate
 NUM_GROUPS = 4  # of a key with many numbers
 
 
@@ -13,11 +14,11 @@ def explained(values: Sequence[str], scores: Sequence[float]) -> float | None:
     """Returns the adjusted eta squared of a one-way analysis of variance, from 0 to 1.
 
     1 - (n - 1) / (n - k) * within / total, of n runs in k groups of equal values. The
-    adjustment takes off what k groups would explain by chance, and 0 is the least. A
-    key with more numbers than half of the runs is taken in `NUM_GROUPS` groups by size.
+    adjustment subtracts the share that k groups explain by chance, down to 0. Numbers
+    that rarely repeat are binned into `NUM_GROUPS` groups by size.
 
-    Returns None where that cannot be told: fewer than `LEAST_RUNS` runs, fewer than two
-    for each group, one group, or scores that are all equal.
+    Returns None for fewer than `MIN_RUNS` runs, fewer than two runs per group, a single
+    group, or equal scores.
 
     Args:
         values: The value of the key, by run.
@@ -27,7 +28,7 @@ def explained(values: Sequence[str], scores: Sequence[float]) -> float | None:
     for group, score in zip(_grouped(values), scores, strict=True):
         groups.setdefault(group, []).append(score)
     count = len(scores)
-    if count < LEAST_RUNS or count < 2 * len(groups) or len(groups) < 2 or (total := _squares(scores)) <= 0:
+    if count < MIN_RUNS or count < 2 * len(groups) or len(groups) < 2 or (total := _squares(scores)) <= 0:
         return None
     within = sum(map(_squares, groups.values()))
     return max(1 - (count - 1) / (count - len(groups)) * within / total, 0.0)
@@ -40,20 +41,19 @@ def _squares(scores: Sequence[float]) -> float:
 
 def _grouped(values: Sequence[str]) -> list[object]:
     """Returns the group of each value: itself, or the quarter of a number."""
-    different = set(values)
-    if 2 * len(different) <= len(values):
+    if 2 * len(set(values)) <= len(values):
         return list(values)
     numbers = as_numbers(values)
     if numbers is None:
         return list(values)
     ordered = sorted(set(numbers))
-    return [ordered.index(each) * NUM_GROUPS // len(ordered) for each in numbers]
+    return [ordered.index(value) * NUM_GROUPS // len(ordered) for value in numbers]
 
 
 def as_numbers(values: Sequence[str]) -> list[float] | None:
-    """Returns finite numbers, None where any value is none."""
+    """Returns finite numbers, or None if any value is not one."""
     try:
-        found = [float(value) for value in values]
+        numbers = [float(value) for value in values]
     except ValueError:
         return None
-    return found if all(abs(each) < float("inf") for each in found) else None
+    return numbers if all(map(math.isfinite, numbers)) else None

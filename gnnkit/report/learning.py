@@ -1,4 +1,4 @@
-"""How well the model does: curves of loss and figures, and the confusion of classes."""
+"""The model's quality: curves of loss and metrics, and the confusion of classes."""
 
 from __future__ import annotations
 
@@ -13,38 +13,37 @@ from gnnkit.report.run import Run, matrix, number, section
 
 MOST_CLASSES = 40  # of the confusion matrix
 MOST_METRICS, MOST_CURVES = 8, 24
-_DOTS = 60  # points of a curve, below which each is a dot
-_PLAIN = re.compile(r"[a-z0-9_]{1,40}")  # of a name that may be that of a file
+_PLAIN = re.compile(r"[a-z0-9_]{1,40}")  # names of metrics that are safe in file names
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The epoch with the best value of the figure that training is judged by."""
+    """The epoch with the best value of the monitored or main figure."""
 
     epoch: float  # from 1
     name: str
     value: float
-    kept: bool  # whether the run kept the model of this epoch
+    is_saved: bool  # whether the run saved the model of this epoch
 
 
 def drawings(run: Run) -> list[Figure]:
     """Draws the loss and each metric of the task, with a curve for each split."""
-    best, found = best_of(run), []
+    best, figures = best_of(run), []
     for index, (metric, names) in enumerate(_metrics(run).items()):
         name = metric if metric == "loss" else f"figures_{metric if _PLAIN.fullmatch(metric) else index}"
-        found += _curves(run, name, metric, names, best)
-    return [*found, *_confusion(run)]
+        figures += _curves(run, name, metric, names, best)
+    return [*figures, *_confusion(run)]
 
 
 def best_of(run: Run) -> Best | None:
-    """Finds the best epoch: the one whose model was kept, or of the best evaluation.
+    """Returns the epoch of the saved model, or of the best evaluation.
 
-    None without evaluations, and where the run does not say which figure counts.
+    None without evaluations or without a main figure.
     """
-    kept, value = run.number("best_epoch"), run.number("best_value")
-    if kept is not None and value is not None:
+    saved, value = run.number("best_epoch"), run.number("best_value")
+    if saved is not None and value is not None:
         monitor = section(run, "trainer").get("monitor") or "trainer.monitor"
-        return Best(kept, str(monitor), value, kept=True)
+        return Best(saved, str(monitor), value, is_saved=True)
     main = run.result.get("main_figure")
     if not isinstance(main, Mapping):
         return None
@@ -53,7 +52,7 @@ def best_of(run: Run) -> Best | None:
         return None
     sign = -1 if main.get("lower_is_better") is True else 1
     epoch, value = max(points, key=lambda point: sign * point[1])
-    return Best(epoch, str(main.get("name")), value, kept=False)
+    return Best(epoch, str(main.get("name")), value, is_saved=False)
 
 
 def _metrics(run: Run) -> dict[str, list[str]]:
@@ -66,14 +65,14 @@ def _metrics(run: Run) -> dict[str, list[str]]:
 
 
 def points_of(run: Run, name: str) -> tuple[Point, ...]:
-    """Returns a figure by epoch, from 1. Evaluations come less often than epochs."""
+    """Returns the points of a figure, with epochs from 1."""
     lines = run.epochs if name == "train_loss" else run.evaluations
-    found = ((number(line.get("epoch")), number(_figures(line).get(name))) for line in lines)
-    return tuple((epoch + 1, value) for epoch, value in found if epoch is not None and value is not None)
+    points = ((number(line.get("epoch")), number(_figures(line).get(name))) for line in lines)
+    return tuple((epoch + 1, value) for epoch, value in points if epoch is not None and value is not None)
 
 
 def main_figure(run: Run) -> str | None:
-    """Returns the name of the validation figure that says how training gets on."""
+    """Returns the name of the validation figure that measures progress."""
     if isinstance(main := run.result.get("main_figure"), Mapping) and isinstance(main.get("name"), str):
         return str(main["name"])
     return next((name for name in _names(run) if name.startswith("val_") and not name.endswith("_loss")), None)
@@ -92,9 +91,9 @@ def _names(run: Run) -> list[str]:
 def _curves(run: Run, name: str, metric: str, names: list[str], best: Best | None) -> list[Figure]:
     """Draws a metric, each split in its colour, and marks the best epoch."""
     drawn = [
-        Curve(each, points, _tint(each, index), dots=each != "train_loss" and len(points) < _DOTS)
-        for index, each in enumerate(names)
-        if (points := points_of(run, each))
+        Curve.of(curve, curve, points, _tint(curve, index))
+        for index, curve in enumerate(names)
+        if (points := points_of(run, curve))
     ]
     if not drawn:
         return []
@@ -106,14 +105,14 @@ def _curves(run: Run, name: str, metric: str, names: list[str], best: Best | Non
     )
     if best is None:
         return [curves(name, title, measured, drawn)]
-    caption = f"{measured} Best {best.name} {best.value:.4g} in epoch {best.epoch:g}{_what_was_kept(run, best)}."
+    caption = f"{measured} Best {best.name} {best.value:.4g} in epoch {best.epoch:g}{_saved_model(run, best)}."
     return [curves(name, title, caption, drawn, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
 
 
-def _what_was_kept(run: Run, best: Best) -> str:
-    if run.number("epochs") is None:  # it goes on
+def _saved_model(run: Run, best: Best) -> str:
+    if run.number("epochs") is None:  # an unfinished run
         return " so far"
-    return ": its model was kept" if best.kept else ": the last model was kept, trainer.monitor keeps the best"
+    return ": its model was kept" if best.is_saved else ": the last model was kept, trainer.monitor keeps the best"
 
 
 def _tint(name: str, index: int) -> str:
@@ -123,16 +122,16 @@ def _tint(name: str, index: int) -> str:
 
 def _confusion(run: Run) -> list[Figure]:
     """Draws true and predicted classes of the test nodes."""
-    given = run.result.get("confusion")
-    if not isinstance(given, Mapping):
+    confusion = run.result.get("confusion")
+    if not isinstance(confusion, Mapping):
         return []
-    counts, classes = matrix(given.get("test")), given.get("classes")
+    counts, classes = matrix(confusion.get("test")), confusion.get("classes")
     if not counts or not isinstance(classes, list) or len(classes) != len(counts):
         return []
     order = sorted(range(len(counts)), key=lambda index: -sum(counts[index]))[:MOST_CLASSES]
     order = order if len(order) < len(counts) else list(range(len(counts)))
     cells = [[max(counts[row][column], 0) for column in order] for row in order]
-    which = "" if len(order) == len(counts) else f" The {len(order)} most frequent of {len(counts)} classes."
-    caption = f"Test nodes by true and predicted class. The diagonal is right.{which}"
+    limit = "" if len(order) == len(counts) else f" The {len(order)} most frequent of {len(counts)} classes."
+    caption = f"Test nodes by true and predicted class. The diagonal is right.{limit}"
     names = [str(classes[index]) for index in order]
     return [heat("confusion", "Confusion of classes", caption, cells, names, ("true", "predicted"))]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gnnkit.report.charts import clipped, legend, spelt
-from gnnkit.report.drawing import CHAR, WIDTH, Figure, Line, Shape, Strokes, Text
+from gnnkit.report.charts import clipped, legend, short_number
+from gnnkit.report.drawing import CHAR, WIDTH, Figure, Shape, line, strokes, text
 from gnnkit.report.importance import as_numbers
 
 MOST_AXES, MOST_NAMES, MOST_LINES = 7, 12, 500
@@ -26,7 +26,7 @@ def parallel(
         keys: Names of the axes.
         main: Name of the figure.
         lines: Values by key and the figure, by run, the best one first.
-        notes: What is told about each run.
+        notes: A text about each run.
     """
     keys, lines, notes = list(keys[:MOST_AXES]), lines[:MOST_LINES], notes[:MOST_LINES]
     columns = [[values[index] for values, _ in lines] for index in range(len(keys))]
@@ -36,13 +36,13 @@ def parallel(
     shapes, _ = legend([(name, tint) for name, (tint, _) in _KINDS.items()], _LEFT)
     for rank, note in reversed(list(enumerate(notes))):  # the best on top
         tint, width = _KINDS["best" if rank == 0 else "best quarter" if rank < len(lines) / 4 else "others"]
-        points = tuple((x, _y(shares[rank])) for x, (shares, _) in zip(at, placed, strict=True))
-        shapes.append(Line(points, tint, width, note))
+        points = [(x, _y(shares[rank])) for x, (shares, _) in zip(at, placed, strict=True)]
+        shapes.append(line(points, tint, width, note))
     for index, (name, x, (_, ticks)) in enumerate(zip([*keys, main], at, placed, strict=True)):
         shapes += _axis(name, x, ticks, step, high=index % 2 == 0)
     caption = f"A line is a run, from its keys to its {main} at the right. The best run is the strong one."
-    left = f" {len(keys)} keys are shown." if len(keys) == MOST_AXES else ""
-    return Figure("parallel", "Runs across keys", caption + left, _HEIGHT, tuple(shapes))
+    limit = f" {len(keys)} keys are shown." if len(keys) == MOST_AXES else ""
+    return Figure("parallel", "Runs across keys", caption + limit, _HEIGHT, tuple(shapes))
 
 
 def _y(share: float) -> float:
@@ -52,12 +52,12 @@ def _y(share: float) -> float:
 def _axis(name: str, x: float, ticks: Sequence[_Tick], room: float, *, high: bool) -> list[Shape]:
     """Draws an axis, its name in the higher or the lower of two lines."""
     title = clipped(name.rpartition(".")[2] or name, max(int(2 * room / CHAR) - 1, 6))
-    low = Strokes((((x, _y(0)), (x, _y(1))),), "muted", 1.0)
+    axis = strokes([((x, _y(0)), (x, _y(1)))], "muted", 1.0)
     names = [
-        Text(x + 4, _y(share) + 4, clipped(text, max(int((room - 8) / CHAR), 3)), "start", "ink", 10)
-        for share, text in ticks
+        text(x + 4, _y(share) + 4, clipped(label, max(int((room - 8) / CHAR), 3)), "start", "ink", 10)
+        for share, label in ticks
     ]
-    return [low, Text(x, _TOP - (18 if high else 7), title, "middle", "ink"), *names]
+    return [axis, text(x, _TOP - (18 if high else 7), title, "middle", "ink"), *names]
 
 
 def _placed(values: Sequence[str]) -> tuple[list[float], list[_Tick]]:
@@ -70,10 +70,10 @@ def _placed(values: Sequence[str]) -> tuple[list[float], list[_Tick]]:
         return [shares[value] for value in values], [(shares[name], name) for name in names[::every]]
     low, high = min(numbers), max(numbers)
     is_log = low > 0 and high / low > _ORDERS
-    scale = [math.log(each) for each in numbers] if is_log else numbers
+    scale = [math.log(value) for value in numbers] if is_log else numbers
     least, span = min(scale), max(scale) - min(scale)
-    shares_of = [(each - least) / span for each in scale]
-    known = dict(zip(numbers, shares_of, strict=True))
-    if len(known) > 6:
-        known = {low: 0.0, high: 1.0}
-    return shares_of, [(share, spelt(each)) for each, share in known.items()]
+    shares_of = [(value - least) / span for value in scale]
+    ticks = dict(zip(numbers, shares_of, strict=True))
+    if len(ticks) > 6:
+        ticks = {low: 0.0, high: 1.0}
+    return shares_of, [(share, short_number(value)) for value, share in ticks.items()]

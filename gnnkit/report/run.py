@@ -1,4 +1,4 @@
-"""The files of a run folder, read and checked. Nothing in these is trusted."""
+"""Reads and checks the files of a run folder, none of which is trusted."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from gnnkit.storage import Array, read_npy
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
 MAX_NAME = 100  # characters of a class name on a page
-MAX_WORDS = 1 << 16  # numbers of a matrix of words
-MAX_BYTES = MAX_JSON  # of a longer `epochs.jsonl`, which is read in part
+MAX_WORDS = 1 << 16  # entries of the matrix of words
+MAX_BYTES = MAX_JSON  # read of a longer `epochs.jsonl`
 KINDS = ("wait", "compute", "exchange", "sync")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What a run folder says."""
+    """The content of a run folder."""
 
     folder: Path
     result: Mapping[str, Any]
     config: str  # YAML
     epochs: tuple[Mapping[str, Any], ...]  # one for each epoch, as `epochs.jsonl`
     evaluations: tuple[Mapping[str, Any], ...]
-    partition: Mapping[str, Any]  # empty where there is none
-    notes: tuple[str, ...] = ()  # what could not be read
-    decision: Mapping[str, Any] = field(default_factory=dict)  # the leader's, of the layout
-    predictions: tuple[int, ...] = ()  # class of each node of the sample, empty where there is none
+    partition: Mapping[str, Any]  # empty without the file
+    notes: tuple[str, ...] = ()  # errors of reading
+    decision: Mapping[str, Any] = field(default_factory=dict)  # the leader's choice of a layout
+    predictions: tuple[int, ...] = ()  # class of each node of the sample, or empty
     class_names: tuple[str, ...] = ()  # empty: classes are numbers
-    words: list[list[float]] = field(default_factory=list)  # [from][to], empty where there are none
+    words: list[list[float]] = field(default_factory=list)  # [from][to], or empty
 
     def number(self, *path: str) -> float | None:
-        """Returns a figure of `result.json`, None for anything but a finite number."""
+        """Returns a figure of `result.json`, or None if it is not a finite number."""
         node: Any = self.result
         for key in path:
             node = node.get(key) if isinstance(node, Mapping) else None
@@ -48,11 +48,11 @@ class Run:
 
 
 def settings(run: Run) -> Any:
-    """Returns the configuration as plain data, None where it cannot be read."""
+    """Returns the configuration as plain data, or None if it cannot be read."""
     return _parsed(run.config)
 
 
-@functools.lru_cache(maxsize=1)  # a page asks several times
+@functools.lru_cache(maxsize=1)  # called several times per page
 def _parsed(config: str) -> Any:
     try:
         return parse_yaml(config, CONFIG)
@@ -61,14 +61,14 @@ def _parsed(config: str) -> Any:
 
 
 def section(run: Run, name: str) -> Mapping[str, Any]:
-    """Returns a section of the configuration, empty where there is none."""
-    kept = settings(run)
-    found = kept.get(name) if isinstance(kept, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    """Returns a section of the configuration, or an empty one."""
+    config = settings(run)
+    values = config.get(name) if isinstance(config, Mapping) else None
+    return values if isinstance(values, Mapping) else {}
 
 
 def number(value: object) -> float | None:
-    """Returns a finite number, None for anything else."""
+    """Returns a finite number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -79,8 +79,8 @@ def number(value: object) -> float | None:
 
 def numbers(value: object) -> list[float]:
     """Returns a list of finite numbers, empty for anything else."""
-    found = [number(item) for item in value] if isinstance(value, list) else []
-    return [item for item in found if item is not None] if None not in found else []
+    items = [number(item) for item in value] if isinstance(value, list) else []
+    return [item for item in items if item is not None] if None not in items else []
 
 
 def matrix(value: object) -> list[list[float]]:
@@ -90,9 +90,9 @@ def matrix(value: object) -> list[list[float]]:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads a run folder. Raises `UserError` where there is no result of a run.
+    """Reads a run folder. Raises `UserError` without the result of a run.
 
-    Other files may be missing or damaged. Notes say so.
+    Other files may be missing or damaged, which is reported in `Run.notes`.
     """
     result = _mapping(folder, RESULT)
     if result is None:
@@ -104,12 +104,12 @@ def read_folder(folder: Path, result: Mapping[str, Any]) -> Run:
     """Reads all other files of a run folder.
 
     Args:
-        folder: The run folder, of a run that may go on.
-        result: What is known of the figures.
+        folder: The folder of a run, possibly an unfinished one.
+        result: The known figures.
     """
     notes: list[str] = []
     lines = list(_lines(folder, notes))
-    epochs = {int(line["epoch"]): line for line in lines if "train_loss" in line}  # the last of an epoch done twice
+    epochs = {int(line["epoch"]): line for line in lines if "train_loss" in line}  # of a repeated epoch, the last
     evaluations = {int(line["epoch"]): line for line in lines if isinstance(line.get("figures"), Mapping)}
     partition = _noted(folder, PICTURE, notes)
     decision = _noted(folder, COORDINATION, notes).get("decision")
@@ -131,7 +131,7 @@ def read_folder(folder: Path, result: Mapping[str, Any]) -> Run:
 
 
 def _noted(folder: Path, name: str, notes: list[str]) -> Mapping[str, Any]:
-    """Reads a JSON object, empty where there is none. A damaged file leaves a note."""
+    """Reads a JSON object, or an empty one. A damaged file adds a note."""
     try:
         return _mapping(folder, name) or {}
     except UserError as error:
@@ -145,44 +145,44 @@ def _predictions(folder: Path, partition: Mapping[str, Any], notes: list[str]) -
     nodes = numbers(sample.get("nodes")) if isinstance(sample, Mapping) else []
     if not nodes or not path.exists():
         return ()
-    found = _array(path, notes)
-    if found.ndim != 1 or found.dtype.kind != "i" or not all(0 <= node < len(found) for node in nodes):
+    classes = _array(path, notes)
+    if classes.ndim != 1 or classes.dtype.kind != "i" or not all(0 <= node < len(classes) for node in nodes):
         return ()
-    return tuple(int(found[int(node)]) for node in nodes)
+    return tuple(int(classes[int(node)]) for node in nodes)
 
 
 def _array(path: Path, notes: list[str], most: float = math.inf) -> Array:
-    """Reads a file of numbers, without any where there is none or more than `most`.
+    """Reads an array, or an empty one without a file or above `most` entries.
 
-    Raises nothing. A damaged file leaves a note.
+    Raises nothing. A damaged file adds a note.
     """
-    none = np.zeros(0)
+    empty = np.zeros(0)
     if not path.exists():
-        return none
+        return empty
     try:
-        found = read_npy(path)
+        array = read_npy(path)
     except (UserError, OSError) as error:
         notes.append(str(error))
-        return none
-    return found if found.size <= most else none
+        return empty
+    return array if array.size <= most else empty
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
     path = folder / CLASSES
     try:
-        found = read_json(path) if path.exists() else []
+        names = read_json(path) if path.exists() else []
     except UserError:
         return ()
-    return tuple(_short(str(name)) for name in found) if isinstance(found, list) else ()
+    return tuple(_short(str(name)) for name in names) if isinstance(names, list) else ()
 
 
 def _short(name: str) -> str:
-    """Cuts a name that would fill a page."""
+    """Cuts a long name."""
     return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
 
 
 def _mapping(folder: Path, name: str) -> Mapping[str, Any] | None:
-    """Reads a JSON object, None where there is no file. Raises `UserError`."""
+    """Reads a JSON object, or None without a file. Raises `UserError`."""
     path = folder / name
     if not path.exists():
         return None
@@ -198,7 +198,7 @@ def _config(folder: Path, notes: list[str]) -> str:
 
 
 def _lines(folder: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
-    """Yields the lines of `epochs.jsonl` with a number of an epoch."""
+    """Yields the lines of `epochs.jsonl` with an epoch number."""
     path = folder / EPOCHS
     if not path.exists():
         notes.append(f"there is no {EPOCHS}, so there are no curves")
@@ -210,9 +210,9 @@ def _lines(folder: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
     except (OSError, UserError) as error:
         notes.append(str(error))
         return
-    found = [_line(text) for text in content.splitlines()]
-    yield from (line for line in found if line is not None)
-    damaged = found.count(None)
+    lines = [_line(text) for text in content.splitlines()]
+    yield from (line for line in lines if line is not None)
+    damaged = lines.count(None)
     if damaged:
         notes.append(f"{EPOCHS}: {damaged} lines cannot be read")
     if len(content) == MAX_BYTES:
@@ -220,7 +220,7 @@ def _lines(folder: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def _line(text: bytes) -> Mapping[str, Any] | None:
-    """Reads a JSON object with the number of an epoch, None for anything else."""
+    """Parses a JSON object with an epoch number, or returns None."""
     try:
         line = parse_json(text, EPOCHS)
     except UserError:

@@ -1,4 +1,4 @@
-"""What to try next, from the figures of a run."""
+"""Suggestions on what to try next, from the figures of a run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gnnkit.report.learning import main_figure, points_of
 from gnnkit.report.run import Run, number, section, settings
 from gnnkit.report.timeline import shares
 
-# Shares of the time, balances and gaps from which a suggestion is made.
+# Thresholds: shares of the time, balances and gaps.
 EXCHANGE, WAIT, SYNC, BALANCE = 0.3, 0.1, 0.25, 1.25
 GAP, UNDERFIT, RISING = 0.1, 0.7, 0.01
-SETUP = 2.0  # seconds of set-up for one of training
+SETUP = 2.0  # seconds of set-up per second of training
 
 
 def suggestions(run: Run) -> list[str]:
@@ -28,9 +28,9 @@ def _lost(run: Run) -> Iterator[str]:
 
 
 def _speed(run: Run) -> Iterator[str]:
-    found, strategy = shares(run), run.result.get("strategy")
-    exchange, sync = found.get("exchange", 0), found.get("sync", 0)
-    wait = max(run.number("wait_share") or 0, found.get("wait", 0))
+    by_kind, strategy = shares(run), run.result.get("strategy")
+    exchange, sync = by_kind.get("exchange", 0), by_kind.get("sync", 0)
+    wait = max(run.number("wait_share") or 0, by_kind.get("wait", 0))
     if exchange > EXCHANGE:
         nodes = (
             ""
@@ -78,24 +78,24 @@ def _fit(run: Run) -> Iterator[str]:
 
 
 def _against_overfitting(run: Run, name: str) -> str:
-    """Lists keys that the run has not turned already.
+    """Lists keys that the run has not changed yet.
 
     Args:
         run: The run.
-        name: The figure of the validation nodes.
+        name: The validation figure.
     """
     model, trainer = (section(run, name) for name in ("model", "trainer"))
     dropout = number(model.get("dropout"))
-    found = [] if dropout is None or dropout >= 0.7 else [f"model.dropout={0.5 if dropout < 0.5 else 0.7}"]
-    found += [] if trainer.get("weight_decay") else ["trainer.weight_decay=0.0005"]
-    found += [] if trainer.get("patience") else [f"trainer.monitor={name} trainer.patience=5"]
-    return " or ".join(found) or "a smaller model.hidden, or more training nodes"
+    keys = [] if dropout is None or dropout >= 0.7 else [f"model.dropout={0.5 if dropout < 0.5 else 0.7}"]
+    keys += [] if trainer.get("weight_decay") else ["trainer.weight_decay=0.0005"]
+    keys += [] if trainer.get("patience") else [f"trainer.monitor={name} trainer.patience=5"]
+    return " or ".join(keys) or "a smaller model.hidden, or more training nodes"
 
 
 def _rest(run: Run) -> Iterator[str]:
     setup, training = run.number("seconds_setup"), run.number("phases", "training")
-    kept = settings(run)
-    uncached = isinstance(kept, Mapping) and kept.get("cache") in (None, False)
+    values = settings(run)
+    uncached = isinstance(values, Mapping) and values.get("cache") in (None, False)
     if setup and training and setup > SETUP * training and setup > 5 and uncached:
         yield f"Set-up took {setup:.1f} s, and training {training:.1f} s: a kept partition (cache=auto) makes the next run shorter."
     if run.result.get("exact") is False:

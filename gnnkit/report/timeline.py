@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gnnkit.report.charts import Part, bars, legend, rank_names, spelt
-from gnnkit.report.drawing import WIDTH, Box, Figure, Strokes, Text
+from gnnkit.report.charts import MOST_BARS, Part, bars, legend, rank_names, short_number
+from gnnkit.report.drawing import WIDTH, Figure, Shape, box, strokes, text
 from gnnkit.report.run import KINDS, Run, number, numbers
 
-COLOURS = {"compute": "c4", "exchange": "c5", "sync": "c6", "wait": "c3"}  # none of a split
+COLOURS = {"compute": "c4", "exchange": "c5", "sync": "c6", "wait": "c3"}  # distinct from those of splits
 MOST_BINS, MOST_RANKS = 60, 16  # of the timeline
 _ROW, _LEFT, _TOP = 46.0, 56.0, 30.0
 
@@ -24,9 +24,13 @@ def seconds(epoch: Mapping[str, Any]) -> Seconds:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
+def _epochs(run: Run) -> list[Seconds]:
+    return [ranks for epoch in run.epochs if (ranks := seconds(epoch))]
+
+
 def totals(run: Run) -> Seconds:
     """Adds up the seconds of all epochs by rank."""
-    epochs = [each for epoch in run.epochs if (each := seconds(epoch))]
+    epochs = _epochs(run)
     count = max(map(len, epochs), default=0)
     return _added([epoch for epoch in epochs if len(epoch) == count])
 
@@ -42,16 +46,15 @@ def shares(run: Run) -> dict[str, float]:
 
 def drawings(run: Run) -> list[Figure]:
     """Draws the time by epoch and the time of the whole run, by rank."""
-    epochs = [each for epoch in run.epochs if (each := seconds(epoch))]
+    epochs = _epochs(run)
     total = totals(run)
     if not total:
         return []
-    parts = [Part(kind, tuple(rank[kind] for rank in total[:64]), tint) for kind, tint in COLOURS.items()]
+    parts = [Part(kind, tuple(rank[kind] for rank in total[:MOST_BARS]), tint) for kind, tint in COLOURS.items()]
     caption = "Seconds of all training steps. Exchange and sync hold the time that a rank waits for slower ones."
-    names = rank_names(len(total))[:64]
     return [
         _by_epoch([epoch for epoch in epochs if len(epoch) == len(total)], run),
-        bars("time", "Where the time went", caption, names, parts, "seconds"),
+        bars("time", "Where the time went", caption, rank_names(len(total)), parts, "seconds"),
     ]
 
 
@@ -73,28 +76,28 @@ def _by_epoch(epochs: Sequence[Seconds], run: Run) -> Figure:
     for row, rank in enumerate(ranks):
         low = _TOP + _ROW * (row + 1) - 6
         shapes += [
-            Text(_LEFT - 6, low - 12, f"rank {rank}", "end"),
-            Strokes((((_LEFT, low), (WIDTH - 10, low)),), "grid"),
+            text(_LEFT - 6, low - 12, f"rank {rank}", "end"),
+            strokes([((_LEFT, low), (WIDTH - 10, low))], "grid"),
         ]
         for index, (one, width) in enumerate(zip(bins, widths, strict=True)):
             shapes += _column(one[rank], _LEFT + step * index, low, step, highest * width)
     low = _TOP + _ROW * len(ranks) + 8
     first, last = (number(run.epochs[index].get("epoch")) or 0 for index in (0, -1))
-    shapes += [Text(_LEFT, low, f"epoch {first + 1:.0f}"), Text(WIDTH - 10, low, f"{last + 1:.0f}", "end")]
-    which = "" if len(ranks) == len(bins[0]) else f" The {len(ranks)} busiest of {len(bins[0])} ranks."
+    shapes += [text(_LEFT, low, f"epoch {first + 1:.0f}"), text(WIDTH - 10, low, f"{last + 1:.0f}", "end")]
+    limit = "" if len(ranks) == len(bins[0]) else f" The {len(ranks)} busiest of {len(bins[0])} ranks."
     cut = " The first column is higher than shown." if heights[0] > highest else ""
-    each = "A column is an epoch." if size == 1 else f"A column is the mean of {size} epochs."
-    caption = f"{each} The full height is {spelt(1e3 * highest)} ms.{cut}{which}"
+    column = "A column is an epoch." if size == 1 else f"A column is the mean of {size} epochs."
+    caption = f"{column} The full height is {short_number(1e3 * highest)} ms.{cut}{limit}"
     return Figure("timeline", "Timeline of every rank", caption, low + 8, tuple(shapes))
 
 
-def _column(parts: Mapping[str, float], x: float, low: float, step: float, highest: float) -> list[Box]:
+def _column(parts: Mapping[str, float], x: float, low: float, step: float, highest: float) -> list[Shape]:
     boxes, y = [], low
     for kind, tint in COLOURS.items():
         height = min(parts[kind] / max(highest, 1e-12) * (_ROW - 10), y - (low - _ROW + 10))
         if height > 0.05:
             y -= height
-            boxes.append(Box(x, y, max(step - 0.6, 0.6), height, tint))
+            boxes.append(box(x, y, max(step - 0.6, 0.6), height, tint))
     return boxes
 
 

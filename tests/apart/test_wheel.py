@@ -43,10 +43,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected() -> set[str]:
-    """Lists the Python and YAML files of the package that must be installed."""
+    """Lists the files of the package that must be installed besides the core."""
     code = {path.relative_to(ROOT) for path in (ROOT / "gnnkit").rglob("*.py*") if path.suffix in (".py", ".pyi")}
     yaml = {Path("gnnkit") / path.relative_to(ROOT) for path in (ROOT / "conf").rglob("*.yaml")}
-    return {path.as_posix() for path in code | yaml}
+    templates = {path.relative_to(ROOT) for path in (ROOT / "gnnkit/report/templates").iterdir()}
+    return {path.as_posix() for path in code | yaml | templates}
 
 
 def test_wheels_hold_code_configuration_stubs_and_native_module(built: Path) -> None:

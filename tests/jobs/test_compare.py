@@ -15,10 +15,8 @@ from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs.compare import measured
-from gnnkit.jobs.compare.measured import Measured
-from gnnkit.jobs.compare.table import Row, Table, within_noise
-from gnnkit.jobs.compare.ways import parse
+from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable, within_noise
+from gnnkit.jobs.sweep.schemes import parse
 from gnnkit.settings import settle
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
@@ -51,26 +49,26 @@ def write(folder: Path, states: list[dict[str, Any]], accuracies: dict[int, floa
     (folder / "result.json").write_text(json.dumps(result))
 
 
-def run(test: float, curve: dict[float, float], **figures: Any) -> Measured:
-    return Measured(test, 3, 0.5, 2e6, 3_000_000, list(curve.items()))
+def run(test: float, curve: dict[float, float], **figures: Any) -> SchemeRun:
+    return SchemeRun(test, 3, 0.5, 2e6, 3_000_000, list(curve.items()))
 
 
-def table(*rows: Row, task: Task | None = None) -> Table:
-    return Table(rows, task or NodeClassification())
+def table(*rows: SchemeRow, task: Task | None = None) -> SchemeTable:
+    return SchemeTable(rows, task or NodeClassification())
 
 
 def test_a_run_is_measured_by_its_slowest_and_its_busiest_worker(tmp_path: Path) -> None:
     states = [state(0, 0, 1.0), state(1, 0, 2.0), state(0, 1, 4.0, 300), state(1, 1, 1.0), state(1, 1, 1.0)]
     write(tmp_path / "run", states, {0: 0.5, 1: 0.75}, test_accuracy=0.7, seconds_per_epoch=3.0, bytes_sent=8)
-    found = measured.read(tmp_path / "run", NodeClassification())
-    assert found == Measured(0.7, 2, 3.0, 8, 300, [(2.0, 0.5), (5.0, 0.75)])
+    found = SchemeRun.read(tmp_path / "run", NodeClassification())
+    assert found == SchemeRun(0.7, 2, 3.0, 8, 300, [(2.0, 0.5), (5.0, 0.75)])
 
 
 def test_a_run_without_a_record_of_steps_has_the_figures_of_its_result(tmp_path: Path) -> None:
     write(tmp_path / "run", [], {}, test_accuracy=0.7, seconds_per_epoch=3.0)
     for name in ("workers.jsonl", "epochs.jsonl"):
         (tmp_path / "run" / name).unlink()
-    found = measured.read(tmp_path / "run", NodeClassification())
+    found = SchemeRun.read(tmp_path / "run", NodeClassification())
     assert (found.test, found.memory, found.curve) == (0.7, None, [])
 
 
@@ -78,14 +76,14 @@ def test_a_resumed_run_counts_its_earlier_parts(tmp_path: Path) -> None:
     write(tmp_path / "run", [state(0, 2, 1.0)], {2: 0.8}, test_accuracy=0.7)
     write(tmp_path / "run/earlier-10", [state(0, 1, 2.0)], {1: 0.6})
     write(tmp_path / "run/earlier-2", [state(0, 0, 4.0), state(0, 1, 8.0)], {0: 0.5, 1: 0.4})
-    found = measured.read(tmp_path / "run", NodeClassification())
+    found = SchemeRun.read(tmp_path / "run", NodeClassification())
     assert (found.epochs, found.curve) == (3, [(4.0, 0.5), (14.0, 0.6), (15.0, 0.8)])
 
 
 def test_time_is_to_99_percent_of_the_best_of_the_first_way() -> None:
-    first = Row("full", [run(0.8, {1.0: 0.5, 2.0: 0.8}), run(0.82, {1.0: 0.5, 3.0: 1.0})])
-    other = Row("parts", [run(0.79, {0.5: 0.89, 1.0: 0.95}), run(0.79, {4.0: 0.9})])
-    slow = Row("half", [run(0.5, {1.0: 0.9}), run(0.5, {1.0: 0.2})])
+    first = SchemeRow("full", [run(0.8, {1.0: 0.5, 2.0: 0.8}), run(0.82, {1.0: 0.5, 3.0: 1.0})])
+    other = SchemeRow("parts", [run(0.79, {0.5: 0.89, 1.0: 0.95}), run(0.79, {4.0: 0.9})])
+    slow = SchemeRow("half", [run(0.5, {1.0: 0.9}), run(0.5, {1.0: 0.2})])
     found = table(first, other, slow)
     assert found.target == pytest.approx(0.99 * 0.9)
     assert [found.times(row) for row in found.rows] == [[3.0], [1.0, 4.0], [1.0]]
@@ -93,40 +91,40 @@ def test_time_is_to_99_percent_of_the_best_of_the_first_way() -> None:
         "parts reached val_accuracy 89.10 % (99 % of the best of full) first, after 2.5 s of training. "
         "Within noise, parts has the test_accuracy of full."
     )
-    assert [cells[:6] for cells in found.cells()] == [
+    assert [cells[:6] for cells in found.table().rows] == [
         ["full", "81.00 +- 1.4", "", "3", "0.5", "3 (1 of 2)"],
         ["parts", "79.00 +- 0", "-2.00", "3", "0.5", "2.5"],
         ["half", "50.00 +- 0", "-31.00", "3", "0.5", "1 (1 of 2)"],
     ]
-    assert found.cells()[0][6:] == ["2.000", "3", ""]
+    assert found.table().rows[0][6:] == ["2.000", "3", ""]
 
 
 def test_an_error_is_better_where_it_is_less_and_is_no_share() -> None:
     runs = [[run(2.0, {1.0: 4.0, 2.0: 2.0})], [run(2.5, {1.0: 2.01})]]
-    found = table(Row("full", runs[0]), Row("parts", runs[1]), task=Regression())
+    found = table(SchemeRow("full", runs[0]), SchemeRow("parts", runs[1]), task=Regression())
     assert found.target == pytest.approx(2.0 / 0.99)
     assert found.sentence().startswith("parts reached val_mae 2.02 (99 % of the best of full) first, after 1 s")
-    assert found.cells()[1][:3] == ["parts", "2.5", "+0.5"]
+    assert found.table().rows[1][:3] == ["parts", "2.5", "+0.5"]
 
 
 def test_a_way_without_a_run_is_a_row_that_says_why() -> None:
-    found = table(Row("full", [], "failed no memory"), Row("parts", [run(0.5, {1.0: 0.5})]))
-    assert found.cells()[0] == ["full", *["-"] * 7, "failed no memory"]
-    assert found.cells()[1][2] == "", "the first way that has a run is what others are held to"
-    assert table(Row("full", [], "failed")).sentence() == ""
-    assert table(Row("full", [], "failed")).cells()[0][0] == "full"
+    found = table(SchemeRow("full", [], "failed no memory"), SchemeRow("parts", [run(0.5, {1.0: 0.5})]))
+    assert found.table().rows[0] == ["full", *["-"] * 7, "failed no memory"]
+    assert found.table().rows[1][2] == "", "the first way that has a run is what others are held to"
+    assert table(SchemeRow("full", [], "failed")).sentence() == ""
+    assert table(SchemeRow("full", [], "failed")).table().rows[0][0] == "full"
 
 
 def test_a_target_that_no_way_reached_in_every_run_is_told() -> None:
     early, late = run(0.5, {1.0: 0.9}), run(0.5, {1.0: 0.5})
-    found = table(Row("full", [early, late]), Row("parts", [late]))
+    found = table(SchemeRow("full", [early, late]), SchemeRow("parts", [late]))
     assert found.sentence().startswith("No way reached val_accuracy 69.30 % (99 % of the best of full) in every run.")
-    bare = table(Row("full", [Measured(None, 0, None, None, None, [])]))
+    bare = table(SchemeRow("full", [SchemeRun(None, 0, None, None, None, [])]))
     assert (bare.target, bare.times(bare.rows[0]), bare.sentence()) == (None, [], "")
 
 
 def test_one_seed_tells_no_noise() -> None:
-    found = table(*(Row(name, [run(0.5, {1.0: 0.5})]) for name in ("full", "parts")))
+    found = table(*(SchemeRow(name, [run(0.5, {1.0: 0.5})]) for name in ("full", "parts")))
     assert found.sentence().endswith("One seed does not tell the noise of test_accuracy: compare.seeds=3 does.")
 
 
@@ -227,7 +225,7 @@ def test_ways_have_a_folder_each_and_one_table(
     ]  # fmt: skip
     page = (here / "all/report.html").read_text()
     assert "4 runs compared" in page
-    assert result["summary"] in page.replace("&#x27;", "'")
+    assert result["summary"] in page.replace("&#39;", "'")
     out = capsys.readouterr().out
     assert "way  test_accuracy, %" in out
     assert result["summary"] in out

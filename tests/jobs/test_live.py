@@ -50,7 +50,7 @@ def test_a_page_is_served_to_this_machine_alone_and_ends_with_the_run(tmp_path: 
         assert status == 200
         assert "The run goes on: epoch 12 of 20." in text
         assert 'id="loss"' in text
-        assert "connect-src &#x27;self&#x27;" in text
+        assert "connect-src 'self'" in text
         assert text.count("<script") == 1
         assert "<img" not in text
         for path in ("/", "/report.html", urlsplit(address).path[:-2] + "x/", "/../result.json"):
@@ -69,7 +69,7 @@ def test_a_page_is_served_to_this_machine_alone_and_ends_with_the_run(tmp_path: 
 def test_the_page_has_what_is_new_and_nothing_before_the_first_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_KEPT", 0)
+    monkeypatch.setattr(live, "_MAX_AGE", 0)
     with served(order(tmp_path)) as address:
         assert "The run begins." in ask(address)[1]
         (tmp_path / "epochs.jsonl").write_text(json.dumps({"epoch": 0, "train_loss": 0.5}) + "\n")

@@ -219,7 +219,7 @@ def test_one_run_gets_its_page_again_without_training(
     assert main(["job=report", f"runs='{name}'"]) == 0
     assert "report.html" in capsys.readouterr().out
     text = (folder / "report.html").read_text(encoding="utf-8")
-    assert "copy&#x27;s &lt;b&gt;" in text
+    assert "copy&#39;s &lt;b&gt;" in text
     assert "<b>0." in text  # our own elements are elements
 
 
@@ -263,7 +263,7 @@ def test_a_page_that_cannot_be_made_costs_a_line_and_no_result(
     def fail(*arguments: Any) -> bytes:
         raise RuntimeError("no\nink")
 
-    monkeypatch.setattr("gnnkit.report.page.png", fail)
+    monkeypatch.setattr("gnnkit.report.page.svg_file", fail)
     result = train(tmp_path / "run")
     assert result_of(tmp_path / "run") == result
     assert "report.html is not written, the results are kept: RuntimeError: no ink" in capfd.readouterr().err

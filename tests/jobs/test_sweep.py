@@ -20,10 +20,12 @@ import yaml
 from gnnkit.__main__ import main
 from gnnkit.dataset.npz import Npz
 from gnnkit.errors import UserError
+from gnnkit.jobs.order import Order
 from gnnkit.jobs.sweep import plans, table
-from gnnkit.jobs.sweep.job import DONE, FAILED, Outcome, SweepJob
+from gnnkit.jobs.sweep.runner import FAILED, JobOutcome, SweepJob
 from gnnkit.launcher import submitit
 from gnnkit.prepare import kept
+from gnnkit.report.sweep import DONE
 from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few
 from tests.forked import forked
@@ -407,11 +409,11 @@ def test_an_experiment_reaches_the_published_accuracy(data_folder: Path) -> None
     assert rows(Path("sweep"))[0]["figures"]["test_accuracy"] == pytest.approx(0.815, abs=0.02)
 
 
-def outcome(number: int, swept: dict[str, str], status: str = DONE, **figures: Any) -> Outcome:
+def outcome(number: int, swept: dict[str, str], status: str = DONE, **figures: Any) -> JobOutcome:
     folder = Path(f"{number}")
     settings: Any = None  # are not read
-    job = SweepJob(number, tuple(f"{key}={value}" for key, value in swept.items()), swept, settings, folder)
-    return Outcome(job, status, 0 if status == DONE else 1, figures=figures)
+    job = SweepJob(number, Order(settings, folder=folder), swept)
+    return JobOutcome(job, status, 0 if status == DONE else 1, figures=figures)
 
 
 def test_means_over_seeds_are_of_jobs_that_ended_and_say_what_is_not_known() -> None:
@@ -424,10 +426,10 @@ def test_means_over_seeds_are_of_jobs_that_ended_and_say_what_is_not_known() -> 
     assert last == "mean of 2 seeds: val_accuracy -  train_loss 0.6 +- 0.14"
 
 
-def search(**keys: Any) -> plans.Search:
+def search(**keys: Any) -> plans.OptunaSearch:
     usual = {"n_trials": 2, "n_jobs": 1, "metric": "auto", "direction": "auto", "storage": None, "study_name": None}
     given = {**usual, "sampler.seed": 1, "sampler.name": "random", **keys}
-    return plans.Search(["trainer.lr=interval(0.1,1)"], given, NodeClassification())
+    return plans.OptunaSearch(["trainer.lr=interval(0.1,1)"], given, NodeClassification())
 
 
 @pytest.mark.slow

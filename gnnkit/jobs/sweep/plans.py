@@ -1,17 +1,19 @@
-"""Which jobs a sweep runs: all combinations, or what Optuna chooses."""
+"""The jobs of a sweep: all combinations, or what Optuna chooses."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gnnkit import config
 from gnnkit.config import Space
 from gnnkit.errors import UserError
-from gnnkit.jobs.sweep.job import DONE, Outcome
+from gnnkit.jobs.sweep.runner import JobOutcome
 from gnnkit.ranges import MAX_COUNT, one_of, whole
+from gnnkit.report.sweep import DONE
 from gnnkit.task import Task
 
 Overrides = tuple[str, ...]  # of one job
@@ -19,30 +21,45 @@ _ALWAYS = ("train_loss", "seconds_per_epoch", "seconds_total", "time_to_accuracy
 _LESS_IS_BETTER = ("loss", "seconds", "time_to")
 
 
-class Plan(ABC):
+@dataclass(frozen=True, slots=True)
+class BestTrial:
+    """The best job of a search."""
+
+    metric: str
+    value: float
+    params: Mapping[str, object]
+
+    @property
+    def record(self) -> Mapping[str, object]:
+        """The content of `optimization_results.yaml`, named as by Hydra's sweeper."""
+        names = ("name", "metric", "best_evaluated_value", "best_evaluated_params")
+        return dict(zip(names, ("optuna", self.metric, self.value, self.params), strict=True))
+
+
+class SweepPlan(ABC):
     """The jobs of a sweep."""
 
     @abstractmethod
     def first(self) -> list[Overrides]:
-        """Lists jobs that must be right before the first job starts."""
+        """Lists jobs to check before the first job starts."""
 
     @abstractmethod
     def batches(self) -> Iterator[list[Overrides]]:
         """Yields jobs that may run at once. The next batch may depend on outcomes."""
 
-    def tell(self, number: int, outcome: Outcome) -> None:  # noqa: B027 - most plans do not depend on outcomes
-        """Takes in the outcome of a job, by the number of the job in its batch."""
+    def tell(self, number: int, outcome: JobOutcome) -> None:  # noqa: B027 - most plans do not depend on outcomes
+        """Records the outcome of a job, by the number of the job in its batch."""
 
     def goal(self, task: Task) -> tuple[str, bool]:
-        """Returns the figure that jobs are judged by, and whether the least is best."""
+        """Returns the figure that ranks the jobs, and whether lower is better."""
         return task.progress, task.is_lower_better(task.progress)
 
-    def best(self) -> dict[str, Any] | None:
-        """Returns the best job, where jobs are compared."""
+    def best(self) -> BestTrial | None:
+        """Returns the best job of a search."""
         return None
 
 
-class Grid(Plan):
+class GridSearch(SweepPlan):
     """All combinations of all values."""
 
     def __init__(self, overrides: Sequence[str]) -> None:
@@ -55,8 +72,8 @@ class Grid(Plan):
         yield self._jobs
 
 
-class Search(Plan):
-    """The jobs that Optuna chooses, by asking before and telling after each."""
+class OptunaSearch(SweepPlan):
+    """The jobs that Optuna chooses from the outcomes of earlier jobs."""
 
     def __init__(self, overrides: Sequence[str], keys: Mapping[str, Any], task: Task) -> None:
         """Makes the study.
@@ -64,7 +81,7 @@ class Search(Plan):
         Args:
             overrides: As typed, with the spaces to search.
             keys: The keys under `hydra.sweeper`.
-            task: Knows the figures of a run.
+            task: Declares the figures of a run.
         """
         self._fixed, self._spaces = config.spaces(overrides)
         if not self._spaces:
@@ -88,7 +105,7 @@ class Search(Plan):
             self._trials = [self._study.ask() for _ in range(min(self._at_once, self._num_trials - begin))]
             yield [self._job([(space, _suggest(trial, space)) for space in self._spaces]) for trial in self._trials]
 
-    def tell(self, number: int, outcome: Outcome) -> None:
+    def tell(self, number: int, outcome: JobOutcome) -> None:
         from optuna.trial import TrialState
 
         value = outcome.figures.get(self.metric)
@@ -100,24 +117,19 @@ class Search(Plan):
     def goal(self, task: Task) -> tuple[str, bool]:
         return self.metric, self.direction == "minimize"
 
-    def best(self) -> dict[str, Any] | None:
+    def best(self) -> BestTrial | None:
         done = [trial for trial in self._study.trials if trial.value is not None]
         if not done:
             return None
-        found = (min if self.direction == "minimize" else max)(done, key=lambda trial: trial.value)
-        return {
-            "name": "optuna",
-            "metric": self.metric,
-            "best_evaluated_value": found.value,
-            "best_evaluated_params": dict(found.params),
-        }
+        best = (min if self.direction == "minimize" else max)(done, key=lambda trial: trial.value)
+        return BestTrial(self.metric, best.value, dict(best.params))
 
     def _job(self, values: Sequence[tuple[Space, str]]) -> Overrides:
         return (*self._fixed, *(f"{space.key}={value}" for space, value in values))
 
 
-def _direction(given: object, metric: str, task: Task) -> str:
-    chosen: str = one_of("hydra.sweeper.direction", given, ("auto", "maximize", "minimize"))
+def _direction(value: object, metric: str, task: Task) -> str:
+    chosen: str = one_of("hydra.sweeper.direction", value, ("auto", "maximize", "minimize"))
     if chosen != "auto":
         return chosen
     is_less = task.is_lower_better(metric) if metric in task.names else any(word in metric for word in _LESS_IS_BETTER)

@@ -1,66 +1,133 @@
-"""Runs the jobs of a sweep, and keeps what became of each."""
+"""Runs the jobs of a sweep or a comparison, and records their outcomes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from gnnkit.config import RECORD, key_of
+from gnnkit.documents import read_object, read_yaml
+from gnnkit.errors import UserError
+from gnnkit.jobs import dispatch
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.redacted import command, override
 from gnnkit.jobs.sweep import table
-from gnnkit.jobs.sweep.job import DONE, Outcome, SweepJob
-from gnnkit.launch.exits import FAILED
+from gnnkit.launch import exits
 from gnnkit.launch.phases import say
 from gnnkit.launcher import Jobs, Launcher
+from gnnkit.report import SweptRun
+from gnnkit.report.sweep import DONE
 from gnnkit.task import Task
+
+FAILED, UNFINISHED = "failed", "not finished"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepJob:
+    """One job, checked and not started."""
+
+    number: int  # its place among the outcomes
+    order: Order  # with one value for each key, and the run folder
+    swept: Mapping[str, str]  # the values of swept keys
+    arguments: Sequence[str] = ()  # of `gnnkit`, to run the job alone
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.order.run_folder
+
+    @property
+    def log(self) -> Path:
+        """The file with the job's output."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def title(self) -> str:
+        """The swept values, for people."""
+        return " ".join(override(f"{key}={value}") for key, value in self.swept.items()) or "one job"
+
+    def is_done(self) -> bool:
+        """Returns whether the run folder holds the result of these overrides."""
+        try:
+            recorded = read_yaml(self.folder / RECORD / "overrides.yaml")
+        except UserError:
+            return False
+        overrides = _by_key([override(text) for text in self.order.overrides])
+        same = isinstance(recorded, list) and _by_key(recorded) == overrides
+        return same and (self.folder / "result.json").is_file()
+
+    def work(self) -> int:
+        """Does the job in the calling process, and returns the exit code."""
+        say(command(self.arguments, self.order.program))
+        return exits.exit_code(lambda: dispatch.start(self.order).exit_code)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobOutcome:
+    """The result of a job, or the reason why there is none."""
+
+    job: SweepJob
+    status: str = UNFINISHED
+    exit_code: int | None = None
+    error: str = ""  # the last line of the log about an error
+    figures: Mapping[str, float] = field(default_factory=dict)  # numbers of `result.json`
+
+    @classmethod
+    def of(cls, job: SweepJob, exit_code: int) -> JobOutcome:
+        """Reads the result of a job that has ended."""
+        status = FAILED if exit_code else DONE
+        return cls(job, status, exit_code, _error(job.log) if exit_code else "", _figures(job.folder))
+
+    @property
+    def run(self) -> SweptRun:
+        """The row of the job in tables and on the page, without secrets."""
+        job = self.job
+        swept = {key: override(f"{key}={value}").partition("=")[2] for key, value in job.swept.items()}
+        return SweptRun(job.number, self.status, swept, self.figures, job.folder, job.log, self.error)
 
 
 class Runner:
-    """The outcomes of all jobs so far. Writes and tells each as the job ends."""
+    """Runs jobs in order. Records and prints the outcome of a job when it ends."""
 
     def __init__(
         self,
         folder: Path,
         launcher: Launcher,
         task: Task,
-        *,
-        work: Callable[[SweepJob], int],
-        arguments: Callable[[SweepJob], Sequence[str]],
-        preload: Callable[[SweepJob], None],
-        tell: Callable[[int, Outcome], None] = lambda in_batch, outcome: None,
+        ended: Callable[[int, JobOutcome], None] = lambda in_batch, outcome: None,
     ) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            folder: Gets `results.json` and `results.csv`.
+            folder: Receives `results.json` and `results.csv`.
             launcher: Starts the jobs.
-            task: Knows the figures of a run.
-            work: Does a job in the process of the job. Returns the exit code.
-            arguments: Of `gnnkit`, that do a job alone.
-            preload: Imports what a job imports, before forks.
-            tell: Takes each outcome, by the number of the job in its batch.
+            task: Declares the figures of a run.
+            ended: Called with each outcome, and the number of its job in the batch.
         """
-        self.folder, self.launcher, self.task = folder, launcher, task
-        self.work, self.arguments, self.preload, self.tell = work, arguments, preload, tell
-        self.outcomes: list[Outcome] = []
+        self.folder, self.launcher, self.task, self.ended = folder, launcher, task, ended
+        self.outcomes: list[JobOutcome] = []
 
     def run(self, jobs: Sequence[SweepJob]) -> None:
-        """Runs a batch of jobs, except those that are done already.
-
-        The number of each job is its place among the outcomes.
-        """
+        """Runs a batch of jobs, except those that are done already."""
         first = len(self.outcomes)
-        self.outcomes += [Outcome(job) for job in jobs]
-        kept = [job for job in jobs if job.settings.on_exists == "resume" and job.is_done()]
-        for job in kept:
-            self.take(Outcome.of(job, 0), job.number - first, "done before")
-        rest = [job for job in jobs if job not in kept]
-        if rest:
+        self.outcomes += [JobOutcome(job) for job in jobs]
+        done = [job for job in jobs if job.order.settings.on_exists == "resume" and job.is_done()]
+        for job in done:
+            self.record(JobOutcome.of(job, 0), job.number - first, "done before")
+        if rest := [job for job in jobs if job not in done]:
             self._launch(rest, first)
 
-    def take(self, outcome: Outcome, in_batch: int = 0, remark: str = "") -> None:
-        """Keeps an outcome, tells the plan, and says so in a line."""
+    def refuse(self, job: SweepJob, reason: str) -> None:
+        """Records a job that cannot start."""
+        self.outcomes.append(JobOutcome(job))
+        self.record(JobOutcome(job, FAILED, exits.MENDABLE, reason))
+
+    def record(self, outcome: JobOutcome, in_batch: int = 0, remark: str = "") -> None:
+        """Stores an outcome, calls `ended`, and prints a line."""
         self.outcomes[outcome.job.number] = outcome
-        self.tell(in_batch, outcome)
+        self.ended(in_batch, outcome)
         self.write()
         text = " ".join(filter(None, [remark, table.line(outcome, self.task)]))
         say(f"[{outcome.job.number}] {outcome.job.title}: {text}")
@@ -70,22 +137,44 @@ class Runner:
         table.write(self.outcomes, self.folder)
 
     @property
-    def done(self) -> list[Outcome]:
+    def done(self) -> list[JobOutcome]:
         """The outcomes of jobs that have succeeded."""
         return [outcome for outcome in self.outcomes if outcome.status == DONE]
 
     @property
     def exit_code(self) -> int:
         """0 if all jobs have succeeded."""
-        return 0 if len(self.done) == len(self.outcomes) else FAILED
+        return 0 if len(self.done) == len(self.outcomes) else exits.FAILED
 
     def _launch(self, jobs: Sequence[SweepJob], first: int) -> None:
         launched = Jobs(
-            [self.arguments(job) for job in jobs],
-            lambda number: self.work(jobs[number]),
-            lambda: self.preload(jobs[0]),
+            [job.arguments for job in jobs],
+            lambda number: jobs[number].work(),
+            lambda: dispatch.preload(jobs[0].order),
             [job.log for job in jobs],
         )
         with contextlib.closing(self.launcher.jobs(launched)) as ended:
             for number, code in ended:
-                self.take(Outcome.of(jobs[number], code), jobs[number].number - first)
+                self.record(JobOutcome.of(jobs[number], code), jobs[number].number - first)
+
+
+def _by_key(overrides: Sequence[str]) -> dict[str, str]:
+    """Returns the last override of each key."""
+    return {key_of(str(text)): str(text) for text in overrides}
+
+
+def _figures(folder: Path) -> dict[str, float]:
+    try:
+        result = read_object(folder / "result.json")
+    except UserError:
+        return {}
+    return {name: value for name, value in result.items() if isinstance(value, int | float)}
+
+
+def _error(log: Path) -> str:
+    try:
+        lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return ""
+    messages = [line for line in lines if line.startswith("gnnkit: error: ")]
+    return (messages or [line for line in lines if line] or [""])[-1].removeprefix("gnnkit: error: ")

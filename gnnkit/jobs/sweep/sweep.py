@@ -1,4 +1,4 @@
-"""Runs a sweep: checks every job, runs one after the other, and shows the results."""
+"""gnnkit -m: checks every job, runs one after the other, and shows the results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.permissions import applied
 from gnnkit.jobs.redacted import plain_yaml
 from gnnkit.jobs.sweep import table
-from gnnkit.jobs.sweep.job import Outcome, SweepJob
-from gnnkit.jobs.sweep.page import Page
-from gnnkit.jobs.sweep.plans import Grid, Overrides, Plan, Search
-from gnnkit.jobs.sweep.runner import Runner
-from gnnkit.launch.exits import exit_code
+from gnnkit.jobs.sweep.plans import GridSearch, OptunaSearch, Overrides, SweepPlan
+from gnnkit.jobs.sweep.runner import JobOutcome, Runner, SweepJob
 from gnnkit.launch.phases import say
 from gnnkit.launcher import JOBS, Launcher
 from gnnkit.ranges import local_path
@@ -31,10 +28,10 @@ from gnnkit.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the command line brings to a sweep."""
+    """The command line of a sweep."""
 
     overrides: Sequence[str]
-    options: Sequence[str]  # beside the overrides, such as --config-dir DIR
+    options: Sequence[str]  # such as --config-dir DIR
     hydra: HydraSettings
     compose: Callable[[Sequence[str]], dict[str, Any]]
 
@@ -42,7 +39,7 @@ class Command:
 def run(command: Command) -> int:
     """Runs all jobs of a sweep, and returns the exit code.
 
-    Raises `UserError` before the first job starts, where any job is wrong.
+    Raises `UserError` before the first job starts if any job is invalid.
     """
     sweep = _Sweep(command)
     with applied(sweep.settings.permissions):
@@ -55,26 +52,19 @@ class _Sweep:
         self.overrides = list(command.overrides)  # of the jobs, all together
         is_grid = self.hydra["sweeper.name"] == "basic"
         if is_grid:
-            Grid(command.overrides)  # refuses first what is no grid
+            GridSearch(command.overrides)  # raises for spaces to search
         self.settings = self._settled(_first_values(command.overrides))
         self.launcher = self._launcher()
         self.task: Task = self.settings.task.create()
-        self.plan: Plan = Grid(self.overrides) if is_grid else self._search()
+        self.plan: SweepPlan = GridSearch(self.overrides) if is_grid else self._search()
         self.checked = {overrides: self._settled(overrides) for overrides in self.plan.first()}
         for settings in self.checked.values():
             dispatch.check(Order(settings))
         with applied(self.settings.permissions):
             self.folder = self._folder()
-        self.page = Page(self.folder, self.task, self.plan.goal(self.task)) if self.settings.draws_report else None
-        self.runner = Runner(
-            self.folder,
-            self.launcher,
-            self.task,
-            work=self._work,
-            arguments=self._arguments,
-            preload=lambda job: dispatch.preload(Order(job.settings)),
-            tell=self._tell,
-        )
+        draws = self.settings.draws_report
+        self.page = table.SweepPage(self.folder, self.task, self.plan.goal(self.task)) if draws else None
+        self.runner = Runner(self.folder, self.launcher, self.task, self._ended)
 
     def run(self) -> int:
         begun = time.perf_counter()
@@ -89,51 +79,51 @@ class _Sweep:
             self._show(time.perf_counter() - begun)
         return self.runner.exit_code
 
-    def _tell(self, in_batch: int, outcome: Outcome) -> None:
+    def _ended(self, in_batch: int, outcome: JobOutcome) -> None:
         self.plan.tell(in_batch, outcome)
         if self.page is not None:
             self.page.write(self.runner.outcomes, ended=False)
 
     def _show(self, seconds: float) -> None:
-        outcomes, done = self.runner.outcomes, [outcome.job for outcome in self.runner.done]
+        outcomes, done = self.runner.outcomes, self.runner.done
         if not outcomes:
             return
         self.runner.write()
         lines = [table.shown(outcomes, self.task)]
         if (best := self.plan.best()) is not None:
-            (self.folder / "optimization_results.yaml").write_text(plain_yaml(best), encoding="utf-8")
-            chosen = " ".join(f"{key}={value}" for key, value in best["best_evaluated_params"].items())
-            lines.append(f"best {best['metric']} {best['best_evaluated_value']:.4g}: {chosen}")
+            (self.folder / "optimization_results.yaml").write_text(plain_yaml(best.record), encoding="utf-8")
+            chosen = " ".join(f"{key}={value}" for key, value in best.params.items())
+            lines.append(f"best {best.metric} {best.value:.4g}: {chosen}")
         if self.page is not None:
             self.page.write(outcomes, ended=True)
         lines.append(f"{len(done)} of {len(outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 
-    def _search(self) -> Search:
+    def _search(self) -> OptunaSearch:
         if not self.settings.job.trains:
             raise UserError(f"hydra/sweeper=optuna compares trained models: job={self.settings.job} has none")
-        return Search(self.overrides, self.hydra.under("sweeper"), self.task)
+        return OptunaSearch(self.overrides, self.hydra.under("sweeper"), self.task)
 
     def _launcher(self) -> Launcher:
-        """Makes the launcher of the jobs: hydra/launcher, or one value of `launcher`.
+        """Returns the jobs' launcher: `launcher` if it starts jobs, or hydra/launcher.
 
-        A launcher that starts no jobs is of the ranks, and so is one that is swept. One
-        that starts the jobs is left out of these, whose ranks get the usual launcher.
+        A launcher that starts ranks only, or is swept, is passed on to the jobs. The
+        ranks of jobs that `launcher` starts use the default launcher.
         """
         choice = self.settings.launcher
-        of_ranks = [text for text in self.overrides if key_of(text).partition(".")[0] != "launcher"]
+        others = [text for text in self.overrides if key_of(text).partition(".")[0] != "launcher"]
         is_swept = any(space.key.partition(".")[0] == "launcher" for space in spaces(self.overrides)[1])
-        given = any(key.startswith("launcher.") for key in self.hydra.given)
-        if given or is_swept or choice.name == AUTO or JOBS not in choice.load().starts:
+        has_keys = any(key.startswith("launcher.") for key in self.hydra.given)
+        if has_keys or is_swept or choice.name == AUTO or JOBS not in choice.load().starts:
             return self._launcher_of_hydra()
-        self.overrides = of_ranks if len(of_ranks) < len(self.overrides) else [*of_ranks, f"launcher={AUTO}"]
+        self.overrides = others if len(others) < len(self.overrides) else [*others, f"launcher={AUTO}"]
         return launcher_for(choice, JOBS)
 
     def _launcher_of_hydra(self) -> Launcher:
         name = self.hydra.means["launcher"]
         try:
             return launcher_for(Choice("launcher", name, self.hydra.under("launcher")), JOBS)
-        except UserError as error:  # in the words that were typed
+        except UserError as error:  # with the keys as typed
             text, typed = str(error), self.hydra.given.get("launcher.name", f"launcher={name}")
             if text.startswith("launcher."):
                 raise UserError(f"hydra.{text}") from error
@@ -176,7 +166,7 @@ class _Sweep:
                 raise UserError(
                     f"hydra.sweep.subdir gives two jobs the folder {job.folder}: add ${{hydra.job.num}} to the name"
                 )
-            check_free(job.folder, job.settings.on_exists)
+            check_free(job.folder, job.order.settings.on_exists)
         return jobs
 
     def _job(self, number: int, overrides: Overrides) -> SweepJob:
@@ -185,23 +175,14 @@ class _Sweep:
         settings = self.checked.get(overrides) or self._settled(overrides)
         name = ",".join(f"{key}={value}".replace("/", "_") for key, value in swept.items())
         subdir = fill(str(self.hydra["sweep.subdir"]), settings.composed, num=number, override_dirname=name)
-        return SweepJob(number, overrides, swept, settings, self.folder / subdir)
+        order = Order(settings, folder=self.folder / subdir, overrides=overrides, options=self.command.options)
+        return SweepJob(number, order, swept, self._arguments(order))
 
-    def _work(self, job: SweepJob) -> int:
-        """Does a job, in the process of the job."""
-
-        def work() -> int:
-            order = Order(job.settings, folder=job.folder, overrides=job.overrides, options=self.command.options)
-            return dispatch.start(order).exit_code
-
-        say(f"gnnkit {' '.join(self._arguments(job))}")
-        return exit_code(work)
-
-    def _arguments(self, job: SweepJob) -> list[str]:
-        """Returns the arguments of `gnnkit` that do the job alone."""
-        quoted = str(job.folder).replace("\\", "\\\\").replace("'", "\\'")
+    def _arguments(self, order: Order) -> list[str]:
+        """Returns the arguments of `gnnkit` that run the job alone."""
+        quoted = str(order.folder).replace("\\", "\\\\").replace("'", "\\'")
         verbose = [text for key, text in self.hydra.given.items() if key == "verbose"]
-        return [*self.command.options, *job.overrides, *verbose, f"hydra.run.dir='{quoted}'"]
+        return [*order.options, *order.overrides, *verbose, f"hydra.run.dir='{quoted}'"]
 
 
 def _first_values(overrides: Sequence[str]) -> list[str]:

@@ -1,118 +1,143 @@
-"""The results of a sweep: files with a row for each job, and a table for people."""
+"""The results of a sweep: files with a row for each job, a table, and a page."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import statistics
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gnnkit.jobs.redacted import override
-from gnnkit.jobs.sweep.job import DONE, Outcome
+from gnnkit.jobs.report import as_a_warning
+from gnnkit.report import Sweep, SweptRun, write_sweep
+from gnnkit.report.sweep import DONE, by_seed, spread
 from gnnkit.result.result import finite, spelt
 from gnnkit.storage import write_atomically
 from gnnkit.task import Task
 
+if TYPE_CHECKING:
+    from gnnkit.jobs.sweep.runner import JobOutcome
+
 _MORE = ("train_loss", "seconds_per_epoch", "seconds_total")
+_PAGE_SHARE = 0.05  # of the time, for writing pages between jobs
 
 
-def write(outcomes: Sequence[Outcome], folder: Path) -> None:
-    """Writes `results.json` and `results.csv`, whole or not at all."""
+def write(outcomes: Sequence[JobOutcome], folder: Path) -> None:
+    """Writes `results.json` and `results.csv` atomically."""
     rows = [_row(outcome) for outcome in outcomes]
     write_atomically(folder / "results.json", json.dumps(finite(rows), indent=2, allow_nan=False).encode())
-    swept = _names(outcome.job.swept for outcome in outcomes)
-    figures = [name for name in _names(outcome.figures for outcome in outcomes) if name not in swept]
+    runs = [outcome.run for outcome in outcomes]
+    swept = _names(run.swept for run in runs)
+    figures = [name for name in _names(run.figures for run in runs) if name not in swept]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["job", "status", "exit_code", *swept, *figures, "folder"])
-    for outcome in outcomes:
-        values = [value(outcome, name) for name in (*swept, *figures)]
-        writer.writerow([outcome.job.number, outcome.status, outcome.exit_code, *values, outcome.job.folder])
+    for outcome, run in zip(outcomes, runs, strict=True):
+        values = [_value(run, name) for name in (*swept, *figures)]
+        writer.writerow([run.number, run.status, outcome.exit_code, *values, run.folder])
     write_atomically(folder / "results.csv", text.getvalue().encode())
 
 
-def shown(outcomes: Sequence[Outcome], task: Task) -> str:
-    """Returns the table, and the mean over seeds where several were run."""
-    swept = _names(outcome.job.swept for outcome in outcomes)
-    figures = main_figures(outcomes, task)
+def _row(outcome: JobOutcome) -> dict[str, object]:
+    run = outcome.run
+    return {
+        "job": run.number,
+        "status": run.status,
+        "exit_code": outcome.exit_code,
+        "overrides": [override(text) for text in outcome.job.order.overrides],
+        "swept": run.swept,
+        "figures": dict(run.figures),
+        "error": run.remark,
+        "folder": str(run.folder),
+    }
+
+
+def shown(outcomes: Sequence[JobOutcome], task: Task) -> str:
+    """Returns the table, and the means over seeds if several were run."""
+    runs = [outcome.run for outcome in outcomes]
+    swept, figures = _names(run.swept for run in runs), main_figures(outcomes, task)
     lines = [["job", *swept, *figures, ""]]
-    for outcome in outcomes:
-        cells = [spelt(value(outcome, name)) for name in (*swept, *figures)]
-        remark = "" if outcome.status == DONE else " ".join(filter(None, [outcome.status, cut(outcome.error)]))
-        lines.append([str(outcome.job.number), *cells, remark])
-    return "\n".join([*aligned(lines), *_over_seeds(outcomes, swept, figures)])
+    for run in runs:
+        cells = [spelt(_value(run, name)) for name in (*swept, *figures)]
+        remark = "" if run.status == DONE else " ".join(filter(None, [run.status, run.remark]))
+        lines.append([str(run.number), *cells, remark])
+    return "\n".join([*aligned(lines), *_over_seeds(runs, figures)])
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Sets cells in columns, aligned right. The last cell of a line is a remark."""
+    """Aligns columns to the right. The last cell of a line is a remark, cut if long."""
     widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
-    return ["  ".join([*map(str.rjust, line, widths), line[-1]]).rstrip() for line in lines]
+    return ["  ".join([*map(str.rjust, line, widths), _cut(line[-1])]).rstrip() for line in lines]
 
 
-def main_figures(outcomes: Sequence[Outcome], task: Task) -> list[str]:
-    """Lists the figures of the table: the task's first one, the loss and seconds."""
-    wanted = (task.progress, f"test_{task.metrics[0]}", *_MORE)
-    return [name for name in wanted if any(name in outcome.figures for outcome in outcomes)]
+def main_figures(outcomes: Sequence[JobOutcome], task: Task) -> list[str]:
+    """Lists the figures of the table: the task's first metric, the loss and seconds."""
+    names = (task.progress, f"test_{task.metrics[0]}", *_MORE)
+    return [name for name in names if any(name in outcome.figures for outcome in outcomes)]
 
 
-def line(outcome: Outcome, task: Task) -> str:
+def line(outcome: JobOutcome, task: Task) -> str:
     """Returns one line about a job that has ended."""
     if outcome.status != DONE:
         return f"{outcome.status} with exit code {outcome.exit_code}: {outcome.error or outcome.job.log}"
     return "  ".join(f"{name} {spelt(outcome.figures[name])}" for name in main_figures([outcome], task)) or DONE
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
-    job = outcome.job
-    return {
-        "job": job.number,
-        "status": outcome.status,
-        "exit_code": outcome.exit_code,
-        "overrides": [override(text) for text in job.overrides],
-        "swept": {key: value(outcome, key) for key in job.swept},
-        "figures": dict(outcome.figures),
-        "error": outcome.error,
-        "folder": str(job.folder),
-    }
-
-
-def _over_seeds(outcomes: Sequence[Outcome], swept: Sequence[str], figures: Sequence[str]) -> list[str]:
+def _over_seeds(runs: Sequence[SweptRun], figures: Sequence[str]) -> list[str]:
     """Lists mean and standard deviation over seeds, for each choice of the others."""
-    groups: dict[str, list[Outcome]] = {}
-    for outcome in outcomes if "seed" in swept else ():
-        if outcome.status == DONE:
-            name = " ".join(f"{key}={value(outcome, key)}" for key in swept if key != "seed")
-            groups.setdefault(name, []).append(outcome)
+    names = [name for name in figures if not name.startswith("seconds")]
     lines = []
-    for name, members in groups.items():
+    for values, members in by_seed(run for run in runs if run.status == DONE).items():
         if len(members) > 1:
-            parts = [f"{figure} {_spread(members, figure)}" for figure in figures if not figure.startswith("seconds")]
-            lines.append(f"mean of {len(members)} seeds{f', {name}' if name else ''}: {'  '.join(parts)}")
+            chosen = " ".join(f"{key}={value}" for key, value in values)
+            parts = [f"{name} {_spread(members, name)}" for name in names]
+            lines.append(f"mean of {len(members)} seeds{f', {chosen}' if chosen else ''}: {'  '.join(parts)}")
     return lines
 
 
-def _spread(members: Sequence[Outcome], figure: str) -> str:
-    values = [outcome.figures[figure] for outcome in members if figure in outcome.figures]
-    if len(values) < 2:
-        return "-"
-    return f"{statistics.mean(values):.4g} +- {statistics.stdev(values):.2g}"
+def _spread(runs: Sequence[SweptRun], name: str) -> str:
+    values = [run.figures[name] for run in runs if name in run.figures]
+    return spread(values, "+-") if len(values) > 1 else "-"
 
 
 def _names(mappings: Iterable[Iterable[str]]) -> list[str]:
-    """Lists all keys, in the order in which they come."""
+    """Lists all keys in order of appearance."""
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
-def value(outcome: Outcome, name: str) -> Any:
-    """Returns a swept value as typed, without secrets, or a figure. Empty: neither."""
-    if name in outcome.job.swept:
-        return override(f"{name}={outcome.job.swept[name]}").partition("=")[2]
-    return outcome.figures.get(name, "")
+def _value(run: SweptRun, name: str) -> object:
+    """Returns a swept value or a figure, or an empty text."""
+    return run.swept.get(name, run.figures.get(name, ""))
 
 
-def cut(text: str) -> str:
-    """Shortens a remark to 60 characters."""
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _cut(text: str) -> str:
+    return text if len(text) <= 67 else f"{text[:64]}..."
+
+
+class SweepPage:
+    """The page of a sweep. A failure is printed as a line, and the sweep continues."""
+
+    def __init__(self, folder: Path, task: Task, goal: tuple[str, bool]) -> None:
+        """Stores the arguments.
+
+        Args:
+            folder: The folder of the sweep.
+            task: Declares the figures of a run.
+            goal: The figure that ranks the runs, and whether lower is better.
+        """
+        self.folder, self.task, self.goal = folder, task, goal
+        self._next = 0.0  # time of `time.monotonic` of the next page
+
+    def write(self, outcomes: Sequence[JobOutcome], *, ended: bool) -> None:
+        """Writes the page, unless pages take too much of a running sweep's time."""
+        begun = time.monotonic()
+        if not ended and begun < self._next:
+            return
+        main, lower = self.goal
+        with as_a_warning():
+            columns = list(dict.fromkeys([main, *main_figures(outcomes, self.task)]))
+            write_sweep(Sweep([outcome.run for outcome in outcomes], main, lower, columns, ended), self.folder)
+        self._next = time.monotonic() + (time.monotonic() - begun) / _PAGE_SHARE

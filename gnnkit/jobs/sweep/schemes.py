@@ -1,4 +1,4 @@
-"""The ways that are compared: each a strategy's name and further overrides."""
+"""The training schemes of job=compare: a strategy's name with further overrides."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.redacted import override
 from gnnkit.ranges import shown
 
-_OF_JOB = ("job", "output", "on_exists", "seed", "strategy", "runs", "checkpoint")  # keys that a run gets from the job
-_OF_GRAPH = ("dataset", "task")  # sections that say what the figures mean
+_JOB_KEYS = ("job", "output", "on_exists", "seed", "strategy", "runs", "checkpoint")  # set by job=compare
+_SHARED_SECTIONS = ("dataset", "task")  # figures are comparable only if these are equal
 _NAME_LENGTH = 80  # of a folder
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way of training."""
+class Scheme:
+    """One training scheme."""
 
     strategy: str
     overrides: tuple[str, ...]  # further ones
-    stem: str  # of the folders of the runs
+    stem: str  # of the names of run folders
 
     @property
     def name(self) -> str:
-        """The way as it was typed, without secrets."""
+        """The scheme as typed, without secrets."""
         return " ".join([self.strategy, *map(override, self.overrides)])
 
     def over(self, common: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
         """Returns the overrides of a run.
 
-        A key of the way stands in the place of the same key of all ways. So does an
-        option, such as `partition=hash`, with the keys of its section.
+        A key of the scheme replaces the same key in `common`. An option, such as
+        `partition=hash`, also replaces the keys of its section.
 
         Args:
-            common: Of all ways.
+            common: Overrides for all schemes.
             more: Keys that the job sets.
         """
-        own = [key_of(text) for text in self.overrides]
-        kept = [text for text in common if not any(_covers(key, key_of(text)) for key in own)]
-        return (*kept, f"strategy={self.strategy}", *self.overrides, *more)
+        keys = [key_of(text) for text in self.overrides]
+        rest = [text for text in common if not any(_covers(key, key_of(text)) for key in keys)]
+        return (*rest, f"strategy={self.strategy}", *self.overrides, *more)
 
 
-def parse(texts: Sequence[str]) -> list[Way]:
-    """Reads `compare.ways`. Raises `UserError` for a way that cannot be one."""
+def parse(texts: Sequence[str]) -> list[Scheme]:
+    """Parses `compare.ways`. Raises `UserError` for an invalid scheme."""
     split = [_split(text) for text in texts]
     seen: dict[tuple[str, frozenset[str]], str] = {}
     for text, (strategy, *overrides) in zip(texts, split, strict=True):
@@ -54,7 +54,7 @@ def parse(texts: Sequence[str]) -> list[Way]:
             raise UserError(f"compare.ways: {shown(text)} is there twice, each way must differ")
     stems = [re.sub(r"[^\w.=,\[\]-]+", "_", " ".join(words))[:_NAME_LENGTH] for words in split]
     return [
-        Way(words[0], tuple(words[1:]), stem if stems.count(stem) == 1 else f"{stem}-{index}")
+        Scheme(words[0], tuple(words[1:]), stem if stems.count(stem) == 1 else f"{stem}-{index}")
         for index, (words, stem) in enumerate(zip(split, stems, strict=True))
     ]
 
@@ -67,14 +67,14 @@ def _split(text: str) -> list[str]:
         key = key_of(word)
         if "=" not in word:
             raise UserError(f"compare.ways: {shown(text)}: {shown(word)} must be KEY=VALUE")
-        if key.partition(".")[0] in _OF_GRAPH or is_of_job(key):
+        if key.partition(".")[0] in _SHARED_SECTIONS or is_job_key(key):
             raise UserError(f"compare.ways: {shown(text)}: {key} is the same for all ways, leave it out of the way")
     return words
 
 
-def is_of_job(key: str) -> bool:
-    """Says whether the runs get a key from the job."""
-    return key in _OF_JOB or key.partition(".")[0] == "compare"
+def is_job_key(key: str) -> bool:
+    """Returns whether job=compare sets the key of its runs."""
+    return key in _JOB_KEYS or key.partition(".")[0] == "compare"
 
 
 def _covers(key: str, other: str) -> bool:

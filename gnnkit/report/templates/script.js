@@ -1,26 +1,15 @@
-"""The script of the page: values under the pointer, zoom, sorting, choices, news.
-
-Everything is there without it. The page's policy names the script by its hash, so no
-other one runs.
-"""
-
-from __future__ import annotations
-
-import base64
-import hashlib
-
-SCRIPT = """"use strict";
+"use strict";
 const make = (parent, name, attributes, text) => {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const key in attributes) made.setAttribute(key, attributes[key]);
-  if (text !== undefined) made.textContent = text;
-  return parent.appendChild(made);
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const key in attributes) element.setAttribute(key, attributes[key]);
+  if (text !== undefined) element.textContent = text;
+  return parent.appendChild(element);
 };
 const html = (parent, name, kind, text) => {
-  const made = document.createElement(name);
-  made.className = kind;
-  made.textContent = text;
-  return parent.appendChild(made);
+  const element = document.createElement(name);
+  element.className = kind;
+  element.textContent = text;
+  return parent.appendChild(element);
 };
 const number = value => {
   for (const [factor, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
@@ -29,20 +18,20 @@ const number = value => {
 };
 const ticks = (low, high, count, whole) => {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
-  let step = [1, 2, 2.5, 5, 10].map(nice => nice * power).find(each => each >= rough * 0.999);
+  let step = [1, 2, 2.5, 5, 10].map(nice => nice * power).find(value => value >= rough * 0.999);
   if (whole) step = Math.max(Math.round(step), 1);
-  const found = [];
-  for (let at = Math.ceil(low / step - 1e-9); at <= Math.floor(high / step + 1e-9) && found.length < 50; at++) found.push(at * step);
-  return found;
+  const places = [];
+  for (let at = Math.ceil(low / step - 1e-9); at <= Math.floor(high / step + 1e-9) && places.length < 50; at++) places.push(at * step);
+  return places;
 };
-const within = (points, low, high) => {  // with the places where the line leaves
-  const kept = [];
+const within = (points, low, high) => {  // with the points where the line leaves the range
+  const inside = [];
   points.forEach(([x, y], index) => {
     const [px, py] = points[index - 1] || [x, y];
-    for (const edge of [low, high]) if (px < edge && edge < x) kept.push([edge, py + (y - py) * (edge - px) / (x - px), true]);
-    if (low <= x && x <= high) kept.push([x, y]);
+    for (const edge of [low, high]) if (px < edge && edge < x) inside.push([edge, py + (y - py) * (edge - px) / (x - px), true]);
+    if (low <= x && x <= high) inside.push([x, y]);
   });
-  return kept;
+  return inside;
 };
 
 const chart = group => {
@@ -91,15 +80,15 @@ const chart = group => {
   const value = pixel => low + (pixel - begin) / (end - begin) * (high - low);
   const leave = () => { over.replaceChildren(); tip.style.display = "none"; };
   const hover = event => {
-    const wanted = value(place(event));
-    const near = points => points.reduce((best, point) => Math.abs(point[0] - wanted) < Math.abs(best[0] - wanted) ? point : best);
-    const found = curves.map(curve => [curve, near(curve[3])]);
-    const epoch = found.map(([, point]) => point[0]).reduce((best, each) => Math.abs(each - wanted) < Math.abs(best - wanted) ? each : best);
+    const pointed = value(place(event));
+    const near = points => points.reduce((best, point) => Math.abs(point[0] - pointed) < Math.abs(best[0] - pointed) ? point : best);
+    const nearest = curves.map(curve => [curve, near(curve[3])]);
+    const epoch = nearest.map(([, point]) => point[0]).reduce((best, x) => Math.abs(x - pointed) < Math.abs(best - pointed) ? x : best);
     over.replaceChildren();
     if (epoch >= low && epoch <= high) make(over, "path", {d: `M${at(epoch)} ${top}V${bottom}`, style: "stroke:var(--ink);stroke-width:.8"});
     tip.replaceChildren();
     html(tip, "b", "", `${name} ${+epoch.toPrecision(6)}`);
-    for (const [[title, colour], [px, py]] of found) {
+    for (const [[title, colour], [px, py]] of nearest) {
       const line = html(tip, "div", "", `${title} ${+py.toPrecision(4)}${px === epoch ? "" : ` (${name} ${+px.toPrecision(6)})`}`);
       line.style.borderLeft = `.6em solid var(--${colour})`;
     }
@@ -137,7 +126,7 @@ const sortable = table => [...table.tHead.rows[0].cells].forEach((head, column) 
     const compare = (a, b) => numeric ? a - b : a.localeCompare(b, undefined, {numeric: true});
     const empty = rows.filter(row => key(row).trim() === ""), rest = rows.filter(row => key(row).trim() !== "");
     rest.sort((a, b) => compare(key(a), key(b)) * (falls ? -1 : 1));
-    for (const each of table.tHead.rows[0].cells) each.ariaSort = null;
+    for (const cell of table.tHead.rows[0].cells) cell.ariaSort = null;
     head.ariaSort = falls ? "descending" : "ascending";
     table.tBodies[0].append(...rest, ...empty);
   };
@@ -157,7 +146,7 @@ const begin = () => {
 };
 begin();
 
-const news = async () => {  // of a page that is served while the run goes on
+const news = async () => {  // of a page that is served during the run
   if (document.hidden || document.querySelector(".zoomed, details[open]")) return;
   try {
     const answer = await fetch(location.href, {cache: "no-store", signal: AbortSignal.timeout(10000)});
@@ -172,5 +161,3 @@ const news = async () => {  // of a page that is served while the run goes on
   }
 };
 const asks = document.querySelector("#live") ? setInterval(news, 1000 * document.querySelector("#live").dataset.seconds) : 0;
-"""
-HASH = f"sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}"

@@ -1,0 +1,160 @@
+"""job=compare: runs each training scheme with each seed, and shows one table."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from gnnkit.config import as_overrides, key_of
+from gnnkit.errors import UserError
+from gnnkit.jobs import dispatch
+from gnnkit.jobs import folder as run_folders
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.report import as_a_warning
+from gnnkit.jobs.sweep.runner import Runner, SweepJob
+from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable
+from gnnkit.jobs.sweep.schemes import Scheme, is_job_key, parse
+from gnnkit.jobs.sweep.table import aligned
+from gnnkit.launch.phases import say
+from gnnkit.launcher import JOBS
+from gnnkit.report import compare as write_comparison
+from gnnkit.report import read_run
+from gnnkit.report.sweep import DONE, SEED
+from gnnkit.result.result import Result
+from gnnkit.settings import AUTO, MAX_RUNS, Choice, launcher_for
+from gnnkit.task import Task
+
+_MONITOR, _SCHEME = "trainer.monitor", "way"
+
+
+def compare(order: Order) -> Result:
+    """Runs all schemes. Raises `UserError` before the first run if any is invalid.
+
+    A scheme with incompatible options is a row with the reason, unless all are.
+    """
+    comparison = _Comparison(order)
+    with run_folders.opened(order) as folder:
+        return comparison.run(folder)
+
+
+class _Comparison:
+    """A checked comparison."""
+
+    def __init__(self, order: Order) -> None:
+        self.order, settings = order, order.settings
+        _check(order)
+        self.schemes = parse(settings.compare.ways)
+        self.seeds = [settings.seed + index for index in range(settings.compare.seeds)]
+        self.task: Task = settings.task.create()
+        self.common = [text for text in order.overrides if not is_job_key(key_of(text))]
+        self.orders = {(scheme.name, seed): self._order(scheme, seed) for seed in self.seeds for scheme in self.schemes}
+        self.refused = self._refused()
+
+    def run(self, folder: Path) -> Result:
+        """Runs what is missing, seed by seed, and returns the result."""
+        begun, self.folder = time.perf_counter(), folder
+        one_at_a_time = Choice("launcher", "processes", {})  # parallel runs would slow each other down
+        self.runner = Runner(folder, launcher_for(one_at_a_time, JOBS), self.task)
+        try:
+            for seed in self.seeds:
+                for scheme in self.schemes:
+                    self._run(scheme, seed)
+        except BaseException:
+            say(_shown(self._table()))
+            raise
+        return self._result(self._table(), time.perf_counter() - begun)
+
+    def _order(self, scheme: Scheme, seed: int) -> Order:
+        """Returns the order of a run. Raises `UserError` with the scheme's name."""
+        assert self.order.settle is not None
+        keys = {key_of(text) for text in (*self.order.overrides, *scheme.overrides)}
+        monitored = _MONITOR in keys or self.order.settings.trainer.monitor is not None
+        keeps = [] if monitored or self.task.progress not in self.task.names else [f"{_MONITOR}={self.task.progress}"]
+        overrides = scheme.over([*self.common, *self._link()], [f"seed={seed}", *keeps])
+        exists = as_overrides({"on_exists": self.order.settings.on_exists})
+        try:
+            settings = self.order.settle([*overrides, "job=train", *exists])
+        except UserError as error:
+            raise UserError(f"compare.ways: {scheme.name}: {error}") from error
+        settings = replace(settings, output=None)
+        return replace(self.order, settings=settings, folder=None, overrides=overrides, settle=None)
+
+    def _link(self) -> list[str]:
+        """Returns `compare.link` as the key of a run."""
+        link = self.order.settings.compare.link
+        if link is None:
+            return []
+        return [f"++comm.link={{gigabits:{link.gigabits},milliseconds:{link.milliseconds}}}"]
+
+    def _refused(self) -> dict[str, str]:
+        """Returns the errors of invalid schemes by name. Raises one if all are."""
+        errors: dict[str, UserError] = {}
+        for scheme in self.schemes:
+            try:
+                dispatch.check(self.orders[scheme.name, self.seeds[0]])
+            except UserError as error:
+                errors[scheme.name] = error
+        if len(errors) == len(self.schemes):
+            raise errors[self.schemes[0].name]
+        return {name: str(error) for name, error in errors.items()}
+
+    def _run(self, scheme: Scheme, seed: int) -> None:
+        order = replace(self.orders[scheme.name, seed], folder=self.folder / f"{scheme.stem}-seed{seed}")
+        swept = {_SCHEME: scheme.name, SEED: str(seed)}
+        job = SweepJob(len(self.runner.outcomes), order, swept, [*order.options, *order.overrides])
+        if scheme.name in self.refused:
+            self.runner.refuse(job, self.refused[scheme.name])
+        else:
+            self.runner.run([job])
+
+    def _table(self) -> SchemeTable:
+        rows = []
+        for scheme in self.schemes:
+            outcomes = [outcome for outcome in self.runner.outcomes if outcome.job.swept[_SCHEME] == scheme.name]
+            runs = [SchemeRun.read(outcome.job.folder, self.task) for outcome in outcomes if outcome.status == DONE]
+            failed = next((outcome for outcome in outcomes if outcome.status != DONE), None)
+            error = "" if failed is None else f"{failed.status} {failed.error}".strip()
+            rows.append(SchemeRow(scheme.name, runs, error))
+        return SchemeTable(rows, self.task)
+
+    def _result(self, table: SchemeTable, seconds: float) -> Result:
+        outcomes, done = self.runner.outcomes, self.runner.done
+        figures = {
+            "figure": self.task.progress,
+            "target": table.target,
+            "ways": table.figures(),
+            "seeds": self.seeds,
+            "summary": table.sentence(),
+            "failed": len(outcomes) - len(done),
+            "seconds_total": seconds,
+            "command": self.order.command(self.order.overrides),
+        }
+        counts = f"{len(done)} of {len(outcomes)} runs done in {seconds:.1f} s, written to {self.folder}"
+        result = Result("compare", figures, f"{_shown(table)}\n{counts}", self.folder)
+        result.save(self.folder)
+        if self.order.settings.draws_report:
+            with as_a_warning():
+                runs = {outcome.job.title: read_run(outcome.job.folder) for outcome in done[:MAX_RUNS]}
+                write_comparison([*runs.values()], self.folder, [*runs], table.table(), table.sentence())
+        say(result.table())
+        return result
+
+
+def _shown(table: SchemeTable) -> str:
+    rows = table.table()
+    lines = [[*map(str, row)] for row in ([*rows.head[:-1], ""], *rows.rows)]
+    return "\n".join([*aligned(lines), *filter(None, [table.sentence()])])
+
+
+def _check(order: Order) -> None:
+    """Raises `UserError` for keys that cannot apply to all schemes."""
+    settings = order.settings
+    if settings.strategy.name != AUTO and "strategy" in map(key_of, order.overrides):
+        raise UserError(
+            f"strategy={settings.strategy.name}: job=compare runs the strategies of compare.ways, leave it out"
+        )
+    if settings.trainer.resume is not None:
+        raise UserError("trainer.resume: the runs of job=compare begin anew, leave it out")
+    if not order.source.trains:
+        raise UserError(f"job=compare trains, and model={settings.model.name} is a program: choose a model")

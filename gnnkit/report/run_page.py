@@ -1,0 +1,270 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gnnkit.report import learning, partition, timeline
+from gnnkit.report.charts import MOST_BARS, Part, bars, rank_names
+from gnnkit.report.drawing import Figure
+from gnnkit.report.page import PageTable, Panel, Section, format_value, render, save
+from gnnkit.report.run import Run, number, numbers
+from gnnkit.report.suggestions import suggestions
+
+MOST_ROWS = 100  # of a table
+_KEY = re.compile(r"((?<![\w.])[a-z_]+(?:\.[a-z_]+)*=[\w.\[\],-]*\w\]?|(?<!\w)job=verify)")
+SETTINGS = (
+    "strategy", "sampler", "exchange", "partition", "nodes", "grid", "world_size", "dataset", "model", "task",
+    "num_parameters", "device", "seed",
+)  # fmt: skip
+_LAYOUT = {  # columns of the table, and the path of a layout's figure
+    "grid": ("grid",),
+    "words per column": ("words_per_column",),
+    "most words of a rank": ("words", "max"),
+    "words, max/mean": ("balance", "words"),
+    "edges, max/mean": ("balance", "edges"),
+    "training nodes, max/mean": ("balance", "train_nodes"),
+    "predicted s an epoch": ("seconds",),
+    "predicted MiB a rank": ("memory",),
+}
+_PREDICTED = {
+    "seconds_per_epoch": "seconds an epoch",
+    "memory": "bytes of the largest rank",
+    "bytes_sent": "bytes that the busiest rank sends in a step",
+}
+_RESTARTS = {
+    "step": "in step", "epoch": "epoch", "cause": "cause", "from_step": "went on after step", "seconds_lost": "seconds lost",
+}  # fmt: skip
+_CHANGES = ("before epoch", "slow ranks", "nodes moved", "ms a step", "predicted", "seconds of the change")
+_HEADLINE = {"seconds_total": "s in all", "seconds_per_epoch": "s an epoch", "epochs": "epochs"}
+
+
+def write(run: Run, folder: Path) -> Path:
+    """Writes the page of a run and its figures as SVG. Returns the path of the page.
+
+    Args:
+        run: The run.
+        folder: Receives the page.
+    """
+    values = _content(run)
+    figures = [figure for section in values["sections"] for figure in section.figures]
+    return save("run.html", figures, folder, **values)
+
+
+def served_page(run: Run, status: str) -> str:
+    """Returns the page of an unfinished run, which refreshes itself.
+
+    Args:
+        run: The content of the run folder so far.
+        status: The progress of the run, in a line.
+    """
+    return render("run.html", status=status, **_content(run))
+
+
+def progress(done: int, total: int, text: str) -> str:
+    """Returns a progress bar with a text, as HTML for a notebook.
+
+    Args:
+        done: Completed epochs.
+        total: All epochs.
+        text: Stands beside the bar.
+    """
+    return render("progress.html", done=done, total=total, text=text)
+
+
+def _content(run: Run) -> dict[str, Any]:
+    """Returns the variables of the template."""
+    result = run.result
+    layout = f"{format_value(result.get('world_size'))} workers, partition {result.get('partition')}"
+    return {
+        "run": run,
+        "title": f"{result.get('model', 'run')} on {result.get('dataset', '?')}",
+        "heading": f"{result.get('model')} on {result.get('dataset')}",
+        "summary": f"{result.get('strategy')} on {layout}. {result.get('device') or ''}",
+        "cards": list(_cards(run)),
+        "suggestions": [_KEY.split(sentence) for sentence in suggestions(run)],
+        "sections": _sections(run),
+        "facts": PageTable((), _facts(run), numbers=False),
+        "figures": PageTable((), _other_figures(run), numbers=False),
+    }
+
+
+def _sections(run: Run) -> list[Section]:
+    return [
+        Section("Learning", learning.drawings(run), list(_classes(run))),
+        Section(
+            "Time", timeline.drawings(run), [*_phases(run), *_predictions(run), *_stragglers(run), *_restarts(run)]
+        ),
+        Section("Partition", partition.drawings(run), [*_balance(run), *_layouts(run), *_changes(run)]),
+        Section("Caches", list(_caches(run))),
+    ]
+
+
+def _cards(run: Run) -> Iterator[tuple[str, str]]:
+    """Yields the most important figures, and their names."""
+    metrics = [name for name in map(str, run.result) if re.fullmatch(r"(test|val)_\w+", name)]
+    values = [(name, run.number(name)) for name in metrics if not name.endswith("_loss")]
+    yield from [(f"{value:.4g}", name) for name, value in values if value is not None][:4]
+    for name, unit in _HEADLINE.items():
+        if (value := run.number(name)) is not None:
+            yield format_value(value), unit
+    if (best := learning.best_of(run)) is not None:
+        yield f"{best.epoch:.0f}", f"best epoch, by {best.name}"
+
+
+def _phases(run: Run) -> Iterator[Panel]:
+    seconds = {name: number(value) for name, value in _items(run.result.get("phases"))}
+    rows = [(name, f"{value:.2f} s") for name, value in seconds.items() if value is not None]
+    if rows:
+        yield Panel("Phases of the run", PageTable((), rows))
+
+
+def _predictions(run: Run) -> Iterator[Panel]:
+    """Compares the leader's predictions with the measurements."""
+    predicted, measured = run.result.get("predicted"), run.result.get("measured")
+    if isinstance(predicted, Mapping) and isinstance(measured, Mapping):
+        rows = [
+            (title, *_difference(number(predicted.get(name)), number(measured.get(name))))
+            for name, title in _PREDICTED.items()
+        ]
+        yield Panel("Predicted and measured", PageTable(("", "predicted", "measured", "difference"), rows))
+
+
+def _difference(predicted: float | None, measured: float | None) -> tuple[str, str, str]:
+    """Formats both values, and the difference as a share of the measurement."""
+    share = "" if predicted is None or not measured else f"{predicted / measured - 1:+.0%}"
+    return _optional(predicted), _optional(measured), share
+
+
+def _optional(value: float | None) -> str:
+    return "" if value is None else format_value(value)
+
+
+def _stragglers(run: Run) -> Iterator[Panel]:
+    factors = _items(run.result.get("stragglers"))
+    rows = [(name, f"{format_value(factor)} times slower than the others") for name, factor in factors]
+    if run.epochs and rows:
+        yield Panel("Stragglers", PageTable((), rows, numbers=False))
+    elif run.epochs:
+        yield Panel("Stragglers", text="No worker was much slower than the others.")
+
+
+def _balance(run: Run) -> Iterator[Panel]:
+    rows = [(name.replace("_", " "), format_value(value)) for name, value in _items(run.result.get("balance"))]
+    cut, counted = number(run.partition.get("cut")), number(run.partition.get("counted_edges"))
+    if cut is not None and counted:
+        rows.append(("edges cut", f"{cut / counted:.1%}"))
+    if rows:
+        text = "Balance is the largest share of a worker over the mean. 1 is even."
+        yield Panel("Balance and cut", PageTable((), rows), text, muted=True)
+
+
+def _layouts(run: Run) -> Iterator[Panel]:
+    """Lists the layouts that the leader compared, with their figures."""
+    layouts = {name: figures for name, figures in _items(run.decision.get("layouts")) if isinstance(figures, Mapping)}
+    layouts = _with_chosen(layouts, str(run.result.get("partition")))
+    columns = {title: path for title, path in _LAYOUT.items() if any(_at(layout, path) for layout in layouts.values())}
+    rows = [(name, *(_layout_cell(layout, path) for path in columns.values())) for name, layout in layouts.items()]
+    reason = str(run.result["why"]) if run.result.get("why") else ""
+    if rows and columns:
+        table = PageTable(("layout", *columns), rows, sortable=True)
+        yield Panel("Layouts that the leader compared", table, reason, wide=True)
+    elif reason:
+        yield Panel("Why this layout", text=reason, wide=True)
+
+
+def _with_chosen(layouts: dict[str, Mapping[str, Any]], name: str) -> dict[str, Mapping[str, Any]]:
+    """Marks the chosen layout, instead of listing it twice.
+
+    Args:
+        layouts: Figures by name, including `chosen`.
+        name: The run's name for its layout.
+    """
+    named = {other: figures for other, figures in layouts.items() if other != "chosen"}
+    same = [other for other, figures in named.items() if figures == layouts.get("chosen")]
+    if not same:
+        return layouts
+    same = [name] if name in same else same
+    return {f"{other} (chosen)" if other in same else other: figures for other, figures in named.items()}
+
+
+def _at(figures: Mapping[str, Any], path: Sequence[str]) -> Any:
+    value: Any = figures
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _layout_cell(figures: Mapping[str, Any], path: Sequence[str]) -> str:
+    """Formats a figure of a layout, memory in MiB."""
+    value = _at(figures, path)
+    if path[-1] == "grid" and isinstance(value, list):
+        return " x ".join(map(str, value[:3]))
+    figure = number(value)
+    return _optional(figure / 2**20 if figure is not None and path[-1] == "memory" else figure)
+
+
+def _changes(run: Run) -> Iterator[Panel]:
+    """Lists the changes by `leader.rebalance`."""
+    if changes := _records(run.result.get("rebalanced")):
+        table = PageTable(_CHANGES, [_change(change) for change in changes])
+        yield Panel("Changes by leader.rebalance", table, wide=True)
+
+
+def _change(change: Mapping[str, Any]) -> list[str]:
+    epoch, before, after = (number(change.get(name)) or 0 for name in ("epoch", "step_before", "step_predicted"))
+    moved = format_value(change.get("moved")) if change.get("unit") == "nodes" else "none, seeds"
+    times = [f"{1e3 * step:.1f}" for step in (before, after)]
+    slow, seconds = format_value(change.get("slow")), format_value(change.get("seconds"))
+    return [format_value(epoch + 1), slow, moved, *times, seconds]
+
+
+def _restarts(run: Run) -> Iterator[Panel]:
+    """Lists the restarts after ranks have died."""
+    rows = [[format_value(record.get(name)) for name in _RESTARTS] for record in _records(run.result.get("restarted"))]
+    if rows:
+        yield Panel("Restarts", PageTable((*_RESTARTS.values(),), rows, numbers=False))
+
+
+def _records(value: object) -> list[Mapping[str, Any]]:
+    records = value if isinstance(value, list) else []
+    return [record for record in records if isinstance(record, Mapping)][:MOST_ROWS]
+
+
+def _items(value: object) -> list[tuple[str, Any]]:
+    items = list(value.items())[:MOST_ROWS] if isinstance(value, Mapping) else []
+    return [(str(key), item) for key, item in items]
+
+
+def _classes(run: Run) -> Iterator[Panel]:
+    """Lists the figures of each class, on the test nodes."""
+    splits = run.result.get("per_class")
+    classes = _items(splits.get("test")) if isinstance(splits, Mapping) else []
+    figures = [(name, dict(_items(values))) for name, values in classes]
+    names = list(dict.fromkeys(key for _, values in figures for key in values))
+    if names:
+        rows = [(name, *(format_value(values.get(key)) for key in names)) for name, values in figures]
+        yield Panel("Test nodes by class", PageTable(("class", *names), rows, sortable=True), wide=True)
+
+
+def _caches(run: Run) -> Iterator[Figure]:
+    """Draws the hit rate of each rank's cache."""
+    hits = run.result.get("cache_hits")
+    rates = numbers(hits.get("rate")) if isinstance(hits, Mapping) else []
+    if rates:
+        caption = "Share of the rows of other ranks that a rank's cache held."
+        parts = [Part("in the cache", tuple(max(rate, 0) for rate in rates[:MOST_BARS]), "c8")]
+        yield bars("caches", "Cache hits", caption, rank_names(len(rates)), parts, "share")
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    values = {**run.result, "folder": str(run.folder)}
+    return [(name, format_value(values[name])) for name in (*SETTINGS, "folder", "versions") if name in values]
+
+
+def _other_figures(run: Run) -> list[tuple[str, str]]:
+    shown = {*SETTINGS, "versions", "command", "why", "confusion", "per_class", "phases"}
+    return [(name, format_value(value)) for name, value in run.result.items() if name not in shown]
