@@ -10,7 +10,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Graph, PackedFeatures, Schema, SparseFeatures
 from gnnkit.launch.phases import warnings_in_lines
-from gnnkit.prepare.packed import packed
+from gnnkit.prepare.rounding import round_features
 from gnnkit.ranges import shown
 from gnnkit.settings import Settings
 from gnnkit.storage import save_array
@@ -120,7 +120,7 @@ def with_kept(graph: Graph, rows: str, sparse: bool, dtype: str) -> tuple[Graph,
         dtype: One of DTYPES, of dense rows.
     """
     if dtype != "as_is" or isinstance(graph.features, PackedFeatures):
-        return packed(_dense(graph), dtype)
+        return round_features(_dense(graph), dtype)
     width = graph.features.shape[1]
     if not sparse or (rows == "auto" and width < MIN_WIDTH):
         return _dense(graph), []
