@@ -3,6 +3,7 @@
 from gnnkit.graph.batch import Block as Block
 from gnnkit.graph.batch import MiniBatch as MiniBatch
 from gnnkit.graph.csc import CSC as CSC
+from gnnkit.graph.edge_columns import EdgeColumns as EdgeColumns
 from gnnkit.graph.features import Features as Features
 from gnnkit.graph.features import SparseFeatures as SparseFeatures
 from gnnkit.graph.features import feature_arrays as feature_arrays

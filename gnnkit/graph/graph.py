@@ -14,7 +14,8 @@ import numpy.typing as npt
 from gnnkit import checks
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_of_times
-from gnnkit.graph.csc import CSC, read_weights, sort_edges
+from gnnkit.graph.csc import CSC, sort_edges
+from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.features import (
     Features,
     SparseFeatures,
@@ -29,9 +30,9 @@ from gnnkit.graph.features import (
 from gnnkit.graph.fields import (
     count_nodes,
     distinct_ids,
-    edge_positions_of,
     edge_types_of,
     names_of,
+    narrowed_positions,
     node_ids_of,
     pairs_of,
     relation_names,
@@ -135,13 +136,12 @@ class Graph:
             labels=labels,
             split=split,
             class_names=names,
-            edge_features=optional_rows("edge_features", self.edge_features, self.num_edges),
             coordinates=optional_rows("coordinates", self.coordinates, n),
-            edge_positions=edge_positions_of(self.edge_positions, self.num_edges),
             val_edges=pairs_of("val_edges", self.val_edges, n),
             test_edges=pairs_of("test_edges", self.test_edges, n),
             node_ids=node_ids_of(self.node_ids, n),
             node_types=node_types_of(self.node_types, n),
+            **EdgeColumns.read(self.edge_columns.arrays(), self.num_edges).fields_of(Graph),
         )
         set_fields(self, missing=cells_of(self.missing, self.features.shape))
         self._check_columns()
@@ -284,30 +284,29 @@ class Graph:
         """
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_nodes = count_nodes(src, dst, features) if num_nodes is None else num_nodes
-        edge_features, weight = optional_rows("edge_features", edge_features, len(src)), read_weights(weight, len(src))
-        types = None if edge_types is None else checks.integers("edge_types", edge_types, len(src))
-        csc, positions = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
+        values = {"weight": weight, "edge_features": edge_features, "edge_types": edge_types}
+        columns = EdgeColumns.read(values, len(src))
+        csc, order = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
+        columns = EdgeColumns({**columns.take(order), "position": narrowed_positions(order)})
         given_labels = np.full(num_nodes, -1) if labels is None else checks.array("labels", labels)
         if not one_class:
             check_signs(given_labels, class_names)
         return cls(
-            csc if weight is None else replace(csc, weight=weight[positions]),
+            csc.weighted(columns.get("weight")),
             features=np.empty((num_nodes, 0), np.float32) if features is None else rows_of(features),
             labels=given_labels,
             split=np.zeros(num_nodes, np.int8) if split is None else checks.array("split", split),
-            edge_features=take(edge_features, positions),
             coordinates=None if coordinates is None else checks.array("coordinates", coordinates),
             class_names=None if class_names is None else tuple(class_names),
-            edge_positions=positions.astype(np.int32) if len(src) < 2**31 else positions,
             node_ids=None if node_ids is None else distinct_ids(node_ids),
             feature_names=None if feature_names is None else tuple(feature_names),
             category_of=None if category_of is None else tuple(category_of),
             edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
             edge_category_of=None if edge_category_of is None else tuple(edge_category_of),
-            edge_types=take(types, positions),
             edge_type_names=None if edge_type_names is None else tuple(edge_type_names),
             node_types=node_types,
             missing=None if missing is None else checks.array("missing", missing),
+            **columns.fields_of(cls),
         )
 
     @classmethod
@@ -513,22 +512,21 @@ class Graph:
         """
         folder = Path(folder)
         arrays, meta = load_arrays(folder)
+        columns = EdgeColumns.of_arrays(arrays)
         try:
             return cls(
-                CSC(arrays["indptr"], arrays["indices"], arrays.get("weight")),
+                CSC(arrays["indptr"], arrays["indices"], columns.get("weight")),
                 read_features(arrays),
                 arrays["labels"],
                 arrays["split"],
-                arrays.get("edge_features"),
-                arrays.get("coordinates"),
-                edge_positions=arrays.get("edge_positions"),
+                coordinates=arrays.get("coordinates"),
                 val_edges=arrays.get("val_edges"),
                 test_edges=arrays.get("test_edges"),
                 node_ids=arrays.get("node_ids"),
-                edge_types=arrays.get("edge_types"),
                 node_types=meta.get("node_types"),
                 missing=arrays.get("missing"),
                 **_names(meta),
+                **columns.fields_of(cls),
             )
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
@@ -567,18 +565,15 @@ class Graph:
         arrays = {
             "indptr": self.csc.indptr,
             "indices": self.csc.indices,
-            "weight": self.csc.weight,
             **feature_arrays(self.features),
             "labels": self.labels,
             "split": self.split,
-            "edge_features": self.edge_features,
             "coordinates": self.coordinates,
-            "edge_positions": self.edge_positions,
             "val_edges": self.val_edges,
             "test_edges": self.test_edges,
             "node_ids": self.node_ids,
-            "edge_types": self.edge_types,
             "missing": self.missing,
+            **self.edge_columns.arrays(),
         }
         save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in (*_NAMES, "node_types")})
 
@@ -589,6 +584,20 @@ class Graph:
     @property
     def num_edges(self) -> int:
         return self.csc.num_edges
+
+    @property
+    def edge_columns(self) -> EdgeColumns:
+        """The values of edges: weights, features, relations and positions."""
+        return EdgeColumns.of(self)
+
+    def with_edges(self, csc: CSC, columns: EdgeColumns) -> Graph:
+        """Returns the same nodes with other edges.
+
+        Args:
+            csc: In-edges of all nodes, without weights.
+            columns: [num_edges] values of these edges, weights among them.
+        """
+        return replace(self, csc=csc.weighted(columns.get("weight")), **columns.fields_of(Graph))
 
     @property
     def num_classes(self) -> int:
@@ -629,10 +638,8 @@ class Graph:
 
         A reverse edge has the features, the type and the position of the other edge.
         """
-        csc, order = self.csc.symmetrize(threads=threads)
-        features, positions = take(self.edge_features, order), take(self.edge_positions, order)
-        types = take(self.edge_types, order)
-        return replace(self, csc=csc, edge_features=features, edge_positions=positions, edge_types=types)
+        csc, order = self.csc.weighted(None).symmetrize(threads=threads)
+        return self.with_edges(csc, self.edge_columns.take(order))
 
     def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
         """Numbers the nodes in another order.
@@ -653,21 +660,20 @@ class Graph:
             raise UserError(f"order lacks node {number.argmin()}")
         dst = np.repeat(number, np.diff(self.csc.indptr))
         csc, edges = sort_edges(number[self.csc.indices], dst, self.num_nodes, self.num_nodes, True, threads)
+        columns = self.edge_columns.select(edges)
         return replace(
             self,
-            csc=replace(csc, weight=take(self.csc.weight, edges)),
+            csc=csc.weighted(columns.get("weight")),
             features=self.features[order],
             labels=self.labels[order],
             split=self.split[order],
-            edge_features=take(self.edge_features, edges),
             coordinates=take(self.coordinates, order),
-            edge_positions=edges if self.edge_positions is None else self.edge_positions[edges],
             val_edges=None if self.val_edges is None else number[self.val_edges],
             test_edges=None if self.test_edges is None else number[self.test_edges],
             node_ids=take(self.node_ids, order),
-            edge_types=take(self.edge_types, edges),
             node_types=None,
             missing=None if self.missing is None else np.stack([number[self.missing[:, 0]], self.missing[:, 1]], 1),
+            **columns.fields_of(Graph),
         )
 
     def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.graph import CSC, Features, Graph, PackedFeatures, SparseFeatures, kept_rows
+from gnnkit.graph import CSC, EdgeColumns, Features, Graph, PackedFeatures, SparseFeatures, kept_rows
 from gnnkit.partition.shard import Shard
 from gnnkit.storage import Array
 from gnnkit.store.manifest import PARTS, Manifest
@@ -48,21 +48,18 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, edge_type
     def of_nodes(name: str) -> Any:
         return _placed(owned, [getattr(shard, name) for shard in parts])
 
-    def of_edges(arrays: Sequence[Array | None]) -> Any:
-        return _placed(ids, arrays)
-
-    ends = of_edges([np.repeat(shard.targets, np.diff(shard.csc.indptr)) for shard in cells])
+    ends = _placed(ids, [np.repeat(shard.targets, np.diff(shard.csc.indptr)) for shard in cells])
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends, minlength=first.num_nodes))])
-    sources = of_edges([shard.sources[shard.csc.indices] for shard in cells])
+    columns = EdgeColumns.concat([shard.edge_columns for shard in cells]).take(np.argsort(ids))
+    sources = _placed(ids, [shard.sources[shard.csc.indices] for shard in cells])
     return Graph(
-        CSC(indptr, _as_ids(sources, first.num_nodes), of_edges([shard.csc.weight for shard in cells])),
+        CSC(indptr, _as_ids(sources, first.num_nodes), columns.get("weight")),
         features=_features(owned, [shard.features for shard in parts]),
         labels=of_nodes("labels"),
         split=of_nodes("split"),
-        edge_features=of_edges([shard.edge_features for shard in cells]),
         class_names=None if class_names is None else tuple(class_names),
-        edge_types=of_edges([shard.edge_types for shard in cells]),
         edge_type_names=None if edge_types is None else tuple(edge_types),
+        **columns.fields_of(Graph),
     )
 
 
