@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ class EdgePiece:
 
     def behind(self, count: int) -> EdgePiece:
         """Returns the edges behind the first ones."""
-        rows = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "place"}
+        rows = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "place"}
         return replace(self, **{name: values[count:] for name, values in rows.items() if values is not None})
 
     @property
@@ -144,6 +144,7 @@ class NodeFields:
     node_types: NodeTypes | None = None
     category_of: Sequence[str] | None = None  # [width]
     one_class: bool = False  # as of `Graph.from_edges`
+    types: Mapping[str, Any] = field(default_factory=dict)  # feature tables and relations, as `Schema.to_dict`
 
 
 class GraphPieces(ABC):

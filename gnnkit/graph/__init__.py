@@ -12,6 +12,8 @@ from gnnkit.graph.features import read_features as read_features
 from gnnkit.graph.graph import Graph as Graph
 from gnnkit.graph.labels import labelled as labelled
 from gnnkit.graph.packed import PackedFeatures as PackedFeatures
+from gnnkit.graph.schema import FeatureTable as FeatureTable
+from gnnkit.graph.schema import Relation as Relation
 from gnnkit.graph.schema import Schema as Schema
 from gnnkit.graph.split import SPLITS as SPLITS
 from gnnkit.graph.split import Split as Split

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ from gnnkit.graph.fields import (
     relation_names,
 )
 from gnnkit.graph.labels import check_labelled, check_signs, labelled, read_labels
-from gnnkit.graph.schema import NodeTypes, Schema, node_types_of
+from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.storage import load_arrays, save_arrays
@@ -94,7 +95,10 @@ class Graph:
     of one relation.
 
     `node_types` are the types of nodes, as ranges of ids in the order of the types:
-    (name, number of nodes) each. `schema` finds the range of a type.
+    (name, number of nodes) each. `schema` finds the range of a type. `feature_tables`
+    are the columns of `features` that belong to each node type, and `relations` the
+    node types at the ends of each edge type. None: these are not known, as after
+    features were replaced by others of another width.
 
     `missing` are cells of a table that were empty, as rows of (node, column). There
     `features` are 0, until a run fills the cells as `features.fill` says. None: none.
@@ -118,6 +122,8 @@ class Graph:
     edge_types: Ids | None = field(default=None, kw_only=True)  # [num_edges] int16 relation of each edge
     edge_type_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     node_types: NodeTypes | None = field(default=None, kw_only=True)  # name and number of nodes of each type
+    feature_tables: tuple[FeatureTable, ...] | None = field(default=None, kw_only=True)  # of each node type
+    relations: tuple[Relation, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     missing: Ids | None = field(default=None, kw_only=True)  # [num_missing, 2] int64 node and column
 
     def __post_init__(self) -> None:
@@ -146,6 +152,7 @@ class Graph:
         set_fields(self, missing=cells_of(self.missing, self.features.shape))
         self._check_columns()
         self._check_relations()
+        self._read_types({"feature_tables": self.feature_tables, "relations": self.relations})
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
 
@@ -204,6 +211,10 @@ class Graph:
         types = edge_types_of(self.edge_types, self.num_edges, names)
         set_fields(self, edge_types=types, edge_type_names=relation_names(types, names))
 
+    def _read_types(self, plain: Mapping[str, Any]) -> None:
+        """Takes feature tables and relations where they fit the graph."""
+        set_fields(self, **read_types(plain, self.node_types, self.edge_type_names, self.features.shape[1]))
+
     @classmethod
     def of(cls, value: Any) -> Graph:
         """Returns a graph itself, or reads a graph of PyG or DGL.
@@ -231,24 +242,9 @@ class Graph:
         dst: npt.ArrayLike,  # [num_edges]
         num_nodes: int | None = None,
         *,
-        features: npt.ArrayLike | SparseFeatures | None = None,  # [num_nodes, width]
-        labels: npt.ArrayLike | None = None,  # [num_nodes, ...]
-        split: npt.ArrayLike | None = None,  # [num_nodes]
-        weight: npt.ArrayLike | None = None,  # [num_edges]
-        edge_features: npt.ArrayLike | None = None,  # [num_edges, edge_width]
-        coordinates: npt.ArrayLike | None = None,  # [num_nodes, 2 or 3]
-        class_names: Sequence[str] | None = None,
-        node_ids: npt.ArrayLike | None = None,  # [num_nodes]
-        feature_names: Sequence[str] | None = None,  # [width]
-        category_of: Sequence[str] | None = None,  # [width]
-        edge_feature_names: Sequence[str] | None = None,  # [edge_width]
-        edge_category_of: Sequence[str] | None = None,  # [edge_width]
-        edge_types: npt.ArrayLike | None = None,  # [num_edges]
-        edge_type_names: Sequence[str] | None = None,  # [num_relations]
-        node_types: NodeTypes | None = None,
-        missing: npt.ArrayLike | None = None,  # [num_missing, 2]
         one_class: bool = False,
         threads: int | None = None,
+        **fields: Unpack[EdgeListFields],
     ) -> Graph:
         """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
 
@@ -277,37 +273,28 @@ class Graph:
             edge_types: [num_edges] relation of each edge, from 0. None: one relation.
             edge_type_names: [num_relations] names of the relations, or None.
             node_types: name and number of nodes of each type, in the order of ids.
+            feature_tables: columns of features of each node type, or None.
+            relations: node types at the ends of each edge type, or None.
             missing: [num_missing, 2] node and column of features that are not known.
             one_class: whether labels -1 and 1 alone mean one class and none, and are
                 not refused.
             threads: threads that sort. Default: the cores at hand.
         """
+        values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+        if unknown := values.keys() - EdgeListFields.__annotations__:
+            raise TypeError(f"Graph.from_edges() got an unexpected keyword argument {min(unknown)!r}")
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
-        num_nodes = count_nodes(src, dst, features) if num_nodes is None else num_nodes
-        values = {"weight": weight, "edge_features": edge_features, "edge_types": edge_types}
+        num_nodes = count_nodes(src, dst, values.get("features")) if num_nodes is None else num_nodes
         columns = EdgeColumns.read(values, len(src))
         csc, order = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
         columns = EdgeColumns({**columns.take(order), "position": narrowed_positions(order)})
-        given_labels = np.full(num_nodes, -1) if labels is None else checks.array("labels", labels)
+        values = {**_defaults(num_nodes), **values}
+        values |= {name: _READ_FIELDS[name](value) for name, value in values.items() if name in _READ_FIELDS}
         if not one_class:
-            check_signs(given_labels, class_names)
-        return cls(
-            csc.weighted(columns.get("weight")),
-            features=np.empty((num_nodes, 0), np.float32) if features is None else rows_of(features),
-            labels=given_labels,
-            split=np.zeros(num_nodes, np.int8) if split is None else checks.array("split", split),
-            coordinates=None if coordinates is None else checks.array("coordinates", coordinates),
-            class_names=None if class_names is None else tuple(class_names),
-            node_ids=None if node_ids is None else distinct_ids(node_ids),
-            feature_names=None if feature_names is None else tuple(feature_names),
-            category_of=None if category_of is None else tuple(category_of),
-            edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
-            edge_category_of=None if edge_category_of is None else tuple(edge_category_of),
-            edge_type_names=None if edge_type_names is None else tuple(edge_type_names),
-            node_types=node_types,
-            missing=None if missing is None else checks.array("missing", missing),
-            **columns.fields_of(cls),
-        )
+            check_signs(values["labels"], values.get("class_names"))
+        csc = csc.weighted(columns.get("weight"))
+        values.pop("weight", None)  # is in the CSC
+        return cls(csc, **{**values, **columns.fields_of(cls)})
 
     @classmethod
     def from_pyg(cls, data: Any, *, split: int | None = None, val: Any = None, test: Any = None) -> Graph:
@@ -524,6 +511,8 @@ class Graph:
                 test_edges=arrays.get("test_edges"),
                 node_ids=arrays.get("node_ids"),
                 node_types=meta.get("node_types"),
+                feature_tables=meta.get("feature_tables"),
+                relations=meta.get("relations"),
                 missing=arrays.get("missing"),
                 **_names(meta),
                 **columns.fields_of(cls),
@@ -555,6 +544,7 @@ class Graph:
             rest |= dict.fromkeys(("feature_names", "category_of", "missing"))
             rest["features"] = np.empty((len(indptr) - 1, 0), np.float32)
         set_fields(graph, **rest)
+        graph._read_types(meta)
         return graph
 
     def save(self, folder: str | Path) -> None:
@@ -575,7 +565,8 @@ class Graph:
             "missing": self.missing,
             **self.edge_columns.arrays(),
         }
-        save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in (*_NAMES, "node_types")})
+        meta = {name: getattr(self, name) for name in (*_NAMES, "node_types")}
+        save_arrays(Path(folder), arrays, meta | self.schema.to_dict())
 
     @property
     def num_nodes(self) -> int:
@@ -621,7 +612,11 @@ class Graph:
     @property
     def schema(self) -> Schema:
         """The types of nodes and of edges. Without types: one of each."""
-        return Schema(self.node_types or (("", self.num_nodes),), self.edge_type_names or ("",))
+        node_types, edge_types = self.node_types or (("", self.num_nodes),), self.edge_type_names or ("",)
+        tables = self.feature_tables
+        if tables is None and len(node_types) == 1:
+            tables = (table_of(self.features),)
+        return Schema(node_types, edge_types, tables, self.relations)
 
     @property
     def num_relations(self) -> int:
@@ -636,10 +631,11 @@ class Graph:
     def symmetrize(self, *, threads: int | None = None) -> Graph:
         """Adds missing reverse edges, like `CSC.symmetrize`.
 
-        A reverse edge has the features, the type and the position of the other edge.
+        A reverse edge has the features, the type and the position of the other edge. So
+        edges of a type then lead both ways, and the result has no `relations`.
         """
         csc, order = self.csc.weighted(None).symmetrize(threads=threads)
-        return self.with_edges(csc, self.edge_columns.take(order))
+        return replace(self.with_edges(csc, self.edge_columns.take(order)), relations=None)
 
     def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
         """Numbers the nodes in another order.
@@ -672,6 +668,8 @@ class Graph:
             test_edges=None if self.test_edges is None else number[self.test_edges],
             node_ids=take(self.node_ids, order),
             node_types=None,
+            feature_tables=None,
+            relations=None,
             missing=None if self.missing is None else np.stack([number[self.missing[:, 0]], self.missing[:, 1]], 1),
             **columns.fields_of(Graph),
         )
@@ -700,6 +698,46 @@ class Graph:
         if isinstance(self.features, SparseFeatures):
             return replace(self, features=self.features.row_normalize())
         return replace(self, features=normalized(np.asarray(self.features)))
+
+
+class EdgeListFields(TypedDict, total=False):
+    """The arguments of `Graph.from_edges` that are fields of the graph."""
+
+    features: npt.ArrayLike | SparseFeatures | None  # [num_nodes, width]
+    labels: npt.ArrayLike | None  # [num_nodes, ...]
+    split: npt.ArrayLike | None  # [num_nodes]
+    weight: npt.ArrayLike | None  # [num_edges]
+    edge_features: npt.ArrayLike | None  # [num_edges, edge_width]
+    coordinates: npt.ArrayLike | None  # [num_nodes, 2 or 3]
+    class_names: Sequence[str] | None
+    node_ids: npt.ArrayLike | None  # [num_nodes]
+    feature_names: Sequence[str] | None  # [width]
+    category_of: Sequence[str] | None  # [width]
+    edge_feature_names: Sequence[str] | None  # [edge_width]
+    edge_category_of: Sequence[str] | None  # [edge_width]
+    edge_types: npt.ArrayLike | None  # [num_edges]
+    edge_type_names: Sequence[str] | None  # [num_relations]
+    node_types: NodeTypes | None
+    feature_tables: tuple[FeatureTable, ...] | None
+    relations: tuple[Relation, ...] | None  # [num_relations]
+    missing: npt.ArrayLike | None  # [num_missing, 2]
+
+
+_READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "features": rows_of,
+    "labels": partial(checks.array, "labels"),
+    "split": partial(checks.array, "split"),
+    "coordinates": partial(checks.array, "coordinates"),
+    "missing": partial(checks.array, "missing"),
+    "node_ids": distinct_ids,
+    **dict.fromkeys(_NAMES, tuple),
+}  # reads what `Graph.from_edges` is given
+
+
+def _defaults(num_nodes: int) -> dict[str, Any]:
+    """Returns the fields of nodes without features, labels and a split."""
+    features, split = np.empty((num_nodes, 0), np.float32), np.zeros(num_nodes, np.int8)
+    return {"features": features, "labels": np.full(num_nodes, -1), "split": split}
 
 
 def _names(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...] | None]:

@@ -40,6 +40,8 @@ def sampled(graph: Graph, partition: Partition, share: float) -> tuple[Graph, Pa
         split=graph.split[nodes],
         coordinates=None,
         node_types=None,
+        feature_tables=None,
+        relations=None,
         val_edges=None,
         test_edges=None,
         **columns.fields_of(Graph),

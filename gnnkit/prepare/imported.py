@@ -13,6 +13,7 @@ import numpy as np
 from gnnkit.dataset.pieces import Room
 from gnnkit.graph import CSC, Floats, Graph, PackedFeatures, feature_arrays
 from gnnkit.graph.features import DENSE, PACKED, SCALES
+from gnnkit.graph.schema import read_types
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
 from gnnkit.partition.base import Partition, Partitioner
@@ -23,7 +24,7 @@ from gnnkit.partition.shard import Shard
 from gnnkit.plan.choose import describe
 from gnnkit.prepare.columns import ColumnTable
 from gnnkit.prepare.importing import crew_of, members_of, room_of
-from gnnkit.prepare.inputs import IDS, check_width, degree_features
+from gnnkit.prepare.inputs import IDS, check_width, degree_features, learned_tables
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.rounding import Rounding
 from gnnkit.prepare.storing import manifest, of_ranges
@@ -136,6 +137,7 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
     names |= dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_category_of"))
     names["edge_type_names"] = None if raw.edge_type_names is None else list(raw.edge_type_names)
     names["node_types"] = raw.node_types
+    names |= _types(raw, settings.inputs, rows.shape[1])
     with whole_folder(folder / PARTS / GRAPH, names) as target:
         for path in sorted(found.glob("*.npy")):
             if path.stem not in ("features", "missing", "labels", "node_ids"):
@@ -150,6 +152,20 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
         (folder / IDS).unlink(missing_ok=True)
         link_file(found / IDS, folder / IDS)
     return Graph.trusted(folder / PARTS / GRAPH), [*lines, *([rounded] if rounded else [])], rounded
+
+
+def _types(raw: Graph, inputs: str, width: int) -> dict[str, Any]:
+    """Returns what graphs and stores keep of feature tables and relations.
+
+    Args:
+        raw: The mapped graph.
+        inputs: The configuration key.
+        width: Columns of features where `inputs` is "features".
+    """
+    tables = {"features": raw.feature_tables, "learned": learned_tables(raw)}.get(inputs)
+    further = {"feature_tables": tables, "relations": raw.relations}
+    fitting = read_types(further, raw.node_types, raw.edge_type_names, 0 if inputs == "learned" else width)
+    return replace(raw.schema, **fitting).to_dict()
 
 
 def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, found: Path, target: Path) -> None:

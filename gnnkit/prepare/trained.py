@@ -245,7 +245,9 @@ def _with_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
         return graph
     ordered = (*trained, *(name for name in names if name not in trained))
     number = {name: number for number, name in enumerate(ordered)}
-    return replace(graph, edge_types=np.array([number[name] for name in names])[types], edge_type_names=ordered)
+    types = np.array([number[name] for name in names])[types]
+    relations = sorted(graph.relations or (), key=lambda relation: number[relation.edge_type])
+    return replace(graph, edge_types=types, edge_type_names=ordered, relations=tuple(relations) or None)
 
 
 def _unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:

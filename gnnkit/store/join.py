@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,18 @@ def whole(root: Path) -> Graph:
     for rank in range(manifest.keys["workers"]):
         manifest.check_part(root, str(rank))
         shards.append(Shard.load(root / PARTS / str(rank)))
-    return joined(shards, manifest.prepared["class_names"], manifest.schema["edge_types"])
+    return joined(shards, manifest.prepared["class_names"], manifest.schema)
 
 
-def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, edge_types: Sequence[str] | None) -> Graph:
+def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: Mapping[str, Any] | None) -> Graph:
     """Returns the graph from which shards were cut, with the same edge ids.
 
     Args:
         shards: All shards of one cut.
         class_names: Class names, which shards do not store.
-        edge_types: Relation names, which shards do not store.
+        schema: As `Manifest.schema`, which shards do not store.
     """
-    parts = list(shards)
+    parts, types = list(shards), schema or {}
     first, cells = parts[0], [shard for shard in parts if shard.slice == 0]
     owned = np.concatenate([shard.owned for shard in parts])
     ids = np.concatenate([shard.edge_ids for shard in cells])
@@ -58,7 +58,10 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, edge_type
         labels=of_nodes("labels"),
         split=of_nodes("split"),
         class_names=None if class_names is None else tuple(class_names),
-        edge_type_names=None if edge_types is None else tuple(edge_types),
+        edge_type_names=types.get("edge_types"),
+        node_types=types.get("node_types"),
+        feature_tables=types.get("feature_tables"),
+        relations=types.get("relations"),
         **columns.fields_of(Graph),
     )
 

@@ -34,8 +34,8 @@ from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.program import is_iterated
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.prepare.transform import Scale
 from gnnkit.prepare.trained import Inputs
+from gnnkit.prepare.transform import Scale
 from gnnkit.settings import Choice
 from tests.cases import few
 from tests.runs import BARE
