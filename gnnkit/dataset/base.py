@@ -121,7 +121,7 @@ def read_whole(pieces: GraphPieces) -> Graph:
         num_nodes = count_nodes(src, dst, None) if num_nodes is None else num_nodes
         fields, rows = pieces.nodes(num_nodes, room), pieces.features(room)
         features = None if rows is None else np.concatenate(list(rows))
-        columns = EdgeColumns.concat([piece.columns for piece in edges])
+        values: dict[str, Any] = EdgeColumns.concat([piece.columns for piece in edges]).without("position").arrays()
         missing = None
         if features is not None and pieces.has_gaps:
             features, missing = without_gaps(features)
@@ -143,7 +143,7 @@ def read_whole(pieces: GraphPieces) -> Graph:
             edge_type_names=pieces.edge_type_names(),
             node_types=fields.node_types,
             missing=missing,
-            **columns.without("position").arrays(),
+            **values,
         )
         graph = with_split(without_duplicates(graph, pieces.duplicates, JOIN), pieces.shares, pieces.seed)
     return finished(graph, pieces.symmetrize, pieces.row_normalize)

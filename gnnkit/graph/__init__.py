@@ -9,6 +9,7 @@ from gnnkit.graph.features import SparseFeatures as SparseFeatures
 from gnnkit.graph.features import feature_arrays as feature_arrays
 from gnnkit.graph.features import kept_rows as kept_rows
 from gnnkit.graph.features import read_features as read_features
+from gnnkit.graph.graph import EdgeListFields as EdgeListFields
 from gnnkit.graph.graph import Graph as Graph
 from gnnkit.graph.labels import labelled as labelled
 from gnnkit.graph.packed import PackedFeatures as PackedFeatures

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from gnnkit import checks
 from gnnkit.checks import Array
-from gnnkit.graph.csc import CSC, read_weights
+from gnnkit.graph.csc import read_weights
 from gnnkit.graph.features import optional_rows
 from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.types import Ids
@@ -40,22 +39,6 @@ RULES: Mapping[str, EdgeColumnRule] = {
 }
 
 
-class HasEdges(Protocol):
-    """A graph or a shard."""
-
-    @property
-    def csc(self) -> CSC: ...
-
-
-class Loops(Protocol):
-    """Self-loops that are added to rows of a CSC."""
-
-    @property
-    def rows(self) -> Ids: ...  # [num_added]
-
-    def insert(self, old: Array, new: Array | float) -> Array: ...  # [num_edges, ...]
-
-
 class EdgeColumns(Mapping[str, Array]):
     """The columns that edges have, [num_edges, ...] each, by their names in `RULES`."""
 
@@ -73,7 +56,7 @@ class EdgeColumns(Mapping[str, Array]):
         return len(self._columns)
 
     @classmethod
-    def of(cls, owner: HasEdges) -> EdgeColumns:
+    def of(cls, owner: Any) -> EdgeColumns:
         """Returns the columns of a graph or a shard."""
         return cls(
             {name: getattr(owner.csc if rule.in_csc else owner, rule.field, None) for name, rule in RULES.items()}
@@ -125,18 +108,13 @@ class EdgeColumns(Mapping[str, Array]):
         """Returns the values of some edges, and the positions that these have here."""
         return EdgeColumns({"position": edges, **self.take(edges)})
 
-    def with_loops(self, loops: Loops, means: npt.NDArray[Any] | None) -> EdgeColumns:
-        """Adds values of self-loops.
+    def with_loops(self, insert: Callable[[Array, Array | float], Array], means: Array | None) -> EdgeColumns:
+        """Adds the values of self-loops.
 
         Args:
-            loops: The added loops.
-            means: [num_rows, edge_width] mean features of each row's in-edges.
+            insert: Inserts the loops' values, or one value, into a column.
+            means: [num_loops, edge_width] mean features of each node's in-edges.
         """
-        columns: dict[str, Array] = {}
-        for name, values in self.items():
-            rule = RULES[name].loop
-            if rule == "one":
-                columns[name] = loops.insert(values, 1.0)
-            elif rule == "mean" and means is not None:
-                columns[name] = loops.insert(values, means[loops.rows])
-        return EdgeColumns(columns)
+        new = {"one": 1.0, "mean": means}
+        pairs = ((name, values, new.get(RULES[name].loop)) for name, values in self.items())
+        return EdgeColumns({name: insert(values, value) for name, values, value in pairs if value is not None})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -51,7 +51,8 @@ _NAMES = (
     "edge_feature_names",
     "edge_category_of",
     "edge_type_names",
-)  # fields that a saved graph keeps as JSON
+)  # fields that a saved graph stores as JSON
+_ARRAYS = ("coordinates", "val_edges", "test_edges", "node_ids", "missing")  # optional fields beside edge columns
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -253,32 +254,10 @@ class Graph:
             dst: [num_edges] destination of each edge.
             num_nodes: number of nodes. Default: rows of features, or one more than the
                 largest id. This id must be below max(1,000,000, 16 num_edges).
-            features: [num_nodes, width] numbers, or a sparse matrix of SciPy. Default:
-                width 0.
-            labels: [num_nodes] class of each node, -1 for none. -1 and 1 alone are
-                refused. Or sets of classes [num_nodes, classes] of 0 and 1. Or
-                floating-point numbers [num_nodes] or [num_nodes, numbers], NaN for
-                none. Default: no labels.
-            split: [num_nodes] names or codes for `Split.of`. Default: no node in use.
-            weight: [num_edges] finite numbers, or None.
-            edge_features: [num_edges, edge_width] numbers, or None.
-            coordinates: [num_nodes, 2 or 3] numbers, or None.
-            class_names: [num_classes] names, or None.
-            node_ids: [num_nodes] your ids of the nodes, which are distinct, or None.
-            feature_names: [width] names of columns, or None.
-            category_of: [width] the column of text that a feature is a value of, or "".
-                Default: none is.
-            edge_feature_names: [edge_width] names of columns, or None.
-            edge_category_of: [edge_width] as `category_of`, for edge features.
-            edge_types: [num_edges] relation of each edge, from 0. None: one relation.
-            edge_type_names: [num_relations] names of the relations, or None.
-            node_types: name and number of nodes of each type, in the order of ids.
-            feature_tables: columns of features of each node type, or None.
-            relations: node types at the ends of each edge type, or None.
-            missing: [num_missing, 2] node and column of features that are not known.
             one_class: whether labels -1 and 1 alone mean one class and none, and are
                 not refused.
             threads: threads that sort. Default: the cores at hand.
+            **fields: features, labels, weights and further fields of `EdgeListFields`.
         """
         values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if unknown := values.keys() - EdgeListFields.__annotations__:
@@ -501,22 +480,8 @@ class Graph:
         arrays, meta = load_arrays(folder)
         columns = EdgeColumns.of_arrays(arrays)
         try:
-            return cls(
-                CSC(arrays["indptr"], arrays["indices"], columns.get("weight")),
-                read_features(arrays),
-                arrays["labels"],
-                arrays["split"],
-                coordinates=arrays.get("coordinates"),
-                val_edges=arrays.get("val_edges"),
-                test_edges=arrays.get("test_edges"),
-                node_ids=arrays.get("node_ids"),
-                node_types=meta.get("node_types"),
-                feature_tables=meta.get("feature_tables"),
-                relations=meta.get("relations"),
-                missing=arrays.get("missing"),
-                **_names(meta),
-                **columns.fields_of(cls),
-            )
+            csc = CSC(arrays["indptr"], arrays["indices"], columns.get("weight"))
+            return cls(csc, read_features(arrays), arrays["labels"], arrays["split"], **_stored(arrays, meta))
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
         except ValueError as error:
@@ -536,8 +501,8 @@ class Graph:
         arrays, meta = load_arrays(folder)
         graph, indptr = cls.__new__(cls), arrays["indptr"]
         csc = CSC.trusted(indptr, arrays["indices"], arrays.get("weight"), len(indptr) - 1)
-        rest: dict[str, Any] = {each.name: arrays.get(each.name) for each in fields(cls)}
-        rest |= {**_names(meta), "csc": csc, "node_types": node_types_of(meta.get("node_types"), len(indptr) - 1)}
+        rest = {**_stored(arrays, meta), "csc": csc, "labels": arrays["labels"], "split": arrays["split"]}
+        rest["node_types"] = node_types_of(rest["node_types"], len(indptr) - 1)
         if features:
             rest["features"] = read_features(arrays)
         else:
@@ -552,19 +517,9 @@ class Graph:
 
         Replaces a graph saved there before.
         """
-        arrays = {
-            "indptr": self.csc.indptr,
-            "indices": self.csc.indices,
-            **feature_arrays(self.features),
-            "labels": self.labels,
-            "split": self.split,
-            "coordinates": self.coordinates,
-            "val_edges": self.val_edges,
-            "test_edges": self.test_edges,
-            "node_ids": self.node_ids,
-            "missing": self.missing,
-            **self.edge_columns.arrays(),
-        }
+        arrays = {name: getattr(self, name) for name in ("labels", "split", *_ARRAYS)}
+        arrays |= {"indptr": self.csc.indptr, "indices": self.csc.indices}
+        arrays |= {**feature_arrays(self.features), **self.edge_columns.arrays()}
         meta = {name: getattr(self, name) for name in (*_NAMES, "node_types")}
         save_arrays(Path(folder), arrays, meta | self.schema.to_dict())
 
@@ -701,26 +656,33 @@ class Graph:
 
 
 class EdgeListFields(TypedDict, total=False):
-    """The arguments of `Graph.from_edges` that are fields of the graph."""
+    """The arguments of `Graph.from_edges` that are fields of the graph.
 
-    features: npt.ArrayLike | SparseFeatures | None  # [num_nodes, width]
-    labels: npt.ArrayLike | None  # [num_nodes, ...]
-    split: npt.ArrayLike | None  # [num_nodes]
-    weight: npt.ArrayLike | None  # [num_edges]
+    Labels are classes [num_nodes], -1 for none, where -1 and 1 alone are refused. Or
+    sets of classes [num_nodes, classes] of 0 and 1. Or floating-point numbers
+    [num_nodes] or [num_nodes, numbers], NaN for none.
+    """
+
+    features: (
+        npt.ArrayLike | SparseFeatures | None
+    )  # [num_nodes, width] also a sparse matrix of SciPy. Default: width 0
+    labels: npt.ArrayLike | None  # [num_nodes, ...]. Default: none
+    split: npt.ArrayLike | None  # [num_nodes] names or codes for `Split.of`. Default: no node in use
+    weight: npt.ArrayLike | None  # [num_edges] finite
     edge_features: npt.ArrayLike | None  # [num_edges, edge_width]
     coordinates: npt.ArrayLike | None  # [num_nodes, 2 or 3]
-    class_names: Sequence[str] | None
-    node_ids: npt.ArrayLike | None  # [num_nodes]
+    class_names: Sequence[str] | None  # [num_classes]
+    node_ids: npt.ArrayLike | None  # [num_nodes] your ids, which are distinct
     feature_names: Sequence[str] | None  # [width]
-    category_of: Sequence[str] | None  # [width]
+    category_of: Sequence[str] | None  # [width] the text column that a feature is a value of, or ""
     edge_feature_names: Sequence[str] | None  # [edge_width]
     edge_category_of: Sequence[str] | None  # [edge_width]
-    edge_types: npt.ArrayLike | None  # [num_edges]
+    edge_types: npt.ArrayLike | None  # [num_edges] relation of each edge, from 0
     edge_type_names: Sequence[str] | None  # [num_relations]
-    node_types: NodeTypes | None
-    feature_tables: tuple[FeatureTable, ...] | None
-    relations: tuple[Relation, ...] | None  # [num_relations]
-    missing: npt.ArrayLike | None  # [num_missing, 2]
+    node_types: NodeTypes | None  # name and number of nodes of each type, in the order of ids
+    feature_tables: tuple[FeatureTable, ...] | None  # columns of features of each node type
+    relations: tuple[Relation, ...] | None  # [num_relations] node types at the ends
+    missing: npt.ArrayLike | None  # [num_missing, 2] node and column of features that are not known
 
 
 _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
@@ -740,6 +702,9 @@ def _defaults(num_nodes: int) -> dict[str, Any]:
     return {"features": features, "labels": np.full(num_nodes, -1), "split": split}
 
 
-def _names(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...] | None]:
-    """Returns the names that a saved graph keeps."""
-    return {name: None if (kept := meta.get(name)) is None else tuple(map(str, kept)) for name in _NAMES}
+def _stored(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the optional fields of a saved graph."""
+    names = {name: None if (values := meta.get(name)) is None else tuple(map(str, values)) for name in _NAMES}
+    types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations")}
+    columns = EdgeColumns.of_arrays(arrays).fields_of(Graph)
+    return {**names, **types, **columns, **{name: arrays.get(name) for name in _ARRAYS}}

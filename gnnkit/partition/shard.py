@@ -105,7 +105,7 @@ class Shard:
         """
         # Behind a row's edges, because a loop's id is larger than all other ids.
         loops = AddedLoops.to(np.flatnonzero(~self.looped), np.diff(self.csc.indptr))
-        columns = self.edge_columns.with_loops(loops, self.mean_edge_features)
+        columns = self.edge_columns.with_loops(loops.insert, take(self.mean_edge_features, loops.rows))
         return replace(
             self,
             csc=CSC(

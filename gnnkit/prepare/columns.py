@@ -40,7 +40,7 @@ class ColumnTable:
 
     @property
     def width(self) -> int:
-        return self.rows.shape[1]
+        return int(self.rows.shape[1])
 
     @property
     def num_sources(self) -> int:
@@ -137,7 +137,7 @@ class TrainedColumns:
             rows = rows.columns(order.tolist())
         else:
             rows = rows[:, order]
-            if (order < 0).any():
+            if isinstance(rows, np.ndarray):
                 rows[:, order < 0] = 0
         texts = None if self.category_of is None else tuple(self.category_of)
         return ColumnTable(rows, tuple(self.names), texts, self._cells(table, order), table.row_ids)

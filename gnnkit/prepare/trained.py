@@ -111,7 +111,10 @@ class Inputs:
             columns = TrainedColumns(self.edge_features, self.edge_category_of, self.text, "edge", folder)
             edges = columns.select(edges)
             graph = replace(
-                graph, edge_features=edges.rows, edge_feature_names=edges.names, edge_category_of=edges.category_of
+                graph,
+                edge_features=np.asarray(edges.rows),
+                edge_feature_names=edges.names,
+                edge_category_of=edges.category_of,
             )
         return _with_relations(graph, self.edge_types)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,11 +59,6 @@ class Fill:
 
         Raises `UserError` for a column without numbers to average, and where no column
         would be left.
-
-        Args:
-            table: The table that trains.
-            train_rows: [k] ids of the training rows, at least one unless empty.
-            kind: One of FILLS.
         """
         if kind == "mean" and not isinstance(table.rows, SparseFeatures):
             return cls(kind, means=_means(table, train_rows))
@@ -78,12 +73,7 @@ class Fill:
         return table.missing is not None or bool(self.dropped)
 
     def check(self, table: ColumnTable, folder: Path | None = None) -> None:
-        """Raises `UserError` for the first cell that is not filled.
-
-        Args:
-            table: The table.
-            folder: The folder of the trained model that reads the table, for messages.
-        """
+        """Raises `UserError` for the first cell that is not filled."""
         if table.missing is None or self.kind in ("mean", "zero"):
             return
         cells = table.missing[~np.isin(table.missing[:, 1], self.dropped or [])]
@@ -214,11 +204,9 @@ class Scale:
         return distance
 
     def count_clipped(self, rows: FilledRows, distance: float = 0) -> npt.NDArray[np.int64]:  # [width]
-        """Counts each column's clipped values, without a constant column's rounding.
+        """Counts each column's clipped values that are some distance from the mean.
 
-        Args:
-            rows: [n, width].
-            distance: Least distance from the mean of the values to count.
+        A constant column's rounding is not counted.
         """
         bound = np.maximum(np.maximum(self.limit or (), _LIMIT), distance / np.array(self.deviation))
         counts = np.zeros(len(bound), np.int64)
@@ -227,12 +215,7 @@ class Scale:
         return counts
 
     def why_uneven(self, rows: FilledRows, numbers: npt.NDArray[np.bool_]) -> str:
-        """Explains how columns differ in scale, or returns nothing where they do not.
-
-        Args:
-            rows: [n, width] of which the scale is the standard one.
-            numbers: [width] columns that do not encode text.
-        """
+        """Explains how columns of numbers differ in scale, if they do."""
         mean, deviation, limit = (np.array(values) for values in (self.mean, self.deviation, self.limit))
         table, distance, varied = len(mean) <= _MAX_TABLE, np.abs(mean), (limit > 0) & numbers
         spread = deviation[varied]
@@ -259,7 +242,7 @@ class FilledRows:
         self.dtype = self._rows.dtype
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return len(self._rows)
 
     @property
     def is_raw(self) -> bool:
@@ -281,6 +264,15 @@ class FilledRows:
         row = np.repeat(np.arange(len(ids)), counts)
         cell = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(len(row))
         return np.stack([row, self._cells[cell, 1]], 1)
+
+    def whole(self) -> Floats:  # [n, width]
+        """Returns all rows. Standardises in pieces, because float64 takes memory."""
+        if self._scale.kind != "standard":
+            return self[:]
+        rows, step = np.empty(self.shape, self.dtype), _piece_rows(self.shape[1])
+        for first in range(0, len(rows), step):
+            rows[first : first + step] = self[first : first + step]
+        return rows
 
     def pieces(self, step: int, rows: Ids | None = None) -> Iterator[Floats]:
         """Yields all rows, or those with some ids, `step` at a time."""
@@ -354,34 +346,18 @@ class ColumnTransform:
     def apply(self, table: ColumnTable, folder: Path | None = None) -> ColumnTable:
         """Returns the table as the model reads it, in the same type.
 
-        Raises `UserError` as `fit` does.
-
-        Args:
-            table: The table, with the columns of the table that trained.
-            folder: The folder of the trained model, for messages.
+        Raises `UserError` as `fit` does, with the folder of the trained model.
         """
         self.fill.check(table, folder)
-        table = self._filled(table)
+        if self.fill.changes(table):
+            names, texts = self.fill.keep(table.names), self.fill.keep(table.category_of)
+            table = ColumnTable(FilledRows(table, self.fill)[:], names, texts, row_ids=table.row_ids)
         self.scale.check(table)
         if self.scale.kind == "none":
             return table
-        rows = table.rows.row_normalize() if isinstance(table.rows, SparseFeatures) else self._scaled(table)
-        return ColumnTable(rows, table.names, table.category_of, row_ids=table.row_ids)
-
-    def _filled(self, table: ColumnTable) -> ColumnTable:
-        if not self.fill.changes(table):
-            return table
-        names, texts = self.fill.keep(table.names), self.fill.keep(table.category_of)
-        return ColumnTable(FilledRows(table, self.fill)[:], names, texts, row_ids=table.row_ids)
-
-    def _scaled(self, table: ColumnTable) -> Floats:  # [n, width]
-        source = FilledRows(table, scale=self.scale)
-        if self.scale.kind == "row":
-            return source[:]
-        rows, step = np.empty(source.shape, source.dtype), _piece_rows(table.width)
-        for first in range(0, len(rows), step):
-            rows[first : first + step] = source[first : first + step]
-        return rows
+        sparse = isinstance(table.rows, SparseFeatures)
+        rows = table.rows.row_normalize() if sparse else FilledRows(table, scale=self.scale).whole()  # type: ignore[union-attr]
+        return replace(table, rows=rows)
 
     def read(self, table: ColumnTable) -> FilledRows:
         """Returns dense rows that are transformed when they are read."""
@@ -437,14 +413,7 @@ def is_table(graph: Graph) -> bool:
 
 
 def why_uneven(graph: Graph, train_rows: Ids) -> str:
-    """Explains how numeric columns differ in scale, or that some are far from 0.
-
-    Returns nothing where columns are even.
-
-    Args:
-        graph: The graph.
-        train_rows: [k] ids of the training rows.
-    """
+    """Explains how columns of numbers differ in scale, if they do."""
     table = ColumnTable.of_nodes(graph)
     if isinstance(table.rows, SparseFeatures) or not len(train_rows) or not table.width:
         return ""
@@ -464,6 +433,6 @@ def warn_of_edges(graph: Graph) -> list[str]:
     if not (why := scale.why_uneven(rows, are_numbers(table.category_of, table.width))):
         return []
     sizes = np.maximum(np.abs(scale.mean or ()), scale.deviation or ())
-    large = ", ".join(table.column(number) for number in np.flatnonzero(sizes > _LARGE))
+    large = ", ".join(table.column(int(number)) for number in np.flatnonzero(sizes > _LARGE))
     note = f" (large: {shown(large)})" if large else ""
     return [f"warning: edge features: {why}{note}. Models read them as they are: standardise them in the data"]

@@ -48,10 +48,13 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: M
     def of_nodes(name: str) -> Any:
         return _placed(owned, [getattr(shard, name) for shard in parts])
 
-    ends = _placed(ids, [np.repeat(shard.targets, np.diff(shard.csc.indptr)) for shard in cells])
+    def of_edges(arrays: Sequence[Array]) -> Any:
+        return _placed(ids, arrays)
+
+    ends = of_edges([np.repeat(shard.targets, np.diff(shard.csc.indptr)) for shard in cells])
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends, minlength=first.num_nodes))])
     columns = EdgeColumns.concat([shard.edge_columns for shard in cells]).take(np.argsort(ids))
-    sources = _placed(ids, [shard.sources[shard.csc.indices] for shard in cells])
+    sources = of_edges([shard.sources[shard.csc.indices] for shard in cells])
     return Graph(
         CSC(indptr, _as_ids(sources, first.num_nodes), columns.get("weight")),
         features=_features(owned, [shard.features for shard in parts]),

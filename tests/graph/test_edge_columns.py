@@ -64,7 +64,7 @@ def test_duplicates_merge_by_the_rule_of_each_column(how: str) -> None:
 def test_a_loop_has_weight_1_mean_features_and_no_relation() -> None:
     columns = EdgeColumns({"weight": np.full(2, 0.5), "features": np.ones((2, 1)), "relation": np.zeros(2, np.int16)})
     loops = AddedLoops.to(np.array([1]), np.array([1, 1]))
-    added = columns.with_loops(loops, np.array([[7.0], [8.0]]))
+    added = columns.with_loops(loops.insert, np.array([[8.0]]))
     assert list(added) == ["weight", "features"]
     assert added["weight"].tolist() == [0.5, 0.5, 1.0]
     assert added["features"].ravel().tolist() == [1, 1, 8]
