@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -39,21 +39,13 @@ RULES: Mapping[str, EdgeColumnRule] = {
 }
 
 
-class EdgeColumns(Mapping[str, Array]):
+class EdgeColumns(dict[str, Array]):
     """The columns that edges have, [num_edges, ...] each, by their names in `RULES`."""
 
     def __init__(self, columns: Mapping[str, Array | None] | None = None) -> None:
+        """Takes the columns that are not None, in the order of `RULES`."""
         given = columns or {}
-        self._columns = {name: values for name in RULES if (values := given.get(name)) is not None}
-
-    def __getitem__(self, name: str) -> Array:
-        return self._columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
+        super().__init__({name: values for name in RULES if (values := given.get(name)) is not None})
 
     @classmethod
     def of(cls, owner: Any) -> EdgeColumns:

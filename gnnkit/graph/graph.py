@@ -174,14 +174,9 @@ class Graph:
 
     def __repr__(self) -> str:
         """Says in a line how large the graph is."""
-        parts = [
-            f"{self.num_nodes:,} nodes",
-            f"{self.num_edges:,} edges",
-            f"{self.features.shape[1]:,} features",
-            self.outputs_told,
-            *(f"{count:,} {name}" for name, count in self.split_sizes.items()),
-        ]
-        return f"Graph({', '.join(parts)})"
+        sizes = (f"{self.num_nodes:,} nodes", f"{self.num_edges:,} edges", f"{self.features.shape[1]:,} features")
+        splits = (f"{count:,} {name}" for name, count in self.split_sizes.items())
+        return f"Graph({', '.join([*sizes, self.outputs_told, *splits])})"
 
     @property
     def outputs_told(self) -> str:
@@ -195,11 +190,10 @@ class Graph:
 
     def _check_columns(self) -> None:
         """Raises `UserError` for names that do not fit the columns."""
-        if self.category_of is not None and len(self.category_of) != self.features.shape[1]:
-            raise UserError(f"category_of has {len(self.category_of)} names for {self.features.shape[1]} columns")
         edge_width = 0 if self.edge_features is None else self.edge_features.shape[1]
-        if self.edge_category_of is not None and len(self.edge_category_of) != edge_width:
-            raise UserError(f"edge_category_of has {len(self.edge_category_of)} names for {edge_width} columns")
+        for name, width in (("category_of", self.features.shape[1]), ("edge_category_of", edge_width)):
+            if (texts := getattr(self, name)) is not None and len(texts) != width:
+                raise UserError(f"{name} has {len(texts)} names for {width} columns")
         set_fields(
             self,
             feature_names=names_of("feature_names", self.feature_names, self.features.shape[1]),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
@@ -127,17 +128,19 @@ def read_types(
         edge_types: Of the graph.
         width: Of the graph's features.
     """
-    tables, relations = plain.get("feature_tables"), plain.get("relations")
-    if tables is not None:
-        tables = tuple(table if isinstance(table, FeatureTable) else FeatureTable(**table) for table in tables)
-        fits = len(tables) == len(node_types or ((),)) and max(table.columns.stop for table in tables) == width
-        tables = tables if fits else None
-    if relations is not None:
-        relations = tuple(Relation(*relation) for relation in relations)
-        names = {name for name, _ in node_types or ()}
-        fits = all({relation.source, relation.destination} <= names for relation in relations)
-        same = [relation.edge_type for relation in relations] == list(edge_types or ())
-        relations = relations if fits and same else None
+    tables: tuple[FeatureTable, ...] | None = None
+    relations: tuple[Relation, ...] | None = None
+    if (given := plain.get("feature_tables")) is not None:
+        tables = tuple(table if isinstance(table, FeatureTable) else FeatureTable(**table) for table in given)
+        if len(tables) != len(node_types or ((),)) or max(table.columns.stop for table in tables) != width:
+            tables = None
+    if (given := plain.get("relations")) is not None:
+        relations = tuple(Relation(*relation) for relation in given)
+        ends = {end for source, _, destination in relations for end in (source, destination)}
+        if [relation.edge_type for relation in relations] != list(edge_types or ()) or not ends <= dict(
+            node_types or ()
+        ).keys():
+            relations = None
     return {"feature_tables": tables, "relations": relations}
 
 
@@ -178,15 +181,20 @@ def pack_tables(
     """
     if all(table is None for table in tables):
         return None, tuple(FeatureTable("none", 0) for _ in tables)
+    kinds: list[FeatureKind] = ["none" if table is None else "dense" for table in tables]
     pairs = zip(tables, counts, strict=True)
     rows = [np.ones((count, 1), np.float32) if table is None else table for table, count in pairs]
     widths = [table.shape[1] for table in rows]
-    if len(set(widths)) == 1 and all(table is not None for table in tables):
-        return np.concatenate(rows), tuple(FeatureTable("dense", width) for width in widths)
+    if len({*zip(kinds, widths, strict=True)}) == 1:
+        return np.concatenate(rows), tuple(map(FeatureTable, kinds, widths))
     begins = np.cumsum([0, *widths])
-    kinds: list[FeatureKind] = ["none" if table is None else "dense" for table in tables]
-    packed = tuple(map(FeatureTable, kinds, widths, begins.tolist()))
-    columns = [np.tile(np.arange(a, b), len(table)) for a, b, table in zip(begins, begins[1:], rows, strict=False)]
-    values = np.concatenate([table.ravel().astype(np.float32, copy=False) for table in rows])
-    indptr = np.append(0, np.cumsum(np.repeat(widths, [len(table) for table in rows])))
-    return SparseFeatures(CSC(indptr, np.concatenate(columns), values, int(begins[-1]))), packed
+    return _beside(rows, begins), tuple(map(FeatureTable, kinds, widths, begins.tolist()))
+
+
+def _beside(tables: Sequence[Floats], begins: npt.NDArray[np.int64]) -> SparseFeatures:
+    """Puts tables side by side, from the columns `begins` [num_tables + 1] on."""
+    counts = np.repeat(np.diff(begins), [len(table) for table in tables])
+    pairs = zip(tables, begins, begins[1:], strict=False)
+    columns = [np.tile(np.arange(first, last), len(table)) for table, first, last in pairs]
+    values = np.concatenate([table.ravel().astype(np.float32, copy=False) for table in tables])
+    return SparseFeatures(CSC(np.append(0, np.cumsum(counts)), np.concatenate(columns), values, int(begins[-1])))

@@ -125,20 +125,17 @@ class TrainedColumns:
         """
         if table.names is None or (self.category_of is None and list(self.names) == list(table.names)):
             return table
-        rows, unseen = table.rows, list[int]()
+        rows, unseen = table.rows, self._unseen(table)
         if self.category_of is not None:
-            rows, unseen = np.asarray(rows), self._unseen(table)
+            rows = np.asarray(rows)
             self._warn_of_unseen(rows, [table.names[column] for column in unseen], unseen)
         columns = {name: number for number, name in enumerate(table.names) if number not in unseen}
         values = [name for name, text in zip(self.names, self._texts, strict=True) if text]
         self.check([*columns, *(name for name in values if name not in columns)])
-        order = np.array([columns.get(name, -1) for name in self.names])
-        if isinstance(rows, SparseFeatures):
-            rows = rows.columns(order.tolist())
-        else:
-            rows = rows[:, order]
-            if isinstance(rows, np.ndarray):
-                rows[:, order < 0] = 0
+        order = np.array([columns.get(name, -1) for name in self.names], np.int64)
+        rows = rows.columns(order.tolist()) if isinstance(rows, SparseFeatures) else rows[:, order]
+        if isinstance(rows, np.ndarray):
+            rows[:, order < 0] = 0
         texts = None if self.category_of is None else tuple(self.category_of)
         return ColumnTable(rows, tuple(self.names), texts, self._cells(table, order), table.row_ids)
 

@@ -194,7 +194,7 @@ def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Seque
         target: The folder of the graph.
     """
     stored = None if store is None else Shard.trusted(store / PARTS / "0").features
-    rounding = Rounding.fit(_pieces(rows), kind, stored[:0] if isinstance(stored, PackedFeatures) else None)
+    rounding = Rounding(_pieces(rows), kind, stored[:0] if isinstance(stored, PackedFeatures) else None)
     file = Rows(target / f"{PACKED}.npy", rounding.form.kept.dtype, rounding.form.shape[1:])
     for piece in _pieces(rows):
         file.append(rounding.apply(piece))

@@ -78,7 +78,7 @@ def test_pieces_of_any_size_have_one_scale(kind: str) -> None:
     exact = columns()
     whole, (line,) = round_features(graph(exact), kind)
     parts = np.array_split(exact, [1, 1, 100, 299])
-    rounding = Rounding.fit(parts, kind)
+    rounding = Rounding(parts, kind)
     kept = np.concatenate([rounding.apply(part) for part in parts])
     assert np.array_equal(rounding.form.with_rows(kept), whole.features)
     assert rounding.describe(None) == line
