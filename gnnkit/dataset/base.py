@@ -15,7 +15,7 @@ import pyarrow as pa
 from gnnkit.checks import Array, one_line
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import CSC, EdgeColumns, Graph
 from gnnkit.graph.duplicates import JOIN, without_duplicates
 from gnnkit.graph.features import without_gaps
 from gnnkit.graph.fields import count_nodes
@@ -121,6 +121,7 @@ def read_whole(pieces: GraphPieces) -> Graph:
         num_nodes = count_nodes(src, dst, None) if num_nodes is None else num_nodes
         fields, rows = pieces.nodes(num_nodes, room), pieces.features(room)
         features = None if rows is None else np.concatenate(list(rows))
+        values: dict[str, Any] = EdgeColumns.concat([piece.columns for piece in edges]).without("position").arrays()
         missing = None
         if features is not None and pieces.has_gaps:
             features, missing = without_gaps(features)
@@ -132,8 +133,6 @@ def read_whole(pieces: GraphPieces) -> Graph:
             labels=fields.labels,
             one_class=fields.one_class,
             split=fields.split,
-            weight=_joined([piece.weight for piece in edges]),
-            edge_features=_joined([piece.features for piece in edges]),
             coordinates=fields.coordinates,
             class_names=fields.class_names,
             node_ids=as_ids(fields.node_ids) if isinstance(fields.node_ids, pa.Array) else fields.node_ids,
@@ -141,18 +140,13 @@ def read_whole(pieces: GraphPieces) -> Graph:
             category_of=fields.category_of,
             edge_feature_names=pieces.edge_feature_names(),
             edge_category_of=pieces.edge_category_of(pieces.edge_feature_names()),
-            edge_types=_joined([piece.types for piece in edges]),
             edge_type_names=pieces.edge_type_names(),
             node_types=fields.node_types,
             missing=missing,
+            **values,
         )
         graph = with_split(without_duplicates(graph, pieces.duplicates, JOIN), pieces.shares, pieces.seed)
     return finished(graph, pieces.symmetrize, pieces.row_normalize)
-
-
-def _joined(rows: Sequence[Array | None]) -> Array | None:
-    """Puts the rows of pieces one behind the other. None where pieces have none."""
-    return None if rows[0] is None else np.concatenate([each for each in rows if each is not None])
 
 
 def name_list(key: str, value: object) -> tuple[str, ...]:

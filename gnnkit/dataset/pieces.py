@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats, Ids, Labels
+from gnnkit.graph import EdgeColumns, Floats, Ids, Labels
 from gnnkit.graph.duplicates import KEEP
 from gnnkit.graph.schema import NodeTypes
 from gnnkit.partition.pieces import least_memory
@@ -118,9 +118,15 @@ class EdgePiece:
 
     def behind(self, count: int) -> EdgePiece:
         """Returns the edges behind the first ones."""
-        others = {name: getattr(self, name) for name in ("weight", "features", "positions", "types")}
-        cut = {name: None if rows is None else rows[count:] for name, rows in others.items()}
-        return EdgePiece(self.place, self.src[count:], self.dst[count:], **cut)
+        rows = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "place"}
+        return replace(self, **{name: values[count:] for name, values in rows.items() if values is not None})
+
+    @property
+    def columns(self) -> EdgeColumns:
+        """The values of the edges, by the names that graphs use."""
+        return EdgeColumns(
+            {"weight": self.weight, "features": self.features, "relation": self.types, "position": self.positions}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,7 @@ class NodeFields:
     node_types: NodeTypes | None = None
     category_of: Sequence[str] | None = None  # [width]
     one_class: bool = False  # as of `Graph.from_edges`
+    types: Mapping[str, Any] = field(default_factory=dict)  # feature tables and relations, as `Schema.to_dict`
 
 
 class GraphPieces(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +76,13 @@ class CSC:
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_sources = num_nodes if num_sources is None else num_sources
         csc, positions = sort_edges(src, dst, num_nodes, num_sources, weight is not None, threads)
-        return csc if weight is None else replace(csc, weight=take(read_weights(weight, len(src)), positions))
+        return csc.weighted(take(read_weights(weight, len(src)), positions))
+
+    def weighted(self, weight: Floats | None) -> CSC:
+        """Returns the same edges with other weights [num_edges], or without."""
+        if weight is self.weight:
+            return self
+        return CSC.trusted(self.indptr, self.indices, read_weights(weight, self.num_edges), self.num_sources)
 
     @property
     def num_nodes(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,8 @@ import numpy as np
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
-from gnnkit.graph.types import Ids, take
+from gnnkit.graph.edge_columns import EdgeColumns
+from gnnkit.graph.types import Ids
 
 if TYPE_CHECKING:
     from gnnkit.graph.graph import Graph
@@ -40,22 +40,16 @@ def without_duplicates(graph: Graph, how: str, cure: str) -> Graph:
     """
     if how == KEEP:
         return graph
-    if how == SUM and graph.csc.weight is None:
-        graph = replace(graph, csc=replace(graph.csc, weight=np.ones(graph.num_edges, np.float32)))
-    csc, ends = graph.csc, np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
-    keys = {"types": graph.edge_types} if graph.edge_types is not None else {}
-    positions = np.arange(graph.num_edges) if graph.edge_positions is None else graph.edge_positions
-    given = {"weight": csc.weight, "features": graph.edge_features}
-    values = {name: rows for name, rows in given.items() if rows is not None}
-    kept, joined = join(csc.indices, ends, keys, values, positions, how, cure)
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends[kept], minlength=graph.num_nodes))])
-    return replace(
-        graph,
-        csc=CSC(indptr, csc.indices[kept], joined.get("weight"), csc.num_sources),
-        edge_features=joined.get("features"),
-        edge_positions=take(graph.edge_positions, kept),
-        edge_types=take(graph.edge_types, kept),
-    )
+    csc, columns = graph.csc, graph.edge_columns
+    if how == SUM:
+        columns = EdgeColumns({"weight": np.ones(graph.num_edges, np.float32), **columns})
+    ends = np.repeat(np.arange(graph.num_nodes), np.diff(csc.indptr))
+    keys, numbers = columns.merged_by("identity"), columns.merged_by("number")
+    positions = columns.get("position", np.arange(graph.num_edges))
+    firsts, merged = join(csc.indices, ends, keys, numbers, positions, how, cure)
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends[firsts], minlength=graph.num_nodes))])
+    columns = EdgeColumns({**columns.without(*numbers).take(firsts), **merged})
+    return graph.with_edges(CSC(indptr, csc.indices[firsts], num_sources=csc.num_sources), columns)
 
 
 def join(

@@ -79,6 +79,11 @@ def edge_positions_of(values: object | None, num_edges: int) -> Ids | None:
     return positions
 
 
+def narrowed_positions(positions: Ids) -> Ids:
+    """Returns positions of edges as int32 where all fit."""
+    return positions.astype(np.int32) if len(positions) < 2**31 else positions
+
+
 def edge_types_of(values: object | None, num_edges: int, names: Sequence[str] | None) -> npt.NDArray[np.int16] | None:
     """Reads the relations of edges, if there are several.
 

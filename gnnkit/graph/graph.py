@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,8 @@ import numpy.typing as npt
 from gnnkit import checks
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_of_times
-from gnnkit.graph.csc import CSC, read_weights, sort_edges
+from gnnkit.graph.csc import CSC, sort_edges
+from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.features import (
     Features,
     SparseFeatures,
@@ -29,15 +31,15 @@ from gnnkit.graph.features import (
 from gnnkit.graph.fields import (
     count_nodes,
     distinct_ids,
-    edge_positions_of,
     edge_types_of,
     names_of,
+    narrowed_positions,
     node_ids_of,
     pairs_of,
     relation_names,
 )
 from gnnkit.graph.labels import check_labelled, check_signs, labelled, read_labels
-from gnnkit.graph.schema import NodeTypes, Schema, node_types_of
+from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.storage import load_arrays, save_arrays
@@ -49,7 +51,8 @@ _NAMES = (
     "edge_feature_names",
     "edge_category_of",
     "edge_type_names",
-)  # fields that a saved graph keeps as JSON
+)  # fields that a saved graph stores as JSON
+_ARRAYS = ("coordinates", "val_edges", "test_edges", "node_ids", "missing")  # optional fields beside edge columns
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -93,7 +96,10 @@ class Graph:
     of one relation.
 
     `node_types` are the types of nodes, as ranges of ids in the order of the types:
-    (name, number of nodes) each. `schema` finds the range of a type.
+    (name, number of nodes) each. `schema` finds the range of a type. `feature_tables`
+    are the columns of `features` that belong to each node type, and `relations` the
+    node types at the ends of each edge type. None: these are not known, as after
+    features were replaced by others of another width.
 
     `missing` are cells of a table that were empty, as rows of (node, column). There
     `features` are 0, until a run fills the cells as `features.fill` says. None: none.
@@ -117,6 +123,8 @@ class Graph:
     edge_types: Ids | None = field(default=None, kw_only=True)  # [num_edges] int16 relation of each edge
     edge_type_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     node_types: NodeTypes | None = field(default=None, kw_only=True)  # name and number of nodes of each type
+    feature_tables: tuple[FeatureTable, ...] | None = field(default=None, kw_only=True)  # of each node type
+    relations: tuple[Relation, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     missing: Ids | None = field(default=None, kw_only=True)  # [num_missing, 2] int64 node and column
 
     def __post_init__(self) -> None:
@@ -135,17 +143,17 @@ class Graph:
             labels=labels,
             split=split,
             class_names=names,
-            edge_features=optional_rows("edge_features", self.edge_features, self.num_edges),
             coordinates=optional_rows("coordinates", self.coordinates, n),
-            edge_positions=edge_positions_of(self.edge_positions, self.num_edges),
             val_edges=pairs_of("val_edges", self.val_edges, n),
             test_edges=pairs_of("test_edges", self.test_edges, n),
             node_ids=node_ids_of(self.node_ids, n),
             node_types=node_types_of(self.node_types, n),
+            **EdgeColumns.read(self.edge_columns.arrays(), self.num_edges).fields_of(Graph),
         )
         set_fields(self, missing=cells_of(self.missing, self.features.shape))
         self._check_columns()
         self._check_relations()
+        self._read_types({"feature_tables": self.feature_tables, "relations": self.relations})
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
 
@@ -166,14 +174,9 @@ class Graph:
 
     def __repr__(self) -> str:
         """Says in a line how large the graph is."""
-        parts = [
-            f"{self.num_nodes:,} nodes",
-            f"{self.num_edges:,} edges",
-            f"{self.features.shape[1]:,} features",
-            self.outputs_told,
-            *(f"{count:,} {name}" for name, count in self.split_sizes.items()),
-        ]
-        return f"Graph({', '.join(parts)})"
+        sizes = (f"{self.num_nodes:,} nodes", f"{self.num_edges:,} edges", f"{self.features.shape[1]:,} features")
+        splits = (f"{count:,} {name}" for name, count in self.split_sizes.items())
+        return f"Graph({', '.join([*sizes, self.outputs_told, *splits])})"
 
     @property
     def outputs_told(self) -> str:
@@ -187,11 +190,10 @@ class Graph:
 
     def _check_columns(self) -> None:
         """Raises `UserError` for names that do not fit the columns."""
-        if self.category_of is not None and len(self.category_of) != self.features.shape[1]:
-            raise UserError(f"category_of has {len(self.category_of)} names for {self.features.shape[1]} columns")
         edge_width = 0 if self.edge_features is None else self.edge_features.shape[1]
-        if self.edge_category_of is not None and len(self.edge_category_of) != edge_width:
-            raise UserError(f"edge_category_of has {len(self.edge_category_of)} names for {edge_width} columns")
+        for name, width in (("category_of", self.features.shape[1]), ("edge_category_of", edge_width)):
+            if (texts := getattr(self, name)) is not None and len(texts) != width:
+                raise UserError(f"{name} has {len(texts)} names for {width} columns")
         set_fields(
             self,
             feature_names=names_of("feature_names", self.feature_names, self.features.shape[1]),
@@ -203,6 +205,10 @@ class Graph:
         names = names_of("edge_type_names", self.edge_type_names)
         types = edge_types_of(self.edge_types, self.num_edges, names)
         set_fields(self, edge_types=types, edge_type_names=relation_names(types, names))
+
+    def _read_types(self, plain: Mapping[str, Any]) -> None:
+        """Takes feature tables and relations where they fit the graph."""
+        set_fields(self, **read_types(plain, self.node_types, self.edge_type_names, self.features.shape[1]))
 
     @classmethod
     def of(cls, value: Any) -> Graph:
@@ -231,24 +237,9 @@ class Graph:
         dst: npt.ArrayLike,  # [num_edges]
         num_nodes: int | None = None,
         *,
-        features: npt.ArrayLike | SparseFeatures | None = None,  # [num_nodes, width]
-        labels: npt.ArrayLike | None = None,  # [num_nodes, ...]
-        split: npt.ArrayLike | None = None,  # [num_nodes]
-        weight: npt.ArrayLike | None = None,  # [num_edges]
-        edge_features: npt.ArrayLike | None = None,  # [num_edges, edge_width]
-        coordinates: npt.ArrayLike | None = None,  # [num_nodes, 2 or 3]
-        class_names: Sequence[str] | None = None,
-        node_ids: npt.ArrayLike | None = None,  # [num_nodes]
-        feature_names: Sequence[str] | None = None,  # [width]
-        category_of: Sequence[str] | None = None,  # [width]
-        edge_feature_names: Sequence[str] | None = None,  # [edge_width]
-        edge_category_of: Sequence[str] | None = None,  # [edge_width]
-        edge_types: npt.ArrayLike | None = None,  # [num_edges]
-        edge_type_names: Sequence[str] | None = None,  # [num_relations]
-        node_types: NodeTypes | None = None,
-        missing: npt.ArrayLike | None = None,  # [num_missing, 2]
         one_class: bool = False,
         threads: int | None = None,
+        **fields: Unpack[EdgeListFields],
     ) -> Graph:
         """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
 
@@ -257,58 +248,26 @@ class Graph:
             dst: [num_edges] destination of each edge.
             num_nodes: number of nodes. Default: rows of features, or one more than the
                 largest id. This id must be below max(1,000,000, 16 num_edges).
-            features: [num_nodes, width] numbers, or a sparse matrix of SciPy. Default:
-                width 0.
-            labels: [num_nodes] class of each node, -1 for none. -1 and 1 alone are
-                refused. Or sets of classes [num_nodes, classes] of 0 and 1. Or
-                floating-point numbers [num_nodes] or [num_nodes, numbers], NaN for
-                none. Default: no labels.
-            split: [num_nodes] names or codes for `Split.of`. Default: no node in use.
-            weight: [num_edges] finite numbers, or None.
-            edge_features: [num_edges, edge_width] numbers, or None.
-            coordinates: [num_nodes, 2 or 3] numbers, or None.
-            class_names: [num_classes] names, or None.
-            node_ids: [num_nodes] your ids of the nodes, which are distinct, or None.
-            feature_names: [width] names of columns, or None.
-            category_of: [width] the column of text that a feature is a value of, or "".
-                Default: none is.
-            edge_feature_names: [edge_width] names of columns, or None.
-            edge_category_of: [edge_width] as `category_of`, for edge features.
-            edge_types: [num_edges] relation of each edge, from 0. None: one relation.
-            edge_type_names: [num_relations] names of the relations, or None.
-            node_types: name and number of nodes of each type, in the order of ids.
-            missing: [num_missing, 2] node and column of features that are not known.
             one_class: whether labels -1 and 1 alone mean one class and none, and are
                 not refused.
             threads: threads that sort. Default: the cores at hand.
+            **fields: features, labels, weights and further fields of `EdgeListFields`.
         """
+        values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+        if unknown := values.keys() - EdgeListFields.__annotations__:
+            raise TypeError(f"Graph.from_edges() got an unexpected keyword argument {min(unknown)!r}")
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
-        num_nodes = count_nodes(src, dst, features) if num_nodes is None else num_nodes
-        edge_features, weight = optional_rows("edge_features", edge_features, len(src)), read_weights(weight, len(src))
-        types = None if edge_types is None else checks.integers("edge_types", edge_types, len(src))
-        csc, positions = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
-        given_labels = np.full(num_nodes, -1) if labels is None else checks.array("labels", labels)
+        num_nodes = count_nodes(src, dst, values.get("features")) if num_nodes is None else num_nodes
+        columns = EdgeColumns.read(values, len(src))
+        csc, order = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
+        columns = EdgeColumns({**columns.take(order), "position": narrowed_positions(order)})
+        values = {**_defaults(num_nodes), **values}
+        values |= {name: _READ_FIELDS[name](value) for name, value in values.items() if name in _READ_FIELDS}
         if not one_class:
-            check_signs(given_labels, class_names)
-        return cls(
-            csc if weight is None else replace(csc, weight=weight[positions]),
-            features=np.empty((num_nodes, 0), np.float32) if features is None else rows_of(features),
-            labels=given_labels,
-            split=np.zeros(num_nodes, np.int8) if split is None else checks.array("split", split),
-            edge_features=take(edge_features, positions),
-            coordinates=None if coordinates is None else checks.array("coordinates", coordinates),
-            class_names=None if class_names is None else tuple(class_names),
-            edge_positions=positions.astype(np.int32) if len(src) < 2**31 else positions,
-            node_ids=None if node_ids is None else distinct_ids(node_ids),
-            feature_names=None if feature_names is None else tuple(feature_names),
-            category_of=None if category_of is None else tuple(category_of),
-            edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
-            edge_category_of=None if edge_category_of is None else tuple(edge_category_of),
-            edge_types=take(types, positions),
-            edge_type_names=None if edge_type_names is None else tuple(edge_type_names),
-            node_types=node_types,
-            missing=None if missing is None else checks.array("missing", missing),
-        )
+            check_signs(values["labels"], values.get("class_names"))
+        csc = csc.weighted(columns.get("weight"))
+        values.pop("weight", None)  # is in the CSC
+        return cls(csc, **{**values, **columns.fields_of(cls)})
 
     @classmethod
     def from_pyg(cls, data: Any, *, split: int | None = None, val: Any = None, test: Any = None) -> Graph:
@@ -513,23 +472,10 @@ class Graph:
         """
         folder = Path(folder)
         arrays, meta = load_arrays(folder)
+        columns = EdgeColumns.of_arrays(arrays)
         try:
-            return cls(
-                CSC(arrays["indptr"], arrays["indices"], arrays.get("weight")),
-                read_features(arrays),
-                arrays["labels"],
-                arrays["split"],
-                arrays.get("edge_features"),
-                arrays.get("coordinates"),
-                edge_positions=arrays.get("edge_positions"),
-                val_edges=arrays.get("val_edges"),
-                test_edges=arrays.get("test_edges"),
-                node_ids=arrays.get("node_ids"),
-                edge_types=arrays.get("edge_types"),
-                node_types=meta.get("node_types"),
-                missing=arrays.get("missing"),
-                **_names(meta),
-            )
+            csc = CSC(arrays["indptr"], arrays["indices"], columns.get("weight"))
+            return cls(csc, read_features(arrays), arrays["labels"], arrays["split"], **_stored(arrays, meta))
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
         except ValueError as error:
@@ -549,14 +495,15 @@ class Graph:
         arrays, meta = load_arrays(folder)
         graph, indptr = cls.__new__(cls), arrays["indptr"]
         csc = CSC.trusted(indptr, arrays["indices"], arrays.get("weight"), len(indptr) - 1)
-        rest: dict[str, Any] = {each.name: arrays.get(each.name) for each in fields(cls)}
-        rest |= {**_names(meta), "csc": csc, "node_types": node_types_of(meta.get("node_types"), len(indptr) - 1)}
+        rest = {**_stored(arrays, meta), "csc": csc, "labels": arrays["labels"], "split": arrays["split"]}
+        rest["node_types"] = node_types_of(rest["node_types"], len(indptr) - 1)
         if features:
             rest["features"] = read_features(arrays)
         else:
             rest |= dict.fromkeys(("feature_names", "category_of", "missing"))
             rest["features"] = np.empty((len(indptr) - 1, 0), np.float32)
         set_fields(graph, **rest)
+        graph._read_types(meta)
         return graph
 
     def save(self, folder: str | Path) -> None:
@@ -564,23 +511,11 @@ class Graph:
 
         Replaces a graph saved there before.
         """
-        arrays = {
-            "indptr": self.csc.indptr,
-            "indices": self.csc.indices,
-            "weight": self.csc.weight,
-            **feature_arrays(self.features),
-            "labels": self.labels,
-            "split": self.split,
-            "edge_features": self.edge_features,
-            "coordinates": self.coordinates,
-            "edge_positions": self.edge_positions,
-            "val_edges": self.val_edges,
-            "test_edges": self.test_edges,
-            "node_ids": self.node_ids,
-            "edge_types": self.edge_types,
-            "missing": self.missing,
-        }
-        save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in (*_NAMES, "node_types")})
+        arrays = {name: getattr(self, name) for name in ("labels", "split", *_ARRAYS)}
+        arrays |= {"indptr": self.csc.indptr, "indices": self.csc.indices}
+        arrays |= {**feature_arrays(self.features), **self.edge_columns.arrays()}
+        meta = {name: getattr(self, name) for name in (*_NAMES, "node_types")}
+        save_arrays(Path(folder), arrays, meta | self.schema.to_dict())
 
     @property
     def num_nodes(self) -> int:
@@ -589,6 +524,20 @@ class Graph:
     @property
     def num_edges(self) -> int:
         return self.csc.num_edges
+
+    @property
+    def edge_columns(self) -> EdgeColumns:
+        """The values of edges: weights, features, relations and positions."""
+        return EdgeColumns.of(self)
+
+    def with_edges(self, csc: CSC, columns: EdgeColumns) -> Graph:
+        """Returns the same nodes with other edges.
+
+        Args:
+            csc: In-edges of all nodes, without weights.
+            columns: [num_edges] values of these edges, weights among them.
+        """
+        return replace(self, csc=csc.weighted(columns.get("weight")), **columns.fields_of(Graph))
 
     @property
     def num_classes(self) -> int:
@@ -612,7 +561,11 @@ class Graph:
     @property
     def schema(self) -> Schema:
         """The types of nodes and of edges. Without types: one of each."""
-        return Schema(self.node_types or (("", self.num_nodes),), self.edge_type_names or ("",))
+        node_types, edge_types = self.node_types or (("", self.num_nodes),), self.edge_type_names or ("",)
+        tables = self.feature_tables
+        if tables is None and len(node_types) == 1:
+            tables = (table_of(self.features),)
+        return Schema(node_types, edge_types, tables, self.relations)
 
     @property
     def num_relations(self) -> int:
@@ -627,12 +580,11 @@ class Graph:
     def symmetrize(self, *, threads: int | None = None) -> Graph:
         """Adds missing reverse edges, like `CSC.symmetrize`.
 
-        A reverse edge has the features, the type and the position of the other edge.
+        A reverse edge has the features, the type and the position of the other edge. So
+        edges of a type then lead both ways, and the result has no `relations`.
         """
-        csc, order = self.csc.symmetrize(threads=threads)
-        features, positions = take(self.edge_features, order), take(self.edge_positions, order)
-        types = take(self.edge_types, order)
-        return replace(self, csc=csc, edge_features=features, edge_positions=positions, edge_types=types)
+        csc, order = self.csc.weighted(None).symmetrize(threads=threads)
+        return replace(self.with_edges(csc, self.edge_columns.take(order)), relations=None)
 
     def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
         """Numbers the nodes in another order.
@@ -653,21 +605,22 @@ class Graph:
             raise UserError(f"order lacks node {number.argmin()}")
         dst = np.repeat(number, np.diff(self.csc.indptr))
         csc, edges = sort_edges(number[self.csc.indices], dst, self.num_nodes, self.num_nodes, True, threads)
+        columns = self.edge_columns.select(edges)
         return replace(
             self,
-            csc=replace(csc, weight=take(self.csc.weight, edges)),
+            csc=csc.weighted(columns.get("weight")),
             features=self.features[order],
             labels=self.labels[order],
             split=self.split[order],
-            edge_features=take(self.edge_features, edges),
             coordinates=take(self.coordinates, order),
-            edge_positions=edges if self.edge_positions is None else self.edge_positions[edges],
             val_edges=None if self.val_edges is None else number[self.val_edges],
             test_edges=None if self.test_edges is None else number[self.test_edges],
             node_ids=take(self.node_ids, order),
-            edge_types=take(self.edge_types, edges),
             node_types=None,
+            feature_tables=None,
+            relations=None,
             missing=None if self.missing is None else np.stack([number[self.missing[:, 0]], self.missing[:, 1]], 1),
+            **columns.fields_of(Graph),
         )
 
     def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:
@@ -696,6 +649,56 @@ class Graph:
         return replace(self, features=normalized(np.asarray(self.features)))
 
 
-def _names(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...] | None]:
-    """Returns the names that a saved graph keeps."""
-    return {name: None if (kept := meta.get(name)) is None else tuple(map(str, kept)) for name in _NAMES}
+class EdgeListFields(TypedDict, total=False):
+    """The arguments of `Graph.from_edges` that are fields of the graph.
+
+    Labels are classes [num_nodes], -1 for none, where -1 and 1 alone are refused. Or
+    sets of classes [num_nodes, classes] of 0 and 1. Or floating-point numbers
+    [num_nodes] or [num_nodes, numbers], NaN for none.
+    """
+
+    features: (
+        npt.ArrayLike | SparseFeatures | None
+    )  # [num_nodes, width] also a sparse matrix of SciPy. Default: width 0
+    labels: npt.ArrayLike | None  # [num_nodes, ...]. Default: none
+    split: npt.ArrayLike | None  # [num_nodes] names or codes for `Split.of`. Default: no node in use
+    weight: npt.ArrayLike | None  # [num_edges] finite
+    edge_features: npt.ArrayLike | None  # [num_edges, edge_width]
+    coordinates: npt.ArrayLike | None  # [num_nodes, 2 or 3]
+    class_names: Sequence[str] | None  # [num_classes]
+    node_ids: npt.ArrayLike | None  # [num_nodes] your ids, which are distinct
+    feature_names: Sequence[str] | None  # [width]
+    category_of: Sequence[str] | None  # [width] the text column that a feature is a value of, or ""
+    edge_feature_names: Sequence[str] | None  # [edge_width]
+    edge_category_of: Sequence[str] | None  # [edge_width]
+    edge_types: npt.ArrayLike | None  # [num_edges] relation of each edge, from 0
+    edge_type_names: Sequence[str] | None  # [num_relations]
+    node_types: NodeTypes | None  # name and number of nodes of each type, in the order of ids
+    feature_tables: tuple[FeatureTable, ...] | None  # columns of features of each node type
+    relations: tuple[Relation, ...] | None  # [num_relations] node types at the ends
+    missing: npt.ArrayLike | None  # [num_missing, 2] node and column of features that are not known
+
+
+_READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "features": rows_of,
+    "labels": partial(checks.array, "labels"),
+    "split": partial(checks.array, "split"),
+    "coordinates": partial(checks.array, "coordinates"),
+    "missing": partial(checks.array, "missing"),
+    "node_ids": distinct_ids,
+    **dict.fromkeys(_NAMES, tuple),
+}  # reads what `Graph.from_edges` is given
+
+
+def _defaults(num_nodes: int) -> dict[str, Any]:
+    """Returns the fields of nodes without features, labels and a split."""
+    features, split = np.empty((num_nodes, 0), np.float32), np.zeros(num_nodes, np.int8)
+    return {"features": features, "labels": np.full(num_nodes, -1), "split": split}
+
+
+def _stored(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the optional fields of a saved graph."""
+    names = {name: None if (values := meta.get(name)) is None else tuple(map(str, values)) for name in _NAMES}
+    types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations")}
+    columns = EdgeColumns.of_arrays(arrays).fields_of(Graph)
+    return {**names, **types, **columns, **{name: arrays.get(name) for name in _ARRAYS}}

@@ -11,9 +11,8 @@ from gnnkit import checks
 from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import as_column, as_row, getter, optional, split_of, tell_unread
-from gnnkit.graph.csc import CSC
-from gnnkit.graph.features import Features, SparseFeatures
 from gnnkit.graph.graph import Graph
+from gnnkit.graph.schema import Relation, pack_tables
 from gnnkit.graph.split import SPLITS
 
 _MASKS = {f"{part}_{form}" for part in SPLITS for form in ("mask", "idx")}
@@ -40,12 +39,13 @@ def from_hetero(data: Any, split: int | None) -> Graph:
     types = np.repeat(np.arange(len(edges)), [ends.shape[1] for ends in edges])
     src, dst = np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64)
     weight, edge_features, unread = _of_edges(data, [ends.shape[1] for ends in edges])
+    features, tables = pack_tables(_tables(data, counts), list(counts.values()))
     tell_unread("Graph.from_pyg", [*_unread(data, predicted, masks), *unread], has_split=bool(masks))
     return Graph.from_edges(
         src,
         dst,
         total,
-        features=_features(data, counts),
+        features=features,
         labels=_labels(data, predicted, own, total),
         split=splits,
         weight=weight,
@@ -53,6 +53,8 @@ def from_hetero(data: Any, split: int | None) -> Graph:
         edge_types=types,
         edge_type_names=["-".join(kind) for kind in data.edge_types],
         node_types=tuple(counts.items()),
+        feature_tables=tables,
+        relations=tuple(Relation(*kind) for kind in data.edge_types),
     )
 
 
@@ -123,34 +125,15 @@ def _labels(data: Any, name: str, own: slice, total: int) -> Array | None:  # [t
     return result
 
 
-def _features(data: Any, counts: Mapping[str, int]) -> Features | None:  # [num_nodes, width]
-    """Reads the rows of all types.
-
-    Rows of one width share their columns. Otherwise each type has columns of its own,
-    so a first weight holds one weight for each type. A type without rows then has one
-    column of ones.
-    """
+def _tables(data: Any, counts: Mapping[str, int]) -> list[Array | None]:  # [count, width] each
+    """Reads the rows of each node type, None for a type without rows."""
     rows = {name: as_column(optional(f"data[{name!r}].", getter(_stored(data[name])), "x")) for name in data.node_types}
-    if all(each is None for each in rows.values()):
-        return None
-    given = {name: np.ones((counts[name], 1), np.float32) if each is None else each for name, each in rows.items()}
-    for name, each in given.items():
-        given[name] = checks.floats(f"data[{name!r}].x", each, (counts[name], None), bound=checks.FLOAT32_MAX)
-    widths = {each.shape[1] for each in given.values()}
-    if len(widths) == 1 and all(each is not None for each in rows.values()):
-        return np.concatenate(list(given.values()))
-    return _beside(list(given.values()))
-
-
-def _beside(tables: list[Array]) -> SparseFeatures:
-    """Puts the columns of tables side by side."""
-    widths = [table.shape[1] for table in tables]
-    before = np.cumsum([0, *widths])
-    counts = np.repeat(widths, [len(table) for table in tables])
-    columns = [np.tile(np.arange(a, b), len(table)) for a, b, table in zip(before, before[1:], tables, strict=False)]
-    values = np.concatenate([table.ravel().astype(np.float32, copy=False) for table in tables])
-    indptr = np.append(0, np.cumsum(counts))
-    return SparseFeatures(CSC(indptr, np.concatenate(columns), values, int(before[-1])))
+    return [
+        None
+        if table is None
+        else checks.floats(f"data[{name!r}].x", table, (counts[name], None), bound=checks.FLOAT32_MAX)
+        for name, table in rows.items()
+    ]
 
 
 def _of_edges(data: Any, counts: list[int]) -> tuple[Array | None, Array | None, list[str]]:

@@ -1,25 +1,76 @@
-"""The types of the nodes and of the edges of a graph."""
+"""The types of nodes and edges of a graph, with the feature table of each node type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
 
 from gnnkit.errors import UserError
+from gnnkit.graph.csc import CSC
+from gnnkit.graph.features import Features, SparseFeatures
 from gnnkit.graph.fields import names_of
+from gnnkit.graph.types import Floats
+from gnnkit.ranges import one_of, whole
 
 NodeTypes = tuple[tuple[str, int], ...]  # name and number of nodes of each type, in the order of ids
+FeatureKind = Literal["dense", "sparse", "learned", "none"]
+_MAX_WIDTH = 2**31 - 1  # columns of features
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTable:
+    """The features of one node type: some columns of the graph's rows.
+
+    Types of one width share their columns. Otherwise each type has columns of its own,
+    which are 0 in the rows of other types. A type without features has kind `none`: no
+    columns, or a placeholder column of ones where other types have some. Rows of kind
+    `learned` are trained, and have no columns.
+    """
+
+    kind: FeatureKind
+    width: int  # columns
+    first: int = 0  # column of `Graph.features` where the table begins
+
+    def __post_init__(self) -> None:
+        one_of("feature_tables.kind", self.kind, get_args(FeatureKind))
+        limits = {"learned": 0, "none": 1}
+        whole("feature_tables.width", self.width, 0, limits.get(self.kind, _MAX_WIDTH))
+        whole("feature_tables.first", self.first, 0, _MAX_WIDTH)
+
+    @property
+    def columns(self) -> slice:
+        """The columns of `Graph.features` that hold the table."""
+        return slice(self.first, self.first + self.width)
+
+
+class Relation(NamedTuple):
+    """A type of edges, by the node types at its ends, as in PyG."""
+
+    source: str
+    name: str
+    destination: str
+
+    @property
+    def edge_type(self) -> str:
+        """The relation's name in `Graph.edge_type_names`."""
+        return "-".join(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Types of nodes as ranges of ids, and types of edges by number.
+    """Node types as ranges of ids with their feature tables, and edge types by number.
 
-    A graph of one type has one range without a name, and one relation.
+    A graph of one type has one range without a name, one table, and one relation.
     """
 
     node_types: NodeTypes
     edge_types: tuple[str, ...]
+    feature_tables: tuple[FeatureTable, ...] | None = None  # of each node type. None: not known
+    relations: tuple[Relation, ...] | None = None  # of each edge type. None: ends are not known
 
     @property
     def several(self) -> bool:
@@ -27,20 +78,74 @@ class Schema:
         return len(self.node_types) > 1 or len(self.edge_types) > 1
 
     def nodes(self, name: str) -> slice:
-        """Returns the range of ids of a type of nodes.
+        """Returns the range of ids of a node type.
 
         Raises `UserError` for another name.
         """
         begin = 0
-        for each, count in self.node_types:
-            if each == name:
+        for node_type, count in self.node_types:
+            if node_type == name:
                 return slice(begin, begin + count)
             begin += count
-        raise UserError(f"node type {name!r} is none of {', '.join(each for each, _ in self.node_types)}")
+        raise UserError(f"node type {name!r} is none of {', '.join(name for name, _ in self.node_types)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what graphs and stores keep beside the types' names, for JSON.
+
+        The table of a graph of one type follows from the features.
+        """
+        tables, relations = self.feature_tables if len(self.node_types) > 1 else None, self.relations
+        plain = {
+            "feature_tables": None if tables is None else [asdict(table) for table in tables],
+            "relations": None if relations is None else [list(relation) for relation in relations],
+        }
+        return {key: values for key, values in plain.items() if values is not None}
+
+
+def stored_types(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what `Schema.to_dict` stored among other facts."""
+    return {key: plain[key] for key in ("feature_tables", "relations") if plain.get(key) is not None}
+
+
+def table_of(features: Features) -> FeatureTable:
+    """Returns the table of a graph of one node type."""
+    width = features.shape[1]
+    kind: FeatureKind = "sparse" if isinstance(features, SparseFeatures) else "dense"
+    return FeatureTable(kind if width else "none", width)
+
+
+def read_types(
+    plain: Mapping[str, Any], node_types: NodeTypes | None, edge_types: Sequence[str] | None, width: int
+) -> dict[str, Any]:
+    """Reads feature tables and relations of a graph, as fields of `Graph`.
+
+    Tables that do not fit the columns of features are not kept, as features may have
+    been replaced, nor are relations of other names.
+
+    Args:
+        plain: `feature_tables` and `relations`, also as `Schema.to_dict` returns them.
+        node_types: Of the graph.
+        edge_types: Of the graph.
+        width: Of the graph's features.
+    """
+    tables: tuple[FeatureTable, ...] | None = None
+    relations: tuple[Relation, ...] | None = None
+    if (given := plain.get("feature_tables")) is not None:
+        tables = tuple(table if isinstance(table, FeatureTable) else FeatureTable(**table) for table in given)
+        if len(tables) != len(node_types or ((),)) or max(table.columns.stop for table in tables) != width:
+            tables = None
+    if (given := plain.get("relations")) is not None:
+        relations = tuple(Relation(*relation) for relation in given)
+        ends = {end for source, _, destination in relations for end in (source, destination)}
+        if [relation.edge_type for relation in relations] != list(edge_types or ()) or not ends <= dict(
+            node_types or ()
+        ).keys():
+            relations = None
+    return {"feature_tables": tables, "relations": relations}
 
 
 def node_types_of(values: Iterable[Iterable[object]] | None, num_nodes: int) -> NodeTypes | None:
-    """Reads names and numbers of nodes of the types of nodes, if there are any.
+    """Reads names and numbers of nodes of the node types, if there are any.
 
     Raises `UserError` where names are equal, or numbers do not add up.
 
@@ -56,3 +161,40 @@ def node_types_of(values: Iterable[Iterable[object]] | None, num_nodes: int) -> 
     if any(not isinstance(count, int) or count < 0 for count in counts) or sum(counts) != num_nodes:  # type: ignore[arg-type]
         raise UserError(f"node_types have {counts} nodes, expected numbers that add up to {num_nodes}")
     return types  # type: ignore[return-value]
+
+
+def pack_tables(
+    tables: Sequence[Floats | None], counts: Sequence[int]
+) -> tuple[Features | None, tuple[FeatureTable, ...]]:
+    """Packs the feature tables of all node types into rows of one width.
+
+    Rows of one width share their columns. Otherwise each type has columns of its own,
+    so a model's first weight holds one weight for each type.
+
+    Args:
+        tables: [count, width] rows of each type, or None for a type without features.
+        counts: Number of nodes of each type.
+
+    Returns:
+        The rows [num_nodes, width], None where no type has features, and where each
+        type's table is.
+    """
+    if all(table is None for table in tables):
+        return None, tuple(FeatureTable("none", 0) for _ in tables)
+    kinds: list[FeatureKind] = ["none" if table is None else "dense" for table in tables]
+    pairs = zip(tables, counts, strict=True)
+    rows = [np.ones((count, 1), np.float32) if table is None else table for table, count in pairs]
+    widths = [table.shape[1] for table in rows]
+    if len({*zip(kinds, widths, strict=True)}) == 1:
+        return np.concatenate(rows), tuple(map(FeatureTable, kinds, widths))
+    begins = np.cumsum([0, *widths])
+    return _beside(rows, begins), tuple(map(FeatureTable, kinds, widths, begins.tolist()))
+
+
+def _beside(tables: Sequence[Floats], begins: npt.NDArray[np.int64]) -> SparseFeatures:
+    """Puts tables side by side, from the columns `begins` [num_tables + 1] on."""
+    counts = np.repeat(np.diff(begins), [len(table) for table in tables])
+    pairs = zip(tables, begins, begins[1:], strict=False)
+    columns = [np.tile(np.arange(first, last), len(table)) for table, first, last in pairs]
+    values = np.concatenate([table.ravel().astype(np.float32, copy=False) for table in tables])
+    return SparseFeatures(CSC(np.append(0, np.cumsum(counts)), np.concatenate(columns), values, int(begins[-1])))

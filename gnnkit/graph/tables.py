@@ -33,23 +33,13 @@ def from_tables(
     """Reads data frames, as `Graph.from_tables` says.
 
     Args:
-        edges: table of edges.
-        nodes: table of nodes, or None.
-        ends: columns of source and destination.
-        weight: column of weights. None: "weight", if there is one.
-        edge_type: column of types, which may be missing.
-        columns: columns of id, label and split.
-        features: columns of numbers, rows, or None for all other columns.
-        edge_features: columns of edges, or None for all other columns.
-        missing: words for missing values, or None for `missing.MISSING`.
-        duplicates: one of `DUPLICATES`.
+        columns: id, label and split of `nodes`.
     """
     one_of("duplicates", duplicates, DUPLICATES)
     words, way = read_missing("missing", missing), "=[NAME, ...] names the columns to read, without {}"
     links = table_of("edges", edges, f": edge_features{way}", words)
     named = None if nodes is None else table_of("nodes", nodes, f": features{way}", words)
-    if weight is None:
-        weight = "weight" if "weight" in links.names else None
+    weight = weight or ("weight" if "weight" in links.names else None)
     if edge_features is None:
         edge_features = _all_features(
             links, {*ends, edge_type, weight}, "edge_features=[NAME, ...] names it to read it"
@@ -57,11 +47,7 @@ def from_tables(
     if named and duplicates == FIRST:
         named = named.first_rows(columns[0])
     ids = node_ids(links, named, ends, columns[0], cure_of_nodes("duplicates", duplicates))
-    labelled = named is not None and columns[1] in named.names
-    labels, class_names = read_labels(lambda: [named], columns[1]) if named and labelled else (None, None)
-    given, names, category_of, cells = _features(named, columns, features)
-    types, type_names = links.types(edge_type)
-    rows = links.rows(edge_features)
+    fields = _node_fields(named, columns, features) | _edge_fields(links, edge_type, edge_features)
     for table in (named, links):
         if table is not None:
             warn_of_readings(table.name, table.readings)
@@ -69,23 +55,40 @@ def from_tables(
         links.positions(ends[0], ids),
         links.positions(ends[1], ids),
         None if ids is None else len(ids),
-        features=given,
-        labels=labels,
         one_class=True,
         split=named.splits(columns[2]) if named else None,
         weight=None if weight is None else links.weights(weight),
-        edge_features=rows,
-        edge_types=types,
-        edge_type_names=type_names,
-        feature_names=names,
-        category_of=category_of,
-        edge_feature_names=links.column_names(edge_features),
-        edge_category_of=links.category_of(edge_features),
-        class_names=class_names,
         node_ids=None if ids is None else as_ids(ids),
-        missing=cells,
+        **fields,
     )
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
+
+
+def _edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]) -> dict[str, Any]:
+    types, type_names = links.types(edge_type)
+    return {
+        "edge_types": types,
+        "edge_type_names": type_names,
+        "edge_features": links.rows(edge_features),
+        "edge_feature_names": links.column_names(edge_features),
+        "edge_category_of": links.category_of(edge_features),
+    }
+
+
+def _node_fields(
+    nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
+) -> dict[str, Any]:
+    labelled = nodes is not None and columns[1] in nodes.names
+    labels, class_names = read_labels(lambda: [nodes], columns[1]) if nodes and labelled else (None, None)
+    rows, names, category_of, cells = _features(nodes, columns, features)
+    return {
+        "labels": labels,
+        "class_names": class_names,
+        "features": rows,
+        "feature_names": names,
+        "category_of": category_of,
+        "missing": cells,
+    }
 
 
 def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str, cure: str) -> pa.Array | None:

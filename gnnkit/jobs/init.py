@@ -26,9 +26,9 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
 from gnnkit.plugins import CONF
-from gnnkit.prepare.categories import check
+from gnnkit.prepare.columns import check_texts
 from gnnkit.prepare.inputs import with_names
-from gnnkit.prepare.scale import uneven
+from gnnkit.prepare.transform import why_uneven
 from gnnkit.ranges import num_cores, one_line
 from gnnkit.result.result import Result
 from gnnkit.settings import FEW_EDGES, Settings
@@ -261,9 +261,9 @@ def _inputs(graph: Graph) -> Iterator[Choice]:
     if not graph.features.shape[1]:
         yield Choice("inputs", "learned", "nodes have no features: a trained row each. degree: for new nodes later")
         return
-    for why in check(graph, "one_hot"):
+    for why in check_texts(graph, "one_hot"):
         yield Choice("features.text", "one_hot", f"{why.partition(': ')[2]}. dataset.ignore leaves columns out")
-    if why := uneven(graph, np.arange(graph.num_nodes)):
+    if why := why_uneven(graph, np.arange(graph.num_nodes)):
         yield Choice("features.scale", "standard", f"{why}. none: as they are")
     if graph.missing is not None:
         yield Choice("features.fill", *_fill(graph, graph.missing))

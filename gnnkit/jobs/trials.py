@@ -22,7 +22,7 @@ from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import filled
-from gnnkit.prepare.scale import is_table
+from gnnkit.prepare.transform import is_table
 from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.storage import write_atomically
 from gnnkit.task import Task

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gnnkit.checks import array
 from gnnkit.errors import UserError
@@ -74,22 +73,17 @@ def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
         mine = sources < num_nodes
         sources[mine] = place[sources[mine]]
         indices[some] = sources
-    weight = None if csc.weight is None else csc.weight[edges]
-    nodes: dict[str, npt.NDArray[Any] | None] = {
-        name: take(getattr(shard, name), first)
-        for name in ("owned", "in_degree", "out_degree", "looped", "labels", "split", "mean_edge_features")
-    }
-    held: dict[str, npt.NDArray[Any] | None] = {
-        name: take(getattr(shard, name), edges)
-        for name in ("edge_ids", "edge_features", "edge_types", "relation_degrees")
-    }
+    nodes = ("owned", "in_degree", "out_degree", "looped", "labels", "split", "mean_edge_features")
+    values: dict[str, Any] = {name: take(getattr(shard, name), first) for name in nodes}
+    values |= {name: take(getattr(shard, name), edges) for name in ("edge_ids", "relation_degrees")}
+    columns = shard.edge_columns.take(edges)
     return replace(
         shard,
         features=np.empty((num_nodes, 0), np.float32),
-        **nodes,  # type: ignore[arg-type]
-        **held,  # type: ignore[arg-type]
+        **values,
         cell_nodes=shard.owned[first],
-        csc=CSC.trusted(indptr, indices, weight, csc.num_sources),
+        csc=CSC.trusted(indptr, indices, columns.get("weight"), csc.num_sources),
+        **columns.fields_of(Shard),
     )
 
 

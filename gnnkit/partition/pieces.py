@@ -227,36 +227,34 @@ def _write_held(
         folder: Of the shard.
         threads: As in `write_shards`.
     """
-    csc, features, types = graph.csc, graph.edge_features, graph.edge_types
+    csc, columns = graph.csc, graph.edge_columns.cut_columns()
     degree = csc.indptr[owned + 1] - csc.indptr[owned]
     save_array(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]))
     arrays = {"indices": Rows(folder / "indices.npy", np.int32), "edge_ids": Rows(folder / "edge_ids.npy", np.int64)}
-    if csc.weight is not None:
-        arrays["weight"] = Rows(folder / "weight.npy", csc.weight.dtype)
-    if features is not None:
-        for name in ("edge_features", "mean_edge_features"):
-            arrays[name] = Rows(folder / f"{name}.npy", features.dtype, features.shape[1:])
-    if types is not None:
-        arrays["edge_types"] = Rows(folder / "edge_types.npy", types.dtype)
+    stored = columns.arrays()
+    if "features" in columns:
+        stored["mean_edge_features"] = columns["features"]
+    arrays |= {name: Rows(folder / f"{name}.npy", each.dtype, each.shape[1:]) for name, each in stored.items()}
+    if "relation" in columns:
         arrays["relation_degrees"] = Rows(folder / "relation_degrees.npy", np.float64, (2,))
     with Behind() as behind:
         for nodes, ids in _held(csc.indptr, owned, edges):
-            found: dict[str, Array] = {
+            piece: dict[str, Array] = {
                 "indices": _taken(row, csc.indices[ids], threads),
                 "edge_ids": np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids,
             }
-            if csc.weight is not None:
-                found["weight"] = csc.weight[ids]
-            if features is not None:
-                rows, own = features[ids], np.concatenate([np.zeros(1, np.int64), np.cumsum(degree[nodes])])
-                mean = mean_in_edges(own, rows)
+            held = columns.take(ids)
+            piece |= held.arrays()
+            if "features" in held:
+                begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree[nodes])])
+                mean = mean_in_edges(begins, held["features"])
                 assert mean is not None
-                found |= {"edge_features": rows, "mean_edge_features": mean}
-            if types is not None and sources is not None:
+                piece["mean_edge_features"] = mean
+            if "relation" in held and sources is not None:
                 ends = np.repeat(np.arange(nodes.stop - nodes.start, dtype=np.int32), degree[nodes])
-                into = shared_weights(ends, types[ids], nodes.stop - nodes.start, found.get("weight"))
-                found |= {"edge_types": types[ids], "relation_degrees": np.stack([into, sources[ids]], 1)}
-            behind.do(append_all, arrays, found)
+                into = shared_weights(ends, held["relation"], nodes.stop - nodes.start, held.get("weight"))
+                piece["relation_degrees"] = np.stack([into, sources[ids]], 1)
+            behind.do(append_all, arrays, piece)
             _forget(graph, sources)
     for each in arrays.values():
         each.finish()
@@ -290,6 +288,6 @@ def _held(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice, Ids | sl
 
 def _forget(graph: Graph, *others: Array | None) -> None:
     """Lets go of the pages of edges that were read."""
-    for array in (graph.csc.indices, graph.csc.weight, graph.edge_features, graph.edge_types, *others):
+    for array in (graph.csc.indices, *graph.edge_columns.values(), *others):
         if array is not None:
             forget_pages(array)

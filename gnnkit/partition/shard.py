@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gnnkit.checks import check_range
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Features, Floats, Graph, Ids, Labels, feature_arrays, labelled, read_features
+from gnnkit.graph import CSC, EdgeColumns, Features, Floats, Graph, Ids, Labels, feature_arrays, labelled, read_features
 from gnnkit.graph.types import take
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -60,6 +60,11 @@ class Shard:
     )
 
     @property
+    def edge_columns(self) -> EdgeColumns:
+        """The values of the held edges: weights, features and relations."""
+        return EdgeColumns.of(self)
+
+    @property
     def labelled(self) -> npt.NDArray[np.bool_]:  # [num_owned]
         """Which owned nodes have a label."""
         return labelled(self.labels)
@@ -98,27 +103,23 @@ class Shard:
         layout receives a row for a loop. Loops are of no relation, so the result has no
         edge types.
         """
-        loops = AddedLoops.to(
-            np.flatnonzero(~self.looped), np.diff(self.csc.indptr)
-        )  # behind a row's edges: ids of loops exceed all others
-        mean, weight, ids = self.mean_edge_features, self.csc.weight, self.num_edges + self.cell_nodes[loops.rows]
+        # Behind a row's edges, because a loop's id is larger than all other ids.
+        loops = AddedLoops.to(np.flatnonzero(~self.looped), np.diff(self.csc.indptr))
+        columns = self.edge_columns.with_loops(loops.insert, take(self.mean_edge_features, loops.rows))
         return replace(
             self,
             csc=CSC(
                 loops.indptr,
                 loops.insert(self.csc.indices, loops.rows),
-                None if weight is None else loops.insert(weight, 1.0),
+                columns.get("weight"),
                 self.csc.num_sources,
             ),
-            edge_ids=loops.insert(self.edge_ids, ids),
+            edge_ids=loops.insert(self.edge_ids, self.num_edges + self.cell_nodes[loops.rows]),
             in_degree=self.in_degree + ~self.looped,
             out_degree=self.out_degree + ~self.looped,
             looped=np.ones_like(self.looped),
-            edge_features=None
-            if mean is None or self.edge_features is None
-            else loops.insert(self.edge_features, mean[loops.rows]),
-            edge_types=None,
             relation_degrees=None,
+            **columns.fields_of(Shard),
         )
 
     def save(self, folder: Path) -> None:
@@ -179,7 +180,9 @@ class Shard:
             check_range(name, array, 0, end)
         cell_nodes, edges = len(self.cell_nodes), len(self.csc.indices)
         lengths = {"halo_cell": len(self.halo), "partial": len(self.csc.indptr) - 1 - cell_nodes}
-        lengths |= {"partial_cell": len(self.partial), "edge_ids": edges, "edge_features": edges, "edge_types": edges}
+        lengths |= {"partial_cell": len(self.partial), "edge_ids": edges}
+        lengths |= dict.fromkeys(self.edge_columns.arrays(), edges)
+        lengths.pop("weight", None)  # checked by CSC
         lengths |= dict.fromkeys(("in_degree", "out_degree", "looped", "mean_edge_features"), cell_nodes)
         lengths |= dict.fromkeys(("labels", "split"), len(self.owned))
         for name, length in lengths.items():
@@ -192,7 +195,7 @@ class Shard:
 
 _MAX_CLASSES = 1 << 24  # more would be ids of nodes, and no classes
 _SCALARS = ("rank", "num_nodes", "num_edges", "num_classes", "num_relations")
-_OPTIONAL = ("edge_features", "mean_edge_features", "edge_types", "relation_degrees")
+_OPTIONAL = (*EdgeColumns().fields_of(Shard), "mean_edge_features", "relation_degrees")
 _CSC_ARRAYS = ("indptr", "indices", "weight")
 _ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SCALARS, "grid", "csc", "features"))
 
@@ -242,8 +245,7 @@ class _Held:
     halo: Ids  # [num_halo]
     partial: Ids  # [num_partial]
     csc: CSC
-    edge_features: Floats | None
-    edge_types: Ids | None
+    columns: EdgeColumns
     relation_degrees: Floats | None
 
 
@@ -292,15 +294,14 @@ class _Whole:
             edges, rows = edges[order], rows[order]
         indptr = _offsets(np.bincount(rows, minlength=len(cell_nodes) + len(partial)))
         halo, indices = self._renumber(self.graph.csc.indices[edges], cell_nodes)
-        weight, graph = self.graph.csc.weight, self.graph
+        columns = self.graph.edge_columns.cut_columns().take(edges)
         return _Held(
             cell_nodes,
             edges,
             halo,
             partial,
-            CSC(indptr, indices, None if weight is None else weight[edges], len(cell_nodes) + len(halo)),
-            take(graph.edge_features, edges),
-            take(graph.edge_types, edges),
+            CSC(indptr, indices, columns.get("weight"), len(cell_nodes) + len(halo)),
+            columns,
             take(self.relation_degrees, edges),
         )
 
@@ -342,11 +343,10 @@ class _Whole:
             features=graph.features[owned],
             labels=graph.labels[owned],
             split=graph.split[owned],
-            edge_features=held.edge_features,
             mean_edge_features=None if self.mean_edge_features is None else self.mean_edge_features[cell_nodes],
             num_relations=graph.num_relations,
-            edge_types=held.edge_types,
             relation_degrees=held.relation_degrees,
+            **held.columns.fields_of(Shard),
         )
 
 

@@ -31,20 +31,20 @@ def sampled(graph: Graph, partition: Partition, share: float) -> tuple[Graph, Pa
     degree = np.diff(graph.csc.indptr)[nodes]
     indptr = np.concatenate([[0], np.cumsum(degree)])
     edges = np.repeat(graph.csc.indptr[nodes] - indptr[:-1], degree) + np.arange(indptr[-1])
-    weight = None if graph.csc.weight is None else graph.csc.weight[edges]
+    columns = graph.edge_columns.without("position").take(edges)
     smaller = replace(
         graph,
-        csc=CSC(indptr, run[graph.csc.indices[edges]], weight),
+        csc=CSC(indptr, run[graph.csc.indices[edges]], columns.get("weight")),
         features=graph.features[nodes],
         labels=graph.labels[nodes],
         split=graph.split[nodes],
-        edge_features=None if graph.edge_features is None else graph.edge_features[edges],
-        edge_types=None if graph.edge_types is None else graph.edge_types[edges],
         coordinates=None,
         node_types=None,
-        edge_positions=None,
+        feature_tables=None,
+        relations=None,
         val_edges=None,
         test_edges=None,
+        **columns.fields_of(Graph),
     )
     cells = None if partition.edge_cell is None else partition.edge_cell[edges]
     return smaller, Partition(partition.node_rank[nodes], cells, partition.grid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from gnnkit.dataset.pieces import Room
 from gnnkit.graph import CSC, Floats, Graph, PackedFeatures, feature_arrays
 from gnnkit.graph.features import DENSE, PACKED, SCALES
+from gnnkit.graph.schema import read_types
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
 from gnnkit.partition.base import Partition, Partitioner
@@ -21,19 +22,18 @@ from gnnkit.partition.pieces import NODE_BYTES, edge_bytes, least_memory, write_
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard
 from gnnkit.plan.choose import describe
-from gnnkit.prepare.categories import check
-from gnnkit.prepare.fill import Fill, told
+from gnnkit.prepare.columns import ColumnTable
 from gnnkit.prepare.importing import crew_of, members_of, room_of
-from gnnkit.prepare.inputs import IDS, check_width, degree_features
+from gnnkit.prepare.inputs import IDS, check_width, degree_features, learned_tables
 from gnnkit.prepare.kept import link_file
-from gnnkit.prepare.packed import Columns, Packer
-from gnnkit.prepare.scale import Scale, choose, told_of_edges
+from gnnkit.prepare.rounding import Rounding
 from gnnkit.prepare.storing import manifest, of_ranges
-from gnnkit.prepare.trained import Inputs
+from gnnkit.prepare.trained import Inputs, fit
+from gnnkit.prepare.transform import ColumnTransform, FilledRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.rows import Rows
 from gnnkit.settings import AUTO, Settings
-from gnnkit.storage import forget_pages, load_arrays, save_array, whole_folder, write_atomically
+from gnnkit.storage import forget_pages, save_array, whole_folder, write_atomically
 from gnnkit.store.manifest import PARTS, Digests, Manifest
 from gnnkit.store.parts import GRAPH
 from gnnkit.task import Task
@@ -119,29 +119,25 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
     Returns it, mapped, lines for people, and a line if features are rounded. A store
     keeps what models know of its columns, and its rows are as models read these.
     """
-    scale, lines, store = Scale("none"), list[str](), settings.dataset.create().store_folder
+    transform, lines, store = ColumnTransform(), list[str](), settings.dataset.create().store_folder
     if store is not None:
         write_atomically(folder / INPUTS, (store / INPUTS).read_bytes())
     else:
-        known, fill = Inputs.of(raw, settings.inputs), Fill()
-        if settings.inputs == "features":
-            lines += check(raw, settings.features.text)
-            fill = Fill.of(raw, settings.features.fill)
-            lines = [*told(raw, fill), *lines]
-            raw, found = _filled(raw, fill, found)
-            scale, why = choose(raw, settings.features.scale)
-            lines += [*([why] if why else []), *scale.clipped(raw)]
-            forget_pages(np.asarray(raw.features))
-        lines += told_of_edges(raw)
-        replace(known, scale=scale, fill=fill, text=settings.features.text).save(folder)
+        transform, lines = fit(settings, raw)
+        forget_pages(np.asarray(raw.features))
+        lines += warn_of_edges(raw)
+        facts = replace(Inputs.of(raw, settings.inputs), scale=transform.scale, fill=transform.fill)
+        replace(facts, text=settings.features.text).save(folder)
     task: Task = settings.task.create()
     read, _ = task.prepare(_without_edges(raw))
+    rows = transform.read(ColumnTable.of_nodes(raw))
     if settings.inputs == "features":
-        check_width(raw.features.shape[1])
+        check_width(rows.shape[1])
     names: dict[str, Any] = {"class_names": None if read.class_names is None else list(read.class_names)}
     names |= dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_category_of"))
     names["edge_type_names"] = None if raw.edge_type_names is None else list(raw.edge_type_names)
     names["node_types"] = raw.node_types
+    names |= _types(raw, settings.inputs, rows.shape[1])
     with whole_folder(folder / PARTS / GRAPH, names) as target:
         for path in sorted(found.glob("*.npy")):
             if path.stem not in ("features", "missing", "labels", "node_ids"):
@@ -149,86 +145,69 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
         save_array(target / "labels.npy", read.labels)
         dtype, rounded = settings.features.dtype, ""
         if dtype == "as_is":
-            _write_inputs(settings.inputs if store is None else "features", scale, raw, found, target)
+            _write_inputs(settings.inputs if store is None else "features", rows, raw, found, target)
         else:
-            rounded = _write_rounded(dtype, store, scale, raw, target)
+            rounded = _write_rounded(dtype, store, rows, transform.fill.keep(raw.feature_names), target)
     if (found / IDS).exists():
         (folder / IDS).unlink(missing_ok=True)
         link_file(found / IDS, folder / IDS)
     return Graph.trusted(folder / PARTS / GRAPH), [*lines, *([rounded] if rounded else [])], rounded
 
 
-def _filled(raw: Graph, fill: Fill, found: Path) -> tuple[Graph, Path]:
-    """Returns the graph without empty cells and dropped columns, and its folder.
+def _types(raw: Graph, inputs: str, width: int) -> dict[str, Any]:
+    """Returns what graphs and stores keep of feature tables and relations.
 
-    Writes another folder where there are any.
+    Args:
+        raw: The mapped graph.
+        inputs: The configuration key.
+        width: Columns of features where `inputs` is "features".
     """
-    fill.check(raw)
-    if raw.missing is None and not fill.dropped:
-        return raw, found
-    features, missing = np.asarray(raw.features), np.empty((0, 2), np.int64) if raw.missing is None else raw.missing
-    names, texts = fill.left(raw.feature_names), fill.left(raw.category_of)
-    meta = {**load_arrays(found)[1], "feature_names": names, "category_of": texts}
-    with whole_folder(found.parent / "filled", meta) as target:
-        for path in sorted(found.glob("*.npy")):
-            if path.stem not in ("features", "missing"):
-                link_file(path, target / path.name)
-        rows = Rows(target / f"{DENSE}.npy", features.dtype, (features.shape[1] - len(fill.dropped or ()),))
-        step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
-        for first in range(0, len(features), step):
-            low, high = np.searchsorted(missing[:, 0], [first, first + step])
-            rows.append(fill.rows(features[first : first + step], missing[low:high] - np.array([first, 0])))
-            forget_pages(features)
-            progress("filling empty cells")
-        rows.finish()
-    return Graph.trusted(found.parent / "filled"), found.parent / "filled"
+    tables = {"features": raw.feature_tables, "learned": learned_tables(raw)}.get(inputs)
+    further = {"feature_tables": tables, "relations": raw.relations}
+    fitting = read_types(further, raw.node_types, raw.edge_type_names, 0 if inputs == "learned" else width)
+    return replace(raw.schema, **fitting).to_dict()
 
 
-def _write_inputs(inputs: str, scale: Scale, raw: Graph, found: Path, target: Path) -> None:
+def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, found: Path, target: Path) -> None:
     """Writes the features that models read. `inputs` is the configuration key."""
     path = target / f"{DENSE}.npy"
     if inputs == "learned":
         return Rows(path, np.float32, (0,), raw.num_nodes).finish()
     if inputs == "degree":
         return save_array(path, degree_features(raw))
-    if scale.kind == "none":
+    if rows.is_raw:
         return link_file(found / path.name, path)
-    features = np.asarray(raw.features)
-    rows = Rows(path, features.dtype, features.shape[1:])
-    for some in _scaled(raw, scale):
-        rows.append(some)
-    return rows.finish()
+    file = Rows(path, rows.dtype, rows.shape[1:])
+    for piece in _pieces(rows):
+        file.append(piece)
+    return file.finish()
 
 
-def _write_rounded(kind: str, store: Path | None, scale: Scale, raw: Graph, target: Path) -> str:
-    """Writes features as features.dtype says, and returns a line for people.
+def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Sequence[str] | None, target: Path) -> str:
+    """Writes features as features.dtype says, and returns a line on the rounding.
 
     Args:
         kind: The key.
         store: The store that is cut anew, whose scale stays. None: other data.
-        scale: Of the rows that models read.
-        raw: The mapped graph.
+        rows: [num_nodes, width] that models read.
+        names: [width] of the columns.
         target: The folder of the graph.
     """
-    known = None if store is None else Shard.trusted(store / PARTS / "0").features
-    columns = Columns.of(_scaled(raw, scale))
-    packer = Packer(columns, known[:0] if isinstance(known, PackedFeatures) else columns.form(kind))
-    rows = Rows(target / f"{PACKED}.npy", packer.form.kept.dtype, packer.form.shape[1:])
-    for some in _scaled(raw, scale):
-        rows.append(packer.pack(some))
-    rows.finish()
-    for name, values in feature_arrays(packer.form).items():
+    stored = None if store is None else Shard.trusted(store / PARTS / "0").features
+    rounding = Rounding(_pieces(rows), kind, stored[:0] if isinstance(stored, PackedFeatures) else None)
+    file = Rows(target / f"{PACKED}.npy", rounding.form.kept.dtype, rounding.form.shape[1:])
+    for piece in _pieces(rows):
+        file.append(rounding.apply(piece))
+    file.finish()
+    for name, values in feature_arrays(rounding.form).items():
         if name in SCALES:
             save_array(target / f"{name}.npy", values)
-    told = packer.told(raw.feature_names)
-    return told if store is None else Manifest.load(store).packed
+    line = rounding.describe(names)
+    return line if store is None else Manifest.load(store).packed
 
 
-def _scaled(raw: Graph, scale: Scale) -> Iterator[Floats]:
+def _pieces(rows: FilledRows) -> Iterator[Floats]:
     """Yields the rows that models read, some at a time."""
-    features = np.asarray(raw.features)
-    step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
-    for first in range(0, len(features), step):
-        yield scale.rows(features[first : first + step])
-        forget_pages(features)
+    for piece in rows.pieces(max(_ROW_BYTES // max(rows[:1].nbytes, 1), 1)):
+        yield piece
         progress("writing features")

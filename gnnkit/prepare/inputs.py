@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Floats, Graph, PackedFeatures, Schema, SparseFeatures
+from gnnkit.graph import Features, FeatureTable, Floats, Graph, PackedFeatures, Schema, SparseFeatures
 from gnnkit.launch.phases import warnings_in_lines
-from gnnkit.prepare.packed import packed
+from gnnkit.prepare.rounding import round_features
 from gnnkit.ranges import shown
 from gnnkit.settings import Settings
 from gnnkit.storage import save_array
@@ -64,11 +64,16 @@ def with_inputs(graph: Graph, inputs: str) -> Graph:
             "learned": no features, as learned rows take their place.
     """
     if inputs == "learned":
-        return replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), missing=None)
+        empty = np.empty((graph.num_nodes, 0), np.float32)
+        return replace(graph, features=empty, missing=None, feature_tables=learned_tables(graph))
     if inputs == "degree":
-        return replace(graph, features=degree_features(graph), missing=None)
+        return replace(graph, features=degree_features(graph), missing=None, feature_tables=None)
     check_width(graph.features.shape[1])
     return graph
+
+
+def learned_tables(graph: Graph) -> tuple[FeatureTable, ...]:  # [node types]
+    return (FeatureTable("learned", 0),) * len(graph.schema.node_types)
 
 
 def check_width(width: int) -> None:
@@ -120,7 +125,7 @@ def with_kept(graph: Graph, rows: str, sparse: bool, dtype: str) -> tuple[Graph,
         dtype: One of DTYPES, of dense rows.
     """
     if dtype != "as_is" or isinstance(graph.features, PackedFeatures):
-        return packed(_dense(graph), dtype)
+        return round_features(_dense(graph), dtype)
     width = graph.features.shape[1]
     if not sparse or (rows == "auto" and width < MIN_WIDTH):
         return _dense(graph), []

@@ -24,6 +24,7 @@ import numpy as np
 
 from gnnkit.documents import read_object
 from gnnkit.graph import Graph
+from gnnkit.graph.edge_columns import RULES
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.plan.choose import assign
@@ -168,7 +169,7 @@ def fingerprint(graph: Graph) -> str:
     """Hashes the sizes of a graph and up to a million numbers of each array."""
     digest = hashlib.sha256()
     csc = graph.csc
-    of_edges = (graph.edge_features, graph.edge_types)
+    of_edges = [graph.edge_columns.get(name) for name in RULES if name not in ("weight", "position")]
     for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges):
         if array is None:
             digest.update(b"none")

@@ -140,6 +140,7 @@ def manifest(
         schema={
             "node_types": None if found.node_types is None else [list(each) for each in found.node_types],
             "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
+            **graph.schema.to_dict(),
         },
         prepared=cut.described(settings, graph, quality, decision).to_dict(),
         quality=quality.to_dict(),

@@ -1,4 +1,4 @@
-"""What a trained model knows of its data, and new data as the model reads it."""
+"""What a trained model stores about its data, and new data as the model reads it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ import numpy as np
 from gnnkit.dataset.base import both_ways
 from gnnkit.documents import read_object
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Graph, SparseFeatures
-from gnnkit.prepare.categories import aligned, aligned_edges, check
-from gnnkit.prepare.fill import Fill, told
+from gnnkit.graph import Features, Graph
+from gnnkit.prepare.columns import ColumnTable, TrainedColumns, check_texts
 from gnnkit.prepare.rebalanced import resumed_folder
-from gnnkit.prepare.scale import Scale, choose, told_of_edges
+from gnnkit.prepare.transform import ColumnTransform, Fill, Scale, warn_of_edges
 from gnnkit.ranges import shown, switch
 from gnnkit.result.folder import INPUTS
 from gnnkit.settings import Settings
 from gnnkit.storage import write_atomically
 
-_LOOKED_AT = 1000  # rows of features
-_FAR = 0.5  # difference of two shares of edges that is told
+_SAMPLE = 1000  # rows of features
+_MAX_DIFFERENCE = 0.5  # of two shares of edges, without a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,58 +66,56 @@ class Inputs:
         """
         path = folder / INPUTS
         try:
-            found = cls._of(read_object(path)) if path.exists() else None
+            facts = cls._of(read_object(path)) if path.exists() else None
         except (ValueError, TypeError) as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{path} cannot be read: {error}") from error
-        if found is not None and not all(map(_are_names, found.all_names)):
+        if facts is not None and not all(map(_are_names, facts.all_names)):
             raise UserError(f"{path} holds no names of columns")
-        if found is not None and found.edge_weight is not None:
-            switch(f"{path}: edge_weight", found.edge_weight)
-        return found
+        if facts is not None and facts.edge_weight is not None:
+            switch(f"{path}: edge_weight", facts.edge_weight)
+        return facts
 
     @property
     def all_names(self) -> tuple[list[str] | None, ...]:
         return self.features, self.edge_features, self.edge_types, self.category_of, self.edge_category_of
 
+    @property
+    def transform(self) -> ColumnTransform:
+        return ColumnTransform(self.fill, self.scale)
+
     def read(self, graph: Graph, folder: Path) -> Graph:
         """Returns a graph as the model reads it: columns in order, filled and scaled.
 
-        Raises `UserError` for other columns, and for empty cells that nothing fills.
+        Raises `UserError` for other columns, and for cells that are not filled.
 
         Args:
             graph: The graph.
-            folder: The folder of the run that has trained, for errors.
+            folder: The folder of the training run, for messages.
         """
-        filled = self.fill.apply(self.ordered(graph, folder), folder)
-        for line in self.scale.clipped(filled):
+        graph = self.ordered(graph, folder)
+        table = ColumnTable.of_nodes(graph)
+        rows = self.transform.apply(table, folder)
+        for line in self.transform.describe_clipped(table):
             print(f"gnnkit: warning: {line}", file=sys.stderr)
-        return self.scale.apply(filled)
+        return with_columns(graph, rows)
 
     def ordered(self, graph: Graph, folder: Path) -> Graph:
-        """Puts columns and relations in the order of the trained model.
-
-        Columns of text have the values of that model then.
-        """
-        graph = aligned(graph, self.features, self.category_of, self.text, folder)
-        graph = aligned_edges(graph, self.edge_features, self.edge_category_of, self.text, folder)
-        own, own_edge = (
-            None if names is None else list(names) for names in (graph.feature_names, graph.edge_feature_names)
-        )
-        order = _order("features", self.features, own, folder)
-        edge_order = _order("edge features", self.edge_features, own_edge, folder)
-        if order is not None:
-            names, place = tuple(self.features or ()), np.argsort(order)
-            cells = None if graph.missing is None else np.stack([graph.missing[:, 0], place[graph.missing[:, 1]]], 1)
-            features = _ordered(graph.features, order)
-            texts = None if self.category_of is None else tuple(self.category_of)
-            graph = replace(graph, features=features, feature_names=names, category_of=texts, missing=cells)
-        if edge_order is not None and graph.edge_features is not None:
-            names = tuple(self.edge_features or ())
-            texts = None if self.edge_category_of is None else tuple(self.edge_category_of)
-            rows = graph.edge_features[:, edge_order]
-            graph = replace(graph, edge_features=rows, edge_feature_names=names, edge_category_of=texts)
+        """Returns a graph with the columns and relations of the trained model."""
+        nodes, edges = ColumnTable.of_nodes(graph), ColumnTable.of_edges(graph)
+        if self.features is not None:
+            columns = TrainedColumns(self.features, self.category_of, self.text, "node", folder)
+            graph = with_columns(graph, columns.select(nodes))
+        if self.edge_features is not None and edges is not None:
+            columns = TrainedColumns(self.edge_features, self.edge_category_of, self.text, "edge", folder)
+            edges = columns.select(edges)
+            graph = replace(
+                graph,
+                edge_features=np.asarray(edges.rows),
+                edge_feature_names=edges.names,
+                edge_category_of=edges.category_of,
+            )
         return _with_relations(graph, self.edge_types)
 
     @classmethod
@@ -130,32 +127,56 @@ class Inputs:
         write_atomically(folder / INPUTS, json.dumps(asdict(self)).encode())
 
 
-def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, list[str]]:
-    """Returns the graph as the model reads it, and lines for people.
+def with_columns(graph: Graph, table: ColumnTable) -> Graph:
+    """Returns the graph with other columns of node features."""
+    if table.rows is graph.features and table.missing is graph.missing:
+        return graph
+    return replace(
+        graph,
+        features=table.rows,
+        feature_names=table.names,
+        category_of=table.category_of,
+        missing=table.missing,
+    )
 
-    Columns have the order and the scale of the trained model, and empty cells take what
-    it takes. A run that begins anew chooses these. A run that trains, and a store, keep
-    the facts in `kept_in`.
+
+def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, list[str]]:
+    """Returns the transform of a new model's columns, and lines that describe it.
+
+    Columns that the model does not read are not transformed.
     """
-    relied_on, scale, fill, lines = _relied_on(settings), Scale("none"), Fill(), []
-    text, whole = settings.features.text, graph
     if settings.inputs != "features":
-        graph = whole = replace(graph, missing=None)  # nobody reads these columns
-    if relied_on is not None:
-        known, folder = relied_on
-        graph, scale, fill, text = _as_trained(settings, graph, known, folder), known.scale, known.fill, known.text
-        whole = fill.apply(graph, folder)
-    elif settings.inputs == "features":
-        lines += check(graph, text)
-        fill = Fill.of(graph, settings.features.fill)
-        whole = fill.apply(graph)
-        scale, why = choose(whole, settings.features.scale)
-        lines += [why] if why else []
-    if relied_on is None:
-        lines += told_of_edges(graph)
+        return ColumnTransform(), []
+    keys, table = settings.features, ColumnTable.of_nodes(graph)
+    lines = check_texts(graph, keys.text)
+    transform, why = ColumnTransform.fit(table, graph.split, fill=keys.fill, scale=keys.scale)
+    lines = [*transform.fill.describe(table), *lines, *([why] if why else [])]
+    return transform, [*lines, *transform.describe_clipped(table)]
+
+
+def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, list[str]]:
+    """Returns the graph as the model reads it, and lines that describe what was done.
+
+    A new model's columns are transformed as `fit` chooses. Later data gets the columns
+    of the trained model, in its order, and the same transform. A run that trains, and a
+    store, write the facts into `run_folder`.
+    """
+    trained, text = _relied_on(settings), settings.features.text
+    if settings.inputs != "features":
+        graph = replace(graph, missing=None)  # nobody reads these columns
+    if trained is None:
+        transform, lines = fit(settings, graph)
+        lines, folder = [*lines, *warn_of_edges(graph)], None
+    else:
+        facts, folder = trained
+        graph, transform, text = _as_trained(settings, graph, facts, folder), facts.transform, facts.text
+        table = ColumnTable.of_nodes(graph)
+        transform.fill.check(table, folder)
+        lines = [*transform.fill.describe(table), *transform.describe_clipped(table)]
     if settings.job.keeps_inputs:
-        replace(Inputs.of(graph, settings.inputs), scale=scale, fill=fill, text=text).save(kept_in)
-    return scale.apply(whole), [*told(graph, fill), *lines, *scale.clipped(whole)]
+        facts = replace(Inputs.of(graph, settings.inputs), scale=transform.scale, fill=transform.fill, text=text)
+        facts.save(run_folder)
+    return with_columns(graph, transform.apply(ColumnTable.of_nodes(graph), folder)), lines
 
 
 def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:
@@ -164,40 +185,42 @@ def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:
     None for a run that begins anew.
     """
     folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
-    known = None if folder is None else Inputs.load(folder)
-    return None if folder is None or known is None else (known, folder)
+    facts = None if folder is None else Inputs.load(folder)
+    return None if folder is None or facts is None else (facts, folder)
 
 
-def take_stored(settings: Settings, plain: Mapping[str, Any], kept_in: Path, root: Path) -> None:
-    """Keeps the facts of a store as those of the run, like `as_read`.
+def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, root: Path) -> None:
+    """Stores a store's facts as those of the run, like `as_read`.
 
     Raises `UserError` where the trained model reads columns of another order or scale.
 
     Args:
         settings: The configuration.
         plain: The facts of the graph that the store was cut from.
-        kept_in: The run folder.
+        run_folder: The run folder.
         root: The store.
     """
-    own = Inputs._of(plain)
+    stored = Inputs._of(plain)
     if (relied_on := _relied_on(settings)) is not None:
-        known, folder = relied_on
-        for line in [*_differences(known, own, folder), *_unnamed(known, own, folder)]:
+        trained, folder = relied_on
+        for line in [*_differences(trained, stored, folder), *_unnamed(trained, stored, folder)]:
             print(f"gnnkit: warning: {line}", file=sys.stderr)
-        _order("features", known.features, own.features, folder)
-        _order("edge features", known.edge_features, own.edge_features, folder)
-        for what in ("features", "edge_features", "edge_types", "scale", "fill"):
-            here, there = getattr(own, what), getattr(known, what)
+        pairs = (trained.features, stored.features, "node"), (trained.edge_features, stored.edge_features, "edge")
+        for names, stored_names, item in pairs:
+            if names is not None and stored_names is not None:
+                TrainedColumns(names, None, trained.text, item, folder).check(stored_names)
+        for key in ("features", "edge_features", "edge_types", "scale", "fill"):
+            here, there = getattr(stored, key), getattr(trained, key)
             if here != there and here is not None and there is not None:
                 raise UserError(
-                    f"dataset.root={root}: {what.replace('_', ' ')} have another order or scale there than the model of "
+                    f"dataset.root={root}: {key.replace('_', ' ')} have another order or scale there than the model of "
                     f"{folder} reads: name the data set itself"
                 )
     if settings.job.keeps_inputs:
-        own.save(kept_in)
+        stored.save(run_folder)
 
 
-def _as_trained(settings: Settings, graph: Graph, known: Inputs, folder: Path) -> Graph:
+def _as_trained(settings: Settings, graph: Graph, trained: Inputs, folder: Path) -> Graph:
     """Returns the graph with the columns in the order of the trained model.
 
     Prints a line for each difference that only the user can judge.
@@ -205,55 +228,37 @@ def _as_trained(settings: Settings, graph: Graph, known: Inputs, folder: Path) -
     Args:
         settings: The configuration.
         graph: The graph.
-        known: The facts that the model relies on.
-        folder: The folder of the run that has trained.
+        trained: The facts that the model relies on.
+        folder: The folder of the training run.
     """
-    own = Inputs.of(graph, settings.inputs)
-    named = settings.read_otherwise if settings.dataset.origin != "Python" else ()
-    for line in [*(named or _differences(known, own, folder)), *_unnamed(known, own, folder)]:
+    facts = Inputs.of(graph, settings.inputs)
+    changed = settings.read_otherwise if settings.dataset.origin != "Python" else ()
+    for line in [*(changed or _differences(trained, facts, folder)), *_unnamed(trained, facts, folder)]:
         print(f"gnnkit: warning: {line}", file=sys.stderr)
-    return known.ordered(graph, folder)
+    return trained.ordered(graph, folder)
 
 
-def _with_relations(graph: Graph, known: Sequence[str] | None) -> Graph:
+def _with_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
     """Returns the graph with its relations numbered as in the trained model.
 
-    Relations that the model does not know come last.
+    Relations that the model has not seen come last.
     """
-    own, types = graph.edge_type_names, graph.edge_types
-    if known is None or own is None or types is None:
+    names, types = graph.edge_type_names, graph.edge_types
+    if trained is None or names is None or types is None:
         return graph
-    names = (*known, *(name for name in own if name not in known))
-    place = {name: number for number, name in enumerate(names)}
-    return replace(graph, edge_types=np.array([place[name] for name in own])[types], edge_type_names=names)
+    ordered = (*trained, *(name for name in names if name not in trained))
+    number = {name: number for number, name in enumerate(ordered)}
+    types = np.array([number[name] for name in names])[types]
+    relations = sorted(graph.relations or (), key=lambda relation: number[relation.edge_type])
+    return replace(graph, edge_types=types, edge_type_names=ordered, relations=tuple(relations) or None)
 
 
-def _order(what: str, known: Sequence[str] | None, own: Sequence[str] | None, folder: Path) -> list[int] | None:
-    """Finds the model's columns in the data. None: as they are.
-
-    Raises `UserError` that names columns which are missing, and further ones.
-    """
-    if known is None or own is None or known == own:
-        return None
-    missing, further = ([name for name in a if name not in b] for a, b in ((known, own), (own, known)))
-    if missing or further:
-        parts = [
-            f"{verb} {shown(', '.join(names))}" for verb, names in (("lacks", missing), ("also has", further)) if names
-        ]
-        raise UserError(
-            f"dataset {' and '.join(parts)}: the model of {folder} reads the columns {shown(', '.join(known))} as {what}"
-        )
-    place = {name: number for number, name in enumerate(own)}
-    return [place[name] for name in known]
-
-
-def _ordered(features: Features, order: Sequence[int]) -> Features:
-    return features.columns(order) if isinstance(features, SparseFeatures) else features[:, order]
-
-
-def _unnamed(known: Inputs, own: Inputs, folder: Path) -> list[str]:
-    """Says where the model knows names and the data has none."""
-    pairs = (("features", known.features, own.features), ("edge features", known.edge_features, own.edge_features))
+def _unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
+    """Warns of columns that have names in the model and none in the data."""
+    pairs = (
+        ("features", trained.features, facts.features),
+        ("edge features", trained.edge_features, facts.edge_features),
+    )
     return [
         f"columns of {what} have no names here, and are taken in the order of {folder}: {shown(', '.join(names))}"
         for what, names, here in pairs
@@ -261,22 +266,22 @@ def _unnamed(known: Inputs, own: Inputs, folder: Path) -> list[str]:
     ]
 
 
-def _differences(known: Inputs, own: Inputs, folder: Path) -> list[str]:
-    """Says where the graph was read in another way than the graph that trained."""
+def _differences(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
+    """Warns where the graph was read in another way than the graph that trained."""
     lines = []
-    if known.edge_types is None and own.edge_types is not None and len(own.edge_types) > 1:
+    if trained.edge_types is None and facts.edge_types is not None and len(facts.edge_types) > 1:
         lines.append(
-            f"edges have {len(own.edge_types):,} types here, and those that trained the model of {folder} had none: all "
+            f"edges have {len(facts.edge_types):,} types here, and those that trained the model of {folder} had none: all "
             "are read alike"
         )
-    if abs(known.both_ways - own.both_ways) > _FAR:
-        way = "symmetrize it" if known.both_ways > own.both_ways else "read it without reverse edges"
+    if abs(trained.both_ways - facts.both_ways) > _MAX_DIFFERENCE:
+        way = "symmetrize it" if trained.both_ways > facts.both_ways else "read it without reverse edges"
         lines.append(
-            f"{own.both_ways:.0%} of the edges have a reverse edge, and {known.both_ways:.0%} of those that trained "
+            f"{facts.both_ways:.0%} of the edges have a reverse edge, and {trained.both_ways:.0%} of those that trained "
             f"the model of {folder}: {way}, unless this is meant"
         )
-    if known.unit_rows != own.unit_rows:
-        here, there = ("do", "did not") if own.unit_rows else ("do not", "did")
+    if trained.unit_rows != facts.unit_rows:
+        here, there = ("do", "did not") if facts.unit_rows else ("do not", "did")
         lines.append(
             f"rows of features {here} add up to 1, and those that trained the model of {folder} {there}: set "
             "row_normalize alike, unless this is meant"
@@ -285,10 +290,10 @@ def _differences(known: Inputs, own: Inputs, folder: Path) -> list[str]:
 
 
 def _adds_up(features: Features) -> bool:
-    """Says whether rows add up to 1 in magnitude, by a look at some that are not 0."""
+    """Returns whether the sampled rows that are not 0 add up to 1 in magnitude."""
     if len(features) == 0 or features.shape[1] < 2:
         return False
-    sums = np.abs(np.asarray(features[:_LOOKED_AT], np.float64)).sum(1)
+    sums = np.abs(np.asarray(features[:_SAMPLE], np.float64)).sum(1)
     return bool(sums.any() and np.allclose(sums[sums > 0], 1, atol=1e-3))
 
 

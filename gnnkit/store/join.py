@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gnnkit.graph import CSC, Features, Graph, PackedFeatures, SparseFeatures, kept_rows
+from gnnkit.graph import CSC, EdgeColumns, Features, Graph, PackedFeatures, SparseFeatures, kept_rows
 from gnnkit.partition.shard import Shard
 from gnnkit.storage import Array
 from gnnkit.store.manifest import PARTS, Manifest
@@ -29,18 +29,18 @@ def whole(root: Path) -> Graph:
     for rank in range(manifest.keys["workers"]):
         manifest.check_part(root, str(rank))
         shards.append(Shard.load(root / PARTS / str(rank)))
-    return joined(shards, manifest.prepared["class_names"], manifest.schema["edge_types"])
+    return joined(shards, manifest.prepared["class_names"], manifest.schema)
 
 
-def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, edge_types: Sequence[str] | None) -> Graph:
+def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: Mapping[str, Any] | None) -> Graph:
     """Returns the graph from which shards were cut, with the same edge ids.
 
     Args:
         shards: All shards of one cut.
         class_names: Class names, which shards do not store.
-        edge_types: Relation names, which shards do not store.
+        schema: As `Manifest.schema`, which shards do not store.
     """
-    parts = list(shards)
+    parts, types = list(shards), schema or {}
     first, cells = parts[0], [shard for shard in parts if shard.slice == 0]
     owned = np.concatenate([shard.owned for shard in parts])
     ids = np.concatenate([shard.edge_ids for shard in cells])
@@ -48,21 +48,24 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, edge_type
     def of_nodes(name: str) -> Any:
         return _placed(owned, [getattr(shard, name) for shard in parts])
 
-    def of_edges(arrays: Sequence[Array | None]) -> Any:
+    def of_edges(arrays: Sequence[Array]) -> Any:
         return _placed(ids, arrays)
 
     ends = of_edges([np.repeat(shard.targets, np.diff(shard.csc.indptr)) for shard in cells])
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends, minlength=first.num_nodes))])
+    columns = EdgeColumns.concat([shard.edge_columns for shard in cells]).take(np.argsort(ids))
     sources = of_edges([shard.sources[shard.csc.indices] for shard in cells])
     return Graph(
-        CSC(indptr, _as_ids(sources, first.num_nodes), of_edges([shard.csc.weight for shard in cells])),
+        CSC(indptr, _as_ids(sources, first.num_nodes), columns.get("weight")),
         features=_features(owned, [shard.features for shard in parts]),
         labels=of_nodes("labels"),
         split=of_nodes("split"),
-        edge_features=of_edges([shard.edge_features for shard in cells]),
         class_names=None if class_names is None else tuple(class_names),
-        edge_types=of_edges([shard.edge_types for shard in cells]),
-        edge_type_names=None if edge_types is None else tuple(edge_types),
+        edge_type_names=types.get("edge_types"),
+        node_types=types.get("node_types"),
+        feature_tables=types.get("feature_tables"),
+        relations=types.get("relations"),
+        **columns.fields_of(Graph),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 from gnnkit.documents import check_regular, parse_json, read_bytes
 from gnnkit.errors import UserError
 from gnnkit.graph import Schema
+from gnnkit.graph.schema import read_types
 from gnnkit.storage import write_atomically
 
 FILE = "store.json"  # in the store's folder, written last
@@ -48,7 +49,7 @@ class Manifest:
     source: str  # name of the dataset, for messages
     keys: Mapping[str, Any]  # the configuration sections that determined the parts
     counts: Mapping[str, int]  # nodes, edges, features, classes, train, val, test, labelled
-    schema: Mapping[str, Any]  # node_types and edge_types
+    schema: Mapping[str, Any]  # node_types and edge_types, and for several types also feature_tables and relations
     prepared: Mapping[str, Any]  # `Prepared`, as plain data
     quality: Mapping[str, Any]  # the partition's `Quality.to_dict`
     coordination: Mapping[str, Any]  # a run's coordination.json
@@ -61,10 +62,10 @@ class Manifest:
     @property
     def types(self) -> Schema:
         """Node and edge types, as `Graph.schema`."""
-        nodes, edges = self.schema["node_types"], self.schema["edge_types"]
-        return Schema(
-            tuple((name, count) for name, count in nodes or (("", self.counts["nodes"]),)), tuple(edges or ("",))
-        )
+        edge_types = tuple(self.schema["edge_types"] or ("",))
+        node_types = tuple((name, count) for name, count in self.schema["node_types"] or (("", self.counts["nodes"]),))
+        further = read_types(self.schema, node_types, edge_types, self.counts["features"])
+        return Schema(node_types, edge_types, **further)
 
     def save(self, root: Path) -> None:
         """Writes the manifest atomically."""

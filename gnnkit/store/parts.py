@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.graph import CSC, Graph, SparseFeatures, read_features
+from gnnkit.graph import CSC, EdgeColumns, Graph, SparseFeatures, read_features
 from gnnkit.partition.base import Partition
 from gnnkit.partition.degrees import Degrees
 from gnnkit.partition.degrees import save as save_degrees
@@ -137,7 +137,7 @@ def _stamp(path: Path) -> int:
 def without_edges(graph: Graph) -> Graph:
     """Returns the graph with nodes, labels and splits only."""
     empty = CSC(np.zeros(graph.num_nodes + 1, np.int64), np.zeros(0, np.int32))
-    return replace(without_features(graph), csc=empty, edge_features=None, edge_positions=None, edge_types=None)
+    return without_features(graph).with_edges(empty, EdgeColumns())
 
 
 def without_features(graph: Graph) -> Graph:
@@ -168,8 +168,7 @@ def _bare(shard: Shard) -> Shard:
         out_degree=np.zeros(num),
         looped=np.zeros(num, np.bool_),
         features=np.empty((num, 0), np.float32),
-        edge_features=None,
         mean_edge_features=None,
-        edge_types=None,
         relation_degrees=None,
+        **EdgeColumns().fields_of(Shard),
     )

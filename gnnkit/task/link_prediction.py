@@ -281,14 +281,5 @@ def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
         graph: The graph.
         edge_ids: [k] ascending edge ids.
     """
-    csc, features, positions = graph.csc, graph.edge_features, graph.edge_positions
-    weight = None if csc.weight is None else csc.weight[edge_ids]
-    return replace(
-        graph,
-        csc=CSC(np.searchsorted(edge_ids, csc.indptr), csc.indices[edge_ids], weight),
-        edge_features=None if features is None else features[edge_ids],
-        edge_positions=edge_ids if positions is None else positions[edge_ids],
-        edge_types=None if graph.edge_types is None else graph.edge_types[edge_ids],
-        val_edges=None,
-        test_edges=None,
-    )
+    csc = CSC(np.searchsorted(edge_ids, graph.csc.indptr), graph.csc.indices[edge_ids])
+    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), val_edges=None, test_edges=None)

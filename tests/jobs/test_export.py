@@ -34,8 +34,8 @@ from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.program import is_iterated
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.prepare.scale import Scale
 from gnnkit.prepare.trained import Inputs
+from gnnkit.prepare.transform import Scale
 from gnnkit.settings import Choice
 from tests.cases import few
 from tests.runs import BARE
@@ -340,7 +340,7 @@ def test_rows_are_scaled_as_by_the_run(tmp_path: Path, kind: str) -> None:
     rows[2] = 0
     scale = Scale.standard(rows, np.arange(6)) if kind == "standard" else Scale(kind)
     Inputs(None, None, 1.0, False, scale=scale).save(tmp_path)
-    np.testing.assert_allclose(export._scale(tmp_path)(torch.from_numpy(rows)), scale.rows(rows), rtol=1e-12)
+    np.testing.assert_allclose(export._scale(tmp_path)(torch.from_numpy(rows)), scale.apply(rows), rtol=1e-12)
 
 
 def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:

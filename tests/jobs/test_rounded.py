@@ -12,7 +12,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.prepare.packed import packed
+from gnnkit.prepare.rounding import round_features
 from tests.cases import few
 from tests.jobs.test_on_disk import FAST, OWNERS, WAYS, bits, graph, train
 
@@ -28,7 +28,7 @@ ALL_WAYS = {
 
 def rounded(kind: str) -> Graph:
     """Returns the graph with the numbers that rounding leaves, in float32."""
-    given, (line,) = packed(graph(), kind)
+    given, (line,) = round_features(graph(), kind)
     assert f"features: {kind}" in line
     return replace(given, features=np.asarray(given.features))
 

@@ -15,10 +15,11 @@ import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.prepare.categories import check
-from gnnkit.prepare.fill import Fill
-from gnnkit.prepare.scale import choose, uneven
+from gnnkit.prepare.columns import check_texts
 from gnnkit.prepare.trained import Inputs
+from gnnkit.prepare.transform import why_uneven
+from tests.prepare.test_fill import apply, filled, fit
+from tests.prepare.test_scale import choose, scaled
 from tests.runs import BARE
 
 TOWNS = ["Rome", "Oslo", "Bern"]
@@ -43,10 +44,10 @@ def test_each_value_of_a_text_is_a_column_in_the_order_of_code_points() -> None:
     assert made.feature_names == ("age", "town=Bern", "town=Oslo", "town=Rome")
     assert made.category_of == ("", "town", "town", "town")
     np.testing.assert_array_equal(made.features[:, 1:], [[0, 0, 1], [0, 1, 0], [0, 0, 1], [1, 0, 0]])
-    assert check(made, "one_hot") == [
+    assert check_texts(made, "one_hot") == [
         "features: one column for each value of text (town: 3 values; features.text=one_hot)"
     ]
-    assert check(graph(TOWNS, town=1.0), "one_hot") == []
+    assert check_texts(graph(TOWNS, town=1.0), "one_hot") == []
 
 
 def test_a_graph_keeps_its_texts_when_it_is_saved_and_renumbered(tmp_path: Path) -> None:
@@ -60,10 +61,10 @@ def test_a_graph_keeps_its_texts_when_it_is_saved_and_renumbered(tmp_path: Path)
 def test_text_that_tells_nodes_apart_is_refused_with_the_cure() -> None:
     names = [f"person {number}" for number in range(40)]
     with pytest.raises(UserError, match=r"column 'name' is text with 40 values for 40 nodes.*dataset.ignore=\[name\]"):
-        check(graph(TOWNS * 13 + ["Rome"], name=names), "one_hot")
+        check_texts(graph(TOWNS * 13 + ["Rome"], name=names), "one_hot")
     with pytest.raises(UserError, match=r"features.text=refuse: the columns town hold text: dataset.ignore=\[town\]"):
-        check(graph(TOWNS), "refuse")
-    assert check(graph(names[:10]), "one_hot"), "few values are taken, whatever the number of nodes"
+        check_texts(graph(TOWNS), "refuse")
+    assert check_texts(graph(names[:10]), "one_hot"), "few values are taken, whatever the number of nodes"
 
 
 def test_later_data_has_the_columns_of_the_run_in_any_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,11 +94,11 @@ def test_later_edges_have_the_categories_of_the_run(tmp_path: Path, capsys: pyte
     old, new = of_edges(["red", "blue", "red"]), of_edges(["red", "green", "red"])
     known = Inputs.of(old, "features")
     assert known.edge_category_of == ["", "kind", "kind"]
-    assert check(old, "one_hot") == [
+    assert check_texts(old, "one_hot") == [
         "features: one column for each value of text (town: 3, kind of edges: 2 values; features.text=one_hot)"
     ]
     with pytest.raises(UserError, match=r"features.text=refuse: the columns town, kind hold text"):
-        check(old, "refuse")
+        check_texts(old, "refuse")
     read = known.read(new, tmp_path)
     assert read.edge_feature_names == ("size", "kind=blue", "kind=red")
     assert read.edge_category_of == ("", "kind", "kind")
@@ -116,10 +117,10 @@ def test_later_edges_have_the_categories_of_the_run(tmp_path: Path, capsys: pyte
 def test_an_empty_text_is_an_empty_cell(tmp_path: Path) -> None:
     made = graph(["Rome", None, "Oslo", "Rome", ""])
     with pytest.raises(UserError, match="2 cells of features are empty, the first in column 'town', row 1: choose"):
-        Fill.of(made, "refuse").apply(made)
-    mean = Fill.of(made, "mean")
-    np.testing.assert_allclose(mean.apply(made).features[1, 1:], [1 / 3, 2 / 3], rtol=1e-6)
-    assert Fill.of(made, "drop").apply(made).category_of == ("",)
+        filled(made, "refuse")
+    mean = fit(made, "mean")
+    np.testing.assert_allclose(apply(mean, made).features[1, 1:], [1 / 3, 2 / 3], rtol=1e-6)
+    assert filled(made, "drop").category_of == ("",)
     known = Inputs(["age", "town=Oslo", "town=Rome"], None, 0.0, False, fill=mean, category_of=["", "town", "town"])
     later = known.read(graph(["Paris", None, "Rome"]), tmp_path)
     np.testing.assert_allclose(later.features[:, 1:], [[0, 0], [1 / 3, 2 / 3], [0, 1]], rtol=1e-6)
@@ -127,9 +128,9 @@ def test_an_empty_text_is_an_empty_cell(tmp_path: Path) -> None:
 
 def test_columns_of_text_are_not_scaled() -> None:
     made = graph(["Rome"] * 2000 + ["Oslo"])
-    assert uneven(made, np.arange(2001)) == ""
+    assert why_uneven(made, np.arange(2001)) == ""
     scale, _ = choose(made, "standard")
-    rows = np.asarray(scale.apply(made).features)
+    rows = np.asarray(scaled(scale, made).features)
     np.testing.assert_array_equal(rows[:, 1:], np.asarray(made.features)[:, 1:])
     assert abs(rows[:, 0].mean()) < 1e-4
 

@@ -13,8 +13,9 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
-from gnnkit.prepare.fill import Fill
-from gnnkit.prepare.trained import Inputs
+from gnnkit.prepare.columns import ColumnTable
+from gnnkit.prepare.trained import Inputs, with_columns
+from gnnkit.prepare.transform import ColumnTransform, Fill
 from tests.prepare.test_scale import run, table
 from tests.runs import within_process
 
@@ -31,22 +32,34 @@ def holed(column: int = 1, *, seed: int = 0, share: float = 0.3) -> Graph:
     return replace(graph, features=features, feature_names=NAMES, missing=missing)
 
 
+def fit(graph: Graph, kind: str) -> Fill:
+    return ColumnTransform.fit(ColumnTable.of_nodes(graph), graph.split, fill=kind)[0].fill
+
+
+def apply(fill: Fill, graph: Graph) -> Graph:
+    return with_columns(graph, ColumnTransform(fill).apply(ColumnTable.of_nodes(graph)))
+
+
+def filled(graph: Graph, kind: str) -> Graph:
+    return apply(fit(graph, kind), graph)
+
+
 def test_the_mean_is_that_of_known_cells_of_nodes_that_train() -> None:
     graph = holed()
     trains, known = graph.split == Split.TRAIN, np.ones(120, bool)
     known[graph.missing[:, 0]] = False
-    filled = Fill.of(graph, "mean").apply(graph)
+    whole = filled(graph, "mean")
     expected = table().features[trains & known, 1].mean()
-    np.testing.assert_allclose(filled.features[~known, 1], expected)
-    np.testing.assert_array_equal(filled.features[known], graph.features[known])
-    assert filled.missing is None
+    np.testing.assert_allclose(whole.features[~known, 1], expected)
+    np.testing.assert_array_equal(whole.features[known], graph.features[known])
+    assert whole.missing is None
 
 
 def test_cells_may_be_zero_or_their_columns_left_out() -> None:
     graph = holed()
-    zero = Fill.of(graph, "zero").apply(graph)
+    zero = filled(graph, "zero")
     np.testing.assert_array_equal(zero.features, graph.features)
-    left = Fill.of(graph, "drop").apply(graph)
+    left = filled(graph, "drop")
     assert (left.feature_names, left.missing) == (("pay", "height", "sales"), None)
     np.testing.assert_array_equal(left.features, np.asarray(graph.features)[:, [0, 2, 3]])
 
@@ -54,12 +67,12 @@ def test_cells_may_be_zero_or_their_columns_left_out() -> None:
 @pytest.mark.parametrize("kind", ["refuse", "mean", "zero", "drop"])
 def test_a_table_without_empty_cells_stays(kind: str) -> None:
     graph = table()
-    assert Fill.of(graph, kind).apply(graph).features is graph.features
+    assert filled(graph, kind).features is graph.features
 
 
 def test_sparse_rows_have_no_empty_cells() -> None:
     sparse = replace(table(), features=SparseFeatures.of(table().features))
-    assert Fill.of(sparse, "mean").apply(sparse).features is sparse.features
+    assert filled(sparse, "mean").features is sparse.features
 
 
 def test_an_empty_cell_is_refused_by_column_and_row_with_the_cure() -> None:
@@ -67,15 +80,15 @@ def test_an_empty_cell_is_refused_by_column_and_row_with_the_cure() -> None:
     row = int(graph.missing[0, 0])
     says = rf"{len(graph.missing)} cells of features are empty, the first in column 'age', row {row} \(id n{row}\): "
     with pytest.raises(UserError, match=says + "choose features.fill=mean"):
-        Fill.of(graph, "refuse").apply(graph)
+        filled(graph, "refuse")
 
 
 def test_a_mean_of_nothing_and_a_table_of_nothing_are_refused() -> None:
     with pytest.raises(UserError, match=r"features.fill=mean: column 'age' has no number for any node that trains"):
-        Fill.of(holed(share=1), "mean")
+        fit(holed(share=1), "mean")
     everywhere = replace(holed(), missing=np.stack([np.arange(4), np.arange(4)], 1))
     with pytest.raises(UserError, match=r"features.fill=drop: every column has an empty cell"):
-        Fill.of(everywhere, "drop")
+        fit(everywhere, "drop")
 
 
 @pytest.mark.parametrize("fill", [{"kind": "mean"}, {"kind": "zero", "means": [1.0]}, {"kind": "mean", "means": ["a"]},
@@ -90,7 +103,7 @@ def test_a_forged_fill_is_refused(fill: Any, tmp_path: Path) -> None:
 
 def test_new_data_takes_the_numbers_of_the_run_in_any_order_of_columns(tmp_path: Path) -> None:
     graph = holed()
-    known = replace(Inputs.of(graph, "features"), fill=Fill.of(graph, "mean"))
+    known = replace(Inputs.of(graph, "features"), fill=fit(graph, "mean"))
     new = holed(2, seed=1)  # other cells of another column
     order = [3, 2, 0, 1]
     turned = replace(
@@ -108,7 +121,7 @@ def test_new_data_takes_the_numbers_of_the_run_in_any_order_of_columns(tmp_path:
 @pytest.mark.parametrize("kind", ["refuse", "drop"])
 def test_new_data_with_other_empty_columns_is_refused_by_name(kind: str, tmp_path: Path) -> None:
     graph = holed() if kind == "drop" else replace(table(), feature_names=NAMES)
-    known = replace(Inputs.of(graph, "features"), fill=Fill.of(graph, kind))
+    known = replace(Inputs.of(graph, "features"), fill=fit(graph, kind))
     says = rf"the first in column 'height', row \d+: the model of {tmp_path} reads whole columns there"
     with pytest.raises(UserError, match=says):
         known.read(holed(2), tmp_path)
@@ -124,7 +137,7 @@ def test_a_run_and_its_predictions_fill_alike(tmp_path: Path, capfd: pytest.Capt
     brief = {"trainer": {"max_epochs": 2}}
     run(graph, tmp_path / "run", features={"fill": "mean"}, **brief)
     assert "empty cells in 1 of 4 columns take the mean of the nodes that train" in capfd.readouterr().out
-    by_hand = Fill.of(graph, "mean").apply(graph)
+    by_hand = filled(graph, "mean")
     run(by_hand, tmp_path / "by_hand", **brief)
     few = replace(graph, split=np.where(graph.split == Split.TEST, Split.TRAIN, 0).astype(np.int8))  # another mean
     with within_process():

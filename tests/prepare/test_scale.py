@@ -14,8 +14,9 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
-from gnnkit.prepare.scale import Scale, choose, is_table, told_of_edges, uneven
-from gnnkit.prepare.trained import Inputs
+from gnnkit.prepare.columns import ColumnTable
+from gnnkit.prepare.trained import Inputs, with_columns
+from gnnkit.prepare.transform import ColumnTransform, Scale, is_table, warn_of_edges, why_uneven
 from tests.cases import few
 from tests.runs import BARE, within_process
 
@@ -36,11 +37,24 @@ def table(scales: np.ndarray | float = SCALES, *, noise: float = 1.0) -> Graph:
     )
 
 
+def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
+    transform, why = ColumnTransform.fit(ColumnTable.of_nodes(graph), graph.split, scale=kind)
+    return transform.scale, why
+
+
+def scaled(scale: Scale, graph: Graph) -> Graph:
+    return with_columns(graph, ColumnTransform(scale=scale).apply(ColumnTable.of_nodes(graph)))
+
+
+def clipped(scale: Scale, graph: Graph) -> list[str]:
+    return ColumnTransform(scale=scale).describe_clipped(ColumnTable.of_nodes(graph))
+
+
 def test_mean_and_deviation_are_those_of_the_rows_that_train() -> None:
     graph = table()
     scale, why = choose(graph, "standard")
     trains = graph.split == Split.TRAIN
-    rows = np.asarray(scale.apply(graph).features)
+    rows = np.asarray(scaled(scale, graph).features)
     np.testing.assert_allclose(rows[trains].mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(rows[trains].std(0), 1, atol=1e-9)
     assert abs(rows[~trains].mean()) > 1e-6
@@ -51,7 +65,7 @@ def test_a_constant_column_becomes_zero() -> None:
     graph = table()
     features = np.column_stack([np.asarray(graph.features), np.full(120, 7.0)])
     constant = replace(graph, features=features)
-    assert (np.asarray(choose(constant, "standard")[0].apply(constant).features)[:, 4] == 0).all()
+    assert (np.asarray(scaled(choose(constant, "standard")[0], constant).features)[:, 4] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -74,8 +88,8 @@ def test_a_constant_column_becomes_zero() -> None:
 def test_only_uneven_dense_columns_are_scaled_without_being_asked(features: Any, expected: str) -> None:
     none = np.empty(0, np.int64)
     graph = Graph.from_edges(none, none, len(features), features=features)
-    assert uneven(graph, np.arange(len(features))).startswith(expected)
-    assert (uneven(graph, np.arange(len(features))) == "") == (expected == "")
+    assert why_uneven(graph, np.arange(len(features))).startswith(expected)
+    assert (why_uneven(graph, np.arange(len(features))) == "") == (expected == "")
 
 
 def test_auto_says_what_it_does_and_leaves_even_columns_to_the_bit() -> None:
@@ -86,11 +100,11 @@ def test_auto_says_what_it_does_and_leaves_even_columns_to_the_bit() -> None:
     )
     even = table(1.0)
     scale, why = choose(even, "auto")
-    assert (why, scale.apply(even)) == ("", even)
+    assert (why, scaled(scale, even)) == ("", even)
 
 
 def test_rows_may_be_scaled_instead() -> None:
-    rows = np.asarray(choose(table(), "row")[0].apply(table()).features)
+    rows = np.asarray(scaled(choose(table(), "row")[0], table()).features)
     np.testing.assert_allclose(np.abs(rows).sum(1), 1)
 
 
@@ -100,7 +114,7 @@ def test_sparse_rows_are_not_made_dense_unasked() -> None:
     assert (scale.kind, why[:58]) == ("none", "features: sparse rows stay as they are, with values up to ")
     assert choose(replace(sparse, features=SparseFeatures.of(np.eye(120))), "auto") == (Scale("none"), "")
     with pytest.raises(UserError, match=r"^features.scale=standard: features without zeros .* choose row or none"):
-        choose(sparse, "standard")[0].apply(sparse)
+        scaled(choose(sparse, "standard")[0], sparse)
 
 
 TRAINS = table().split == Split.TRAIN
@@ -134,7 +148,7 @@ def test_no_column_reaches_the_model_far_from_0(
     scale, why = choose(graph, "auto")
     assert why.startswith("features: standardised by 42 nodes that train (")
     with np.errstate(all="raise", under="ignore"):
-        rows = np.asarray(scale.apply(graph).features)
+        rows = np.asarray(scaled(scale, graph).features)
     assert rows.dtype == dtype
     assert np.abs(rows).max() <= 10
     if constant is None:  # two neighbours of float32 are one number there, and two of float64
@@ -153,19 +167,19 @@ def test_edge_features_that_do_not_suit_training_are_told() -> None:
     graph = table()
     seconds = 1.7e9 + np.arange(graph.num_edges)
     for column, told in ((seconds, True), (np.full(graph.num_edges, 2024.0), True), (seconds % 2, False)):
-        lines = told_of_edges(replace(graph, edge_features=column[:, None]))
+        lines = warn_of_edges(replace(graph, edge_features=column[:, None]))
         assert [line.startswith("warning: edge features: ") for line in lines] == [True] * told
-    assert told_of_edges(graph) == []
+    assert warn_of_edges(graph) == []
 
 
 def test_values_that_are_clipped_are_counted_once() -> None:
     column = np.where(np.arange(120) == np.flatnonzero(~TRAINS)[-1], 1e6, NOISE)
     graph = replace(table(), features=np.column_stack([table(1.0).features, column, np.full(120, 0.1)]))
     scale, _ = choose(graph, "auto")
-    assert scale.clipped(graph) == [
+    assert clipped(scale, graph) == [
         "features: values far outside the range of the nodes that train are clipped: 1 in column 4"
     ]
-    assert scale.clipped(replace(graph, features=np.where(graph.features == 1e6, 0, graph.features))) == []
+    assert clipped(scale, replace(graph, features=np.where(graph.features == 1e6, 0, graph.features))) == []
     far = Scale.standard(np.r_[np.zeros(399), 1.0][:, None], np.arange(400))  # 20 deviations from the mean
     assert far.limit == [pytest.approx(19.975, abs=1e-3)]
 
@@ -175,8 +189,8 @@ def test_large_numbers_of_float32_do_not_overflow(kind: str) -> None:
     rows = np.full((120, 4), 3e38, np.float32) * np.sign(NOISE)[:, None].astype(np.float32)
     for features in (rows, *([SparseFeatures.of(rows)] if kind == "row" else [])):
         graph = replace(table(), features=features)
-        scaled = np.asarray(choose(graph, kind)[0].apply(graph).features)
-        np.testing.assert_allclose(np.abs(scaled), 0.25 if kind == "row" else 1, atol=0.4 * (kind != "row"))
+        rows = np.asarray(scaled(choose(graph, kind)[0], graph).features)
+        np.testing.assert_allclose(np.abs(rows), 0.25 if kind == "row" else 1, atol=0.4 * (kind != "row"))
 
 
 @pytest.mark.parametrize("scale", [{"kind": "standard"}, {"kind": "standard", "mean": [0.0], "deviation": [0.0], "limit": [1.0]},
@@ -256,7 +270,7 @@ def test_a_scale_of_other_columns_is_refused() -> None:
     scale, _ = choose(table(), "standard")
     narrow = replace(table(), features=np.zeros((120, 3)))
     with pytest.raises(UserError, match="dataset has 3 columns of features, the model reads 4"):
-        scale.apply(narrow)
+        scaled(scale, narrow)
 
 
 def test_a_table_has_categories_few_columns_or_numbers_below_0() -> None:

@@ -27,7 +27,9 @@ def test_parts_together_are_the_graph(spec: str, sparse: bool) -> None:
     graph = replace(graph, features=SparseFeatures.of(graph.features)) if sparse else graph
     grid = make_grid("1d" if spec == "cut of nodes" else spec, 4, None)
     partitioner = Hdrf() if spec == "cut of nodes" else Contiguous()
-    found = joined(cut_all(graph, partitioner.assign(graph, grid)), graph.class_names, graph.edge_type_names)
+    found = joined(
+        cut_all(graph, partitioner.assign(graph, grid)), graph.class_names, {"edge_types": graph.edge_type_names}
+    )
     assert found.edge_type_names == graph.edge_type_names
     for name, one, other in _arrays(found, graph):
         assert (one is None) == (other is None), name

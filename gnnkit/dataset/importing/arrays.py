@@ -18,6 +18,7 @@ from gnnkit.graph import Floats, Ids
 from gnnkit.graph.csc import read_weights
 from gnnkit.graph.features import features_of
 from gnnkit.graph.fields import edge_positions_of
+from gnnkit.graph.schema import stored_types
 from gnnkit.graph.zipped import Arrays
 from gnnkit.storage import forget_pages, load_arrays
 
@@ -193,6 +194,7 @@ class SavedPieces(CompressedPieces):
             arrays.get("coordinates"),
             meta.get("node_types"),
             meta.get("category_of"),
+            types=stored_types(meta),
         )
 
     def features(self, room: Room) -> Iterator[Floats]:

@@ -83,7 +83,8 @@ def _import(
         texts = graph.edge_category_of(found.names)
         edge_names = {"edge_feature_names": found.names, "edge_category_of": texts, "edge_type_names": found.relations}
         known = {**journal["nodes"], **edge_names}
-        write_meta(target, {name: known.get(name) for name in _META})
+        types = {key: value for key, value in known["types"].items() if key != "relations" or not graph.symmetrize}
+        write_meta(target, {name: known.get(name) for name in _META} | types)
 
     crew.lead(finish)
     journal.write(imported=True)

@@ -75,6 +75,7 @@ def write_nodes(
         "feature_names": None if names is None else list(names),
         "category_of": None if fields.category_of is None else list(fields.category_of),
         "node_types": node_types_of(fields.node_types, count),
+        "types": dict(fields.types),
     }
 
 

@@ -15,6 +15,7 @@ from gnnkit.dataset.importing.arrays import Compressed, CompressedPieces, Mapped
 from gnnkit.dataset.pieces import NodeFields, Room, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, PackedFeatures, kept_rows, read_features
+from gnnkit.graph.schema import stored_types
 from gnnkit.partition.shard import Shard
 from gnnkit.storage import forget_pages, load_arrays, read_npy
 from gnnkit.store.manifest import FILE, NODE_IDS, PARTS, Manifest
@@ -116,6 +117,7 @@ class StorePieces(CompressedPieces):
             read_npy(ids) if self._manifest.holds["node_ids"] else None,
             None if self._graph is None else self._graph.get("coordinates"),
             self._manifest.schema["node_types"],
+            types=stored_types(self._manifest.schema),
         )
 
     def features(self, room: Room) -> Iterator[Floats]:

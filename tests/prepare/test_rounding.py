@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, PackedFeatures, feature_arrays, read_features
 from gnnkit.partition.shard import uncut
 from gnnkit.prepare.inputs import with_kept
-from gnnkit.prepare.packed import Columns, Packer, packed
+from gnnkit.prepare.rounding import Rounding, round_features
 from gnnkit.remote.features import Opening
 from gnnkit.storage import load_arrays, save_arrays
 from gnnkit.store.join import joined
@@ -43,7 +43,7 @@ def graph(features: np.ndarray, names: tuple[str, ...] | None = None) -> Graph:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_take_fewer_bytes_and_one_hot_and_small_whole_numbers_stay(kind: str) -> None:
     exact = columns()
-    found, (line,) = packed(graph(exact), kind)
+    found, (line,) = round_features(graph(exact), kind)
     assert isinstance(found.features, PackedFeatures)
     assert found.features.nbytes == N * 5 * KINDS[kind]
     rows = np.asarray(found.features)
@@ -59,14 +59,14 @@ def test_rows_take_fewer_bytes_and_one_hot_and_small_whole_numbers_stay(kind: st
 
 def test_bf16_rounds_as_torch_does_and_opens_to_the_same_bits() -> None:
     exact = columns()
-    rows = packed(graph(exact), "bf16")[0].features
+    rows = round_features(graph(exact), "bf16")[0].features
     assert np.array_equal(np.asarray(rows), torch.tensor(exact).to(torch.bfloat16).float().numpy())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_rows_open_to_the_numbers_of_numpy(kind: str, dtype: torch.dtype) -> None:
-    rows = packed(graph(columns()), kind)[0].features
+    rows = round_features(graph(columns()), kind)[0].features
     assert isinstance(rows, PackedFeatures)
     opened = Opening(rows, dtype, torch.device("cpu"))(rows.kept[7:90])
     assert opened.dtype == dtype
@@ -76,18 +76,17 @@ def test_rows_open_to_the_numbers_of_numpy(kind: str, dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_of_any_size_have_one_scale(kind: str) -> None:
     exact = columns()
-    whole, (line,) = packed(graph(exact), kind)
+    whole, (line,) = round_features(graph(exact), kind)
     parts = np.array_split(exact, [1, 1, 100, 299])
-    found = Columns.of(parts)
-    packer = Packer(found, found.form(kind))
-    kept = np.concatenate([packer.pack(part) for part in parts])
-    assert np.array_equal(packer.form.with_rows(kept), whole.features)
-    assert packer.told(None) == line
+    rounding = Rounding(parts, kind)
+    kept = np.concatenate([rounding.apply(part) for part in parts])
+    assert np.array_equal(rounding.form.with_rows(kept), whole.features)
+    assert rounding.describe(None) == line
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_and_parts_give_the_rows_back(kind: str, tmp_path: Path) -> None:
-    given = packed(graph(columns()), kind)[0]
+    given = round_features(graph(columns()), kind)[0]
     given.save(tmp_path / "graph")
     for found in (
         Graph.load(tmp_path / "graph"),
@@ -112,11 +111,11 @@ def test_a_folder_and_parts_give_the_rows_back(kind: str, tmp_path: Path) -> Non
 def test_a_column_that_would_be_lost_is_refused(kind: str, column: Any, message: str) -> None:
     features = np.stack([np.arange(N), column], 1).astype(np.float64 if kind == "int8" else np.float32)
     with pytest.raises(UserError, match=re.escape(message)):
-        packed(graph(features, ("a", "b")), kind)
+        round_features(graph(features, ("a", "b")), kind)
 
 
 def test_rows_of_a_store_keep_their_dtype() -> None:
-    given = packed(graph(columns()), "int8")[0]
+    given = round_features(graph(columns()), "int8")[0]
     assert with_kept(given, "auto", True, "int8") == (given, [])
     with pytest.raises(UserError, match=r"^features.dtype=bf16: the store keeps rows in int8"):
         with_kept(given, "auto", True, "bf16")

@@ -1,0 +1,112 @@
+"""The columns of values that edges have, and what becomes of each when edges change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+
+from gnnkit import checks
+from gnnkit.checks import Array
+from gnnkit.graph.csc import read_weights
+from gnnkit.graph.features import optional_rows
+from gnnkit.graph.fields import edge_positions_of
+from gnnkit.graph.types import Ids
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeColumnRule:
+    """How one column is stored, checked, and extended to new edges.
+
+    A reverse edge gets the value of the edge that it reverses.
+    """
+
+    field: str  # file name, argument of `Graph.from_edges`, and attribute of graphs and shards
+    read: Callable[[object, int], Array | None]  # checks values [num_edges, ...] of the user
+    merge: Literal["number", "identity", "first"]  # of duplicates: summed or averaged, tells edges apart, the first
+    loop: Literal["one", "mean", "none"]  # value of an added self-loop. none: the column is dropped
+    in_csc: bool = False  # whether it is an attribute of the CSC instead
+    cut: bool = True  # whether shards have it
+
+
+RULES: Mapping[str, EdgeColumnRule] = {
+    "weight": EdgeColumnRule("weight", read_weights, "number", "one", in_csc=True),
+    "features": EdgeColumnRule("edge_features", lambda x, n: optional_rows("edge_features", x, n), "number", "mean"),
+    "relation": EdgeColumnRule("edge_types", lambda x, n: checks.integers("edge_types", x, n), "identity", "none"),
+    "position": EdgeColumnRule("edge_positions", edge_positions_of, "first", "none", cut=False),
+}
+
+
+class EdgeColumns(dict[str, Array]):
+    """The columns that edges have, [num_edges, ...] each, by their names in `RULES`."""
+
+    def __init__(self, columns: Mapping[str, Array | None] | None = None) -> None:
+        """Takes the columns that are not None, in the order of `RULES`."""
+        given = columns or {}
+        super().__init__({name: values for name in RULES if (values := given.get(name)) is not None})
+
+    @classmethod
+    def of(cls, owner: Any) -> EdgeColumns:
+        """Returns the columns of a graph or a shard."""
+        return cls(
+            {name: getattr(owner.csc if rule.in_csc else owner, rule.field, None) for name, rule in RULES.items()}
+        )
+
+    @classmethod
+    def read(cls, values: Mapping[str, object | None], num_edges: int) -> EdgeColumns:
+        """Checks columns of the user, by the fields of `RULES`.
+
+        Raises `UserError` with the place of the first wrong value.
+        """
+        present = {name: rule for name, rule in RULES.items() if values.get(rule.field) is not None}
+        return cls({name: rule.read(values[rule.field], num_edges) for name, rule in present.items()})
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Array]) -> EdgeColumns:
+        """Returns what `arrays` stored."""
+        return cls({name: arrays.get(rule.field) for name, rule in RULES.items()})
+
+    @classmethod
+    def concat(cls, parts: Sequence[EdgeColumns]) -> EdgeColumns:
+        """Joins the columns of parts, which all have the same."""
+        return cls({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+    def arrays(self) -> dict[str, Array]:
+        """Returns the columns by the names of their files."""
+        return {RULES[name].field: values for name, values in self.items()}
+
+    def fields_of(self, owner: type) -> dict[str, Any]:
+        """Returns the attributes of a graph or a shard, None for columns it lacks."""
+        names = {field.name for field in fields(owner)}
+        return {rule.field: self.get(name) for name, rule in RULES.items() if rule.field in names}
+
+    def merged_by(self, merge: str) -> EdgeColumns:
+        return EdgeColumns({name: values for name, values in self.items() if RULES[name].merge == merge})
+
+    def without(self, *names: str) -> EdgeColumns:
+        return EdgeColumns({name: values for name, values in self.items() if name not in names})
+
+    def cut_columns(self) -> EdgeColumns:
+        """Returns the columns that shards have."""
+        return self.without(*(name for name, rule in RULES.items() if not rule.cut))
+
+    def take(self, edges: Ids | slice) -> EdgeColumns:
+        """Returns the values of some edges."""
+        return EdgeColumns({name: values[edges] for name, values in self.items()})
+
+    def select(self, edges: Ids) -> EdgeColumns:
+        """Returns the values of some edges, and the positions that these have here."""
+        return EdgeColumns({"position": edges, **self.take(edges)})
+
+    def with_loops(self, insert: Callable[[Array, Array | float], Array], means: Array | None) -> EdgeColumns:
+        """Adds the values of self-loops.
+
+        Args:
+            insert: Inserts the loops' values, or one value, into a column.
+            means: [num_loops, edge_width] mean features of each node's in-edges.
+        """
+        new = {"one": 1.0, "mean": means}
+        pairs = ((name, values, new.get(RULES[name].loop)) for name, values in self.items())
+        return EdgeColumns({name: insert(values, value) for name, values, value in pairs if value is not None})

@@ -1,0 +1,193 @@
+"""Tables of numeric columns, and the columns of new data in a trained model's order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.checks import Array
+from gnnkit.errors import UserError
+from gnnkit.graph import Features, Graph, Ids, SparseFeatures
+from gnnkit.ranges import shown
+
+_MIN_CATEGORIES = 10  # values that a text column may always have, whatever the number of nodes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnTable:
+    """Rows of numbers, with the names of their columns and the empty cells."""
+
+    rows: Features  # [n, width], 0 in empty cells
+    names: tuple[str, ...] | None = None  # [width]. None: columns are identified by position
+    category_of: tuple[str, ...] | None = None  # [width] as `Graph.category_of`
+    missing: Ids | None = None  # [k, 2] row and column of each empty cell
+    row_ids: Array | None = None  # [n] as `Graph.node_ids`, for error messages
+
+    @classmethod
+    def of_nodes(cls, graph: Graph) -> ColumnTable:
+        return cls(graph.features, graph.feature_names, graph.category_of, graph.missing, graph.node_ids)
+
+    @classmethod
+    def of_edges(cls, graph: Graph) -> ColumnTable | None:
+        """Returns the edge features, if there are any."""
+        rows = graph.edge_features
+        return None if rows is None else cls(rows, graph.edge_feature_names, graph.edge_category_of)
+
+    @property
+    def width(self) -> int:
+        return int(self.rows.shape[1])
+
+    @property
+    def num_sources(self) -> int:
+        """The number of columns before text was encoded: a text column counts once."""
+        texts = self.category_of or ()
+        return self.width - sum(map(bool, texts)) + len(set(texts) - {""})
+
+    def column(self, number: int) -> str:
+        """Returns a column's name as shown in messages, or its number."""
+        return str(number) if self.names is None else repr(self.names[number])
+
+    def are_sources(self) -> npt.NDArray[np.bool_]:  # [width]
+        """Marks numeric columns, and of each text the first of its columns."""
+        texts = self.category_of or ("",) * self.width
+        return np.array([not text or texts.index(text) == number for number, text in enumerate(texts)], np.bool_)
+
+    def cell(self, cells: Ids) -> str:
+        """Describes the first of some cells: column, row, and the row's id."""
+        column = int(cells[:, 1].min())
+        row = int(cells[cells[:, 1] == column, 0].min())
+        text = "" if self.category_of is None else self.category_of[column]
+        name = repr(text) if text and self.names is not None else self.column(column)
+        user_id = "" if self.row_ids is None else f" (id {self.row_ids[row]})"
+        return f"column {name}, row {row}{user_id}"
+
+
+def are_numbers(category_of: Sequence[str] | None, width: int) -> npt.NDArray[np.bool_]:  # [width]
+    """Marks the columns that do not encode text."""
+    return np.array([not text for text in category_of or ("",) * width], np.bool_)
+
+
+def check_texts(graph: Graph, kind: str) -> list[str]:
+    """Checks the text columns that a new model reads, and describes them in one line.
+
+    Raises `UserError` for columns whose values identify nodes, as names do.
+
+    Args:
+        graph: The graph that trains.
+        kind: One of `settings.inputs.TEXTS`.
+    """
+    counts, edge_counts = _count_values(graph.category_of), _count_values(graph.edge_category_of)
+    many = [name for name, count in counts.items() if count > max(_MIN_CATEGORIES, graph.num_nodes / 2)]
+    texts = [*counts, *edge_counts]
+    if texts and kind == "refuse":
+        raise UserError(
+            f"features.text=refuse: the columns {shown(', '.join(texts))} hold text: dataset.ignore=[{','.join(texts)}] "
+            "leaves these out"
+        )
+    if many:
+        raise UserError(
+            f"dataset: column {many[0]!r} is text with {counts[many[0]]:,} values for {graph.num_nodes:,} nodes, which no "
+            f"model learns from: dataset.ignore=[{','.join(many)}] leaves it out"
+        )
+    if not texts:
+        return []
+    counts |= {f"{name} of edges": count for name, count in edge_counts.items()}
+    values = ", ".join(f"{name}: {count}" for name, count in counts.items())
+    return [f"features: one column for each value of text ({values} values; features.text={kind})"]
+
+
+def _count_values(category_of: Sequence[str] | None) -> dict[str, int]:
+    texts = [text for text in category_of or () if text]
+    return {name: texts.count(name) for name in dict.fromkeys(texts)}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedColumns:
+    """The columns that a trained model reads, in their order."""
+
+    names: Sequence[str]  # [width]
+    category_of: Sequence[str] | None  # [width] as `Graph.category_of`
+    text: str  # of `settings.inputs.TEXTS`: what happens to unseen values
+    item: str  # what a row belongs to: node or edge
+    folder: Path  # of the training run, for messages
+
+    def select(self, table: ColumnTable) -> ColumnTable:
+        """Returns a table with the model's columns, in the model's order.
+
+        A row whose text has a value that the model has not seen is 0 in all columns of
+        this text, and a warning counts such rows. Raises `UserError` for these under
+        `known`, for numbers in place of text, and for other columns.
+        """
+        if table.names is None or (self.category_of is None and list(self.names) == list(table.names)):
+            return table
+        rows, unseen = table.rows, self._unseen(table)
+        if self.category_of is not None:
+            rows = np.asarray(rows)
+            self._warn_of_unseen(rows, [table.names[column] for column in unseen], unseen)
+        columns = {name: number for number, name in enumerate(table.names) if number not in unseen}
+        values = [name for name, text in zip(self.names, self._texts, strict=True) if text]
+        self.check([*columns, *(name for name in values if name not in columns)])
+        order = np.array([columns.get(name, -1) for name in self.names], np.int64)
+        rows = rows.columns(order.tolist()) if isinstance(rows, SparseFeatures) else rows[:, order]
+        if isinstance(rows, np.ndarray):
+            rows[:, order < 0] = 0
+        texts = None if self.category_of is None else tuple(self.category_of)
+        return ColumnTable(rows, tuple(self.names), texts, self._cells(table, order), table.row_ids)
+
+    @property
+    def _texts(self) -> Sequence[str]:
+        return self.category_of or ("",) * len(self.names)
+
+    def _unseen(self, table: ColumnTable) -> list[int]:
+        """Lists the table's columns for text values that the model has not seen."""
+        names, texts = table.names or (), table.category_of or ("",) * table.width
+        known = set(self._texts) - {""}
+        if numbers := [name for name, text in zip(names, texts, strict=True) if not text and name in known]:
+            raise UserError(
+                f"dataset: column {numbers[0]!r} holds numbers here, and text where the model of {self.folder} trained"
+            )
+        return [number for number, text in enumerate(texts) if text in known and names[number] not in self.names]
+
+    def _warn_of_unseen(self, rows: Array, names: Sequence[str], columns: list[int]) -> None:
+        if not columns:
+            return
+        count = int(np.count_nonzero(rows[:, columns].any(1)))
+        subject = f"1 {self.item} has" if count == 1 else f"{count:,} {self.item}s have"
+        line = f"{subject} values of text that the model of {self.folder} has not seen: {shown(', '.join(names))}"
+        if self.text == "known":
+            raise UserError(
+                f"dataset: {line}: features.text=known refuses these: leave out the {self.item}s, or train again"
+            )
+        print(f"gnnkit: warning: {line}: all columns of that text are 0 there", file=sys.stderr)
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raises `UserError` that lists missing and additional columns."""
+        lacks = [name for name in self.names if name not in names]
+        additional = [name for name in names if name not in self.names]
+        pairs = [("lacks", lacks), ("also has", additional)]
+        if parts := [f"{verb} {shown(', '.join(some))}" for verb, some in pairs if some]:
+            what = "features" if self.item == "node" else "edge features"
+            raise UserError(
+                f"dataset {' and '.join(parts)}: the model of {self.folder} reads the columns "
+                f"{shown(', '.join(self.names))} as {what}"
+            )
+
+    def _cells(self, table: ColumnTable, order: Ids) -> Ids | None:  # [k, 2]
+        """Returns the empty cells by the model's columns.
+
+        A text is empty in all columns of its values.
+        """
+        if table.missing is None:
+            return None
+        texts, cells = table.category_of or ("",) * table.width, [np.empty((0, 2), np.int64)]
+        for column in np.unique(table.missing[:, 1]).tolist():
+            rows = table.missing[table.missing[:, 1] == column, 0]
+            same = np.array(self._texts) == texts[column] if texts[column] else order == column
+            targets = np.flatnonzero(same)
+            cells.append(np.stack([np.repeat(rows, len(targets)), np.tile(targets, len(rows))], 1))
+        return np.unique(np.concatenate(cells), axis=0)

@@ -1,0 +1,438 @@
+"""The transform from raw columns to the rows that a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.dataset.pieces import FILLED_BY
+from gnnkit.errors import UserError
+from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Split
+from gnnkit.graph.features import normalized
+from gnnkit.prepare.columns import ColumnTable, are_numbers
+from gnnkit.ranges import one_of, shown
+from gnnkit.settings import AUTO, FILLS, SCALES
+from gnnkit.storage import forget_pages
+
+_LARGE = 4.0  # standard deviation of a column, or mean of a constant one, beyond which training suffers
+_UNEVEN = 30.0  # largest ratio of two columns' deviations in a table
+_FAR = 2.0  # standard deviations between a column's mean and 0
+_MAX_TABLE = 64  # columns. Wider rows count words or the like, whose zeros have a meaning
+_LIMIT = 10.0  # deviations from the mean where values are clipped, unless training rows go further
+_STRAY = 30.0  # distance from the training rows' mean beyond which a value outside their range does harm
+_SAMPLE = 10_000  # rows that distinguish tables from word counts, and of edge features
+_NUMBERS = 1 << 20  # numbers that are read at once
+_ROWS = 1 << 16  # rows and cells that are read at once
+_NEEDS_DENSE = "features.scale=standard: features without zeros would be dense then: choose row or none"
+_FILLED = {"mean": "take the mean of the nodes that train", "zero": "are 0", "drop": "leave these out"}
+Numbers = npt.NDArray[np.float64]
+
+
+def _are_finite(values: list[float] | None) -> bool:
+    return all(isinstance(value, float) and np.isfinite(value) for value in values or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """What replaces empty cells of features."""
+
+    kind: str = "refuse"  # of FILLS
+    means: list[float] | None = None  # [width] of `mean`, over the nodes that train
+    dropped: list[int] | None = None  # of `drop`: columns that the model does not read
+
+    def __post_init__(self) -> None:
+        one_of("features.fill", self.kind, FILLS)
+        valid = _are_finite(self.means) and all(isinstance(each, int) and each >= 0 for each in self.dropped or ())
+        kinds = (self.means is not None) == (self.kind == "mean"), (self.dropped is not None) == (self.kind == "drop")
+        if not (valid and all(kinds)):
+            raise ValueError(
+                f"a fill of kind {self.kind} with means {shown(self.means)}, dropped {shown(self.dropped)}"
+            )
+
+    @classmethod
+    def fit(cls, table: ColumnTable, train_rows: Ids, kind: str) -> Fill:
+        """Computes the means, or finds the columns to drop.
+
+        Raises `UserError` for a column without numbers to average, and where no column
+        would be left.
+        """
+        if kind == "mean" and not isinstance(table.rows, SparseFeatures):
+            return cls(kind, means=_means(table, train_rows))
+        if kind == "drop":
+            dropped = [] if table.missing is None else np.unique(table.missing[:, 1]).tolist()
+            if dropped and len(dropped) == table.width:
+                raise UserError("features.fill=drop: every column has an empty cell: choose features.fill=mean")
+            return cls(kind, dropped=dropped)
+        return cls("refuse" if kind == "mean" else kind)
+
+    def changes(self, table: ColumnTable) -> bool:
+        return table.missing is not None or bool(self.dropped)
+
+    def check(self, table: ColumnTable, folder: Path | None = None) -> None:
+        """Raises `UserError` for the first cell that is not filled."""
+        if table.missing is None or self.kind in ("mean", "zero"):
+            return
+        cells = table.missing[~np.isin(table.missing[:, 1], self.dropped or [])]
+        if not len(cells):
+            return
+        cells = cells[table.are_sources()[cells[:, 1]]]
+        count = "1 cell of features is" if len(cells) == 1 else f"{len(cells):,} cells of features are"
+        cure = FILLED_BY
+        if folder is not None:
+            cure = f"the model of {folder} reads whole columns there: fill the cells, or train with features.fill=mean"
+        raise UserError(f"dataset: {count} empty, the first in {table.cell(cells)}: {cure}")
+
+    def keep(self, names: Sequence[str] | None) -> tuple[str, ...] | None:
+        """Returns the names of the columns that are not dropped."""
+        dropped = set(self.dropped or ())
+        return None if names is None else tuple(name for number, name in enumerate(names) if number not in dropped)
+
+    def apply(self, rows: Floats, cells: Ids) -> Floats:  # [k, width minus dropped]
+        """Returns filled rows.
+
+        Args:
+            rows: [k, width] raw rows.
+            cells: [c, 2] row and column of the empty cells.
+        """
+        filled = rows.copy()
+        filled[cells[:, 0], cells[:, 1]] = 0 if self.means is None else np.array(self.means)[cells[:, 1]]
+        return np.ascontiguousarray(np.delete(filled, self.dropped, axis=1)) if self.dropped else filled
+
+    def describe(self, table: ColumnTable) -> list[str]:
+        """Returns a line on filled cells or dropped columns, if there are any."""
+        if table.missing is None:
+            return []
+        counts = np.where(table.are_sources(), _count_cells(table), 0)
+        cells = f"{counts.sum():,} empty cells in {np.count_nonzero(counts):,} of {table.num_sources:,} columns"
+        return [f"features: {cells} {_FILLED[self.kind]} (features.fill={self.kind})"]
+
+
+def _means(table: ColumnTable, train_rows: Ids) -> list[float]:  # [width]
+    """Averages each column's known numbers over the training rows."""
+    features, trains = np.asarray(table.rows), np.zeros(len(table.rows), np.bool_)
+    trains[train_rows] = True
+    counts = len(train_rows) - _count_cells(table, trains)
+    if not counts.all():
+        column = table.column(int(counts.argmin()))
+        raise UserError(
+            f"features.fill=mean: column {column} has no number for any node that trains: leave the column out"
+        )
+    pieces = (train_rows[first : first + _ROWS] for first in range(0, len(train_rows), _ROWS))
+    sums = sum(features[rows].sum(0, dtype=np.float64) for rows in pieces)  # empty cells are 0
+    means: list[float] = (sums / counts).tolist()
+    return means
+
+
+def _count_cells(table: ColumnTable, rows: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:  # [width]
+    """Counts each column's empty cells, in all rows or in some [n]."""
+    counts, missing = np.zeros(table.width, np.int64), table.missing
+    for first in range(0, 0 if missing is None else len(missing), _ROWS):
+        cells = missing[first : first + _ROWS]  # type: ignore[index]
+        cells = cells if rows is None else cells[rows[cells[:, 0]]]
+        counts += np.bincount(cells[:, 1], minlength=len(counts))
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How rows are scaled before a model reads them.
+
+    Under `standard` a column becomes clip((x - mean) / deviation, -limit, limit). The
+    limit is 0 for a column that is constant in the training rows: its weights do not
+    train, so any value of it would be noise. Otherwise it is 10, or as far as training
+    rows go.
+    """
+
+    kind: str  # of SCALES
+    mean: list[float] | None = None  # [width] of `standard`
+    deviation: list[float] | None = None  # [width] of `standard`, above 0
+    limit: list[float] | None = None  # [width] of `standard`, in deviations
+
+    def __post_init__(self) -> None:
+        one_of("features.scale", self.kind, SCALES)
+        columns = (self.mean, self.deviation, self.limit)
+        widths = {None if values is None else len(values) for values in columns}
+        valid = all(map(_are_finite, columns)) and min(self.deviation or (1,)) > 0 and min(self.limit or (0,)) >= 0
+        if (self.kind == "standard") != (self.mean is not None) or len(widths) > 1 or not valid:
+            raise ValueError(f"a scale of kind {self.kind} with means {shown(self.mean)}")
+
+    @classmethod
+    def standard(cls, rows: FilledRows | Floats, train_rows: Ids, category_of: Sequence[str] | None = None) -> Scale:
+        """Computes mean, standard deviation and limit of each column.
+
+        Columns of 0 and 1 that encode text stay as they are.
+
+        Args:
+            rows: [n, width].
+            train_rows: [k] ids of the rows to read, at least one.
+            category_of: [width] as of `Graph`. Default: no column encodes text.
+        """
+        mean, deviation, reach = _moments(rows, train_rows)
+        rounding = np.finfo(rows.dtype).eps * np.abs(mean)
+        constant = deviation <= rounding
+        deviation = np.maximum(np.maximum(deviation, rounding), np.finfo(np.float32).tiny)
+        limit = np.where(constant, 0, np.maximum(_LIMIT, reach / deviation))
+        numbers = are_numbers(category_of, len(mean))
+        columns = ((mean, 0), (deviation, 1), (limit, 1))
+        return cls("standard", *(np.where(numbers, values, unscaled).tolist() for values, unscaled in columns))
+
+    def check(self, table: ColumnTable) -> None:
+        """Raises `UserError` for rows that a standardising scale does not fit."""
+        if self.kind != "standard":
+            return
+        if isinstance(table.rows, SparseFeatures):
+            raise UserError(_NEEDS_DENSE)
+        if table.width != len(self.mean or ()):
+            raise UserError(f"dataset has {table.width} columns of features, the model reads {len(self.mean or ())}")
+
+    def apply(self, rows: Floats) -> Floats:  # [k, width]
+        if self.kind == "none":
+            return rows
+        if self.kind == "row":
+            return normalized(rows)
+        limit = np.array(self.limit)
+        scaled: Floats = np.clip(self._deviations(rows), -limit, limit).astype(rows.dtype)
+        return scaled
+
+    def _deviations(self, rows: Floats) -> Numbers:  # [k, width]
+        """Returns each value's distance from the mean, in deviations."""
+        distance: Numbers = (rows - np.array(self.mean)) / np.array(self.deviation)
+        return distance
+
+    def count_clipped(self, rows: FilledRows, distance: float = 0) -> npt.NDArray[np.int64]:  # [width]
+        """Counts each column's clipped values that are some distance from the mean.
+
+        A constant column's rounding is not counted.
+        """
+        bound = np.maximum(np.maximum(self.limit or (), _LIMIT), distance / np.array(self.deviation))
+        counts = np.zeros(len(bound), np.int64)
+        for piece in rows.pieces(_piece_rows(rows.shape[1])):
+            counts += (np.abs(self._deviations(piece)) > bound).sum(0)
+        return counts
+
+    def why_uneven(self, rows: FilledRows, numbers: npt.NDArray[np.bool_]) -> str:
+        """Explains how columns of numbers differ in scale, if they do."""
+        mean, deviation, limit = (np.array(values) for values in (self.mean, self.deviation, self.limit))
+        table, distance, varied = len(mean) <= _MAX_TABLE, np.abs(mean), (limit > 0) & numbers
+        spread = deviation[varied]
+        if len(spread) and (spread.max() > _LARGE or (table and spread.max() > _UNEVEN * spread.min())):
+            return f"columns have standard deviations of {spread.min():.3g} to {spread.max():.3g}"
+        far = varied & (distance > _FAR * deviation) & (table | (distance > _LARGE))
+        if far.any():
+            return f"the mean of a column is {(distance[far] / deviation[far]).max():.3g} times its standard deviation"
+        constant = distance[limit == 0].max(initial=0)
+        if constant > _LARGE:
+            return f"a column is {constant:.3g} in all of these rows"
+        stray = np.count_nonzero(self.count_clipped(rows, _STRAY))
+        return f"{stray:,} columns have values far outside the range of these rows" if stray else ""
+
+
+class FilledRows:
+    """A table's dense rows, filled and scaled when they are read."""
+
+    def __init__(self, table: ColumnTable, fill: Fill | None = None, scale: Scale | None = None) -> None:
+        self._rows, self._fill, self._scale = table.rows, fill or Fill(), scale or Scale("none")
+        changes, missing = self._fill.changes(table), table.missing
+        self._cells = None if not changes else _by_row(np.empty((0, 2), np.int64) if missing is None else missing)
+        self.shape = table.rows.shape[0], table.width - len(self._fill.dropped or ())
+        self.dtype = self._rows.dtype
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether rows are read as the table has them."""
+        return self._cells is None and self._scale.kind == "none"
+
+    def __getitem__(self, place: slice | Ids) -> Floats:  # [k, width]
+        rows = np.asarray(self._rows[place])
+        if self._cells is not None:
+            ids = np.arange(*place.indices(len(self))) if isinstance(place, slice) else place
+            rows = self._fill.apply(rows, self._cells_of(ids))
+        return self._scale.apply(rows)
+
+    def _cells_of(self, ids: Ids) -> Ids:  # [c, 2]
+        """Returns the empty cells of some rows, numbered within these."""
+        assert self._cells is not None
+        low, high = (np.searchsorted(self._cells[:, 0], ids, side) for side in ("left", "right"))
+        counts = high - low
+        row = np.repeat(np.arange(len(ids)), counts)
+        cell = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(len(row))
+        return np.stack([row, self._cells[cell, 1]], 1)
+
+    def whole(self) -> Floats:  # [n, width]
+        """Returns all rows. Standardises in pieces, because float64 takes memory."""
+        if self._scale.kind != "standard":
+            return self[:]
+        rows, step = np.empty(self.shape, self.dtype), _piece_rows(self.shape[1])
+        for first in range(0, len(rows), step):
+            rows[first : first + step] = self[first : first + step]
+        return rows
+
+    def pieces(self, step: int, rows: Ids | None = None) -> Iterator[Floats]:
+        """Yields all rows, or those with some ids, `step` at a time."""
+        for first in range(0, len(self) if rows is None else len(rows), step):
+            yield self[slice(first, first + step) if rows is None else rows[first : first + step]]
+            if isinstance(self._rows, np.ndarray):
+                forget_pages(self._rows)
+
+
+def _by_row(cells: Ids) -> Ids:
+    """Sorts cells by row, without a copy where they are in order."""
+    rows = cells[:, 0]
+    pieces = (rows[first : first + _ROWS + 1] for first in range(0, len(rows), _ROWS))
+    return cells if all((piece[1:] >= piece[:-1]).all() for piece in pieces) else cells[np.argsort(rows, kind="stable")]
+
+
+def _piece_rows(width: int) -> int:
+    return max(_NUMBERS // max(width, 1), 1)
+
+
+def _moments(rows: FilledRows | Floats, train_rows: Ids) -> tuple[Numbers, Numbers, Numbers]:  # [width] each
+    """Computes each column's mean, standard deviation and largest distance from it.
+
+    Sums are of distances from the first row in float64, so a constant column has a
+    deviation of exactly 0.
+    """
+    filled = rows if isinstance(rows, FilledRows) else FilledRows(ColumnTable(rows))
+    first, step = filled[train_rows[:1]][0].astype(np.float64), _piece_rows(filled.shape[1])
+    mean = first + sum((piece - first).sum(0) for piece in filled.pieces(step, train_rows)) / len(train_rows)
+    squares, reach = np.zeros_like(first), np.zeros_like(first)
+    for piece in filled.pieces(step, train_rows):
+        distance = piece - mean
+        squares += np.square(distance).sum(0)
+        reach = np.maximum(reach, np.abs(distance).max(0))
+    return mean, np.sqrt(squares / len(train_rows)), reach
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTransform:
+    """What is done to raw columns of features: empty cells are filled, then scaled.
+
+    Fitted to the graph that trains, stored with the model, and applied to later data.
+    """
+
+    fill: Fill = field(default_factory=Fill)
+    scale: Scale = field(default_factory=lambda: Scale("none"))
+
+    @classmethod
+    def fit(
+        cls, table: ColumnTable, split: npt.NDArray[np.int8], *, fill: str = "refuse", scale: str = "none"
+    ) -> tuple[ColumnTransform, str]:
+        """Returns the transform of a new model, and why its scale was chosen.
+
+        Reads the table in pieces. The reason is empty where nothing is scaled. Raises
+        `UserError` for cells that are not filled, and for rows that the scale does not
+        fit.
+
+        Args:
+            table: The table that trains.
+            split: [n] values of `Split`. Without training rows, all rows are read.
+            fill: One of FILLS.
+            scale: `auto`, or one of SCALES.
+        """
+        train_rows = np.flatnonzero(split == Split.TRAIN)
+        train_rows = train_rows if len(train_rows) else np.arange(len(table.rows))
+        filling = Fill.fit(table, train_rows, fill)
+        filling.check(table)
+        scaling, why = _fit_scale(table, filling, train_rows, scale)
+        return cls(filling, scaling), why
+
+    def apply(self, table: ColumnTable, folder: Path | None = None) -> ColumnTable:
+        """Returns the table as the model reads it, in the same type.
+
+        Raises `UserError` as `fit` does, with the folder of the trained model.
+        """
+        self.fill.check(table, folder)
+        if self.fill.changes(table):
+            names, texts = self.fill.keep(table.names), self.fill.keep(table.category_of)
+            table = ColumnTable(FilledRows(table, self.fill)[:], names, texts, row_ids=table.row_ids)
+        self.scale.check(table)
+        if self.scale.kind == "none":
+            return table
+        sparse = isinstance(table.rows, SparseFeatures)
+        rows = table.rows.row_normalize() if sparse else FilledRows(table, scale=self.scale).whole()  # type: ignore[union-attr]
+        return replace(table, rows=rows)
+
+    def read(self, table: ColumnTable) -> FilledRows:
+        """Returns dense rows that are transformed when they are read."""
+        return FilledRows(table, self.fill, self.scale)
+
+    def describe_clipped(self, table: ColumnTable) -> list[str]:
+        """Counts clipped values of a raw table in one line, if there are any."""
+        if self.scale.kind != "standard":
+            return []
+        names, counts = self.fill.keep(table.names), self.scale.count_clipped(FilledRows(table, self.fill))
+        columns = [
+            f"{counts[column]:,} in column {column if names is None else repr(names[column])}"
+            for column in np.flatnonzero(counts)
+        ]
+        line = f"values far outside the range of the nodes that train are clipped: {shown(', '.join(columns))}"
+        return [f"features: {line}"] if columns else []
+
+
+def _fit_scale(table: ColumnTable, fill: Fill, train_rows: Ids, kind: str) -> tuple[Scale, str]:
+    """Returns the scale of filled rows, and why it was chosen."""
+    rows, width = table.rows, table.width - len(fill.dropped or ())
+    if isinstance(rows, PackedFeatures) or not (len(rows) and width):  # a store's rows are scaled already
+        return Scale("none"), ""
+    if kind == AUTO and isinstance(rows, SparseFeatures):
+        largest = float(np.abs(rows.values).max(initial=0))
+        why = (
+            f"features: sparse rows stay as they are, with values up to {largest:.3g}; features.scale=row divides them"
+        )
+        return Scale("none"), why if largest > _STRAY else ""
+    if kind in ("none", "row"):
+        return Scale(kind), "" if kind == "none" else "features: each row is divided by its sum (features.scale=row)"
+    if isinstance(rows, SparseFeatures):
+        raise UserError(_NEEDS_DENSE)
+    filled, texts = FilledRows(table, fill), fill.keep(table.category_of)
+    scale, why = Scale.standard(filled, train_rows, texts), f"features.scale={kind}"
+    if kind == AUTO and not (why := scale.why_uneven(filled, are_numbers(texts, width))):
+        return Scale("none"), ""
+    return scale, f"features: standardised by {len(train_rows):,} nodes that train ({why})"
+
+
+def is_table(graph: Graph) -> bool:
+    """Returns whether columns are a table's, or have negative numbers.
+
+    Other columns count words or the like. Their rows may be divided by their sum.
+    """
+    features = graph.features
+    if isinstance(features, SparseFeatures):
+        return bool((features.values < 0).any())
+    features = np.asarray(features)
+    if graph.category_of is not None:
+        return True
+    return features.shape[1] <= _MAX_TABLE or bool((features[:: max(len(features) // _SAMPLE, 1)] < 0).any())
+
+
+def why_uneven(graph: Graph, train_rows: Ids) -> str:
+    """Explains how columns of numbers differ in scale, if they do."""
+    table = ColumnTable.of_nodes(graph)
+    if isinstance(table.rows, SparseFeatures) or not len(train_rows) or not table.width:
+        return ""
+    rows = FilledRows(ColumnTable(table.rows))
+    return Scale.standard(rows, train_rows, table.category_of).why_uneven(
+        rows, are_numbers(table.category_of, table.width)
+    )
+
+
+def warn_of_edges(graph: Graph) -> list[str]:
+    """Returns a warning about edge features that do not suit training as they are."""
+    if graph.edge_features is None or not graph.edge_features.size:
+        return []
+    table = ColumnTable(graph.edge_features[:: max(graph.num_edges // _SAMPLE, 1)], graph.edge_feature_names)
+    rows = FilledRows(table)
+    scale = Scale.standard(rows, np.arange(len(rows)))
+    if not (why := scale.why_uneven(rows, are_numbers(table.category_of, table.width))):
+        return []
+    sizes = np.maximum(np.abs(scale.mean or ()), scale.deviation or ())
+    large = ", ".join(table.column(int(number)) for number in np.flatnonzero(sizes > _LARGE))
+    note = f" (large: {shown(large)})" if large else ""
+    return [f"warning: edge features: {why}{note}. Models read them as they are: standardise them in the data"]
