@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnkit.documents import parse_yaml
 from gnnkit.plugins import KINDS, SEVERAL, conf_folders, parts
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
@@ -22,6 +24,11 @@ class Key:
     name: str  # within the section, such as `hidden` or `options.seed`
     default: str  # as YAML. Empty: there is none
     comment: str
+
+    @property
+    def value(self) -> Any:
+        """The default as a plain value."""
+        return _parsed(self.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,18 @@ def read(section: str, name: str) -> Option:
 def shared(section: str) -> tuple[Key, ...]:
     """Reads the keys that all options of a section have."""
     return read("", _SHARED[section]).keys if section in _SHARED else ()
+
+
+@functools.cache
+def described() -> dict[str, Key]:
+    """Returns the keys of the main configuration and of `trainer`, by full name."""
+    trainer = {f"trainer.{key.name}": key for key in read("trainer", "default").keys}
+    return {key.name: key for key in read("", "config").keys} | trainer
+
+
+@functools.cache
+def _parsed(text: str) -> Any:
+    return parse_yaml(text, "a default")
 
 
 def annotated(composed: Mapping[str, Any]) -> str:

@@ -31,6 +31,10 @@ RENAMED = {
         for key in ("bits", "staleness", "smoothing", "keep", "variation", "max_age")
     },
 }  # keys of earlier versions, which go on working
+# Groups of Hydra's section, which is dropped. Without them, composing takes 15 % less.
+_UNUSED = [f"~hydra/{group}" for group in (
+    "output", "launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging", "env"
+)]  # fmt: skip
 _NO_NAME = re.compile(
     r"|null|true|false|nan|[-+]?(inf|[\d._]+(e[-+]?\d+)?)|\w*[(\[{].*", re.IGNORECASE
 )  # Hydra's values
@@ -169,7 +173,7 @@ class _Composer:
         from hydra import compose, initialize_config_dir
         from hydra.core.override_parser.types import Quote, QuotedString
 
-        chosen = self.overrides if overrides is None else overrides
+        chosen = [*(self.overrides if overrides is None else overrides), *([] if with_hydra else _UNUSED)]
         paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in self.folders[1:])
         with initialize_config_dir(str(self.folders[0]), job_name="gnnkit", version_base=None):
             return compose(self.name, [*chosen, f"hydra.searchpath=[{paths}]"], return_hydra_config=with_hydra)

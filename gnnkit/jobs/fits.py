@@ -159,7 +159,7 @@ _ROUNDED_ROWS = Topic(
     },
 )
 _PLACE = Topic(
-    lambda s, p: s.features.place != "auto" or s.features.of_disk,
+    lambda s, p: s.features.place != "auto" or s.features.sets_disk_keys,
     {
         "features.place={s.features.place}: strategy={s.strategy.name} {lacks[LastingRows]}": lambda s, p: (
             p.strategy.lacks(GatheredRows) and (p.strategy.lacks(LastingRows) or not p.source.trains)

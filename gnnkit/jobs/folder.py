@@ -23,7 +23,7 @@ from gnnkit.launch.signals import if_forced
 from gnnkit.ranges import local_path
 from gnnkit.result.folder import INPUTS, LABELS, WORDS, WORK
 from gnnkit.settings import Settings, in_ipython
-from gnnkit.settings.outputs import UPLOADED
+from gnnkit.settings.values import UPLOADED
 from gnnkit.storage import naming, of_disk
 from gnnkit.store.manifest import FILE as STORE
 

@@ -1,10 +1,8 @@
 """A checked configuration as typed values. Nothing heavy is imported here."""
 
-from gnnkit.settings.choice import AUTO as AUTO
 from gnnkit.settings.choice import Choice as Choice
 from gnnkit.settings.inputs import FILLS as FILLS
 from gnnkit.settings.inputs import SCALES as SCALES
-from gnnkit.settings.jobs import MAX_RUNS as MAX_RUNS
 from gnnkit.settings.jobs import LinkSettings as LinkSettings
 from gnnkit.settings.launchers import launcher_for as launcher_for
 from gnnkit.settings.layout import PartitionSettings as PartitionSettings
@@ -22,5 +20,7 @@ from gnnkit.settings.settings import with_workers as with_workers
 from gnnkit.settings.trainer import OPTIMIZERS as OPTIMIZERS
 from gnnkit.settings.trainer import OnNan as OnNan
 from gnnkit.settings.trainer import TrainerSettings as TrainerSettings
+from gnnkit.settings.values import AUTO as AUTO
 from gnnkit.settings.values import LEAST_MEMORY as LEAST_MEMORY
+from gnnkit.settings.values import MAX_RUNS as MAX_RUNS
 from gnnkit.settings.values import MOST_MEMORY as MOST_MEMORY

@@ -10,9 +10,9 @@ from typing import Any
 from gnnkit import plugins
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
-from gnnkit.settings.values import expect_keys
+from gnnkit.settings.fields import expect_keys
+from gnnkit.settings.values import AUTO
 
-AUTO = "auto"  # a partition or a strategy that the leader chooses, a launcher that says so
 _OPEN = ("partition", "strategy", "launcher")  # sections that may be AUTO
 
 

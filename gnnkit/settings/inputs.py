@@ -1,124 +1,57 @@
 """The rows that models read, as features or learned."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from gnnkit.config import JobFacts
-from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_WIDTH, one_of, real, shown, switch, whole
-from gnnkit.settings.choice import AUTO
-from gnnkit.settings.values import bytes_of
+from gnnkit.ranges import real
+from gnnkit.settings.fields import NotNegative, OnlyWith, Section, Switch, by_job, names
+from gnnkit.settings.values import AUTO, size
 
 INPUTS = ("features", "degree", "learned")
 TYPES = ("read", "ignore")
-INPUT_ROWS = ("auto", "dense", "sparse")
+INPUT_ROWS = (AUTO, "dense", "sparse")
 SCALES = ("standard", "row", "none")
 TEXTS = ("one_hot", "known", "refuse")
 FILLS = ("refuse", "mean", "zero", "drop")
-DTYPES = ("as_is", "bf16", "int8")  # of dense rows of features in files and in memory
-PLACES = ("memory", "mapped", "disk")  # of the rows of features
-READS = ("threads", "io_uring")  # of rows on disk
-POLICIES = ("exact", "static", "lru")  # of the rows that are kept in memory
+DTYPES = ("as_is", "bf16", "int8")  # of dense feature rows in files and in memory
+PLACES = ("memory", "mapped", "disk")  # of feature rows
+READS = ("threads", "io_uring")  # how rows are read from disk
+POLICIES = ("exact", "static", "lru")  # of the cache of rows on disk
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
-MAX_SCALE = 1e6  # of first learned rows
+MAX_SCALE = 1e6  # of initial learned rows
+
+FEATURES = OnlyWith("inputs=features", lambda s: s.inputs == "features")
+LEARNED = OnlyWith("inputs=learned", lambda s: s.inputs == "learned")
+ROWS = by_job(lambda job: job.reads_rows)
+DISK = OnlyWith("features.place=disk", lambda s: s.features.place in (AUTO, "disk"))
 
 
 @dataclass(frozen=True, slots=True)
-class FeaturesSettings:
-    """The section `features`. The constructor checks the values."""
+class FeaturesSettings(Section):
+    """The section `features`."""
 
-    scale: str  # of SCALES, or AUTO: chosen by the columns
-    fill: str  # of FILLS: what takes the place of empty cells
-    text: str  # of TEXTS: what columns of text are read as
-    dtype: str  # of DTYPES: how rows are kept
-    place: str  # of PLACES, or AUTO: chosen by the memory at hand
-    cache: int | None  # bytes of rows that each worker keeps, with place "disk". None: chosen
-    policy: str  # of POLICIES
-    direct: bool  # whether reads pass by the system's cache of files
-    reads: str  # of READS: how rows are read from disk
-
-    def __post_init__(self) -> None:
-        one_of("features.scale", self.scale, (AUTO, *SCALES))
-        one_of("features.fill", self.fill, FILLS)
-        one_of("features.text", self.text, TEXTS)
-        one_of("features.dtype", self.dtype, DTYPES)
-        one_of("features.place", self.place, (AUTO, *PLACES))
-        one_of("features.policy", self.policy, POLICIES)
-        switch("features.direct", self.direct)
-        one_of("features.reads", self.reads, READS)
+    scale: Annotated[str, names((AUTO, *SCALES)), FEATURES]  # AUTO: chosen by the columns
+    fill: Annotated[str, names(FILLS), FEATURES]  # what replaces empty cells
+    text: Annotated[str, names(TEXTS), FEATURES]  # how text columns are read
+    dtype: Annotated[str, names(DTYPES), FEATURES]
+    place: Annotated[str, names((AUTO, *PLACES)), ROWS, FEATURES]  # AUTO: chosen by the available memory
+    cache: Annotated[int | None, size, ROWS, DISK]  # bytes of rows that each worker caches. None: chosen
+    policy: Annotated[str, names(POLICIES), ROWS, DISK]
+    direct: Annotated[Switch, ROWS, DISK]  # whether reads bypass the page cache
+    reads: Annotated[str, names(READS), ROWS, DISK]
 
     @property
-    def of_disk(self) -> list[str]:
-        """Lists the keys that were set of those that place "disk" reads."""
-        usual = {"cache": None, "policy": "exact", "direct": False, "reads": "threads"}
-        return [key for key, value in usual.items() if getattr(self, key) != value]
+    def sets_disk_keys(self) -> bool:
+        """Whether a key that place "disk" reads differs from its default."""
+        return self.cache is not None or (self.policy, self.direct, self.reads) != (POLICIES[0], False, READS[0])
 
 
 @dataclass(frozen=True, slots=True)
-class LearnedSettings:
-    """The section `learned`. The constructor checks the ranges."""
+class LearnedSettings(Section):
+    """The section `learned`."""
 
-    scale: float | None  # deviation of the first rows' numbers. None: 1 / sqrt(embedding)
-    weight_decay: float | None  # L2 penalty on the rows. None: the model chooses
+    conditions = (LEARNED,)
 
-    def __post_init__(self) -> None:
-        if self.scale is not None:
-            real("learned.scale", self.scale, high=MAX_SCALE, above=0)
-        if self.weight_decay is not None:
-            real("learned.weight_decay", self.weight_decay, 0)
-
-
-def input_rows_of(inputs: str, rows: object) -> str:
-    """Returns how features are kept. Raises `UserError` where none are."""
-    given: str = one_of("input_rows", rows, INPUT_ROWS)
-    if given != "auto" and inputs != "features":
-        raise UserError(f"input_rows={given} must be auto: only inputs=features reads the key, and inputs={inputs}")
-    return given
-
-
-def features_of(job: JobFacts, inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
-    """Reads the section `features`. Raises `UserError` where there are no features."""
-    cache = None if section["cache"] == AUTO else bytes_of("features.cache", section["cache"], 0)
-    features = FeaturesSettings(**{**section, "cache": cache})
-    for key in features.of_disk:
-        if features.place not in (AUTO, "disk"):
-            raise UserError(
-                f"features.{key}={shown(section[key])} is of features.place=disk, and features.place={features.place}: leave "
-                "the key out"
-            )
-    for key in [*(["place"] if features.place != AUTO else []), *features.of_disk]:
-        if not job.reads_rows:
-            raise UserError(f"features.{key}={shown(section[key])}: job={job} computes with no rows, leave the key out")
-    for key, usual in (("scale", AUTO), ("fill", "refuse"), ("text", "one_hot"), ("dtype", "as_is"), ("place", AUTO)):
-        if (value := getattr(features, key)) != usual and inputs != "features":
-            raise UserError(
-                f"features.{key}={value} must be {usual}: only inputs=features reads the key, and inputs={inputs}"
-            )
-    return features
-
-
-def embedding_of(inputs: str, width: object) -> int | None:
-    """Returns the numbers of a learned row, None where rows are not learned.
-
-    Raises `UserError` for a width that nothing reads.
-    """
-    if width is None:
-        return DEFAULT_EMBEDDING if inputs == "learned" else None
-    given = whole("embedding", width, 1, MAX_WIDTH, what="null or a whole number")
-    if inputs != "learned":
-        raise UserError(f"embedding={given} must be null: only inputs=learned reads the key, and inputs={inputs}")
-    return given
-
-
-def learned_of(inputs: str, section: Mapping[str, Any]) -> LearnedSettings:
-    """Reads the section `learned`. Raises `UserError` where no rows are learned."""
-    learned = LearnedSettings(**section)
-    for key, value in section.items():
-        if value is not None and inputs != "learned":
-            raise UserError(
-                f"learned.{key}={value} must be null: only inputs=learned reads the key, and inputs={inputs}"
-            )
-    return learned
+    scale: Annotated[float, functools.partial(real, above=0, high=MAX_SCALE)] | None  # standard deviation
+    weight_decay: NotNegative | None  # L2 penalty on the rows. None: the model chooses

@@ -8,7 +8,8 @@ from gnnkit import plugins
 from gnnkit.config import of_option
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
-from gnnkit.settings.choice import AUTO, Choice
+from gnnkit.settings.choice import Choice
+from gnnkit.settings.values import AUTO
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank

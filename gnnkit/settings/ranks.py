@@ -13,7 +13,8 @@ from gnnkit.config import JOBS
 from gnnkit.errors import UserError
 from gnnkit.launch import environment
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, shown, switch, whole
-from gnnkit.settings.choice import AUTO, Choice, choice_of
+from gnnkit.settings.choice import Choice, choice_of
+from gnnkit.settings.values import AUTO
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank

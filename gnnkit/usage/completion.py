@@ -127,10 +127,10 @@ def _values(key: str, before: Sequence[str]) -> Iterable[str]:
     section, _, name = key.partition(".")
     known = _keys_of(section, before) if section in SECTIONS else keys.read("", "config").keys
     found = [each for each in known if each.name == (name if section in SECTIONS else key)]
-    return [value for each in found for value in _of_comment(each)]
+    return [value for each in found for value in of_comment(each)]
 
 
-def _of_comment(key: keys.Key) -> list[str]:
+def of_comment(key: keys.Key) -> list[str]:
     """Lists the values that a key's comment names, as in `adam | sgd`."""
     if key.default in ("true", "false"):
         return ["true", "false"]

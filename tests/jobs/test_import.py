@@ -478,7 +478,7 @@ def test_memory_is_read_by_an_import_only() -> None:
     composed = compose(["job=import", "strategy=auto"])
     for text, size in (("1GB", 10**9), ("1.5GiB", 3 * 2**29), ("512 MB", 512 * 10**6), (2**27, 2**27)):
         assert settle({**composed, "memory": text}).memory == size
-    with pytest.raises(UserError, match="memory=1GB must be auto: only job=import reads the key, and job=plan"):
+    with pytest.raises(UserError, match="memory=1GB is read by job=import only: leave the key out"):
         settle(compose(["job=plan", "strategy=vertex_centric", "memory=1GB"]))
 
 

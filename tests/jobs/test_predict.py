@@ -170,7 +170,10 @@ def test_the_command_takes_data_model_and_task_from_the_run(
         (["job=predict", "checkpoint=none"], "checkpoint=none is not a folder"),
         (["job=predict", "checkpoint='a run'", "model.hidden=3"], "model.hidden cannot be changed"),
         (["job=predict", "checkpoint='a run'", "task=regression"], "task cannot be changed"),
-        (["job=train", "checkpoint='a run'"], "job=train reads no checkpoint"),
+        (
+            ["job=train", "checkpoint='a run'"],
+            "is read by job=predict|test only: leave the key out, or set trainer.resume",
+        ),
         (["job=predict", "checkpoint='a run'", "write=[weights]"], "write=weights is not known"),
     ):
         assert main(overrides) == 2
