@@ -49,7 +49,7 @@ def read(section: str, name: str) -> Option:
     if len(joined := parts(section, name)) > 1:
         both = [read(section, part) for part in joined]
         return Option(
-            section, name, " ".join(each.summary for each in both), tuple(k for each in both for k in each.keys)
+            section, name, " ".join(option.summary for option in both), tuple(k for option in both for k in option.keys)
         )
     path = _file(section, name)
     lines = path.read_text(encoding="utf-8").splitlines() if path else []
@@ -146,11 +146,11 @@ def _keys(lines: Iterable[str]) -> Iterator[Key]:
     """Yields the keys of a YAML file of at most two levels."""
     parent = ""
     for line in lines:
-        found = _LINE.fullmatch(line.rstrip())
-        if found is None:
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None:
             continue
-        nested, value = bool(found["indent"]), found["value"] or ""
+        nested, value = bool(match["indent"]), match["value"] or ""
         if not nested:
-            parent = "" if value else f"{found['key']}."
-        if (nested or value) and found["key"] not in _NOT_KEYS and not parent.startswith("defaults"):
-            yield Key(f"{parent if nested else ''}{found['key']}", value, found["comment"] or "")
+            parent = "" if value else f"{match['key']}."
+        if (nested or value) and match["key"] not in _NOT_KEYS and not parent.startswith("defaults"):
+            yield Key(f"{parent if nested else ''}{match['key']}", value, match["comment"] or "")

@@ -84,7 +84,9 @@ def exchange_of(config: Mapping[str, Any]) -> Choice | None:
 def several_of(kind: str, config: Mapping[str, Any]) -> tuple[Choice, ...]:
     """Looks up any number of plugins, each under its name in the section."""
     for name, section in config[kind].items():
-        found = section.get("name") if isinstance(section, dict) else section
-        if not isinstance(section, dict) or found != name:
-            raise UserError(f"{kind}.{name}={shown(found)} must be a section with this name: choose {kind}={name}")
+        plugin_name = section.get("name") if isinstance(section, dict) else section
+        if not isinstance(section, dict) or plugin_name != name:
+            raise UserError(
+                f"{kind}.{name}={shown(plugin_name)} must be a section with this name: choose {kind}={name}"
+            )
     return tuple(choice_of(kind, {kind: section}) for section in config[kind].values())

@@ -128,12 +128,12 @@ def _processes(config: Mapping[str, Any], started: StartedRank | None, servers: 
         servers: Number of ranks that serve.
     """
     ranks = num_ranks(config) + servers
-    given = "auto" if config["workers"] is None else config["workers"]
-    if started is not None and given not in ("auto", started.world_size):
-        raise UserError(f"workers={shown(given)} but {started.world_size} processes were started")
-    if given == "auto":
-        given = min(ranks, num_cores()) if started is None else started.world_size
-    return whole("workers", given, 1, ranks, what="auto or a whole number, of processes that hold parts,")
+    processes = "auto" if config["workers"] is None else config["workers"]
+    if started is not None and processes not in ("auto", started.world_size):
+        raise UserError(f"workers={shown(processes)} but {started.world_size} processes were started")
+    if processes == "auto":
+        processes = min(ranks, num_cores()) if started is None else started.world_size
+    return whole("workers", processes, 1, ranks, what="auto or a whole number, of processes that hold parts,")
 
 
 def _started_workers(workers: object, started: int, servers: int) -> int:
@@ -148,8 +148,8 @@ def _started_workers(workers: object, started: int, servers: int) -> int:
     """
     serving = f", of which sync.servers={servers} serve" if servers else ""
     if started <= servers or workers not in (None, "auto", started - servers):
-        given = "null" if workers is None else shown(workers)
-        raise UserError(f"workers={given} but {started} ranks were started{serving}")
+        configured = "null" if workers is None else shown(workers)
+        raise UserError(f"workers={configured} but {started} ranks were started{serving}")
     return started - servers
 
 

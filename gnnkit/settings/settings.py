@@ -210,10 +210,10 @@ class Settings:
         if in_threads and self.started is not None and not beside:
             raise UserError(f"comm={self.comm.name} makes its ranks itself, but ranks were started: choose another one")
         if in_threads != launcher.in_one_process:
-            one, each = ("comm", "launcher") if in_threads else ("launcher", "comm")
+            one, other = ("comm", "launcher") if in_threads else ("launcher", "comm")
             raise UserError(
-                f"{one}={getattr(self, one).name} has all ranks in one process, and {each}={getattr(self, each).name} "
-                f"each in its own: leave {each} out"
+                f"{one}={getattr(self, one).name} has all ranks in one process, and {other}={getattr(self, other).name} "
+                f"each in its own: leave {other} out"
             )
         return launcher
 
@@ -246,8 +246,8 @@ class Settings:
     def predicted(self) -> Mapping[str, Any] | None:
         """What the leader predicts of the layout that it chose. None: nothing."""
         decided = self.decided or {}
-        found: Mapping[str, Any] = decided["layouts"][decided["chosen"]] if "chosen" in decided else {}
-        return found if "seconds" in found else None
+        layout: Mapping[str, Any] = decided["layouts"][decided["chosen"]] if "chosen" in decided else {}
+        return layout if "seconds" in layout else None
 
     @property
     def world_size(self) -> int:
@@ -288,7 +288,7 @@ def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Set
         kind: One of `plugins.SEVERAL`.
         objects: The plugins by name.
     """
-    more = tuple(Choice(kind, name, {}, each) for name, each in objects.items())
+    more = tuple(Choice(kind, name, {}, plugin) for name, plugin in objects.items())
     section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in more}}
     changed: dict[str, Any] = {
         kind: (*getattr(settings, kind), *more),

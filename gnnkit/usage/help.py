@@ -104,8 +104,8 @@ def _of_hydra() -> str:
 def _option(option: keys.Option) -> str:
     """Spells one option. Leaves out keys of the whole section with the same default."""
     everywhere = {key.name: key.default for key in keys.shared(option.section)}
-    own = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
-    shown = [key for key in own if everywhere.get(key.name) != key.default]
+    option_keys = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
+    shown = [key for key in option_keys if everywhere.get(key.name) != key.default]
     lines = [f"{option.section}={option.name}", *_wrapped(option.summary, 2)]
     prefix = "" if option.section == EXPERIMENT else option.section
     lines += [_key(prefix, key, 30) for key in shown]
