@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import config, keys, plugins
+from gnnkit import config, plugins
 from gnnkit.__main__ import main
-from gnnkit.config import SECTIONS, dotted
+from gnnkit.config import SECTIONS, dotted, keys
+from gnnkit.config.completion import of_comment
+from gnnkit.config.settings import Settings, TrainerSettings, ranks, settle, with_workers
+from gnnkit.config.settings.fields import KeyRule, key_rules
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch, start
 from gnnkit.jobs.job import OnRanks, Run
@@ -24,9 +27,6 @@ from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
 from gnnkit.ranges import one_of
 from gnnkit.result.result import Result
-from gnnkit.settings import Settings, TrainerSettings, ranks, settle, with_workers
-from gnnkit.settings.fields import KeyRule, key_rules
-from gnnkit.usage.completion import of_comment
 from tests.cases import exhaustive, few
 from tests.runs import compose_once
 
@@ -768,3 +768,9 @@ def test_an_annotation_holds_rule_type_and_condition() -> None:
     assert rules["clip_norm"].read("trainer.clip_norm", None) is None
     with pytest.raises(UserError, match=r"^trainer.clip_norm=0 must be a number above 0$"):
         rules["clip_norm"].read("trainer.clip_norm", 0)
+
+
+def test_the_earlier_import_of_settings_works_with_a_warning() -> None:
+    with pytest.deprecated_call():
+        from gnnkit import settings  # type: ignore[attr-defined]
+    assert settings.settle is settle

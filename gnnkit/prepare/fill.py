@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.config.settings import FILLS
 from gnnkit.dataset.pieces import FILLED_BY
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, SparseFeatures, Split
 from gnnkit.ranges import one_of, shown
-from gnnkit.settings import FILLS
 
 _ROWS = 1 << 16  # rows and cells that are looked at together
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.config.settings import SCALES
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, PackedFeatures, SparseFeatures, Split
 from gnnkit.graph.features import normalized
 from gnnkit.ranges import one_of, shown
-from gnnkit.settings import SCALES
 from gnnkit.storage import forget_pages
 
 _LARGE = 4.0  # standard deviation of a column, or mean of a constant one, beyond which training suffers

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import both_ways
 from gnnkit.documents import read_object
 from gnnkit.errors import UserError
@@ -21,7 +22,6 @@ from gnnkit.prepare.rebalanced import resumed_folder
 from gnnkit.prepare.scale import Scale, choose, told_of_edges
 from gnnkit.ranges import shown, switch
 from gnnkit.result.folder import INPUTS
-from gnnkit.settings import Settings
 from gnnkit.storage import write_atomically
 
 _LOOKED_AT = 1000  # rows of features

@@ -17,6 +17,7 @@ import yaml
 
 import gnnkit
 from gnnkit import config, jobs
+from gnnkit.config.settings import Choice, PartitionSettings, ranks, settle
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -26,7 +27,6 @@ from gnnkit.jobs.order import Order
 from gnnkit.launch.environment import StartedRank
 from gnnkit.plan.choose import least
 from gnnkit.ranges import num_cores
-from gnnkit.settings import Choice, PartitionSettings, ranks, settle
 from tests.cases import exhaustive, few
 from tests.launch.outside import Outside, by_hand
 from tests.runs import BARE

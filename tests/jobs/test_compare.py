@@ -13,13 +13,13 @@ import yaml
 import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.compare import measured
 from gnnkit.jobs.compare.measured import Measured
 from gnnkit.jobs.compare.table import Row, Table, within_noise
 from gnnkit.jobs.compare.ways import parse
-from gnnkit.settings import settle
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression

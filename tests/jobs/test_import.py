@@ -26,6 +26,7 @@ import pytest
 import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
@@ -35,7 +36,6 @@ from gnnkit.launch.group import RankError
 from gnnkit.partition import Grid
 from gnnkit.prepare import imported
 from gnnkit.prepare import importing as entry
-from gnnkit.settings import settle
 from tests.cases import exhaustive, few
 from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint
 from tests.forked import Forked, forked

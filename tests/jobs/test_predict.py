@@ -17,11 +17,11 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit import config
 from gnnkit.__main__ import main
+from gnnkit.config.settings import settle
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
-from gnnkit.settings import settle
 from tests.cases import few
 from tests.farm import EVERYTHING, PLAIN, Farm
 from tests.jobs.test_train import small_graph

@@ -16,10 +16,10 @@ import yaml
 
 from gnnkit import config
 from gnnkit.__main__ import main
+from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
 from gnnkit.jobs import init, trials
 from gnnkit.jobs.trials import Trial, Trials
-from gnnkit.settings import Settings, settle
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
 from tests.graphs import random_graph

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank, check_tasks, hosts, started_rank, tasks_per_node
 from gnnkit.launcher.outside import Outside
-from gnnkit.settings import settle
 
 TORCHRUN = {
     "RANK": "5",

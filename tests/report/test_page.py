@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from gnnkit import config, keys, plugins
+from gnnkit import config, plugins
+from gnnkit.config import keys
 from gnnkit.errors import UserError
 from gnnkit.report import compare, read_run, timeline, write
 from gnnkit.report.charts import MOST_POINTS, Axis, heat, thinned

@@ -18,6 +18,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
@@ -29,7 +30,6 @@ from gnnkit.partition import Grid
 from gnnkit.prepare.inputs import with_inputs
 from gnnkit.remote import LearnedRows
 from gnnkit.sampler import NeighborSampler
-from gnnkit.settings import settle
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
 from gnnkit.model.gcn import GCN
-from gnnkit.settings import settle
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.training import checkpoint
 from gnnkit.training.monitor import Monitor

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnkit.config import as_overrides, key_of
+from gnnkit.config.settings import AUTO, MAX_RUNS, Choice, launcher_for
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
 from gnnkit.jobs import folder as run_folders
@@ -22,7 +23,6 @@ from gnnkit.launch.exits import MENDABLE, exit_code
 from gnnkit.launch.phases import say
 from gnnkit.launcher import JOBS
 from gnnkit.result.result import Result
-from gnnkit.settings import AUTO, MAX_RUNS, Choice, launcher_for
 from gnnkit.task import Task
 
 _MONITOR = "trainer.monitor"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.config import RECORD, key_of
+from gnnkit.config.settings import Settings
 from gnnkit.documents import read_object, read_yaml
 from gnnkit.errors import UserError
 from gnnkit.jobs.redacted import override
-from gnnkit.settings import Settings
 
 DONE, FAILED, LEFT = "done", "failed", "not finished"
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from gnnkit import plugins
 from gnnkit.config import of_option
+from gnnkit.config.settings.choice import Choice
+from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
-from gnnkit.settings.choice import Choice
-from gnnkit.settings.values import AUTO
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank

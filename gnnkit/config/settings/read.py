@@ -5,18 +5,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gnnkit import keys, plugins
-from gnnkit.config import SECTIONS, dotted, of_option, read_otherwise
+from gnnkit import plugins
+from gnnkit.config import SECTIONS, dotted, keys, of_option, read_otherwise
+from gnnkit.config.settings.choice import Choice, choice_of, exchange_of, several_of
+from gnnkit.config.settings.fields import KeyRule, Section, expect_keys, key_rules, missing, read_texts
+from gnnkit.config.settings.inputs import DEFAULT_EMBEDDING
+from gnnkit.config.settings.jobs import link
+from gnnkit.config.settings.launchers import started_of
+from gnnkit.config.settings.layout import partition_of
+from gnnkit.config.settings.ranks import num_ranks, replace_auto
+from gnnkit.config.settings.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.ranges import number_of, real, shown, unknown_key
-from gnnkit.settings.choice import Choice, choice_of, exchange_of, several_of
-from gnnkit.settings.fields import KeyRule, Section, expect_keys, key_rules, missing, read_texts
-from gnnkit.settings.inputs import DEFAULT_EMBEDDING
-from gnnkit.settings.jobs import link
-from gnnkit.settings.launchers import started_of
-from gnnkit.settings.layout import partition_of
-from gnnkit.settings.ranks import num_ranks, replace_auto
-from gnnkit.settings.settings import Settings
 
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnkit import plugins
+from gnnkit.config.settings.fields import expect_keys
+from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
-from gnnkit.settings.fields import expect_keys
-from gnnkit.settings.values import AUTO
 
 _OPEN = ("partition", "strategy", "launcher")  # sections that may be AUTO
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import replace
 
-from gnnkit import keys, plugins
-from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section
+from gnnkit import plugins
+from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section, keys
 from gnnkit.ranges import unknown
 
 WIDTH = 80  # columns

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gnnkit import plugins
 from gnnkit.config import JOBS, JobFacts
-from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_THREADS, MAX_WIDTH, one_of, switch, whole
-from gnnkit.settings.choice import Choice
-from gnnkit.settings.fields import OnlyWith, Switch, by_job, names
-from gnnkit.settings.inputs import (
+from gnnkit.config.settings.choice import Choice
+from gnnkit.config.settings.fields import OnlyWith, Switch, by_job, names
+from gnnkit.config.settings.inputs import (
     FEATURES,
     INPUT_ROWS,
     INPUTS,
@@ -22,12 +20,12 @@ from gnnkit.settings.inputs import (
     FeaturesSettings,
     LearnedSettings,
 )
-from gnnkit.settings.jobs import CompareSettings, InitSettings, LeaderSettings, LinkSettings, PlanSettings
-from gnnkit.settings.launchers import launcher_for, that_suits
-from gnnkit.settings.layout import PartitionSettings
-from gnnkit.settings.ranks import MAX_WORKERS, AutoWorkers, servers_of, share_machine
-from gnnkit.settings.trainer import TrainerSettings
-from gnnkit.settings.values import (
+from gnnkit.config.settings.jobs import CompareSettings, InitSettings, LeaderSettings, LinkSettings, PlanSettings
+from gnnkit.config.settings.launchers import launcher_for, that_suits
+from gnnkit.config.settings.layout import PartitionSettings
+from gnnkit.config.settings.ranks import MAX_WORKERS, AutoWorkers, servers_of, share_machine
+from gnnkit.config.settings.trainer import TrainerSettings
+from gnnkit.config.settings.values import (
     AUTO,
     LEAST_MEMORY,
     UPLOADED,
@@ -39,6 +37,8 @@ from gnnkit.settings.values import (
     size,
     written,
 )
+from gnnkit.errors import UserError
+from gnnkit.ranges import MAX_THREADS, MAX_WIDTH, one_of, switch, whole
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank

@@ -19,7 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, number_of, one_of, real, shown, switch, unknown_key, whole
 
 if TYPE_CHECKING:
-    from gnnkit.settings.settings import Settings
+    from gnnkit.config.settings.settings import Settings
 
 Rule = Callable[[str, Any], Any]  # takes key and value, returns the value, raises `UserError`
 

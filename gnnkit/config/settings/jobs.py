@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
+from gnnkit.config.settings.fields import Count, OnlyWith, Section, Switch, by_job
+from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.ranges import real, shown, whole
-from gnnkit.settings.fields import Count, OnlyWith, Section, Switch, by_job
-from gnnkit.settings.values import AUTO
 
 WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # of job=compare
 MAX_SEEDS = 100  # of job=compare

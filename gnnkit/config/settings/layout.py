@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnnkit import keys, plugins
+from gnnkit import plugins
+from gnnkit.config import keys
+from gnnkit.config.settings.choice import Choice, choice_of
+from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.ranges import one_of, shown
-from gnnkit.settings.choice import Choice, choice_of
-from gnnkit.settings.values import AUTO
 
 
 @dataclass(frozen=True, slots=True)

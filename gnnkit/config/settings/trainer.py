@@ -4,10 +4,10 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from gnnkit.config.settings.fields import Count, CountOrZero, NotNegative, OnlyWith, Positive, Section, Switch, names
+from gnnkit.config.settings.values import LocalPath
 from gnnkit.errors import UserError
 from gnnkit.ranges import real, whole
-from gnnkit.settings.fields import Count, CountOrZero, NotNegative, OnlyWith, Positive, Section, Switch, names
-from gnnkit.settings.values import LocalPath
 
 SCHEDULES = ("cosine", "linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")

@@ -4,9 +4,9 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated
 
+from gnnkit.config.settings.fields import NotNegative, OnlyWith, Section, Switch, by_job, names
+from gnnkit.config.settings.values import AUTO, size
 from gnnkit.ranges import real
-from gnnkit.settings.fields import NotNegative, OnlyWith, Section, Switch, by_job, names
-from gnnkit.settings.values import AUTO, size
 
 INPUTS = ("features", "degree", "learned")
 TYPES = ("read", "ignore")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit import plugins
 from gnnkit.config import JOBS
+from gnnkit.config.settings.choice import Choice, choice_of
+from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.launch import environment
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, shown, switch, whole
-from gnnkit.settings.choice import Choice, choice_of
-from gnnkit.settings.values import AUTO
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank
