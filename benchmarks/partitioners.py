@@ -27,11 +27,11 @@ import numpy as np
 
 from gnnkit import plugins
 from gnnkit.config import as_overrides, compose
+from gnnkit.config.settings import Choice
 from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import CSC, Graph
 from gnnkit.partition import Grid, improve_border, measure
-from gnnkit.settings import Choice
 
 PARTITIONS = [
     "contiguous",

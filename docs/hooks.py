@@ -20,7 +20,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 from pictures import layout, strategy  # noqa: E402
 
-from gnnkit import keys, plugins  # noqa: E402
+from gnnkit import plugins  # noqa: E402
+from gnnkit.config import keys  # noqa: E402
 from gnnkit.partition import Grid  # noqa: E402
 
 ADDED = {

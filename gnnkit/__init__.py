@@ -23,11 +23,18 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Imports `Result` lazily, because the import takes time."""
-        if name != "Result":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from gnnkit.result.result import Result
+        if name == "Result":
+            from gnnkit.result.result import Result
 
-        return Result
+            return Result
+        if name == "settings":  # from gnnkit import settings
+            import warnings
+
+            from gnnkit.config import settings
+
+            warnings.warn("import settings from gnnkit.config instead of gnnkit", DeprecationWarning, stacklevel=2)
+            return settings
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def train(
@@ -212,7 +219,8 @@ def _start(
         given: Logger and callback objects, by kind.
         own: Overrides written by the caller. Default: all.
     """
-    from gnnkit import config, jobs, settings
+    from gnnkit import config, jobs
+    from gnnkit.config import settings
     from gnnkit.launch.allocator import ask_for_large_pages
     from gnnkit.launch.child import end_if_started_anew
     from gnnkit.launch.lean import leave_out_unused

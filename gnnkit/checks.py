@@ -94,14 +94,14 @@ def numbers(name: str, values: object, shape: tuple[int | None, ...]) -> Array:
         values: numbers of the given shape.
         shape: size expected of each axis, or None for any size.
     """
-    given = array(name, values)
-    if given.dtype.kind not in "fiub":
-        raise UserError(f"{name} has dtype {given.dtype}, expected numbers{_too_large(given)}")
-    if given.ndim != len(shape) or any(want not in (None, have) for want, have in zip(shape, given.shape, strict=True)):
+    dense = array(name, values)
+    if dense.dtype.kind not in "fiub":
+        raise UserError(f"{name} has dtype {dense.dtype}, expected numbers{_too_large(dense)}")
+    if dense.ndim != len(shape) or any(want not in (None, have) for want, have in zip(shape, dense.shape, strict=True)):
         expected = ", ".join("any" if want is None else str(want) for want in shape)
-        raise UserError(f"{name} has shape {list(given.shape)}, expected [{expected}]")
-    dtype = given.dtype if given.dtype.kind == "f" else np.result_type(given.dtype, np.float32)
-    return np.ascontiguousarray(given, dtype=np.float64 if dtype.itemsize > 8 else dtype.newbyteorder("="))
+        raise UserError(f"{name} has shape {list(dense.shape)}, expected [{expected}]")
+    dtype = dense.dtype if dense.dtype.kind == "f" else np.result_type(dense.dtype, np.float32)
+    return np.ascontiguousarray(dense, dtype=np.float64 if dtype.itemsize > 8 else dtype.newbyteorder("="))
 
 
 def check_finite(name: str, values: Array, *, bound: float = np.inf, first: int = 0) -> None:

@@ -71,12 +71,12 @@ def _unknown_option(option: str, words: Sequence[str], known: Sequence[str]) -> 
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.shell_completion is not None:
-        from gnnkit.usage import completion
+        from gnnkit.config import completion
 
         print(completion.answer(arguments.shell_completion), end="")
         return 0
     if arguments.help is not None:
-        from gnnkit import usage
+        from gnnkit.config import usage
 
         print(usage.section(arguments.help) if arguments.help else usage.general(), end="")
         return 0
@@ -115,7 +115,8 @@ def _run_jobs(arguments: argparse.Namespace) -> int:
 def _run_job(
     arguments: argparse.Namespace, composed: dict[str, Any], overrides: Sequence[str], hydra: config.HydraSettings
 ) -> int:
-    from gnnkit import jobs, settings
+    from gnnkit import jobs
+    from gnnkit.config import settings
 
     _set_verbosity(hydra["verbose"])
 
@@ -174,7 +175,7 @@ def _set_verbosity(verbose: object) -> None:
 
 
 def _show_info(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    from gnnkit.usage import info
+    from gnnkit.config import info
 
     def choices() -> dict[str, str]:
         of_file, name = config.of_file(arguments.config_name, arguments.config_dir, overrides)

@@ -24,7 +24,7 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import shown, unknown, unknown_key
 
 if TYPE_CHECKING:
-    from gnnkit.settings import Choice
+    from gnnkit.config.settings import Choice
 
 KINDS = (
     "dataset",

@@ -61,7 +61,7 @@ _OTHER_WORDS = {
     "gine": "gineconv",
     "rgcn": "rgcnconv relgraphconv",
 }  # by the last part of a key, or a name, of ours: what other tools call it
-_ALSO_CALLED = {word: own for own, words in _OTHER_WORDS.items() for word in words.split()}
+_ALSO_CALLED = {word: name for name, words in _OTHER_WORDS.items() for word in words.split()}
 
 
 def num_cores() -> int:
@@ -134,10 +134,10 @@ def real(
         (high, "of at most", operator.le),
         (below, "below", operator.lt),
     )
-    given = [(bound, words, holds) for bound, words, holds in bounds if bound is not None]
+    limits = [(bound, words, holds) for bound, words, holds in bounds if bound is not None]
     number = _float(value)
-    if number is None or not all(holds(number, bound) for bound, _, holds in given):
-        rule = " and ".join(f"{words} {bound:g}" for bound, words, _ in given)
+    if number is None or not all(holds(number, bound) for bound, _, holds in limits):
+        rule = " and ".join(f"{words} {bound:g}" for bound, words, _ in limits)
         raise UserError(f"{name}={shown(value)} must be {f'a number {rule}' if rule else 'finite'}{_if_text(value)}")
     return number
 
@@ -226,8 +226,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
     choices = sorted(known)
     lower = {choice.lower(): choice for choice in choices}
     word = name.lower()
-    same = [lower[each] for each in own_words(word) if each in lower][:1]
-    near = same or [lower[each] for each in difflib.get_close_matches(word, lower, n=1, cutoff=0.5)]
+    same = [lower[match] for match in own_words(word) if match in lower][:1]
+    near = same or [lower[match] for match in difflib.get_close_matches(word, lower, n=1, cutoff=0.5)]
     return _unknown(what, near, choices)
 
 

@@ -17,8 +17,8 @@ import scipy.sparse as sp
 import yaml
 
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.prepare.storing import write
-from gnnkit.settings import settle
 from gnnkit.store.manifest import digest_of
 from gnnkit.testing.graphs import check_graph
 

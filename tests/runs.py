@@ -18,13 +18,13 @@ import torch
 import yaml
 
 import gnnkit
-from gnnkit import config, keys
-from gnnkit.config import MAIN, compose
+from gnnkit import config
+from gnnkit.config import MAIN, compose, keys
 from gnnkit.config.code import key_of
 from gnnkit.config.compose import EXPERIMENT
+from gnnkit.config.keys import plain
 from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
-from gnnkit.keys import plain
 from gnnkit.launch.processes import inline
 from gnnkit.plugins import CONF, KINDS, SEVERAL
 from gnnkit.result import result

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnkit.settings import settle
+from gnnkit.config.settings import settle
 from tests.cases import few
 from tests.runs import compose_once
 

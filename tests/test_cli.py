@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 import gnnkit
-from gnnkit import config, keys, plugins
+from gnnkit import config, plugins
 from gnnkit.__main__ import main
 from gnnkit.command import _parser
-from gnnkit.config import compose
+from gnnkit.config import compose, keys
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch, to_yaml
 from gnnkit.jobs.folder import new_folder

@@ -14,7 +14,7 @@ import pytest
 
 from gnnkit import plugins
 from gnnkit.__main__ import main
-from gnnkit.usage.completion import words
+from gnnkit.config.completion import words
 
 SHELLS = ("bash", "zsh", "fish")
 

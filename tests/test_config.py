@@ -7,9 +7,9 @@ import pytest
 
 from gnnkit.config import as_overrides, compose, expand, of_file, spaces
 from gnnkit.config.earlier import of_run
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.plugins import options
-from gnnkit.settings import settle
 from tests.cases import exhaustive, few
 
 

@@ -23,6 +23,7 @@ from gnnkit import plugins, testing
 from gnnkit.comm import Pending
 from gnnkit.comm.threads import Threads
 from gnnkit.config import as_overrides, compose
+from gnnkit.config.settings import Choice
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
@@ -35,7 +36,6 @@ from gnnkit.model.program import Nodes, Program
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, NodePartitioner
 from gnnkit.sampler import Hop, Sampler
-from gnnkit.settings import Choice
 from gnnkit.strategy import Batch, LearnedInputs, MovableSeeds
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce

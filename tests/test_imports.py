@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import Callback as LightningCallback
 import gnnkit
 from gnnkit import plugins
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import Dataset
 from gnnkit.engine import Adjacency
 from gnnkit.evaluation import Evaluation
@@ -34,7 +35,6 @@ from gnnkit.order import NodeOrder
 from gnnkit.partition.base import Partitioner
 from gnnkit.remote import FeatureStore
 from gnnkit.sampler import Sampler
-from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import Aggregation, GradientSync
 from gnnkit.task import Task
@@ -76,8 +76,6 @@ LAYERS = [
     "launch",
     "launcher",
     "config",
-    "keys",
-    "settings",
     "result",
     "plan",
     "prepare",
@@ -88,7 +86,6 @@ LAYERS = [
     "training",
     "jobs",
     "testing",
-    "usage",
     "__init__",
     "command",
     "__main__",
@@ -114,7 +111,7 @@ FROM_COMM_ON = {
     "training",
     "jobs",
 }
-COMMAND = {"__init__", "__main__", "command", "usage"}
+COMMAND = {"__init__", "__main__", "command"}
 # Who may import what, wherever it stands in the list.
 ALLOWED = {
     "torch": {*FROM_COMM_ON, "testing"},
@@ -122,9 +119,8 @@ ALLOWED = {
     "hydra": {"config"},
     "omegaconf": {"config"},
     "gnnkit._core": {"graph", "dataset", "order", "partition", "sampler", "comm", "kernels", "remote"},
-    "gnnkit.config": {"settings", "jobs", *COMMAND},
-    "gnnkit.plugins": {"strategy", "sync", "config", "keys", "settings", "jobs", "usage"},
-    "gnnkit.settings": {"plan", "prepare", "training", "jobs", *COMMAND},
+    "gnnkit.config": {"plan", "prepare", "training", "jobs", *COMMAND},
+    "gnnkit.plugins": {"strategy", "sync", "config", "jobs"},
 }
 IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it
 ABOVE_PLUGINS = ("evaluation", "launch", "result", "plan", "prepare", "watch", "training", "jobs")
@@ -133,7 +129,7 @@ BASES = (
     NodeOrder, Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,
 )  # fmt: skip
 BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # fields of statements that hold statements
-READ_CONFIGURATION = {"settings", "config", "plugins"}
+READ_CONFIGURATION = {"config", "plugins"}
 CONFIGURATIONS = {"composed", "compose", "config", "cfg"}  # names of composed configurations
 
 

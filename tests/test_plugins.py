@@ -12,8 +12,8 @@ import pytest
 
 from gnnkit import plugins
 from gnnkit.config import compose
+from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
-from gnnkit.settings import Choice
 from tests.conftest import Install
 
 ROOT = Path(__file__).parent.parent

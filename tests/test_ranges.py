@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import keys, plugins, ranges
+from gnnkit import plugins, ranges
+from gnnkit.config import keys
 from gnnkit.errors import UserError
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN

@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import config, keys, plugins
+from gnnkit import config, plugins
 from gnnkit.__main__ import main
-from gnnkit.config import SECTIONS, dotted
+from gnnkit.config import SECTIONS, dotted, keys
+from gnnkit.config.completion import of_comment
+from gnnkit.config.settings import Settings, TrainerSettings, ranks, settle, with_workers
+from gnnkit.config.settings.fields import KeyRule, key_rules
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch, start
 from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
+from gnnkit.ranges import one_of
 from gnnkit.result.result import Result
-from gnnkit.settings import Settings, ranks, settle, with_workers
 from tests.cases import exhaustive, few
 from tests.runs import compose_once
 
@@ -688,7 +691,7 @@ def test_a_page_is_served_on_request_only() -> None:
     live = settled("report=live", "report_port=8000")
     assert (live.serves_report, live.draws_report, live.report_port) == (True, True, 8000)
     assert not settled("report=live", "job=verify").serves_report
-    with pytest.raises(UserError, match="report_port=8000: only report=live serves a page"):
+    with pytest.raises(UserError, match="report_port=8000 is read by report=live only"):
         settled("report_port=8000")
 
 
@@ -696,24 +699,24 @@ def test_a_page_is_served_on_request_only() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["init.minutes=9"], "init.minutes=9 is read by job=init: leave it out, or add job=init"),
+        (["init.minutes=9"], "init.minutes=9 is read by job=init only: leave the key out"),
         (["trainer.plateau_factor=0.5"], "trainer.plateau_factor=0.5 is read by trainer.schedule=plateau only"),
         (["trainer.plateau_patience=3"], "trainer.plateau_patience=3 is read by trainer.schedule=plateau only"),
         (
             ["trainer.schedule=plateau"],
-            "trainer.schedule=plateau follows trainer.monitor, which is null: choose a value",
+            "trainer.schedule=plateau follows trainer.monitor, which is null: choose a metric",
         ),
         (
             ["trainer.schedule=plateau", "trainer.monitor=val_loss", "trainer.warmup_epochs=2"],
-            "trainer.warmup_epochs=2: trainer.schedule=plateau has no warm-up, leave it out",
+            "trainer.warmup_epochs=2: trainer.schedule=plateau has no warm-up: leave the key out",
         ),
-        (["trainer.patience=3"], "trainer.patience=3 is of trainer.monitor, which is null: choose a value"),
+        (["trainer.patience=3"], "trainer.patience=3 is read by trainer.monitor=NAME only: leave the key out"),
         (["strategy=auto", "exchange=exact"], "exchange=exact: strategy=auto chooses the exchange too, leave it out"),
         (["job=compare", "compare.ways=3"], "compare.ways=3 must be a list of strategies: [NAME,'NAME KEY=VALUE']"),
         (["job=report", f"runs=[{','.join(map(str, ['x'] * 65))}]"], "runs has 65 folders, at most 64 are compared"),
         (
             ["job=report", "features.place=disk", "runs=a"],
-            "features.place=disk: job=report computes with no rows, leave",
+            "features.place=disk is read by job=train|verify|plan|predict|test|compare only: leave the key out",
         ),
     ],
 )
@@ -733,3 +736,41 @@ def test_keys_that_do_not_go_together_are_refused_with_what_to_change(arguments:
 def test_a_section_without_a_name_is_refused_with_the_names_that_there_are(key: str, value: Any, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         settle({**compose_once(["strategy=vertex_centric"]), key: value})
+
+
+def key_rules_by_name() -> dict[str, KeyRule]:
+    """Returns the rules of all keys outside plugins, by full name."""
+    rules = {rule.name: rule for rule in key_rules(Settings)}
+    for section in [rule for rule in rules.values() if rule.section is not None]:
+        rules |= {f"{section.name}.{rule.name}": rule for rule in key_rules(section.section)}
+    return rules
+
+
+@pytest.mark.parametrize("key", keys.described().values(), ids=lambda key: key.name)
+def test_a_key_is_described_in_yaml_and_has_one_annotated_field(key: keys.Key) -> None:
+    name = next(name for name, described in keys.described().items() if described is key)
+    if name in plugins.KINDS:
+        return
+    assert key.comment
+    rule = key_rules_by_name()[name]
+    assert rule.rule is not None or name == "trainer.monitor", "the task checks the name of a metric"
+    if isinstance(rule.rule, functools.partial) and rule.rule.func is one_of and "|" in key.comment:
+        assert set(of_comment(key)) <= {str(value) for value in rule.rule.keywords["known"]}
+
+
+def test_an_annotation_holds_rule_type_and_condition() -> None:
+    rules = {rule.name: rule for rule in key_rules(TrainerSettings)}
+    assert rules["lr"].rule is not None
+    assert (rules["lr"].nullable, rules["clip_norm"].nullable) == (False, True)
+    assert (rules["lr"].takes_text, rules["resume"].takes_text, rules["precision"].takes_text) == (False, True, False)
+    assert [condition.condition for condition in rules["patience"].conditions] == ["trainer.monitor=NAME"]
+    assert rules["lr"].read("trainer.lr", 1) == 1
+    assert rules["clip_norm"].read("trainer.clip_norm", None) is None
+    with pytest.raises(UserError, match=r"^trainer.clip_norm=0 must be a number above 0$"):
+        rules["clip_norm"].read("trainer.clip_norm", 0)
+
+
+def test_the_earlier_import_of_settings_works_with_a_warning() -> None:
+    with pytest.deprecated_call():
+        from gnnkit import settings  # type: ignore[attr-defined]
+    assert settings.settle is settle

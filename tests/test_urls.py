@@ -36,7 +36,7 @@ def test_the_command_refuses_a_url(
 
 @pytest.mark.parametrize("name", ["edges", "npz", "ogb", "saved", "graphar", "graphbolt", "graphsaint", "pystdlib"])
 def test_a_data_set_refuses_a_url(name: str, tmp_path: Path) -> None:
-    from gnnkit.settings import Choice
+    from gnnkit.config.settings import Choice
 
     with pytest.raises(UserError, match=r"dataset.root=s3://bucket/x is a URL"):
         Choice("dataset", name, {"root": "s3://bucket/x"}).create()

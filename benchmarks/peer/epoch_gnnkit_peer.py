@@ -17,9 +17,10 @@ from epochs import Epochs
 from steps import LR, Clock, Step, serve_steps
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnkit import _core, config, settings
+from gnnkit import _core, config
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.config import settings
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.allocator import keep_freed_memory

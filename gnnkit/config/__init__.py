@@ -1,8 +1,11 @@
-"""From names, YAML and overrides to one configuration, as plain data.
+"""From names, YAML and overrides to a configuration, and to typed settings.
 
-`compose` composes. `code` refuses what would run code. `earlier` reads the
+`compose` composes, `code` refuses what would run code, and `earlier` reads the
 configuration of a run again. `hydra` takes the settings of Hydra that are allowed, and
-`sweeps` reads the grammar of `--multirun`. Hydra is imported at the first call.
+`sweeps` reads the grammar of `--multirun`. Hydra is imported at the first call. `keys`
+reads defaults and comments from the YAML files, for `usage` (the text of `--help`),
+`info` and `completion`. `settings` checks a composed configuration. It is imported by
+name, as it imports launchers.
 """
 
 from gnnkit.config.code import key_of as key_of

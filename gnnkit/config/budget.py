@@ -107,7 +107,7 @@ def _parts(root: Any, place: tuple[str, ...], value: Any) -> Iterator[tuple[tupl
         dots = len(reference) - len(reference.lstrip("."))
         base = place[: len(place) - dots] if dots else ()
         target = (*base, *filter(None, re.split(r"[.\[\]]+", reference)))
-        found = root
+        target_value = root
         for key in target:
-            found = dict(_items(found)).get(key)
-        yield target, found
+            target_value = dict(_items(target_value)).get(key)
+        yield target, target_value

@@ -31,6 +31,10 @@ RENAMED = {
         for key in ("bits", "staleness", "smoothing", "keep", "variation", "max_age")
     },
 }  # keys of earlier versions, which go on working
+# Groups of Hydra's section, which is dropped. Without them, composing takes 15 % less.
+_UNUSED = [f"~hydra/{group}" for group in (
+    "output", "launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging", "env"
+)]  # fmt: skip
 _NO_NAME = re.compile(
     r"|null|true|false|nan|[-+]?(inf|[\d._]+(e[-+]?\d+)?)|\w*[(\[{].*", re.IGNORECASE
 )  # Hydra's values
@@ -58,8 +62,8 @@ def choices(
     """Returns the option that each section gets. Arguments are those of `compose`."""
     composer = _Composer(overrides, config_dirs, config_name)
     with composer.as_user_errors():
-        found = composer.composed(with_hydra=True).hydra.runtime.choices
-    return {str(kind): str(name) for kind, name in found.items() if name and not str(kind).startswith("hydra/")}
+        chosen = composer.composed(with_hydra=True).hydra.runtime.choices
+    return {str(kind): str(name) for kind, name in chosen.items() if name and not str(kind).startswith("hydra/")}
 
 
 def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -80,20 +84,20 @@ def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
     return overrides
 
 
-def _several(kind: str, given: Any) -> list[str]:
+def _several(kind: str, plugins: Any) -> list[str]:
     """Spells the choice of any number of plugins as overrides.
 
     Args:
         kind: One of `plugins.SEVERAL`.
-        given: A name, a mapping with name and keys, a list of these, or None for none.
+        plugins: A name, a mapping with name and keys, a list of these, or None.
             Also the section of a composed configuration.
     """
-    if isinstance(given, Mapping) and "name" not in given:
-        given = [{"name": name, **keys} for name, keys in given.items()]
-    parts = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    if isinstance(plugins, Mapping) and "name" not in plugins:
+        plugins = [{"name": name, **keys} for name, keys in plugins.items()]
+    parts = plugins if isinstance(plugins, list | tuple) else [] if plugins is None else [plugins]
     chosen = [part if isinstance(part, Mapping) else {"name": part} for part in parts]
-    own = {part["name"]: {key: value for key, value in part.items() if key != "name"} for part in chosen}
-    return [f"{kind}={_literal(list(own))}", *as_overrides(own, f"{kind}.")]
+    keys = {part["name"]: {key: value for key, value in part.items() if key != "name"} for part in chosen}
+    return [f"{kind}={_literal(list(keys))}", *as_overrides(keys, f"{kind}.")]
 
 
 def dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -169,7 +173,7 @@ class _Composer:
         from hydra import compose, initialize_config_dir
         from hydra.core.override_parser.types import Quote, QuotedString
 
-        chosen = self.overrides if overrides is None else overrides
+        chosen = [*(self.overrides if overrides is None else overrides), *([] if with_hydra else _UNUSED)]
         paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in self.folders[1:])
         with initialize_config_dir(str(self.folders[0]), job_name="gnnkit", version_base=None):
             return compose(self.name, [*chosen, f"hydra.searchpath=[{paths}]"], return_hydra_config=with_hydra)
@@ -246,19 +250,19 @@ class _Composer:
         words = own_words(last)
         if any(name.rpartition(".")[2] in words for name in known):
             return None
-        found = [
-            (kind, option, own)
+        candidates = [
+            (kind, option, option_key)
             for kind in KINDS
             if section in ("", kind)
             for option in options(kind, self.folders)
-            for own in dotted(_values(kind, option, self.folders))
-            if own.rpartition(".")[2] in words
+            for option_key in dotted(_values(kind, option, self.folders))
+            if option_key.rpartition(".")[2] in words
         ]
-        if not found:
+        if not candidates:
             return None
-        kind, _, own = found[0]
-        choices = " or ".join(f"{each}={option}" for each, option, _ in found if each == kind)
-        return UserError(f"{key} is not known: {kind}.{own} needs {choices}: choose it, or remove the key")
+        kind, _, option_key = candidates[0]
+        choices = " or ".join(f"{section}={option}" for section, option, _ in candidates if section == kind)
+        return UserError(f"{key} is not known: {kind}.{option_key} needs {choices}: choose it, or remove the key")
 
 
 def _register_without_yaml(folders: Sequence[Path]) -> None:
@@ -308,15 +312,15 @@ def _renamed(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
     if not any(key_of(text) in RENAMED for text in overrides):
         return list(overrides)
     chosen = next((text.partition("=")[2].strip("'\"") for text in overrides if key_of(text) == "strategy"), "")
-    own = {f"strategy.{key}" for key in _values("strategy", chosen, folders)}
-    spelt = []
+    strategy_keys = {f"strategy.{key}" for key in _values("strategy", chosen, folders)}
+    renamed = []
     for text in overrides:
         key, value = key_of(text), text.partition("=")[2]
-        if key not in RENAMED or key in own:
-            spelt.append(text)
+        if key not in RENAMED or key in strategy_keys:
+            renamed.append(text)
         elif value not in ("", "null"):
-            spelt.append(f"{RENAMED[key]}={value}")
-    return spelt
+            renamed.append(f"{RENAMED[key]}={value}")
+    return renamed
 
 
 def _spell(text: str) -> str:
@@ -364,8 +368,8 @@ def _meant_by(word: str) -> str | None:
     """Spells a job or an option that was given without its key."""
     if word in JOBS:
         return f"job={word}"
-    found = ((kind, name) for kind in KINDS for name in own_words(word.lower()) if name in options(kind))
-    return next((f"{kind}={name}" for kind, name in found), None)
+    matches = ((kind, name) for kind in KINDS for name in own_words(word.lower()) if name in options(kind))
+    return next((f"{kind}={name}" for kind, name in matches), None)
 
 
 def key_for(word: str) -> str | None:

@@ -36,10 +36,10 @@ def of_run(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise UserError(f"checkpoint={folder} is not a folder: choose the folder of a run that has trained")
-    found = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
-    if not isinstance(found, dict) or not all(isinstance(found.get(key), dict) for key in _OF_MODEL):
+    composed = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
+    if not isinstance(composed, dict) or not all(isinstance(composed.get(key), dict) for key in _OF_MODEL):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
-    return found
+    return composed
 
 
 def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]:
@@ -71,15 +71,15 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
     for key in named:
         if key.partition(".")[0] in _FIXED and key not in _PLACES:
             raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
-    kept = {key: value for key, value in run.items() if key in _OF_RUN and key not in named and value is not None}
+    sections = {key: value for key, value in run.items() if key in _OF_RUN and key not in named and value is not None}
     for kind in ("dataset", *_OF_MODEL):
         if kind in given:
-            kept.pop(kind, None)
-        elif kind in kept and (name := kept[kind].get("name")) not in options(kind):
+            sections.pop(kind, None)
+        elif kind in sections and (name := sections[kind].get("name")) not in options(kind):
             way = "choose dataset=NAME" if kind == "dataset" else f"use gnnkit.predict with {kind}="
             raise UserError(f"checkpoint={folder}: {kind}={name} was handed in from Python: {way}")
     trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _OF_TRAINER}
-    taken = [*as_overrides({**_named(kept), "trainer": trainer}), *_for_new_data(run, named)]
+    taken = [*as_overrides({**_named(sections), "trainer": trainer}), *_for_new_data(run, named)]
     return [*taken, *overrides]
 
 
@@ -90,19 +90,19 @@ def _for_new_data(run: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[
         run: The configuration of the run.
         named: Values that the command names, by key.
     """
-    own, name = _dataset_of(run), named.get("dataset", "").strip("'\"")
-    if own is None:
+    trained, name = _dataset_of(run), named.get("dataset", "").strip("'\"")
+    if trained is None:
         return
     if "dataset" not in named and not _job(named).needs_labels and any(key.startswith("dataset.") for key in named):
-        for key in load("dataset", own.name).of_training:
-            if key in own.arguments and f"dataset.{key}" not in named:
+        for key in load("dataset", trained.name).of_training:
+            if key in trained.arguments and f"dataset.{key}" not in named:
                 yield f"++dataset.{key}=null"
     if name in names("dataset"):
         new = load("dataset", name)
         takes = inspect.signature(new).parameters
-        for key, value in own.arguments.items():
-            given = {f"dataset.{key}", f"dataset.options.{key}"} & named.keys()
-            if key in takes and key not in new.of_data and value is not None and not given:
+        for key, value in trained.arguments.items():
+            named_here = {f"dataset.{key}", f"dataset.options.{key}"} & named.keys()
+            if key in takes and key not in new.of_data and value is not None and not named_here:
                 yield from as_overrides({f"++dataset.{key}": value})
 
 
@@ -114,13 +114,13 @@ def read_otherwise(folder: str | Path, name: str, arguments: Mapping[str, Any]) 
         name: The data set.
         arguments: Of the data set, by key.
     """
-    own = _dataset_of(of_run(Path(folder)))
-    if own is None or name not in names("dataset"):  # a graph from Python
+    trained = _dataset_of(of_run(Path(folder)))
+    if trained is None or name not in names("dataset"):  # a graph from Python
         return ()
-    of_data = {*load("dataset", own.name).of_data, *load("dataset", name).of_data}
+    of_data = {*load("dataset", trained.name).of_data, *load("dataset", name).of_data}
     lines = []
-    for key in sorted({*own.arguments, *arguments} - of_data):
-        here, there = arguments.get(key), own.arguments.get(key)
+    for key in sorted({*trained.arguments, *arguments} - of_data):
+        here, there = arguments.get(key), trained.arguments.get(key)
         if (here or None) != (there or None):  # false and none are the same
             lines.append(f"dataset.{key}={_spelt(here)}, and the model of {folder} was trained with {_spelt(there)}")
     return tuple(lines)
@@ -176,7 +176,7 @@ def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
         overrides: As on the command line.
         own: Those of the overrides that the user has named.
     """
-    named, users = ({key_of(text): text.partition("=")[2].strip("'\"") for text in each} for each in (overrides, own))
+    named, users = ({key_of(text): text.partition("=")[2].strip("'\"") for text in texts} for texts in (overrides, own))
     fixed = {key.partition(".")[0] for key in named if key not in _PLACES}.intersection(_FIXED)
     name, root = named.get("dataset", ""), named.get("dataset.root", "").replace("\\'", "'")
     if name not in names("dataset") or not root:
@@ -218,7 +218,7 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
     if path is None:
         if name == MAIN:
             return [], MAIN
-        listed = sorted({each.stem for folder in config_dirs for each in folder.glob("*.yaml")})
+        listed = sorted({path.stem for folder in config_dirs for path in folder.glob("*.yaml")})
         raise UserError(
             f"--config-name {name}: no such file in any --config-dir, there are: {', '.join(listed) or 'none'}"
         )
@@ -228,14 +228,14 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
             raise UserError(f"--config-name {name}: {path} has defaults, give the file another name than ours")
         return [], name
     named = {key_of(text) for text in overrides}
-    kept = {key: value for key, value in values.items() if key not in named and value is not None}
+    sections = {key: value for key, value in values.items() if key not in named and value is not None}
     if (path.parent / RECORD).is_dir():
-        kept = {key: value for key, value in kept.items() if key not in _OF_FOLDER}
-    spelt = as_overrides(_named(kept))
-    for text in spelt:
+        sections = {key: value for key, value in sections.items() if key not in _OF_FOLDER}
+    overrides_of_file = as_overrides(_named(sections))
+    for text in overrides_of_file:
         if HIDDEN in text and key_of(text) not in named:
             raise UserError(f"{path}: {key_of(text)} was a secret and was not kept: give {key_of(text)}=VALUE")
-    return spelt, MAIN
+    return overrides_of_file, MAIN
 
 
 def _mapping(path: Path) -> dict[str, Any]:

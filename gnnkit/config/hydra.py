@@ -55,9 +55,9 @@ class HydraSettings:
     def under(self, part: str) -> dict[str, Any]:
         """Returns the arguments of the sweeper or the launcher, without the name."""
         prefix = f"{part}."
-        found = {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
-        del found["name"]
-        return found
+        arguments = {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
+        del arguments["name"]
+        return arguments
 
 
 def split(overrides: Sequence[str]) -> tuple[list[str], HydraSettings]:
@@ -108,9 +108,9 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
     conf = conf_folders()[0]
     values, means = _flat(conf / "hydra.yaml"), {}
     for part, name in chosen.items():
-        own = _flat(conf / hydra_section(part) / f"{name}.yaml")
-        means[part] = own["name"]
-        values |= {f"{part}.{key}": value for key, value in own.items()} | {f"{part}.name": name}
+        defaults = _flat(conf / hydra_section(part) / f"{name}.yaml")
+        means[part] = defaults["name"]
+        values |= {f"{part}.{key}": value for key, value in defaults.items()} | {f"{part}.name": name}
     given = {}
     for text in overrides:
         key = _dotted_key(text, values)
@@ -124,13 +124,13 @@ def _flat(path: Path) -> dict[str, Any]:
 
 def _dotted_key(text: str, known: Mapping[str, Any]) -> str:
     """Returns the key that an override sets. `hydra/sweeper` is `sweeper.name`."""
-    given = text.partition("=")[0].strip()
-    key = given.removeprefix("hydra/").replace("/", ".") + ".name"
-    if given.startswith("hydra."):
-        key = given.removeprefix("hydra.")
-    if key not in known or given.endswith(".name"):
-        spelt = ", ".join(sorted(_spelt(each) for each in known))
-        raise UserError(f"{given} cannot be changed: of Hydra's settings there are {spelt}")
+    typed_key = text.partition("=")[0].strip()
+    key = typed_key.removeprefix("hydra/").replace("/", ".") + ".name"
+    if typed_key.startswith("hydra."):
+        key = typed_key.removeprefix("hydra.")
+    if key not in known or typed_key.endswith(".name"):
+        allowed = ", ".join(sorted(_spelt(name) for name in known))
+        raise UserError(f"{typed_key} cannot be changed: of Hydra's settings there are {allowed}")
     return key
 
 

@@ -114,20 +114,20 @@ def _values(text: str, override: Any) -> tuple[str, ...]:
     return values
 
 
-def _range(key: str, values: tuple[str, ...], found: Any) -> Space:
-    is_whole = all(isinstance(number, int) for number in (found.start, found.stop, found.step))
-    if found.step < 0:
+def _range(key: str, values: tuple[str, ...], bounds: Any) -> Space:
+    is_whole = all(isinstance(number, int) for number in (bounds.start, bounds.stop, bounds.step))
+    if bounds.step < 0:
         return Space(key, values)
     low, high = float(values[0]), float(values[-1])
-    return Space(key, values, low, high, float(found.step), is_whole=is_whole)
+    return Space(key, values, low, high, float(bounds.step), is_whole=is_whole)
 
 
-def _interval(text: str, key: str, found: Any) -> Space:
-    if unknown := sorted(found.tags - _TAGS):
+def _interval(text: str, key: str, interval: Any) -> Space:
+    if unknown := sorted(interval.tags - _TAGS):
         raise UserError(f"{shown(text)}: tag {unknown[0]} is not known: there are: {', '.join(sorted(_TAGS))}")
-    low, high = float(found.start), float(found.end)
-    is_log = "log" in found.tags
-    is_whole = "int" in found.tags or (isinstance(found.start, int) and isinstance(found.end, int))
+    low, high = float(interval.start), float(interval.end)
+    is_log = "log" in interval.tags
+    is_whole = "int" in interval.tags or (isinstance(interval.start, int) and isinstance(interval.end, int))
     if not (math.isfinite(low) and math.isfinite(high) and low < high and (low > 0 or not is_log)):
         rule = "0 < low < high" if is_log else "low < high"
         raise UserError(f"{shown(text)}: interval(low,high) needs {rule}, both finite")

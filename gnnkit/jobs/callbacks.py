@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import nn
 
 from gnnkit import callback
+from gnnkit.config.settings import in_notebook
 from gnnkit.errors import UserError
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.record import marks_in
@@ -18,7 +19,6 @@ from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.upload import copy_checkpoints
 from gnnkit.launch.progress import progress, stepping, training
-from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.monitor import Monitor

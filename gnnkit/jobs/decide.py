@@ -9,16 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gnnkit import config, plugins
-from gnnkit.errors import UserError
-from gnnkit.jobs import configuration
-from gnnkit.jobs.foresee import Foreseen, foresee, predicts
-from gnnkit.jobs.order import Order
-from gnnkit.launch.processes import run_in_child
-from gnnkit.launch.watchdog import Patience
-from gnnkit.plan.choose import MARGIN, TIE, candidates, least, overrides, promising, too_slow
-from gnnkit.prepare.cut import read
-from gnnkit.prepare.inputs import load
-from gnnkit.settings import (
+from gnnkit.config.settings import (
     AUTO,
     FEW_EDGES,
     Choice,
@@ -29,6 +20,15 @@ from gnnkit.settings import (
     with_partition,
     with_workers,
 )
+from gnnkit.errors import UserError
+from gnnkit.jobs import configuration
+from gnnkit.jobs.foresee import Foreseen, foresee, predicts
+from gnnkit.jobs.order import Order
+from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.watchdog import Patience
+from gnnkit.plan.choose import MARGIN, TIE, candidates, least, overrides, promising, too_slow
+from gnnkit.prepare.cut import read
+from gnnkit.prepare.inputs import load
 from gnnkit.strategy import ExecutionStrategy
 
 FULL, SAMPLED = "vertex_centric", "individual_sample"  # what strategy=auto chooses from

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.imports import import_for_training
@@ -23,7 +24,6 @@ from gnnkit.jobs.report import report
 from gnnkit.launch.environment import count_call
 from gnnkit.launch.phases import begin, say
 from gnnkit.result.result import Result
-from gnnkit.settings import AUTO
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from gnnkit.config.settings import DEFAULT_TASK, USUAL_ORDERS, Settings
 from gnnkit.errors import UserError
 from gnnkit.jobs.inputs import dense_readers
 from gnnkit.jobs.parts import Parts
 from gnnkit.model.unchanged import EdgeIndexModel
-from gnnkit.settings import DEFAULT_TASK, USUAL_ORDERS, Settings
 from gnnkit.strategy import GatheredRows, LastingRows, LearnedInputs, MovableNodes, MovableWork, Relations, RowsOnDisk
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import LOSS
@@ -159,7 +159,7 @@ _ROUNDED_ROWS = Topic(
     },
 )
 _PLACE = Topic(
-    lambda s, p: s.features.place != "auto" or s.features.of_disk,
+    lambda s, p: s.features.place != "auto" or s.features.sets_disk_keys,
     {
         "features.place={s.features.place}: strategy={s.strategy.name} {lacks[LastingRows]}": lambda s, p: (
             p.strategy.lacks(GatheredRows) and (p.strategy.lacks(LastingRows) or not p.source.trains)

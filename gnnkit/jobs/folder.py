@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnkit.config import RECORD, key_of
+from gnnkit.config.settings import Settings, in_ipython
+from gnnkit.config.settings.values import UPLOADED
 from gnnkit.errors import Interrupted, UserError
 from gnnkit.jobs import configuration
 from gnnkit.jobs.lock import NAME as LOCK
@@ -22,8 +24,6 @@ from gnnkit.launch.phases import say
 from gnnkit.launch.signals import if_forced
 from gnnkit.ranges import local_path
 from gnnkit.result.folder import INPUTS, LABELS, WORDS, WORK
-from gnnkit.settings import Settings, in_ipython
-from gnnkit.settings.outputs import UPLOADED
 from gnnkit.storage import naming, of_disk
 from gnnkit.store.manifest import FILE as STORE
 

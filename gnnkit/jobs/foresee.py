@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from gnnkit.config.settings import OPTIMIZERS, Settings, TrainerSettings
 from gnnkit.engine.trial import Sizes
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
@@ -39,7 +40,6 @@ from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load, with_kept
 from gnnkit.ranges import num_cores
 from gnnkit.result.folder import PREPARED
-from gnnkit.settings import OPTIMIZERS, Settings, TrainerSettings
 from gnnkit.storage import passing
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.task import NodeTask, Task

@@ -10,11 +10,11 @@ from torch.nn.parameter import is_lazy
 
 from gnnkit.comm import Communicator
 from gnnkit.config import leaves
+from gnnkit.config.settings import AUTO
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import shown
 from gnnkit.prepare.kept import fingerprint
 from gnnkit.result.result import versions
-from gnnkit.settings import AUTO
 
 OWN_KEYS = (
     "output",

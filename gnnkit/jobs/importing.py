@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gnnkit.config.settings import AUTO, DEFAULT_TASK, Settings
 from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
@@ -21,7 +22,6 @@ from gnnkit.prepare.importing import imported, told_disk
 from gnnkit.prepare.kept import origin
 from gnnkit.result.folder import WORK
 from gnnkit.result.result import Result, versions
-from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
 from gnnkit.store.manifest import FILE, Manifest, differing, shaping
 
 _CUT = "job=partition {data} does so in memory"

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import keys
+from gnnkit.config import keys
+from gnnkit.config.settings import FEW_EDGES, Settings
 from gnnkit.dataset.base import ONE_WAY, both_ways, told_share
 from gnnkit.documents import parse_yaml, read_yaml
 from gnnkit.errors import UserError
@@ -31,7 +32,6 @@ from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.ranges import num_cores, one_line
 from gnnkit.result.result import Result
-from gnnkit.settings import FEW_EDGES, Settings
 
 NAME = "mine"  # of the experiment
 SPLIT = [0.6, 0.2, 0.2]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gnnkit.config.settings import Settings
 from gnnkit.jobs.models import ModelSource
-from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy, SparseRows
 
 

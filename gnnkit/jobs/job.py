@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from gnnkit.config.settings import AUTO, launcher_for, with_workers
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.notebook import following, shows_bar
@@ -21,7 +22,6 @@ from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import inline
 from gnnkit.launcher import RANKS
 from gnnkit.result.result import Result
-from gnnkit.settings import AUTO, launcher_for, with_workers
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork

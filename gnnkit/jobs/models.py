@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gnnkit.config.settings import Choice, Settings
 from gnnkit.errors import UserError
 from gnnkit.model import parameters
 from gnnkit.model.calls import calls
@@ -20,7 +21,6 @@ from gnnkit.model.program import Program, is_iterated
 from gnnkit.model.unchanged import EdgeIndexModel, adapted
 from gnnkit.ranges import shown
 from gnnkit.sampler import Sampler
-from gnnkit.settings import Choice, Settings
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers
 from gnnkit.task import Task
 

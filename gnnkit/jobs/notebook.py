@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gnnkit.config.settings import Settings, in_notebook
 from gnnkit.documents import parse_json
 from gnnkit.jobs.order import Order
 from gnnkit.result.folder import EPOCHS
-from gnnkit.settings import Settings, in_notebook
 from gnnkit.watch.rates import duration
 
 _INTERVAL = 0.5  # seconds between updates

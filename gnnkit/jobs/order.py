@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from gnnkit.jobs.redacted import command
 
 if TYPE_CHECKING:
+    from gnnkit.config.settings import Settings
     from gnnkit.graph import Graph
     from gnnkit.jobs.models import Given, ModelSource
-    from gnnkit.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from gnnkit.config.settings import AUTO, Settings
 from gnnkit.errors import UserError
 from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.kept import content, origin
 from gnnkit.result.result import Result, versions
-from gnnkit.settings import AUTO, Settings
 from gnnkit.store.manifest import Manifest, shaping
 from gnnkit.store.pairs import with_pairs
 

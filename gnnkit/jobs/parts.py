@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from gnnkit import config
+from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.jobs import models, outputs
 from gnnkit.jobs.models import ModelSource
 from gnnkit.jobs.order import Order
@@ -14,7 +15,6 @@ from gnnkit.launch.phases import say
 from gnnkit.model.unchanged import EdgeIndexModel, num_convolutions
 from gnnkit.ranges import one_of
 from gnnkit.sampler import Sampler
-from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task

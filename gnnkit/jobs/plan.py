@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from gnnkit.config.settings import AUTO, Settings
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import FULL, compared, why_layout, with_strategy
 from gnnkit.jobs.foresee import Foreseen, foresee, pays, table
@@ -16,7 +17,6 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.plan.choose import Cutter, alternatives, assign, candidates, least, overrides, promising
 from gnnkit.ranges import num_cores
 from gnnkit.result.result import Result
-from gnnkit.settings import AUTO, Settings
 
 CHOSEN, ALONE = "chosen", "one worker"
 

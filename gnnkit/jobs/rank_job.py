@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.config.settings import USUAL_ORDERS, Settings
 from gnnkit.errors import UserError
 from gnnkit.graph.features import feature_arrays
 from gnnkit.jobs import models
@@ -24,7 +25,6 @@ from gnnkit.order import NodeOrder
 from gnnkit.prepare.cut import Prepared
 from gnnkit.remote import LearnedRows
 from gnnkit.remote.disk import OnDisk
-from gnnkit.settings import USUAL_ORDERS, Settings
 from gnnkit.storage import bring_pages
 from gnnkit.store.parts import Parts
 from gnnkit.strategy import ExecutionStrategy, Worker

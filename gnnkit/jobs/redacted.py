@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gnnkit import keys
-from gnnkit.config import key_of
+from gnnkit.config import key_of, keys
 from gnnkit.redaction import (
     HIDDEN,
     as_interpolation,

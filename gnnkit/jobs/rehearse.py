@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
+from gnnkit.config.settings import Settings
 from gnnkit.engine.trial import Alone, tell_row_counts
 from gnnkit.jobs.imports import import_for_training
 from gnnkit.jobs.order import Order
@@ -27,7 +28,6 @@ from gnnkit.partition.shard import Shard
 from gnnkit.plan.machine import measure_exchange, measure_flops
 from gnnkit.prepare.cut import Prepared
 from gnnkit.ranges import num_cores
-from gnnkit.settings import Settings
 from gnnkit.strategy import Worker
 from gnnkit.training.step import loss_of, make_optimizer, own_method
 from gnnkit.watch.watch import peak_memory

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gnnkit.config.settings import Choice
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.settings import Choice
 from gnnkit.training.resume import Identity
 
 _LASTING = (

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gnnkit.comm import Card, Communicator, Link, Linked
+from gnnkit.config.settings import LinkSettings, Settings
 from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import RankJob, RankWork
@@ -22,7 +23,6 @@ from gnnkit.prepare.cut import Needs, Preparation
 from gnnkit.prepare.stored import prepared as prepare
 from gnnkit.result.folder import PREPARED
 from gnnkit.result.result import Result
-from gnnkit.settings import LinkSettings, Settings
 from gnnkit.storage import naming
 from gnnkit.watch.channel import LEADER
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit import config, keys
+from gnnkit import config
+from gnnkit.config import keys
+from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import dispatch
@@ -23,7 +25,6 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import filled
 from gnnkit.prepare.transform import is_table
-from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.storage import write_atomically
 from gnnkit.task import Task
 

@@ -17,6 +17,7 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
 
 from gnnkit.config import of_run
+from gnnkit.config.settings import Choice
 from gnnkit.documents import parse_json, read_json, read_object
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths, check_module
@@ -28,7 +29,6 @@ from gnnkit.plugins import load as load_plugin
 from gnnkit.prepare.trained import Inputs
 from gnnkit.ranges import MAX_COUNT, real, whole
 from gnnkit.result.folder import CLASSES, INPUTS, LABELS
-from gnnkit.settings import Choice
 from gnnkit.storage import write_atomically
 from gnnkit.task import LabelFacts
 

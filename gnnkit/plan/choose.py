@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gnnkit.config.settings import Choice, PartitionSettings, Settings
 from gnnkit.dataset.base import ONE_WAY, both_ways
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
@@ -19,7 +20,6 @@ from gnnkit.partition.grid import Grid, make_grid, remark, unequal_columns
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shift import ROW
 from gnnkit.ranges import num_cores
-from gnnkit.settings import Choice, PartitionSettings, Settings
 
 COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds
 CUTTING = 2.0  # seconds of all partitioners, by what these say of themselves

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.config.settings import Settings
 from gnnkit.documents import parse_json
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
@@ -33,7 +34,6 @@ from gnnkit.prepare.trained import as_read
 from gnnkit.remote.features import round_rows
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
-from gnnkit.settings import Settings
 from gnnkit.storage import passing, save_arrays
 from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.task import Task

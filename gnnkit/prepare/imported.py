@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.config.settings import AUTO, Settings
 from gnnkit.dataset.pieces import Room
 from gnnkit.graph import CSC, Floats, Graph, PackedFeatures, feature_arrays
 from gnnkit.graph.features import DENSE, PACKED, SCALES
@@ -32,7 +33,6 @@ from gnnkit.prepare.trained import Inputs, fit
 from gnnkit.prepare.transform import ColumnTransform, FilledRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.rows import Rows
-from gnnkit.settings import AUTO, Settings
 from gnnkit.storage import forget_pages, save_array, whole_folder, write_atomically
 from gnnkit.store.manifest import PARTS, Digests, Manifest
 from gnnkit.store.parts import GRAPH

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gnnkit.config.settings import LEAST_MEMORY, MOST_MEMORY, Settings
 from gnnkit.crew import ALONE, Crew
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
@@ -23,7 +24,6 @@ from gnnkit.memory import available_memory
 from gnnkit.prepare.meeting import Met
 from gnnkit.ranges import num_cores, one_line
 from gnnkit.result.folder import WORK
-from gnnkit.settings import LEAST_MEMORY, MOST_MEMORY, Settings
 
 SHARE = 0.5  # of the memory at hand, where none is given
 

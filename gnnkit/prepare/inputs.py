@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, FeatureTable, Floats, Graph, PackedFeatures, Schema, SparseFeatures
 from gnnkit.launch.phases import warnings_in_lines
 from gnnkit.prepare.rounding import round_features
 from gnnkit.ranges import shown
-from gnnkit.settings import Settings
 from gnnkit.storage import save_array
 from gnnkit.store.manifest import NODE_IDS
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.memory import available_memory
 from gnnkit.prepare.cut import Preparation, Prepared
-from gnnkit.settings import AUTO
 from gnnkit.store.parts import GRAPH
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gnnkit.config.settings import Settings
 from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.result.folder import COORDINATION, PARTITION
-from gnnkit.settings import Settings
 from gnnkit.storage import load_arrays, save_arrays, write_atomically
 
 

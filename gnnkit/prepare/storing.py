@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.config.settings import AUTO, Settings
 from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
@@ -21,7 +22,6 @@ from gnnkit.prepare.kept import Kept, kept_partition
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.links import Links
-from gnnkit.settings import AUTO, Settings
 from gnnkit.store.manifest import PARTS, Digests, Manifest, shaping
 from gnnkit.store.pairs import without_pairs
 from gnnkit.store.parts import GRAPH, LINKS

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import both_ways
 from gnnkit.documents import read_object
 from gnnkit.errors import UserError
@@ -20,7 +21,6 @@ from gnnkit.prepare.rebalanced import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, Scale, warn_of_edges
 from gnnkit.ranges import shown, switch
 from gnnkit.result.folder import INPUTS
-from gnnkit.settings import Settings
 from gnnkit.storage import write_atomically
 
 _SAMPLE = 1000  # rows of features

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.config.settings import AUTO, FILLS, SCALES
 from gnnkit.dataset.pieces import FILLED_BY
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Split
 from gnnkit.graph.features import normalized
 from gnnkit.prepare.columns import ColumnTable, are_numbers
 from gnnkit.ranges import one_of, shown
-from gnnkit.settings import AUTO, FILLS, SCALES
 from gnnkit.storage import forget_pages
 
 _LARGE = 4.0  # standard deviation of a column, or mean of a constant one, beyond which training suffers

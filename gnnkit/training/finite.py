@@ -18,8 +18,8 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
+from gnnkit.config.settings import OnNan
 from gnnkit.errors import UserError
-from gnnkit.settings import OnNan
 from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.training import resume

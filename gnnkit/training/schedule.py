@@ -97,24 +97,24 @@ def checked(given: Any, model: str, *, by_steps: bool) -> Any:
         schedulers = [optimizer["lr_scheduler"]] if "lr_scheduler" in optimizer else []
         optimizer = optimizer["optimizer"]
     configs = [entry if isinstance(entry, dict) else {"scheduler": entry} for entry in schedulers]
-    return [optimizer], [_checked(config, model, by_steps=by_steps) for config in configs]
+    return [optimizer], [_checked(entry, model, by_steps=by_steps) for entry in configs]
 
 
 def _are_lists(parts: Any) -> bool:
     return len(parts) == 2 and all(isinstance(part, list | tuple) for part in parts)
 
 
-def _checked(config: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
+def _checked(entry: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
     """Checks one schedule, and makes it tolerate a missing metric."""
-    if config.get("interval") == "step" and not by_steps:
+    if entry.get("interval") == "step" and not by_steps:
         raise UserError(
             f"model={model}: a schedule with interval=step would count each batch of trainer.accumulate: use "
             "interval=epoch"
         )
-    by_value = isinstance(config["scheduler"], ReduceLROnPlateau) or config.get("reduce_on_plateau")
-    if by_value and not config.get("monitor"):
+    by_value = isinstance(entry["scheduler"], ReduceLROnPlateau) or entry.get("reduce_on_plateau")
+    if by_value and not entry.get("monitor"):
         raise UserError(f"model={model}: ReduceLROnPlateau needs monitor, such as val_loss, beside the scheduler")
-    return {**config, "strict": False}
+    return {**entry, "strict": False}
 
 
 def monitored(trainer: L.Trainer, scheduler: Any) -> str | None:

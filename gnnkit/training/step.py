@@ -12,11 +12,11 @@ from torch.autograd import Function
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from gnnkit.config.settings import OPTIMIZERS
 from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
 from gnnkit.kernels.products import fast_products
 from gnnkit.kernels.sums import wide
-from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch
 from gnnkit.task import Task
 

@@ -14,7 +14,8 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from gnnkit import config, keys, plugins
+from gnnkit import config, plugins
+from gnnkit.config import keys
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
 from tests.report.browser import Browser, find

@@ -27,10 +27,10 @@ import pytest
 import torch
 
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, join
 from gnnkit.jobs import start as start_job
-from gnnkit.settings import settle
 from gnnkit.training import checkpoint
 from tests.cases import few
 from tests.launch.outside import FOREIGN

@@ -166,7 +166,9 @@ def test_errors_of_the_caller_name_what_is_wrong(comm: str) -> None:
             for wrong, told in {"dst": "rank 5 does not exist", "src": "rank -1 does not exist"}.items():
                 with pytest.raises(ValueError, match=told):
                     box.put(5, "x") if wrong == "dst" else box.take("x", src=-1, timeout=1)
-            with pytest.raises(TypeError, match=r"message 'x': tensor 'z' is torch\.complex64.*expected a dense tensor of"):
+            with pytest.raises(
+                TypeError, match=r"message 'x': tensor 'z' is torch\.complex64.*expected a dense tensor of"
+            ):
                 box.put(0, "x", tensors={"z": torch.zeros(1, dtype=torch.complex64)})
             with pytest.raises(TypeError, match="message 'x': fields must be plain JSON values"):
                 box.put(0, "x", {"value": object()})

@@ -26,8 +26,9 @@ from torch_geometric.nn import SAGEConv
 
 import gnnkit
 import gnnkit.testing
-from gnnkit import config, keys, plugins, settings
+from gnnkit import config, plugins
 from gnnkit.__main__ import main
+from gnnkit.config import keys, settings
 from gnnkit.graph import Graph
 from gnnkit.jobs import Order, dispatch
 from tests.cases import few

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from gnnkit.config.settings import ranks
 from gnnkit.jobs import rehearse
 from gnnkit.plan import machine
-from gnnkit.settings import ranks
 from tests.farm import finished_run  # noqa: F401
 from tests.runs import within_process
 

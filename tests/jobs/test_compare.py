@@ -13,11 +13,11 @@ import yaml
 import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable, within_noise
 from gnnkit.jobs.sweep.schemes import parse
-from gnnkit.settings import settle
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
@@ -305,5 +305,5 @@ def test_a_graph_and_a_model_from_python_are_compared(here: Path) -> None:
 
 @pytest.mark.slow
 def test_keys_of_a_comparison_are_refused_in_other_jobs() -> None:
-    with pytest.raises(UserError, match=r"^compare\.seeds=3 is read by job=compare: leave it out, or add job=compare$"):
+    with pytest.raises(UserError, match=r"^compare\.seeds=3 is read by job=compare only: leave the key out$"):
         settle(compose(["strategy=vertex_centric", "compare.seeds=3"]))

@@ -22,6 +22,7 @@ from torch_geometric import nn as pyg
 
 import gnnkit
 from gnnkit import plugins
+from gnnkit.config.settings import Choice
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -36,7 +37,6 @@ from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.prepare.trained import Inputs
 from gnnkit.prepare.transform import Scale
-from gnnkit.settings import Choice
 from tests.cases import few
 from tests.runs import BARE
 

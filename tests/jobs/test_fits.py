@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit import config
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch, fits
-from gnnkit.settings import settle
 
 FULL, SAMPLED, PRESET = (f"strategy={name}" for name in ("vertex_centric", "individual_sample", "preset_workload"))
 PROGRAM = [FULL, "model=pagerank"]

@@ -15,10 +15,10 @@ import yaml
 import gnnkit
 from gnnkit import config
 from gnnkit.__main__ import main
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.init import Choice, _as_script, choose
-from gnnkit.settings import settle
 from tests.cases import few
 from tests.graphs import random_graph
 

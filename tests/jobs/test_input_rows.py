@@ -133,7 +133,7 @@ def test_sparse_rows_are_refused_where_nothing_reads_them(tmp_path: Path) -> Non
     ):
         with pytest.raises(gnnkit.UserError, match=f"^input_rows=sparse: {reader} reads dense rows"):
             train(tmp_path / "run", "sparse", **keys)
-    with pytest.raises(gnnkit.UserError, match="input_rows=sparse must be auto: only inputs=features reads the key"):
+    with pytest.raises(gnnkit.UserError, match="input_rows=sparse is read by inputs=features only: leave the key out"):
         train(tmp_path / "run", "sparse", inputs="degree")
 
 

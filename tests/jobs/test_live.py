@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gnnkit import config, settings
+from gnnkit import config
 from gnnkit.__main__ import main
+from gnnkit.config import settings
 from gnnkit.errors import UserError
 from gnnkit.jobs import live
 from gnnkit.jobs.live import served

@@ -13,11 +13,11 @@ from threading import Barrier
 import pytest
 
 from gnnkit import config
+from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, lock, start
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.lock import locked
-from gnnkit.settings import Settings, settle
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gnnkit import config, settings
+from gnnkit import config
+from gnnkit.config import settings
 from gnnkit.jobs import notebook
 from gnnkit.jobs.notebook import Bar, shows_bar
 from gnnkit.jobs.order import Order

@@ -180,8 +180,14 @@ def test_a_run_that_goes_on_has_the_same_bits(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"place": "mapped", "cache": "1GB"}, "features.cache=1GB is of features.place=disk"),
-        ({"place": "memory", "policy": "lru"}, "features.policy=lru is of features.place=disk"),
+        (
+            {"place": "mapped", "cache": "1GB"},
+            "features.cache=1GB is read by features.place=disk only: leave the key out",
+        ),
+        (
+            {"place": "memory", "policy": "lru"},
+            "features.policy=lru is read by features.place=disk only: leave the key out",
+        ),
         ({"place": "disk", "cache": "100000GB"}, None),
     ],
 )

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit import config
 from gnnkit.__main__ import main
+from gnnkit.config.settings import settle
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
-from gnnkit.settings import settle
 from tests.cases import few
 from tests.farm import EVERYTHING, PLAIN, Farm
 from tests.jobs.test_train import small_graph
@@ -170,7 +170,10 @@ def test_the_command_takes_data_model_and_task_from_the_run(
         (["job=predict", "checkpoint=none"], "checkpoint=none is not a folder"),
         (["job=predict", "checkpoint='a run'", "model.hidden=3"], "model.hidden cannot be changed"),
         (["job=predict", "checkpoint='a run'", "task=regression"], "task cannot be changed"),
-        (["job=train", "checkpoint='a run'"], "job=train reads no checkpoint"),
+        (
+            ["job=train", "checkpoint='a run'"],
+            "is read by job=predict|test only: leave the key out, or set trainer.resume",
+        ),
         (["job=predict", "checkpoint='a run'", "write=[weights]"], "write=weights is not known"),
     ):
         assert main(overrides) == 2

@@ -296,7 +296,7 @@ def died(step: int | None, name: str = "rank 1", cause: str = "rank 1 was ended 
 
 
 def job(folder: Path, most: int) -> RankJob:
-    settings = gnnkit.settings.settle(gnnkit.config.compose(["strategy=vertex_centric", f"restarts={most}"]))
+    settings = gnnkit.config.settings.settle(gnnkit.config.compose(["strategy=vertex_centric", f"restarts={most}"]))
     return RankJob(settings, folder, SimpleNamespace())  # type: ignore[arg-type]
 
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.launch.group import RankError
-from gnnkit.settings import settle
 from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE

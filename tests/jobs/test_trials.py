@@ -16,10 +16,10 @@ import yaml
 
 from gnnkit import config
 from gnnkit.__main__ import main
+from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
 from gnnkit.jobs import init, trials
 from gnnkit.jobs.trials import Trial, Trials
-from gnnkit.settings import Settings, settle
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
 from tests.graphs import random_graph
@@ -219,4 +219,4 @@ def test_what_the_best_trial_had_is_what_the_files_say(
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["val_accuracy"] == pytest.approx(float(best["val_accuracy"]))  # the trial again
     assert main(["strategy=vertex_centric", "init.minutes=1"]) == 2
-    assert "init.minutes=1 is read by job=init" in capsys.readouterr().err
+    assert "init.minutes=1 is read by job=init only: leave the key out" in capsys.readouterr().err

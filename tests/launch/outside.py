@@ -95,8 +95,8 @@ def main() -> None:
     leave_out_unused()
     import gnnkit.jobs.dispatch  # noqa: F401
     from gnnkit.config import compose
+    from gnnkit.config.settings import settle
     from gnnkit.jobs.imports import import_for_training
-    from gnnkit.settings import settle
 
     import_for_training()
     settle(compose(["strategy=vertex_centric", "dataset=synthetic"]))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank, check_tasks, hosts, started_rank, tasks_per_node
 from gnnkit.launcher.outside import Outside
-from gnnkit.settings import settle
 
 TORCHRUN = {
     "RANK": "5",
@@ -177,7 +177,10 @@ def composed(*keys: str) -> dict[str, Any]:
         ),
         ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE=2 is set, but no rank: MPI_LOCALRANKID or another"),
         (TRAIN_JOB, "PET_NNODES=2 is set, but no rank: start gnnkit with torchrun"),
-        ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, "RAY_JOB_CONFIG_JSON_ENV_VAR={} is set, but no rank: this is a Ray job"),
+        (
+            {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"},
+            "RAY_JOB_CONFIG_JSON_ENV_VAR={} is set, but no rank: this is a Ray job",
+        ),
     ],
 )
 def test_tasks_without_ranks_are_refused_unless_a_launcher_is_named(

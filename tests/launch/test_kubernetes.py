@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.launch.environment import LEAST_TOKEN, started_rank
-from gnnkit.settings import settle
 
 FOLDER = Path(__file__).parents[2] / "packaging/kubernetes"
 TOKEN = "0" * LEAST_TOKEN

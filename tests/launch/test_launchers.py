@@ -10,10 +10,10 @@ import pytest
 
 from gnnkit import config
 from gnnkit.__main__ import main
+from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs.sweep.sweep import Command, _Sweep
 from gnnkit.launcher import Launcher
-from gnnkit.settings import Settings, settle
 from tests.runs import within_process
 
 pytestmark = pytest.mark.usefixtures("within")

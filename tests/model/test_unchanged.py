@@ -22,6 +22,7 @@ import gnnkit
 from gnnkit import config
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.config.settings import settle
 from gnnkit.dataset.npz import Npz
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
@@ -32,7 +33,6 @@ from gnnkit.model.calls import calls
 from gnnkit.model.exactness import inexact
 from gnnkit.model.unchanged import adapted
 from gnnkit.partition import Grid, Partition, Shard, cut_all
-from gnnkit.settings import settle
 from tests.cases import few
 from tests.graphs import pyg_data
 from tests.runs import BARE, train_on_threads, within_process

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from partition_cases import graphs, partitions
 
 from gnnkit import plugins
+from gnnkit.config.settings import Choice, PartitionSettings
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
@@ -18,7 +19,6 @@ from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import cut_all
 from gnnkit.partition.shift import shifted, work_of
 from gnnkit.plan.choose import assign
-from gnnkit.settings import Choice, PartitionSettings
 from tests.cases import exhaustive
 
 LAYOUTS: dict[str, tuple[str, Any, str, int]] = {

@@ -11,6 +11,7 @@ import pytest
 
 from gnnkit import memory
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import compared
@@ -25,7 +26,6 @@ from gnnkit.plan.choose import Cutter, Decision, alternatives, assign, candidate
 from gnnkit.plan.machine import Link, Machine
 from gnnkit.plan.predict import Load, predict
 from gnnkit.plan.sample import sampled
-from gnnkit.settings import settle
 from tests.cases import few
 
 INSTALLED = ("contiguous", "balanced", "ldg", "buffered")

@@ -154,5 +154,5 @@ def test_a_run_and_its_predictions_fill_alike(tmp_path: Path, capfd: pytest.Capt
 def test_dropped_columns_are_read_over_in_new_data(tmp_path: Path) -> None:
     run(holed(2), tmp_path / "run", features={"fill": "drop"}, trainer={"max_epochs": 1})
     assert gnnkit.load(tmp_path / "run")(holed(2, seed=1)).shape == (120, 3)
-    with pytest.raises(UserError, match=r"features.fill=zero must be refuse: only inputs=features reads the key"):
+    with pytest.raises(UserError, match=r"features.fill=zero is read by inputs=features only: leave the key out"):
         run(table(), tmp_path / "other", inputs="degree", features={"fill": "zero"})

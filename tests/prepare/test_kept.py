@@ -20,13 +20,13 @@ from safetensors.torch import load_file
 
 import gnnkit
 from gnnkit import config
+from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
 from gnnkit.partition.shard import Shard
 from gnnkit.prepare import cut, kept
 from gnnkit.prepare.cut import Needs, Preparation, prepare
 from gnnkit.prepare.kept import Kept, content, kept_partition
 from gnnkit.result.folder import COORDINATION, PREPARED
-from gnnkit.settings import Settings, settle
 from gnnkit.storage import save_arrays
 from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gnnkit import config
+from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
 from gnnkit.launch.watchdog import Patience
 from gnnkit.partition.shard import Shard
@@ -18,7 +19,6 @@ from gnnkit.prepare.cut import Needs, Preparation, prepare
 from gnnkit.prepare.rebalanced import load_partition, note, rebalanced
 from gnnkit.prepare.recut import Request, pays, recut, run_recut
 from gnnkit.result.folder import COORDINATION, PREPARED
-from gnnkit.settings import Settings, settle
 from gnnkit.watch.stragglers import WINDOW, Stragglers
 from tests.jobs.test_train import small_graph
 

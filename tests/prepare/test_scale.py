@@ -262,7 +262,7 @@ def test_a_resumed_run_keeps_the_scale(tmp_path: Path) -> None:
 
 
 def test_nothing_is_scaled_where_there_are_no_features(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^features.scale=standard must be auto: only inputs=features reads the key"):
+    with pytest.raises(UserError, match=r"^features.scale=standard is read by inputs=features only: leave the key out"):
         run(table(), tmp_path / "run", overrides=["inputs=degree", "features.scale=standard"])
 
 

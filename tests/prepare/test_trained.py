@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from gnnkit import config
+from gnnkit.config.settings import Choice as Chosen
+from gnnkit.config.settings import Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.prepare.trained import Inputs, as_read, take_stored
-from gnnkit.settings import Choice as Chosen
-from gnnkit.settings import Settings, settle, with_choice
 
 NODES = {"id": [0, 1, 2], "a": [1.0, 2.0, 3.0], "b": [[4.0, 5.0], [6.0, 7.0], [8.0, 9.0]]}
 EDGES = {"src": [0, 1, 1, 2], "dst": [1, 0, 2, 1], "u": [1.0, 2.0, 3.0, 4.0], "v": [5.0, 6.0, 7.0, 8.0]}

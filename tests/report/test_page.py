@@ -17,7 +17,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gnnkit import config, keys, plugins
+from gnnkit import config, plugins
+from gnnkit.config import keys
 from gnnkit.errors import UserError
 from gnnkit.report import compare, progress, read_run, timeline, write
 from gnnkit.report.charts import MOST_POINTS, Axis, heat, thinned

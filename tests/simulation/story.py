@@ -49,7 +49,7 @@ class Broken(Exception):
 
 @functools.cache
 def settings(most: int, on_exists: str) -> Any:
-    return gnnkit.settings.settle(
+    return gnnkit.config.settings.settle(
         gnnkit.config.compose(["strategy=vertex_centric", f"restarts={most}", f"on_exists={on_exists}"])
     )
 

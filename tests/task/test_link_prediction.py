@@ -521,7 +521,11 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
             IndividualSample(batching="balanced"),
             "strategy.batching=balanced evens out .* choose strategy.batching=plain",
         ),
-        ({"supervision_share": 0.2}, IndividualSample(), "task.supervision_share=0.2 has no effect with IndividualSample"),
+        (
+            {"supervision_share": 0.2},
+            IndividualSample(),
+            "task.supervision_share=0.2 has no effect with IndividualSample",
+        ),
     ],
 )
 def test_strategies_that_cannot_serve_are_refused(

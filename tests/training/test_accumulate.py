@@ -11,9 +11,9 @@ import torch
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
-from gnnkit.settings import settle
 from gnnkit.training import checkpoint
 from gnnkit.training.module import accumulated
 from tests.cases import exhaustive

@@ -18,6 +18,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
@@ -29,7 +30,6 @@ from gnnkit.partition import Grid
 from gnnkit.prepare.inputs import with_inputs
 from gnnkit.remote import LearnedRows
 from gnnkit.sampler import NeighborSampler
-from gnnkit.settings import settle
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
@@ -391,7 +391,7 @@ def test_runs_that_cannot_learn_rows_are_refused_with_the_reason(overrides: list
         ("learned.weight_decay=-1", r"learned\.weight_decay=-1 must be a number of at least 0"),
         ("learned.decay=1", r"learned\.decay is not known: did you mean learned\.weight_decay"),
         ("learned=0.1", r"learned=0\.1 is a section: set learned\.scale"),
-        ("inputs=degree", r"learned\.scale=0\.5 must be null: only inputs=learned reads the key, and inputs=degree"),
+        ("inputs=degree", r"learned\.scale=0\.5 is read by inputs=learned only: leave the key out"),
     ],
 )
 def test_values_that_learned_rows_cannot_have_are_refused(override: str, message: str) -> None:
@@ -402,5 +402,5 @@ def test_values_that_learned_rows_cannot_have_are_refused(override: str, message
 
 @pytest.mark.slow
 def test_a_width_that_nothing_reads_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^embedding=8 must be null: only inputs=learned reads the key, and inputs="):
+    with pytest.raises(UserError, match=r"^embedding=8 is read by inputs=learned only: leave the key out"):
         settle(compose(["strategy=vertex_centric", "embedding=8"]))

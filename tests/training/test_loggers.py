@@ -14,13 +14,13 @@ from lightning.pytorch.loggers import CSVLogger
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
 from gnnkit.logger import csv as own_csv
 from gnnkit.logger.base import ExistingLogger
 from gnnkit.logger.mlflow import MLflow
 from gnnkit.logger.wandb import Wandb
-from gnnkit.settings import settle
 from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnkit.settings import OPTIMIZERS
+from gnnkit.config.settings import OPTIMIZERS
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -14,9 +14,9 @@ from torch.nn import Parameter
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
-from gnnkit.settings import settle
 from gnnkit.training import checkpoint
 from gnnkit.training.schedule import Schedule, checked, clip
 from tests.cases import exhaustive, few

@@ -20,11 +20,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.config.settings import OPTIMIZERS
 from gnnkit.engine import Adjacency, ShardAdjacency, Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.partition import Grid, Partition, cut_all
-from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch, ExecutionStrategy, Steps, Update, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnkit.config import as_overrides, key_of
+from gnnkit.config.settings import AUTO, MAX_RUNS, Choice, launcher_for
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
 from gnnkit.jobs import folder as run_folders
@@ -22,7 +23,6 @@ from gnnkit.report import compare as write_comparison
 from gnnkit.report import read_run
 from gnnkit.report.sweep import DONE, SEED
 from gnnkit.result.result import Result
-from gnnkit.settings import AUTO, MAX_RUNS, Choice, launcher_for
 from gnnkit.task import Task
 
 _MONITOR, _SCHEME = "trainer.monitor", "way"

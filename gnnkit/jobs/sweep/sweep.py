@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.config import HydraSettings, fill, key_of, spaces
+from gnnkit.config.settings import AUTO, Choice, Settings, launcher_for, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
 from gnnkit.jobs.folder import check_free, new_folder
@@ -22,7 +23,6 @@ from gnnkit.jobs.sweep.runner import JobOutcome, Runner, SweepJob
 from gnnkit.launch.phases import say
 from gnnkit.launcher import JOBS, Launcher
 from gnnkit.ranges import local_path
-from gnnkit.settings import AUTO, Choice, Settings, launcher_for, settle
 from gnnkit.task import Task
 
 

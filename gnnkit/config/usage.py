@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import replace
 
-from gnnkit import keys, plugins
-from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section
+from gnnkit import plugins
+from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section, keys
 from gnnkit.ranges import unknown
 
 WIDTH = 80  # columns
@@ -104,8 +104,8 @@ def _of_hydra() -> str:
 def _option(option: keys.Option) -> str:
     """Spells one option. Leaves out keys of the whole section with the same default."""
     everywhere = {key.name: key.default for key in keys.shared(option.section)}
-    own = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
-    shown = [key for key in own if everywhere.get(key.name) != key.default]
+    option_keys = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
+    shown = [key for key in option_keys if everywhere.get(key.name) != key.default]
     lines = [f"{option.section}={option.name}", *_wrapped(option.summary, 2)]
     prefix = "" if option.section == EXPERIMENT else option.section
     lines += [_key(prefix, key, 30) for key in shown]

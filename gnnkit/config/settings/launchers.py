@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from gnnkit import plugins
 from gnnkit.config import of_option
+from gnnkit.config.settings.choice import Choice
+from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
-from gnnkit.settings.choice import AUTO, Choice
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank
@@ -19,10 +20,10 @@ def _asked(choice: Choice) -> list[Choice]:
     """Returns the launcher, or all that launcher=auto asks."""
     if choice.name != AUTO:
         return [choice]
-    found, known = choice.arguments["ask"], plugins.names("launcher")
-    if not isinstance(found, list) or not found or any(name not in known for name in found):
-        raise UserError(f"launcher.ask={shown(found)} must be a list of launchers, there are: {', '.join(known)}")
-    return [Choice("launcher", name, {}) for name in found]
+    names, known = choice.arguments["ask"], plugins.names("launcher")
+    if not isinstance(names, list) or not names or any(name not in known for name in names):
+        raise UserError(f"launcher.ask={shown(names)} must be a list of launchers, there are: {', '.join(known)}")
+    return [Choice("launcher", name, {}) for name in names]
 
 
 def started_of(choice: Choice) -> StartedRank | None:
@@ -32,10 +33,10 @@ def started_of(choice: Choice) -> StartedRank | None:
     """
     from gnnkit.launch.environment import started_rank
 
-    for each in _asked(choice):
-        launcher: Launcher = each.create()
-        if (found := launcher.started()) is not None:
-            return found
+    for candidate in _asked(choice):
+        launcher: Launcher = candidate.create()
+        if (started := launcher.started()) is not None:
+            return started
     if (other := started_rank()) is not None:
         raise UserError(
             f"launcher={choice.name}: this is rank {other.rank} of {other.world_size} that were started before, leave the "
@@ -54,10 +55,10 @@ def that_suits(choice: Choice, comm: str, in_one_process: bool, beside: bool) ->
         beside: Whether to leave out launchers that have started the ranks before.
     """
     auto = choice if choice.name == AUTO else Choice("launcher", AUTO, {"ask": of_option("launcher", AUTO)["ask"]})
-    for each in _asked(auto):
-        launcher: Launcher = each.create()
+    for candidate in _asked(auto):
+        launcher: Launcher = candidate.create()
         if launcher.suits(in_one_process=in_one_process) and not (beside and launcher.started() is not None):
-            return each
+            return candidate
     raise UserError(f"launcher.ask={shown(auto.arguments['ask'])}: none of these starts the ranks of comm={comm} here")
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnkit import plugins
+from gnnkit.config.settings.fields import expect_keys
+from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
-from gnnkit.settings.values import expect_keys
 
-AUTO = "auto"  # a partition or a strategy that the leader chooses, a launcher that says so
 _OPEN = ("partition", "strategy", "launcher")  # sections that may be AUTO
 
 
@@ -84,7 +84,9 @@ def exchange_of(config: Mapping[str, Any]) -> Choice | None:
 def several_of(kind: str, config: Mapping[str, Any]) -> tuple[Choice, ...]:
     """Looks up any number of plugins, each under its name in the section."""
     for name, section in config[kind].items():
-        found = section.get("name") if isinstance(section, dict) else section
-        if not isinstance(section, dict) or found != name:
-            raise UserError(f"{kind}.{name}={shown(found)} must be a section with this name: choose {kind}={name}")
+        plugin_name = section.get("name") if isinstance(section, dict) else section
+        if not isinstance(section, dict) or plugin_name != name:
+            raise UserError(
+                f"{kind}.{name}={shown(plugin_name)} must be a section with this name: choose {kind}={name}"
+            )
     return tuple(choice_of(kind, {kind: section}) for section in config[kind].values())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnkit.documents import parse_yaml
 from gnnkit.plugins import KINDS, SEVERAL, conf_folders, parts
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
@@ -22,6 +24,11 @@ class Key:
     name: str  # within the section, such as `hidden` or `options.seed`
     default: str  # as YAML. Empty: there is none
     comment: str
+
+    @property
+    def value(self) -> Any:
+        """The default as a plain value."""
+        return _parsed(self.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ def read(section: str, name: str) -> Option:
     if len(joined := parts(section, name)) > 1:
         both = [read(section, part) for part in joined]
         return Option(
-            section, name, " ".join(each.summary for each in both), tuple(k for each in both for k in each.keys)
+            section, name, " ".join(option.summary for option in both), tuple(k for option in both for k in option.keys)
         )
     path = _file(section, name)
     lines = path.read_text(encoding="utf-8").splitlines() if path else []
@@ -53,6 +60,18 @@ def read(section: str, name: str) -> Option:
 def shared(section: str) -> tuple[Key, ...]:
     """Reads the keys that all options of a section have."""
     return read("", _SHARED[section]).keys if section in _SHARED else ()
+
+
+@functools.cache
+def described() -> dict[str, Key]:
+    """Returns the keys of the main configuration and of `trainer`, by full name."""
+    trainer = {f"trainer.{key.name}": key for key in read("trainer", "default").keys}
+    return {key.name: key for key in read("", "config").keys} | trainer
+
+
+@functools.cache
+def _parsed(text: str) -> Any:
+    return parse_yaml(text, "a default")
 
 
 def annotated(composed: Mapping[str, Any]) -> str:
@@ -127,11 +146,11 @@ def _keys(lines: Iterable[str]) -> Iterator[Key]:
     """Yields the keys of a YAML file of at most two levels."""
     parent = ""
     for line in lines:
-        found = _LINE.fullmatch(line.rstrip())
-        if found is None:
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None:
             continue
-        nested, value = bool(found["indent"]), found["value"] or ""
+        nested, value = bool(match["indent"]), match["value"] or ""
         if not nested:
-            parent = "" if value else f"{found['key']}."
-        if (nested or value) and found["key"] not in _NOT_KEYS and not parent.startswith("defaults"):
-            yield Key(f"{parent if nested else ''}{found['key']}", value, found["comment"] or "")
+            parent = "" if value else f"{match['key']}."
+        if (nested or value) and match["key"] not in _NOT_KEYS and not parent.startswith("defaults"):
+            yield Key(f"{parent if nested else ''}{match['key']}", value, match["comment"] or "")

@@ -1,23 +1,44 @@
 """A checked configuration as typed values."""
 
-from __future__ import annotations
-
+import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gnnkit import plugins
-from gnnkit.config import JobFacts
+from gnnkit.config import JOBS, JobFacts
+from gnnkit.config.settings.choice import Choice
+from gnnkit.config.settings.fields import OnlyWith, Switch, by_job, names
+from gnnkit.config.settings.inputs import (
+    FEATURES,
+    INPUT_ROWS,
+    INPUTS,
+    LEARNED,
+    TYPES,
+    FeaturesSettings,
+    LearnedSettings,
+)
+from gnnkit.config.settings.jobs import CompareSettings, InitSettings, LeaderSettings, LinkSettings, PlanSettings
+from gnnkit.config.settings.launchers import launcher_for, that_suits
+from gnnkit.config.settings.layout import PartitionSettings
+from gnnkit.config.settings.ranks import MAX_WORKERS, AutoWorkers, servers_of, share_machine
+from gnnkit.config.settings.trainer import TrainerSettings
+from gnnkit.config.settings.values import (
+    AUTO,
+    LEAST_MEMORY,
+    UPLOADED,
+    LocalPath,
+    Url,
+    cache_folder,
+    path,
+    run_folders,
+    size,
+    written,
+)
 from gnnkit.errors import UserError
-from gnnkit.settings.choice import AUTO, Choice
-from gnnkit.settings.inputs import FeaturesSettings, LearnedSettings
-from gnnkit.settings.jobs import CompareSettings, InitSettings, LeaderSettings, LinkSettings, PlanSettings
-from gnnkit.settings.launchers import launcher_for, that_suits
-from gnnkit.settings.layout import PartitionSettings
-from gnnkit.settings.ranks import AutoWorkers, servers_of, share_machine
-from gnnkit.settings.trainer import TrainerSettings
+from gnnkit.ranges import MAX_THREADS, MAX_WIDTH, one_of, switch, whole
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank
@@ -27,6 +48,24 @@ _USUAL_LOGGERS = ("tensorboard", "csv")  # of `conf/config.yaml`, chosen for eve
 FEW_EDGES = 500_000  # one worker is quicker. Measured up to 240,000 on two cores, with 2 and 4
 DEFAULT_TASK = "node_classification"
 USUAL_ORDERS = ("auto", "none")  # of rows, which go with every strategy
+FORMATS = ("npy", "parquet", "csv")  # of the files that `write` names
+ON_EXISTS = ("refuse", "resume", "replace")
+PERMISSIONS = ("private", "shared")
+MAX_RESTARTS = 1000
+
+_Width = Annotated[int, functools.partial(whole, low=1, high=MAX_WIDTH, what="null or a whole number")]
+_Workers = Annotated[int, functools.partial(whole, low=1, high=MAX_WORKERS)]
+_MEMORY = functools.partial(size, least=LEAST_MEMORY)
+_LIVE = OnlyWith("report=live", lambda s: s.report == "live")
+_CHECKPOINT = by_job(lambda job: job.reads_checkpoint, hint="set trainer.resume to continue training")
+
+
+def _job(key: str, value: object) -> JobFacts:
+    return JOBS[one_of(key, value, JOBS)]
+
+
+def _report(key: str, value: object) -> bool | Literal["live"]:
+    return "live" if value == "live" else switch(key, value, what="true, false or live")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +76,28 @@ class Settings:
     number of workers that of `auto_workers`. Nothing else is `auto` any more.
     """
 
-    job: JobFacts
-    inputs: str  # one of INPUTS
-    types: str  # one of TYPES, of nodes and edges
-    input_rows: str  # one of INPUT_ROWS, where `inputs` is "features"
-    features: FeaturesSettings  # read where `inputs` is "features"
-    embedding: int | None  # numbers of a learned row. None: rows are not learned
-    learned: LearnedSettings  # read where `inputs` is "learned"
-    seed: int
-    workers: int  # ranks that train, each with its part of the work
+    job: Annotated[JobFacts, _job]
+    inputs: Annotated[str, names(INPUTS)]
+    types: Annotated[str, names(TYPES)]  # of nodes and edges
+    input_rows: Annotated[str, names(INPUT_ROWS), FEATURES]
+    features: FeaturesSettings
+    embedding: Annotated[_Width | None, LEARNED]  # numbers of a learned row. None: rows are not learned
+    learned: LearnedSettings
+    seed: Annotated[int, functools.partial(whole, low=0, high=2**63 - 1)]
+    workers: _Workers  # ranks that train
+    parts: _Workers | None  # `workers`, where set
     processes: int | None  # that hold the ranks, several in each. None: as the communicator does
-    threads: int  # of each rank
-    output: str | None  # the run folder
-    on_exists: str  # of ON_EXISTS: where the run folder holds a run
-    permissions: str  # of PERMISSIONS: who may read the run folder
-    upload: str | None  # URL of a folder that gets a copy of the run folder
-    cache: Path | None  # where partitions and shards are kept. None: nowhere
-    memory: int | None  # bytes that job=import may take. None: a share of what is free
-    checkpoint: str | None  # the folder of the run that has trained, where the job reads one
-    write: tuple[str, ...]  # of WRITTEN
-    write_format: str  # one of FORMATS
+    threads: Annotated[int, functools.partial(whole, low=1, high=MAX_THREADS, what="auto or a whole number")]
+    output: Annotated[str, functools.partial(path, more=UPLOADED)] | None  # the run folder
+    on_exists: Annotated[str, names(ON_EXISTS)]  # if the run folder holds a run
+    permissions: Annotated[str, names(PERMISSIONS)]  # who may read the run folder
+    upload: Annotated[Url | None, by_job(lambda job: job.one_run)]  # URL that gets a copy of the run folder
+    cache: Annotated[Path | None, cache_folder]  # folder of partitions and shards. None: nowhere
+    memory: Annotated[int | None, _MEMORY, by_job(lambda job: job.reads_memory)]  # bytes. None: a share of what is free
+    checkpoint: Annotated[LocalPath | None, _CHECKPOINT]  # folder of the trained run
+    runs: Annotated[tuple[str, ...], run_folders, by_job(lambda job: job.reads_runs)]
+    write: Annotated[tuple[str, ...], written]
+    write_format: Annotated[str, names(FORMATS)]
     dataset: Choice
     partition: PartitionSettings
     order: Choice  # of the rows of full graphs in memory
@@ -67,7 +108,7 @@ class Settings:
     timeout: float  # seconds that a rank waits for another
     link: LinkSettings | None  # simulated between ranks
     launcher: Choice
-    started: StartedRank | None  # this process's rank, where ranks were started before
+    started: "StartedRank | None"  # this process's rank, where ranks were started before
     sync: Choice
     model: Choice
     task: Choice
@@ -78,14 +119,13 @@ class Settings:
     plan: PlanSettings
     compare: CompareSettings
     init: InitSettings
+    report: Annotated[bool | Literal["live"], _report]  # whether a training run leaves report.html, or serves it too
+    report_port: Annotated[int, functools.partial(whole, low=0, high=2**16 - 1), _LIVE]  # 0: any
+    profile: Switch  # whether a training run leaves trace.json
+    restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # after ranks have died
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     auto_workers: AutoWorkers | None = None  # what the leader chooses `workers` from. None: the number is fixed
-    report: bool | Literal["live"] = True  # whether a training run leaves report.html, or serves it too
-    report_port: int = 0  # of report=live. 0: any
-    profile: bool = False  # whether a training run leaves trace.json
-    restarts: int = 0  # times that training goes on after ranks have died
-    runs: tuple[str, ...] = ()  # of job=report: the run folders
-    notes: tuple[str, ...] = ()  # lines for people, printed before the job
+    notes: tuple[str, ...] = ()  # lines for the user, printed before the job
     read_otherwise: tuple[str, ...] = ()  # lines on keys by which `dataset` is read otherwise than that of `checkpoint`
     # The leader's decision for `auto`: why, figures of each layout, and the chosen one.
     decided: Mapping[str, Any] | None = None
@@ -93,6 +133,10 @@ class Settings:
     def __post_init__(self) -> None:
         if self.companions and not self.job.trains:
             raise UserError(f"{self.companions[0]}: job={self.job} does not train: leave it out")
+        if self.job.reads_checkpoint and self.checkpoint is None:
+            raise UserError(f"job={self.job} needs checkpoint=FOLDER of a run that has trained")
+        if self.job.reads_runs and not self.runs:
+            raise UserError(f"job={self.job} needs runs=FOLDER or runs=[FOLDER,FOLDER] of runs that have trained")
 
     @property
     def companions(self) -> list[str]:
@@ -139,7 +183,7 @@ class Settings:
         """Whether the launcher starts no process."""
         return self.launcher.name != AUTO and bool(self.launcher.load().inline)
 
-    def create_launcher(self, *, beside: bool = False) -> Launcher:
+    def create_launcher(self, *, beside: bool = False) -> "Launcher":
         """Makes the launcher of the ranks. Imports the communicator.
 
         Raises `UserError` where the launcher starts no ranks, or none of this kind.
@@ -166,10 +210,10 @@ class Settings:
         if in_threads and self.started is not None and not beside:
             raise UserError(f"comm={self.comm.name} makes its ranks itself, but ranks were started: choose another one")
         if in_threads != launcher.in_one_process:
-            one, each = ("comm", "launcher") if in_threads else ("launcher", "comm")
+            one, other = ("comm", "launcher") if in_threads else ("launcher", "comm")
             raise UserError(
-                f"{one}={getattr(self, one).name} has all ranks in one process, and {each}={getattr(self, each).name} "
-                f"each in its own: leave {each} out"
+                f"{one}={getattr(self, one).name} has all ranks in one process, and {other}={getattr(self, other).name} "
+                f"each in its own: leave {other} out"
             )
         return launcher
 
@@ -202,8 +246,8 @@ class Settings:
     def predicted(self) -> Mapping[str, Any] | None:
         """What the leader predicts of the layout that it chose. None: nothing."""
         decided = self.decided or {}
-        found: Mapping[str, Any] = decided["layouts"][decided["chosen"]] if "chosen" in decided else {}
-        return found if "seconds" in found else None
+        layout: Mapping[str, Any] = decided["layouts"][decided["chosen"]] if "chosen" in decided else {}
+        return layout if "seconds" in layout else None
 
     @property
     def world_size(self) -> int:
@@ -244,7 +288,7 @@ def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Set
         kind: One of `plugins.SEVERAL`.
         objects: The plugins by name.
     """
-    more = tuple(Choice(kind, name, {}, each) for name, each in objects.items())
+    more = tuple(Choice(kind, name, {}, plugin) for name, plugin in objects.items())
     section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in more}}
     changed: dict[str, Any] = {
         kind: (*getattr(settings, kind), *more),

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnkit import plugins
+from gnnkit.config import keys
+from gnnkit.config.settings.choice import Choice, choice_of
+from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.ranges import one_of, shown
-from gnnkit.settings.choice import AUTO, Choice, choice_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ def partition_of(config: Mapping[str, Any], workers: int) -> PartitionSettings:
 
 def _check_auto(section: Mapping[str, Any]) -> None:
     """Raises `UserError` for a key that `partition=auto` chooses itself."""
-    left: dict[str, Any] = {"grid": "1d", "replication": None, "border": "none", "options": {}}
+    defaults = {key.name: key.value for key in keys.shared("partition")}
     for key, value in section.items():
-        if key != "nodes" and value != left.get(key):
+        if key != "nodes" and value != defaults.get(key):
             raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself, leave it out")

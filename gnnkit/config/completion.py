@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from gnnkit import keys, plugins
-from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section
+from gnnkit import plugins
+from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section, keys
 from gnnkit.errors import UserError
 from gnnkit.ranges import unknown
 
@@ -62,7 +62,7 @@ def answer(request: str) -> str:
     """
     verb, _, shell = request.partition("=")
     if verb not in ("install", "uninstall", "query") or shell not in _INSTALL:
-        shells = [f"{each}={name}" for each in ("install", "query", "uninstall") for name in _INSTALL]
+        shells = [f"{command}={name}" for command in ("install", "query", "uninstall") for name in _INSTALL]
         raise unknown(f"--shell-completion {request}", request, shells)
     if verb == "query":
         line = os.environ.get("COMP_LINE", "")
@@ -126,18 +126,18 @@ def _values(key: str, before: Sequence[str]) -> Iterable[str]:
         return plugins.names("partition")
     section, _, name = key.partition(".")
     known = _keys_of(section, before) if section in SECTIONS else keys.read("", "config").keys
-    found = [each for each in known if each.name == (name if section in SECTIONS else key)]
-    return [value for each in found for value in _of_comment(each)]
+    matching = [option_key for option_key in known if option_key.name == (name if section in SECTIONS else key)]
+    return [value for option_key in matching for value in of_comment(option_key)]
 
 
-def _of_comment(key: keys.Key) -> list[str]:
+def of_comment(key: keys.Key) -> list[str]:
     """Lists the values that a key's comment names, as in `adam | sgd`."""
     if key.default in ("true", "false"):
         return ["true", "false"]
     parts = [part.strip() for part in re.sub(r"\([^)]*\)|\bnull: [^|]*", "", key.comment).split("|")]
     parts[0] = parts[0].rpartition(": ")[2]
     named = [re.match(r"[\w-]+(?:\.[\w-]+)*", part) for part in parts]
-    return [each[0] for each in named if each] if len(parts) > 1 else []
+    return [match[0] for match in named if match] if len(parts) > 1 else []
 
 
 def _names(section: str, name: str) -> list[str]:
@@ -157,8 +157,8 @@ def _chosen(key: str, before: Sequence[str]) -> str | None:
 
 def _default(section: str) -> str:
     main = (plugins.CONF / "config.yaml").read_text(encoding="utf-8")
-    found = re.search(rf"^  - {section}: (.+?) *(#|$)", main, re.MULTILINE)
-    return found[1] if found else "default"
+    match = re.search(rf"^  - {section}: (.+?) *(#|$)", main, re.MULTILINE)
+    return match[1] if match else "default"
 
 
 def _folders(before: Sequence[str]) -> Iterator[Path]:

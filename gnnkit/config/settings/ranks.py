@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit import plugins
 from gnnkit.config import JOBS
+from gnnkit.config.settings.choice import Choice, choice_of
+from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.launch import environment
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, shown, switch, whole
-from gnnkit.settings.choice import AUTO, Choice, choice_of
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank
@@ -127,12 +128,12 @@ def _processes(config: Mapping[str, Any], started: StartedRank | None, servers: 
         servers: Number of ranks that serve.
     """
     ranks = num_ranks(config) + servers
-    given = "auto" if config["workers"] is None else config["workers"]
-    if started is not None and given not in ("auto", started.world_size):
-        raise UserError(f"workers={shown(given)} but {started.world_size} processes were started")
-    if given == "auto":
-        given = min(ranks, num_cores()) if started is None else started.world_size
-    return whole("workers", given, 1, ranks, what="auto or a whole number, of processes that hold parts,")
+    processes = "auto" if config["workers"] is None else config["workers"]
+    if started is not None and processes not in ("auto", started.world_size):
+        raise UserError(f"workers={shown(processes)} but {started.world_size} processes were started")
+    if processes == "auto":
+        processes = min(ranks, num_cores()) if started is None else started.world_size
+    return whole("workers", processes, 1, ranks, what="auto or a whole number, of processes that hold parts,")
 
 
 def _started_workers(workers: object, started: int, servers: int) -> int:
@@ -147,8 +148,8 @@ def _started_workers(workers: object, started: int, servers: int) -> int:
     """
     serving = f", of which sync.servers={servers} serve" if servers else ""
     if started <= servers or workers not in (None, "auto", started - servers):
-        given = "null" if workers is None else shown(workers)
-        raise UserError(f"workers={given} but {started} ranks were started{serving}")
+        configured = "null" if workers is None else shown(workers)
+        raise UserError(f"workers={configured} but {started} ranks were started{serving}")
     return started - servers
 
 

@@ -1,0 +1,26 @@
+"""A checked configuration as typed values. Nothing heavy is imported here."""
+
+from gnnkit.config.settings.choice import Choice as Choice
+from gnnkit.config.settings.inputs import FILLS as FILLS
+from gnnkit.config.settings.inputs import SCALES as SCALES
+from gnnkit.config.settings.jobs import LinkSettings as LinkSettings
+from gnnkit.config.settings.launchers import launcher_for as launcher_for
+from gnnkit.config.settings.layout import PartitionSettings as PartitionSettings
+from gnnkit.config.settings.ranks import in_ipython as in_ipython
+from gnnkit.config.settings.ranks import in_notebook as in_notebook
+from gnnkit.config.settings.read import settle as settle
+from gnnkit.config.settings.settings import DEFAULT_TASK as DEFAULT_TASK
+from gnnkit.config.settings.settings import FEW_EDGES as FEW_EDGES
+from gnnkit.config.settings.settings import USUAL_ORDERS as USUAL_ORDERS
+from gnnkit.config.settings.settings import Settings as Settings
+from gnnkit.config.settings.settings import with_choice as with_choice
+from gnnkit.config.settings.settings import with_given as with_given
+from gnnkit.config.settings.settings import with_partition as with_partition
+from gnnkit.config.settings.settings import with_workers as with_workers
+from gnnkit.config.settings.trainer import OPTIMIZERS as OPTIMIZERS
+from gnnkit.config.settings.trainer import OnNan as OnNan
+from gnnkit.config.settings.trainer import TrainerSettings as TrainerSettings
+from gnnkit.config.settings.values import AUTO as AUTO
+from gnnkit.config.settings.values import LEAST_MEMORY as LEAST_MEMORY
+from gnnkit.config.settings.values import MAX_RUNS as MAX_RUNS
+from gnnkit.config.settings.values import MOST_MEMORY as MOST_MEMORY

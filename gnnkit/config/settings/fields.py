@@ -1,0 +1,163 @@
+"""Keys of the configuration as annotated fields.
+
+A field's annotation holds all that is known about a key except its default and its
+description, which are in the YAML file: the type, the rule that checks and converts a
+value, and the configurations that read the key.
+"""
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from gnnkit.config import JOBS, JobFacts
+from gnnkit.errors import UserError
+from gnnkit.ranges import MAX_COUNT, number_of, one_of, real, shown, switch, unknown_key, whole
+
+if TYPE_CHECKING:
+    from gnnkit.config.settings.settings import Settings
+
+Rule = Callable[[str, Any], Any]  # takes key and value, returns the value, raises `UserError`
+
+Count = Annotated[int, functools.partial(whole, low=1, high=MAX_COUNT)]
+CountOrZero = Annotated[int, functools.partial(whole, low=0, high=MAX_COUNT)]
+Positive = Annotated[float, functools.partial(real, above=0)]
+NotNegative = Annotated[float, functools.partial(real, low=0)]
+Switch = Annotated[bool, switch]
+
+
+def names(known: Collection[Any]) -> Rule:
+    """Returns the rule that accepts one of some names."""
+    return functools.partial(one_of, known=known)
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyWith:
+    """A condition of reading a key. Otherwise, only its default is allowed."""
+
+    condition: str  # as overrides, such as inputs=features
+    holds: "Callable[[Settings], bool]"
+    hint: str = ""  # what to do instead of leaving the key out
+
+
+def by_job(reads: Callable[[JobFacts], bool], hint: str = "") -> OnlyWith:
+    """Returns the condition that the job reads the key."""
+    jobs = "|".join(name for name, job in JOBS.items() if reads(job))
+    return OnlyWith(f"job={jobs}", lambda settings: reads(settings.job), hint)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """One key of a section."""
+
+    name: str
+    rule: Rule | None
+    section: "type[Section] | None"  # the type of a section's field
+    nullable: bool
+    takes_text: bool
+    conditions: tuple[OnlyWith, ...]
+
+    def read(self, key: str, value: Any) -> Any:
+        """Checks a value. A number stays as the user typed it, for messages."""
+        if self.rule is None or (value is None and self.nullable):
+            return value
+        checked = self.rule(key, value)
+        return value if checked == value else checked
+
+    def check_read(self, key: str, value: Any, settings: "Settings") -> None:
+        """Raises `UserError` if the configuration does not read the key."""
+        for needed in self.conditions:
+            if not needed.holds(settings):
+                hint = f", or {needed.hint}" if needed.hint else ""
+                raise UserError(f"{key}={shown(value)} is read by {needed.condition} only: leave the key out{hint}")
+
+
+class Section:
+    """A section of the configuration: a dataclass with a field for each key."""
+
+    __slots__ = ()
+    conditions: ClassVar[tuple[OnlyWith, ...]] = ()  # of all keys
+
+    @classmethod
+    def read(cls, section: str, values: Mapping[str, Any]) -> Self:
+        """Reads and checks the values. `section` is the section's key, for messages."""
+        return cls(**{rule.name: rule.read(f"{section}.{rule.name}", values[rule.name]) for rule in key_rules(cls)})
+
+
+def key_rules(kind: type[Any]) -> tuple[KeyRule, ...]:
+    """Returns the rules of a dataclass's fields."""
+    return _key_rules(typing.cast("Hashable", kind))
+
+
+@functools.cache
+def _key_rules(kind: Any) -> tuple[KeyRule, ...]:
+    annotations = inspect.get_annotations(kind)
+    return tuple(_key_rule(kind, field.name, annotations[field.name]) for field in fields(kind))
+
+
+def _key_rule(kind: type, name: str, annotation: Any) -> KeyRule:
+    parts = list(_parts(annotation))
+    conditions = [part for part in parts if isinstance(part, OnlyWith)]
+    leaves = [part for part in parts if isinstance(part, type | types.GenericAlias)]
+    rules = [part for part in parts if _is_rule(part)]
+    return KeyRule(
+        name,
+        rules[0] if rules else None,
+        annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None,
+        types.NoneType in leaves,
+        takes_text=any(leaf in (str, Path) or typing.get_origin(leaf) is tuple for leaf in leaves),
+        conditions=(*getattr(kind, "conditions", ()), *conditions),
+    )
+
+
+def _is_rule(part: object) -> bool:
+    return isinstance(part, functools.partial | types.FunctionType)
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Yields the types and the metadata of an annotation.
+
+    In `Annotated[T, rule] | None`, null is a value. In `Annotated[T | None, rule]`, the
+    rule decides.
+    """
+    if typing.get_origin(annotation) is Annotated:
+        yield from annotation.__metadata__
+        decides = any(_is_rule(part) for part in annotation.__metadata__)
+        yield from (part for part in _parts(annotation.__origin__) if not (decides and part is types.NoneType))
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        for option in typing.get_args(annotation):
+            yield from _parts(option)
+    else:
+        yield annotation
+
+
+def expect_keys(
+    section: str, values: Mapping[str, Any], needed: Collection[str], optional: Collection[str] = ()
+) -> None:
+    """Raises `UserError` for a key of a section that is missing or unknown."""
+    known = [f"{section}.{key}" for key in (*needed, *optional)]
+    for key in values:
+        if f"{section}.{key}" not in known:
+            raise unknown_key(f"{section}.{key}", known)
+    for key in needed:
+        if key not in values:
+            raise missing(f"{section}.{key}")
+
+
+def missing(key: str) -> UserError:
+    """Returns the error for a key that was removed from the configuration."""
+    return UserError(f"{key} is missing: do not remove it from the configuration")
+
+
+def read_texts(section: dict[str, Any], rules: Collection[KeyRule]) -> None:
+    """Replaces text that spells a number or a switch, in place.
+
+    `${oc.env:NAME}` returns text. Keys that take text are left alone.
+    """
+    for rule in rules:
+        if not rule.takes_text and (number := number_of(section.get(rule.name))) is not None:
+            section[rule.name] = number

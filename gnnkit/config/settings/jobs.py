@@ -1,0 +1,94 @@
+"""Sections that some jobs read, such as `plan`, and the simulated link."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+from gnnkit.config.settings.fields import Count, OnlyWith, Section, Switch, by_job
+from gnnkit.config.settings.values import AUTO
+from gnnkit.errors import UserError
+from gnnkit.ranges import real, shown, whole
+
+WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # of job=compare
+MAX_SEEDS = 100  # of job=compare
+MAX_MINUTES = 1e5  # of trials
+MAX_RATE = 1e9  # of the numbers that describe a machine
+
+Rate = Annotated[float, functools.partial(real, above=0, high=MAX_RATE)]
+Latency = Annotated[float, functools.partial(real, low=0, high=MAX_RATE)]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSettings(Section):
+    """The section `leader`."""
+
+    rebalance: Switch  # whether work moves away from a worker that stays slow
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings(Section):
+    """The section `plan`: a cluster described by numbers. None: measured here."""
+
+    conditions = (
+        OnlyWith(
+            "job=plan, partition=auto or strategy=auto",
+            lambda s: s.job.reads_plan or AUTO in (s.strategy.name, s.partition.nodes.name),
+        ),
+    )
+
+    flops: Rate | None  # GFLOP/s of a rank in dense products
+    bandwidth: Rate | None  # GB/s that a rank receives from other hosts
+    latency: Latency | None  # microseconds of a message to another host
+    memory: Rate | None  # GiB for each rank
+    ranks_per_host: Count | None  # consecutive ranks
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether any number of another machine was set."""
+        return any(getattr(self, field.name) is not None for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings(Section):
+    """A simulated link between ranks."""
+
+    gigabits: Rate  # per second, of each rank's network card
+    milliseconds: Latency  # one way
+
+
+def link(key: str, value: object) -> LinkSettings:
+    """Reads a simulated link."""
+    if not isinstance(value, Mapping) or {*value} != {field.name for field in fields(LinkSettings)}:
+        raise UserError(f"{key}={shown(value)} must be null or {{gigabits:NUMBER,milliseconds:NUMBER}}")
+    return LinkSettings.read(key, value)
+
+
+def _ways(key: str, value: Any) -> tuple[str, ...]:
+    """Reads the list of runs that job=compare makes, or a single one."""
+    ways = WAYS if value == AUTO else [value] if isinstance(value, str) else value
+    if not isinstance(ways, list | tuple) or not all(isinstance(way, str) for way in ways):
+        raise UserError(f"{key}={shown(value)} must be a list of strategies: [NAME,'NAME KEY=VALUE']")
+    if not ways:
+        raise UserError(f"{key}=[] must name a strategy or more")
+    return tuple(ways)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSettings(Section):
+    """The section `compare`."""
+
+    conditions = (by_job(lambda job: job.several),)
+
+    ways: Annotated[tuple[str, ...], _ways]  # a strategy's name and further overrides, separated by blanks
+    seeds: Annotated[int, functools.partial(whole, low=1, high=MAX_SEEDS)]  # runs of each way
+    link: Annotated[LinkSettings, link] | None  # between the ranks of each run
+
+
+@dataclass(frozen=True, slots=True)
+class InitSettings(Section):
+    """The section `init`."""
+
+    conditions = (by_job(lambda job: job.reads_data_only),)
+
+    minutes: Annotated[float, functools.partial(real, low=0, high=MAX_MINUTES)]  # of trials, 0 for none

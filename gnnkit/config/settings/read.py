@@ -1,0 +1,129 @@
+"""Reads a composed configuration: each key is known, and has a value in its range."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gnnkit import plugins
+from gnnkit.config import SECTIONS, dotted, keys, of_option, read_otherwise
+from gnnkit.config.settings.choice import Choice, choice_of, exchange_of, several_of
+from gnnkit.config.settings.fields import KeyRule, Section, expect_keys, key_rules, missing, read_texts
+from gnnkit.config.settings.inputs import DEFAULT_EMBEDDING
+from gnnkit.config.settings.jobs import link
+from gnnkit.config.settings.launchers import started_of
+from gnnkit.config.settings.layout import partition_of
+from gnnkit.config.settings.ranks import num_ranks, replace_auto
+from gnnkit.config.settings.settings import Settings
+from gnnkit.errors import UserError
+from gnnkit.ranges import number_of, real, shown, unknown_key
+
+DEFAULT_TIMEOUT = 120.0  # seconds
+MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
+_CHOICES = ("dataset", "strategy", "sync", "model", "task", "order")  # sections with one plugin
+_RULES = tuple(rule for rule in key_rules(Settings) if rule.rule is not None)  # of keys outside sections
+_TYPED: dict[str, type[Section]] = {
+    rule.name: rule.section for rule in key_rules(Settings) if rule.section is not None
+}  # sections without plugins
+_KEYS = (*dict.fromkeys((*SECTIONS, *_TYPED, *(rule.name for rule in _RULES))),)
+
+
+def settle(composed: Mapping[str, Any]) -> Settings:
+    """Checks a composed configuration and replaces each `auto`.
+
+    Raises `UserError` with the configuration key for keys, names of plugins, types and
+    ranges, and for a grid that does not fit the workers. Imports torch only on machines
+    with GPUs.
+    """
+    left_out: dict[str, Any] = {**dict.fromkeys(plugins.OPTIONAL), "logger": {}, "callback": {}}  # by Hydra
+    config: dict[str, Any] = {**left_out, **copy.deepcopy(dict(composed))}
+    _check_keys(config)
+    _read_texts(config)
+    launcher = choice_of("launcher", config)
+    started = started_of(launcher)
+    notes, auto_workers = replace_auto(config, launcher, started)
+    values: dict[str, Any] = {rule.name: rule.read(rule.name, config[rule.name]) for rule in _RULES}
+    values |= {section: kind.read(section, config[section]) for section, kind in _TYPED.items()}
+    values |= {kind: choice_of(kind, config) for kind in _CHOICES}
+    values |= {kind: several_of(kind, config) for kind in plugins.SEVERAL}
+    values["workers"] = num_ranks(config)
+    if values["embedding"] is None and values["inputs"] == "learned":
+        values["embedding"] = DEFAULT_EMBEDDING
+    settings = Settings(
+        processes=None if config["parts"] is None else config["workers"],
+        auto_workers=auto_workers,
+        partition=partition_of(config, values["workers"]),
+        sampler=None if config["sampler"] is None else choice_of("sampler", config),
+        exchange=exchange_of(config),
+        **_communicator(choice_of("comm", config)),
+        launcher=launcher,
+        started=started,
+        composed=config,
+        notes=notes,
+        read_otherwise=_read_otherwise(values["checkpoint"], values["dataset"]),
+        **values,
+    )
+    described = keys.described()
+    for key, value, rule in _conditional(config):
+        if value != described[key].value:
+            rule.check_read(key, value, settings)
+    return settings
+
+
+def _conditional(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, KeyRule]]:
+    """Yields name, value and rule of each key that only some configurations read."""
+    yield from ((rule.name, config[rule.name], rule) for rule in _RULES if rule.conditions)
+    for section, kind in _TYPED.items():
+        yield from (
+            (f"{section}.{rule.name}", config[section][rule.name], rule) for rule in key_rules(kind) if rule.conditions
+        )
+
+
+def _communicator(choice: Choice) -> dict[str, Any]:
+    """Reads the section `comm`, whose keys are not a constructor's arguments."""
+    expect_keys("comm", choice.arguments, (), ("timeout", "link"))
+    timeout, simulated = choice.arguments.get("timeout", DEFAULT_TIMEOUT), choice.arguments.get("link")
+    return {
+        "comm": replace(choice, arguments={}),
+        "timeout": real("comm.timeout", timeout, high=MAX_TIMEOUT, above=0),
+        "link": None if simulated is None else link("comm.link", simulated),
+    }
+
+
+def _read_otherwise(checkpoint: str | None, dataset: Choice) -> tuple[str, ...]:
+    return () if checkpoint is None else read_otherwise(checkpoint, dataset.name, dataset.arguments)
+
+
+def _check_keys(config: Mapping[str, Any]) -> None:
+    """Raises `UserError` for missing and unknown keys, and for ill-typed sections."""
+    known = {*_KEYS, *dotted({key: config.get(key) for key in _KEYS})}
+    for key in config:
+        if key not in _KEYS:
+            raise unknown_key(str(key), known)
+    for key in _KEYS:
+        if key not in config:
+            raise missing(key)
+    for key, kind in _TYPED.items():
+        if key not in SECTIONS and not isinstance(config[key], dict):
+            raise UserError(f"{key}={shown(config[key])} is a section: set {key}.{key_rules(kind)[0].name}")
+    for key in SECTIONS:
+        if not isinstance(config[key], dict) and (key not in plugins.OPTIONAL or config[key] is not None):
+            raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
+    for section, kind in _TYPED.items():
+        expect_keys(section, config[section], [rule.name for rule in key_rules(kind)])
+    expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
+
+
+def _read_texts(config: dict[str, Any]) -> None:
+    """Replaces text that spells a number or a switch, as `${oc.env:NAME}` returns it.
+
+    The annotation tells whether a key takes text, and the default for plugins' keys.
+    """
+    read_texts(config, _RULES)
+    for section, kind in _TYPED.items():
+        read_texts(config[section], key_rules(kind))
+    for section in plugins.KINDS:
+        values = config[section] or {}
+        texts = [key for key, value in values.items() if number_of(value) is not None]
+        defaults = of_option(section, plugins.plugin_name(section, values)) if texts else {}
+        values.update({key: number_of(values[key]) for key in texts if isinstance(defaults.get(key), int | float)})

@@ -1,0 +1,80 @@
+"""The section `trainer`."""
+
+import functools
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from gnnkit.config.settings.fields import Count, CountOrZero, NotNegative, OnlyWith, Positive, Section, Switch, names
+from gnnkit.config.settings.values import LocalPath
+from gnnkit.errors import UserError
+from gnnkit.ranges import real, whole
+
+SCHEDULES = ("cosine", "linear", "plateau")
+PRECISIONS = (32, 64, "bf16-mixed")
+ON_NAN = ("stop", "skip", "rollback")
+MAX_KEPT = 1000  # checkpoints of a run
+OnNan = Literal["stop", "skip", "rollback"]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerKind:
+    """One value of `trainer.optimizer`."""
+
+    torch_name: str  # of the class in `torch.optim`
+    moments: int  # numbers that the optimiser keeps for each parameter
+
+
+OPTIMIZERS = {
+    "adam": OptimizerKind("Adam", 2),
+    "adamw": OptimizerKind("AdamW", 2),
+    "sgd": OptimizerKind("SGD", 0),
+}
+Share = Annotated[float, functools.partial(real, above=0, below=1)]
+_PLATEAU = OnlyWith("trainer.schedule=plateau", lambda s: s.trainer.schedule == "plateau")
+_MONITOR = OnlyWith("trainer.monitor=NAME", lambda s: s.trainer.monitor is not None, hint="set trainer.monitor")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSettings(Section):
+    """The section `trainer`."""
+
+    max_epochs: Count
+    optimizer: Annotated[str, names(OPTIMIZERS)]
+    lr: Positive
+    weight_decay: NotNegative
+    schedule: Annotated[str, names(SCHEDULES)] | None
+    warmup_epochs: CountOrZero
+    plateau_factor: Annotated[Share | None, _PLATEAU]
+    plateau_patience: Annotated[CountOrZero | None, _PLATEAU]  # evaluations
+    clip_norm: Positive | None
+    accumulate: Count  # batches that make one step
+    max_time: Positive | None  # seconds
+    precision: Annotated[Literal[32, 64, "bf16-mixed"], names(PRECISIONS)]
+    check_val_every_n_epoch: Count
+    log_every_n_steps: Count
+    progress_bar: Switch
+    checkpoint: Switch
+    checkpoint_every: Count  # epochs
+    checkpoint_every_n_steps: Count | None  # within an epoch
+    checkpoint_every_minutes: Positive | None
+    keep_checkpoints: Annotated[int, functools.partial(whole, low=1, high=MAX_KEPT)]  # the newest ones
+    resume: LocalPath | None
+    on_nan: Annotated[OnNan, names(ON_NAN)]
+    final_average: Switch
+    evaluation_memory: Positive  # MiB
+    monitor: str | None  # metric whose best model is kept. The task checks the name
+    patience: Annotated[Count | None, _MONITOR]  # evaluations without a better value
+    min_delta: Annotated[NotNegative | None, _MONITOR]  # change that counts as better
+
+    def __post_init__(self) -> None:
+        if self.schedule == "plateau" and self.monitor is None:
+            raise UserError("trainer.schedule=plateau follows trainer.monitor, which is null: choose a metric")
+        if self.schedule == "plateau" and self.warmup_epochs:
+            raise UserError(
+                f"trainer.warmup_epochs={self.warmup_epochs}: trainer.schedule=plateau has no warm-up: leave the key out"
+            )
+        if self.checkpoint_every_n_steps is not None and self.checkpoint_every_n_steps % self.accumulate:
+            raise UserError(
+                f"trainer.checkpoint_every_n_steps={self.checkpoint_every_n_steps} must be a multiple of "
+                f"trainer.accumulate={self.accumulate}: a checkpoint is saved between two optimizer steps"
+            )
