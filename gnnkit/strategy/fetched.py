@@ -19,7 +19,7 @@ from gnnkit.graph import CSC, Ids, MiniBatch
 from gnnkit.remote.fetched import Asked, Fetched, FetchedLayers, Read
 from gnnkit.remote.frontier import Frontier
 from gnnkit.remote.owners import Owners, Sent
-from gnnkit.sampler import Sampler
+from gnnkit.sampler import Fanouts, Sampler
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.on_disk import Ahead, DrawnTogether, bytes_of
 from gnnkit.strategy.row_cache import RowCache
@@ -117,7 +117,8 @@ class FetchedBatches:
         self._whole = None
         if graph is not None:
             self._whole = BlockLayers(graph, model, worker.dtype, worker.device, self.pool)
-        filled = cache.begin(list(getattr(sampler, "fanouts", [-1] * sampler.num_hops)), seeds)
+        fanouts = Fanouts.all(sampler.num_hops) if sampler.fanouts is None else Fanouts.parse(sampler.fanouts)
+        filled = cache.begin(fanouts, seeds)
         if filled is not None:
             self._record(*filled)
         self.fetched_rows = self.hits = 0  # rows of other ranks that batches read, by origin

@@ -10,6 +10,7 @@ from gnnkit.remote.cache import Cache
 from gnnkit.remote.fetched import Fetched, OwnedRows
 from gnnkit.remote.owners import Sent, to_all
 from gnnkit.remote.source_sums import SourceSums
+from gnnkit.sampler import Fanouts
 from gnnkit.strategy.seeds import Seeds
 
 CACHES = ("none", "degree", "lru", "vip", "exact")
@@ -44,11 +45,11 @@ class RowCache:
         """Whether the rows follow from the draws of an epoch."""
         return self.name == "exact"
 
-    def begin(self, fanouts: list[int], seeds: Seeds) -> tuple[Fetched, Sent] | None:
+    def begin(self, fanouts: Fanouts, seeds: Seeds) -> tuple[Fetched, Sent] | None:
         """Fetches rows that stay for the whole run. Collective.
 
         Args:
-            fanouts: [num_hops] draws per node from the seeds outward.
+            fanouts: [num_hops] draws per node.
             seeds: Says how likely a node is a seed.
 
         Returns:

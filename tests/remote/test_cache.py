@@ -11,6 +11,7 @@ from gnnkit.graph import Floats, Ids
 from gnnkit.remote.cache import Cache
 from gnnkit.remote.owners import Owners
 from gnnkit.remote.source_sums import SourceSums
+from gnnkit.sampler import Fanouts
 from tests.remote.test_frontier import GRAPH, PARTITIONS, shards
 
 ROW = np.dtype([("label", np.int64)])
@@ -80,6 +81,8 @@ def test_probabilities_and_out_edges_are_those_of_the_whole_graph(partition: str
             sums = SourceSums(shard, Owners.of(shard, comm), comm)
             np.testing.assert_array_equal(sums.out_edges(), degree[shard.owned])
             np.testing.assert_array_equal(sums.spread(sums.out_edges()), degree[shard.sources])
-            np.testing.assert_allclose(sums.inclusion([2, -1], first[shard.owned]), expected[shard.owned], rtol=1e-9)
+            np.testing.assert_allclose(
+                sums.inclusion(Fanouts((2, -1)), first[shard.owned]), expected[shard.owned], rtol=1e-9
+            )
 
         Threads.run(work, ranks, timeout=20)
