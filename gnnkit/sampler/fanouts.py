@@ -117,7 +117,8 @@ class Fanouts(Sequence[int]):
             return None
         others = [self.default] * (num_relations - len(self.by_relation))
         by_hop = [sum(draws) for draws in zip(*others, *self.by_relation.values(), strict=True)]
-        return num_seeds * sum(accumulate(by_hop, mul))
+        edges_of_seed: int = sum(accumulate(by_hop, mul))
+        return num_seeds * edges_of_seed
 
     def as_plain(self) -> list[int] | dict[str, list[int]]:
         """Returns the fanouts as a configuration and `result.json` spell them."""
