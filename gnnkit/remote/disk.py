@@ -18,11 +18,11 @@ from gnnkit import _core
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.exchange.tally import Tally
-from gnnkit.graph import Features, Ids, SparseFeatures, kept_rows
+from gnnkit.graph import Features, Ids
 from gnnkit.kernels.pieces import RowsInPieces, RowTable
 from gnnkit.kernels.product_rows import Rows
-from gnnkit.remote.features import FeatureStore, Opening, positions
-from gnnkit.remote.tier import RowTier, most_read
+from gnnkit.remote.features import FeatureStore, Opening, TableRows
+from gnnkit.remote.tier import most_read
 from gnnkit.storage import mapped_file
 
 
@@ -49,7 +49,7 @@ class Reads:
         return Reads(self.hits + other.hits, self.rows + other.rows, self.bytes + other.bytes, self.reads + other.reads)
 
 
-class DiskFeatures(FeatureStore, RowTier):
+class DiskFeatures(TableRows, FeatureStore):
     """Rows of a file, read by position into the memory of a batch, as they are kept.
 
     Batches are announced in the order in which `take` brings their rows, each by one
@@ -68,7 +68,8 @@ class DiskFeatures(FeatureStore, RowTier):
             device: Device of these rows.
             place: The cache.
         """
-        kept = None if isinstance(table, SparseFeatures) else kept_rows(table)
+        super().__init__(table, nodes)
+        kept = self._kept
         source = None if kept is None else mapped_file(kept)
         if kept is None or source is None or not kept.flags.c_contiguous:
             raise UserError(
@@ -79,7 +80,7 @@ class DiskFeatures(FeatureStore, RowTier):
         self.num_rows, self.row_bytes = len(kept), self.width * kept.itemsize
         self.place, self.counts, self._filled = place, Reads(), False
         self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
-        self._table, self._nodes, self.opening, self.disk = table, nodes, Opening(table, dtype, device), self
+        self.opening, self.disk = Opening(table, dtype, device), self
         self._file = _core.RowFile(
             str(source[0]),
             source[1],
@@ -114,9 +115,6 @@ class DiskFeatures(FeatureStore, RowTier):
         """
         place = replace(self.place, policy="static")
         return DiskFeatures(self._table, self._nodes, self.opening.dtype, self.opening.device, place)
-
-    def has(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        return (ids >= 0) & (ids < self.num_rows) if self._nodes is None else np.isin(ids, self._nodes)
 
     def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
         """Reads rows past the cache, for training."""
@@ -173,7 +171,7 @@ class DiskFeatures(FeatureStore, RowTier):
         return np.empty((count, self.width), self.dtype)
 
     def _places(self, ids: Ids) -> Ids:
-        places = ids if self._nodes is None else positions(self._nodes, ids)
+        places = super()._places(ids)
         return np.require(places, places.dtype if places.dtype in (np.int32, np.int64) else np.int64, ("C", "A"))
 
 

@@ -12,7 +12,7 @@ import torch
 
 from gnnkit.checks import Array
 from gnnkit.comm import Communicator
-from gnnkit.engine.block import ById, LayerValues, inverse_sqrt
+from gnnkit.engine.block import ById, LayerValues
 from gnnkit.engine.pool import Pool
 from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.graph import Floats, Ids, SparseFeatures, kept_rows
@@ -231,8 +231,6 @@ class FetchedLayers(LayerValues):
         self.graph_in_degree = ById(ids, rows["in_degree"])
         in_degree, out_degree = rows["in_degree"] + loops, rows["out_degree"] + loops
         self.in_degree, self.out_degree = ById(ids, in_degree), ById(ids, out_degree)
-        self.inverse_sqrt_in_degree = ById(ids, inverse_sqrt(in_degree))
-        self.inverse_sqrt_out_degree = ById(ids, inverse_sqrt(out_degree))
         self._in_edges = ById(ids, rows["in_edges"])
         self.weight = _of_edges(edges, "weight", shard.csc.weight)
         self.edge_features = _of_edges(edges, "features", shard.edge_features)

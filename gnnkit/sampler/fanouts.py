@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias
 
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown, whole
@@ -18,7 +18,7 @@ KEY = "sampler.fanouts"
 
 
 @dataclass(frozen=True, slots=True)
-class Fanouts(Sequence[int]):
+class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
     """Draws per node at each hop, from the seeds outward.
 
     -1 takes all in-edges, 0 none. As a sequence, it has the draws of a sampler that
@@ -133,23 +133,13 @@ class Fanouts(Sequence[int]):
     def __len__(self) -> int:
         return len(self.default)
 
-    @overload
-    def __getitem__(self, hop: int) -> int: ...
-    @overload
-    def __getitem__(self, hop: slice) -> tuple[int, ...]: ...
-    def __getitem__(self, hop: int | slice) -> int | tuple[int, ...]:
+    def __getitem__(self, hop: Any) -> Any:
         return self.default[hop]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.default)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Fanouts):
             return self.default == other.default and self.by_relation == other.by_relation
         return not self.by_relation and isinstance(other, list | tuple) and self.default == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash((self.default, tuple(self.by_relation.items())))
 
     def _lists(self) -> list[tuple[int, ...]]:
         return [self.default, *self.by_relation.values()]

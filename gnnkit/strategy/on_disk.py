@@ -215,15 +215,11 @@ class BackgroundBatches(ABC, Generic[D, M]):
         def begin_with_first_epoch(comm: Communicator) -> int:
             deal = self.seeds.epoch(0, comm, Sent.nothing(comm.world_size))
             drawn = (self.draw(deal, number, comm) for number in range(len(self)))
-            return begin(disk, drawn, _here, lambda batch: batch.num_bytes, comm)
+            return begin(disk, drawn, lambda batch: batch.here, lambda batch: batch.num_bytes, comm)
 
         if self.window is None:
             self.window = self._background.submit(begin_with_first_epoch).result()
-        return Ahead(disk, steps, _here, self.window)
-
-
-def _here(drawn: DrawnBatch) -> Ids:
-    return drawn.here
+        return Ahead(disk, steps, lambda drawn: drawn.here, self.window)
 
 
 class DiskReads:
