@@ -21,11 +21,11 @@ from gnnkit.comm.threads import Threads
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid, Partition, Shard, cut_all
+from gnnkit.remote.row_cache import CACHES
 from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import Worker
 from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.individual_sample import IndividualSample
-from gnnkit.strategy.row_cache import CACHES
 
 
 def arguments() -> argparse.Namespace:

@@ -18,6 +18,7 @@ from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine
 from gnnkit.errors import UserError
 from gnnkit.exchange.schedule import ForwardPass, Operation
+from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import Weighing, attend, serves
 from gnnkit.kernels.dropout import derive, dropout, relu_dropout
 from gnnkit.kernels.product_rows import ProductRows, Rows
@@ -203,9 +204,23 @@ class Adjacency(ABC):
             p: Probability in [0, 1) that a weight is zeroed.
             training: False: no weight is.
         """
+        if (edges := self._attention_edges(h)) is not None:
+            source, rows = self._beside_halo(source), self._beside_halo(h)
+            return attend(edges, rows, source, destination, edge, self.weighing(slope, p, training=training))
         scores = F.leaky_relu(self.scores(source, destination, edge), slope)
         weight = self.edge_dropout(self.softmax(scores), p, training=training)
         return self.aggregate(h, weight=weight)
+
+    def _attention_edges(self, h: Tensor) -> HeldEdges | None:
+        """Returns the edges over which one kernel attends. None: it does not.
+
+        The kernel needs all in-edges on this rank, and reads rows `with_halo`.
+        """
+        return None
+
+    def _beside_halo(self, x: Tensor) -> Tensor:
+        """Like `with_halo`, for rows that nobody writes into."""
+        return self.with_halo(x)
 
     def weighing(self, slope: float, p: float, *, training: bool) -> Weighing:
         """Says how `attend` makes weights of scores, in the native core."""
@@ -335,7 +350,7 @@ class ShardAdjacency(Adjacency):
     def _entered(self, operation: Operation) -> Engine:
         """Returns the engine, after it has entered this pass.
 
-        Raises `UserError` for an operation that the pass does not serve.
+        Raises `UserError` for an operation that the pass does not support.
         """
         if self.forward.schedule is not None:
             self.forward.schedule.check(operation)
@@ -402,24 +417,15 @@ class ShardAdjacency(Adjacency):
     def softmax(self, scores: Tensor) -> Tensor:
         return self._entered("softmax").softmax(scores, self.layer)
 
-    def attend(
-        self,
-        h: Tensor,
-        source: Tensor,
-        destination: Tensor,
-        edge: Tensor | None = None,
-        *,
-        slope: float,
-        p: float,
-        training: bool,
-    ) -> Tensor:
-        engine = self.engine
-        if not engine.holds_in_edges or not serves(engine.edges, h):
-            return Adjacency.attend(self, h, source, destination, edge, slope=slope, p=p, training=training)
+    def _attention_edges(self, h: Tensor) -> HeldEdges | None:
+        if not self.engine.holds_in_edges or not serves(self.engine.edges, h):
+            return None
         for operation in ATTENTION:
             self._entered(operation)
-        source, rows = engine.with_halo(source, self.layer), engine.with_halo(h, self.layer)
-        return attend(engine.edges, rows, source, destination, edge, self.weighing(slope, p, training=training))
+        return self.engine.edges
+
+    def _beside_halo(self, x: Tensor) -> Tensor:
+        return self.engine.with_halo(x, self.layer)
 
     def lent(self) -> dict[str, Tensor]:
         return self.engine.lent()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from gnnkit.engine.block import BlockAdjacency, LayerValues
 from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.exchange.route import Demand, Route
 from gnnkit.graph import Block, Ids
+from gnnkit.graph.batch import EDGE_COLUMNS
 from gnnkit.kernels.dropout import dropout
 
 
@@ -72,33 +74,31 @@ def joined(blocks: Sequence[Block]) -> Block:
         indices.append(rows + np.where(is_dst, first_dst[i], first_rest[i] - block.num_dst))
         indptr.append(block.indptr[1:] + first_edge[i])
     nodes = [block.src_nodes[: block.num_dst] for block in blocks] + [b.src_nodes[b.num_dst :] for b in blocks]
-    ids = [block.edge_ids for block in blocks if block.edge_ids is not None]
-    weight = [block.weight for block in blocks if block.weight is not None]
-    return Block(
-        np.concatenate(indptr),
-        np.concatenate(indices),
-        np.concatenate(nodes),
-        np.concatenate(ids) if ids else None,
-        np.concatenate(weight) if weight else None,
-    )
+    columns = {name: np.concatenate([block.edge_columns[name] for block in blocks]) for name in blocks[0].edge_columns}
+    return Block(np.concatenate(indptr), np.concatenate(indices), np.concatenate(nodes), **columns)
 
 
 def packed(block: Block, device: torch.device) -> Tensor:  # [num_numbers] int64
     """Writes a block as one array, for `unpacked`."""
-    parts = [block.indptr, block.indices, block.src_nodes]
-    parts += [] if block.edge_ids is None else [block.edge_ids]
-    parts += [] if block.weight is None else [block.weight.astype(np.float64).view(np.int64)]
-    head = [block.num_dst, len(block.src_nodes), block.edge_ids is not None, block.weight is not None]
-    return torch.from_numpy(np.concatenate([np.array(head, np.int64), *parts], dtype=np.int64)).to(device)
+    columns = dict(block.edge_columns)
+    if block.weight is not None:
+        columns["weight"] = block.weight.astype(np.float64).view(np.int64)
+    present = sum(1 << i for i, name in enumerate(EDGE_COLUMNS) if name in columns)  # one bit for each column
+    head = np.array([block.num_dst, len(block.src_nodes), len(block.indices), present], np.int64)
+    parts = [head, block.indptr, block.indices, block.src_nodes, *columns.values()]
+    return torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
 
 
 def unpacked(numbers: Ids) -> Block:
     """Reads a block that `packed` has written. `numbers` is [num_numbers] int64."""
-    num_dst, num_src, has_ids, has_weight = numbers[:4].tolist()
-    num_edges = int(numbers[4 + num_dst])
-    sizes = [num_dst + 1, num_edges, num_src, num_edges * has_ids, num_edges * has_weight]
-    indptr, indices, nodes, ids, weight, _ = np.split(numbers[4:], np.cumsum(sizes))
-    return Block(indptr, indices, nodes, ids if has_ids else None, weight.view(np.float64) if has_weight else None)
+    num_dst, num_src, num_edges, present = numbers[:4].tolist()
+    names = [name for i, name in enumerate(EDGE_COLUMNS) if present >> i & 1]
+    sizes = [num_dst + 1, num_edges, num_src, *[num_edges] * len(names)]
+    indptr, indices, nodes, *parts = np.split(numbers[4:], np.cumsum(sizes)[:-1])
+    columns: dict[str, Any] = dict(zip(names, parts, strict=True))
+    if "weight" in columns:
+        columns["weight"] = columns["weight"].view(np.float64)
+    return Block(indptr, indices, nodes, **columns)
 
 
 def to_blocks(blocks: Sequence[Block], comm: Communicator) -> Demand:

@@ -311,7 +311,7 @@ class Engine:
                     "these edges have no types: a model of relations takes no added self-loops (self_loops) and no "
                     "task=link_prediction"
                 )
-            edges = RelationEdges.of(self.shard, lambda: self.degrees, inverse=inverse)
+            edges = RelationEdges.of_shard(self.shard, lambda: self.degrees, inverse=inverse)
             self._pairs[inverse] = Pairs.of(edges, self.device)
         return self._pairs[inverse]
 

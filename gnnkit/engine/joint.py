@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.engine.adjacency import Adjacency, Reduce
-from gnnkit.engine.block import BlockAdjacency, LayerValues, inverse_sqrt
-from gnnkit.engine.engine import Message
+from gnnkit.engine.adjacency import Adjacency
+from gnnkit.engine.block import BlockAdjacency, LayerValues
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.subgraph import Subgraph
 from gnnkit.exchange.route import Route
@@ -46,8 +45,6 @@ class ShardLayers(LayerValues):
         loops = self.gets_loop.astype(np.float64) if self.self_loops else np.zeros(self.num_owned)
         self.graph_in_degree = shard.in_degree
         self.in_degree, self.out_degree = shard.in_degree + loops, shard.out_degree + loops
-        self.inverse_sqrt_in_degree = inverse_sqrt(self.in_degree)
-        self.inverse_sqrt_out_degree = inverse_sqrt(self.out_degree)
 
     @cached_property
     def nodes(self) -> Ids:  # [num_owned + num_halo] int64 global ids
@@ -72,7 +69,9 @@ class JointAdjacency(BlockAdjacency):
     rows is collective.
     """
 
-    def __init__(self, layers: ShardLayers, block: Block, route: Route, layer: int, key: int) -> None:
+    def __init__(
+        self, layers: ShardLayers, block: Block, route: Route, layer: int, key: int, *, counted: bool = True
+    ) -> None:
         """Adds loops where the model asks for these.
 
         Args:
@@ -82,27 +81,17 @@ class JointAdjacency(BlockAdjacency):
             route: From the owners to the ranks that hold edges.
             layer: Layer of the model.
             key: Key of the step.
+            counted: As of `BlockAdjacency`.
         """
-        super().__init__(layers, block, derive(key, layer))
+        super().__init__(layers, block, derive(key, layer), counted=counted)
         self._route, self._layer = route, layer
-        self._own = block.src_nodes[: len(block.src_nodes) - len(route.held_ids)]  # [num_src]
-
-    @cached_property
-    def src_nodes(self) -> Tensor:  # type: ignore[override]
-        return self._ids(self._layers.node_ids(self._own))
-
-    @cached_property
-    def out_degree(self) -> Tensor:  # type: ignore[override]
-        return self._tensor(self._layers.out_degree[self._own])
-
-    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
-        return super().aggregate(self.with_halo(x), reduce=reduce, weight=weight)
+        self._read = block.src_nodes[: len(block.src_nodes) - len(route.held_ids)]  # [num_src]
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:
         return Adjacency.aggregate_normalized(self, x)  # owners know the degrees of sources
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
-        return super().mean_beside(self.with_halo(self.dropout(x, p, training=True)))
+        return super().mean_beside(self.dropout(x, p, training=True))
 
     def again(self) -> Adjacency:
         return self  # all ranks look again
@@ -113,21 +102,9 @@ class JointAdjacency(BlockAdjacency):
     def project_first(self, in_features: int, out_features: int) -> bool:
         return Adjacency.project_first(self, in_features, out_features)  # the same on all ranks
 
-    def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
-        return super().aggregate_messages(self.with_halo(x), message)
-
-    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
-        return super().scores(self.with_halo(src), dst, edge)
-
     def with_halo(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_src + num_halo, ...]
         """Returns the given rows, and behind these the rows of other ranks."""
         return torch.cat([x, self._route.spread(x, self._layer)])
-
-    def degree_with_halo(self, loop: float) -> Tensor:
-        degree = self._layers.in_degree[self._own]
-        if not self._layers.self_loops:
-            degree = degree + loop * self._layers.gets_loop[self._own]
-        return self.with_halo(self._tensor(degree)[:, None])[:, 0]
 
 
 class JointSubgraph(JointAdjacency):
@@ -137,8 +114,6 @@ class JointSubgraph(JointAdjacency):
     sources of other ranks come from their owners.
     """
 
-    _counts = None
-
     @classmethod
     def of(cls, layers: Sequence[JointAdjacency]) -> JointSubgraph:
         """Joins the layers of a batch in which each node has drawn once.
@@ -147,9 +122,9 @@ class JointSubgraph(JointAdjacency):
         """
         first = layers[0]
         block = first._block
-        unread = np.full(len(first._own) - block.num_dst, block.indptr[-1], block.indptr.dtype)  # of the last hop
+        unread = np.full(len(first._read) - block.num_dst, block.indptr[-1], block.indptr.dtype)  # of the last hop
         whole = Block(np.concatenate([block.indptr, unread]), block.indices, block.src_nodes, block.edge_ids)
-        return cls(first._layers, whole, first._route, first._layer, first.key)  # type: ignore[arg-type]
+        return cls(first._layers, whole, first._route, first._layer, first.key, counted=False)  # type: ignore[arg-type]
 
 
 def as_one_graph(layers: Sequence[BlockAdjacency]) -> tuple[BlockAdjacency, Tensor | None]:

@@ -33,7 +33,30 @@ class RelationEdges:
     num_relations: int
 
     @classmethod
-    def of(cls, shard: Shard, degrees: Callable[[], tuple[Tensor, Tensor]], *, inverse: bool) -> RelationEdges:
+    def of(
+        cls, csc: CSC, types: Ids | None, degrees: tuple[Floats, Floats], *, num_relations: int, inverse: bool = False
+    ) -> RelationEdges:
+        """Lists the edges of a block or of a shard. Rows are sources and targets.
+
+        Args:
+            csc: The edges, with their weights. The targets are the first sources.
+            types: [num_edges] relation of each edge. None: all have relation 0.
+            degrees: Within its relation in the whole graph, the in-degree of each
+                edge's target and the out-degree of its source, [num_edges] each.
+            num_relations: Relations of the graph.
+            inverse: Whether edges also lead back, by relations behind the given ones.
+        """
+        src, dst = np.asarray(csc.indices, np.int64), _targets(csc)
+        types = np.zeros(len(src), np.int64) if types is None else np.asarray(types, np.int64)
+        into, out_of = degrees
+        factor = _shares(csc, into)
+        if inverse:
+            src, dst, types = np.append(src, dst), np.append(dst, src), np.append(types, types + num_relations)
+            factor = np.append(factor, _shares(csc, out_of))
+        return cls(src, dst, types, factor, max(csc.num_nodes, csc.num_sources), num_relations * (1 + inverse))
+
+    @classmethod
+    def of_shard(cls, shard: Shard, degrees: Callable[[], tuple[Tensor, Tensor]], *, inverse: bool) -> RelationEdges:
         """Lists the held edges. Rows are [cell_nodes | halo | partial].
 
         Args:
@@ -42,20 +65,20 @@ class RelationEdges:
                 targets, for edges of one relation.
             inverse: Whether edges also lead back, by relations behind the given ones.
         """
-        own, csc, num = len(shard.cell_nodes), shard.csc, shard.num_relations
-        targets = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-        src, dst = np.asarray(csc.indices, np.int64), targets + len(shard.halo) * (targets >= own)
-        types = np.zeros(len(src), np.int64) if shard.edge_types is None else np.asarray(shard.edge_types, np.int64)
+        own, csc = len(shard.cell_nodes), shard.csc
         if shard.relation_degrees is None:
             of_sources, of_targets = (degree.cpu().numpy() for degree in degrees())
-            into, out_of = of_targets[targets], of_sources[csc.indices]
+            into, out_of = of_targets[_targets(csc)], of_sources[csc.indices]
         else:
             into, out_of = np.asarray(shard.relation_degrees).T
-        factor = _shares(csc, into)
-        if inverse:
-            src, dst, types = np.append(src, dst), np.append(dst, src), np.append(types, types + num)
-            factor = np.append(factor, _shares(csc, out_of))
-        return cls(src, dst, types, factor, own + len(shard.halo) + len(shard.partial), num * (1 + inverse))
+        no_edges = np.full(len(shard.halo), csc.indptr[own], csc.indptr.dtype)  # rows of the halo are no targets
+        indptr = np.concatenate([csc.indptr[: own + 1], no_edges, csc.indptr[own + 1 :]])
+        rows = CSC.trusted(indptr, csc.indices, csc.weight, own + len(shard.halo))
+        return cls.of(rows, shard.edge_types, (into, out_of), num_relations=shard.num_relations, inverse=inverse)
+
+
+def _targets(csc: CSC) -> Ids:  # [num_edges]
+    return np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
 
 
 def _shares(csc: CSC, degree: Floats) -> Floats:  # [num_edges]
@@ -202,9 +225,8 @@ def num_pairs(shard: Shard, *, inverse: bool) -> int:
         inverse: Whether edges also lead back, by relations of their own.
     """
     csc = shard.csc
-    targets = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     types = np.zeros(csc.num_edges, np.int16) if shard.edge_types is None else shard.edge_types
-    ends = [(targets, csc.num_nodes), (csc.indices, csc.num_sources)]
+    ends = [(_targets(csc), csc.num_nodes), (csc.indices, csc.num_sources)]
     return sum(int(by_pair(rows, types, count)[1].sum()) for rows, count in ends[: 1 + inverse])
 
 

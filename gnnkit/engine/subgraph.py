@@ -21,8 +21,6 @@ class Subgraph(BlockAdjacency):
     edges, and degrees are those of the batch.
     """
 
-    _counts = None
-
     @classmethod
     def of(cls, layers: Sequence[BlockAdjacency]) -> tuple[Subgraph, Tensor]:
         """Joins the layers of a batch.
@@ -35,7 +33,7 @@ class Subgraph(BlockAdjacency):
         """
         first = layers[0]
         block, rows = _joined([layer._block for layer in layers])
-        return cls(first._layers, block, first.key), torch.from_numpy(rows).to(first._layers.device)
+        return cls(first._layers, block, first.key, counted=False), torch.from_numpy(rows).to(first._layers.device)
 
 
 def _joined(blocks: Sequence[Block]) -> tuple[Block, Ids]:

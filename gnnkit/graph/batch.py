@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy.typing as npt
 
 from gnnkit.graph.types import Floats, Ids
 
@@ -12,7 +15,8 @@ from gnnkit.graph.types import Floats, Ids
 class Block:
     """One hop of a sampled batch, renumbered from zero (DGL's MFG).
 
-    All edges lead into the first `num_dst` of `src_nodes`.
+    All edges lead into the first `num_dst` of `src_nodes`. The optional fields are
+    columns of the edges. Code that selects or joins edges treats all columns alike.
     """
 
     indptr: Ids  # [num_dst + 1] int64
@@ -20,10 +24,30 @@ class Block:
     src_nodes: Ids  # [num_src] global ids, the num_dst destinations first
     edge_ids: Ids | None = None  # [num_edges] positions in the sampled CSC
     weight: Floats | None = None  # [num_edges] keeps the estimate unbiased
+    relation: Ids | None = None  # [num_edges] relation of each edge. None: all have the same
 
     @property
     def num_dst(self) -> int:
         return len(self.indptr) - 1
+
+    @property
+    def edge_columns(self) -> dict[str, npt.NDArray[Any]]:  # of [num_edges]
+        """The columns of the edges that are present, by field."""
+        columns = {name: getattr(self, name) for name in EDGE_COLUMNS}
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def with_edges(self, indptr: Ids, edges: Ids | slice) -> Block:
+        """Returns the block with some of its edges.
+
+        Args:
+            indptr: [num_rows + 1] begin of each row among these edges.
+            edges: [k] positions of edges, ascending.
+        """
+        columns = {name: column[edges] for name, column in self.edge_columns.items()}
+        return replace(self, indptr=indptr, indices=self.indices[edges], **columns)
+
+
+EDGE_COLUMNS = tuple(Block.__dataclass_fields__)[3:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from gnnkit import config
-from gnnkit.config.settings import Choice, Settings, settle, with_choice
+from gnnkit.config.settings import Settings, settle, with_choice
 from gnnkit.jobs import models, outputs
 from gnnkit.jobs.models import ModelSource
 from gnnkit.jobs.order import Order
 from gnnkit.launch.phases import say
 from gnnkit.model.unchanged import EdgeIndexModel, num_convolutions
 from gnnkit.ranges import one_of
-from gnnkit.sampler import Sampler
+from gnnkit.sampler import Fanouts, Sampler
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
@@ -96,11 +96,6 @@ def _with_default_sampler(settings: Settings, num_layers: object) -> Settings:
     default = settle(config.compose([f"strategy={settings.strategy.name}", f"sampler={DEFAULT_SAMPLER}"])).sampler
     assert default is not None
     if isinstance(num_layers, int):
-        default = replace(default, arguments={**default.arguments, "fanouts": _fanouts(default, num_layers)})
+        fanouts = Fanouts.parse(default.arguments["fanouts"]).resized(num_layers)
+        default = replace(default, arguments={**default.arguments, "fanouts": fanouts.as_plain()})
     return with_choice(settings, default)
-
-
-def _fanouts(sampler: Choice, num_layers: int) -> list[int]:
-    """Returns one fanout for each layer, repeating the last of the sampler."""
-    fanouts: list[int] = list(sampler.arguments["fanouts"])
-    return [fanouts[min(hop, len(fanouts) - 1)] for hop in range(num_layers)]

@@ -18,10 +18,11 @@ from gnnkit import _core
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.exchange.tally import Tally
-from gnnkit.graph import Features, Ids, SparseFeatures, kept_rows
+from gnnkit.graph import Features, Ids
 from gnnkit.kernels.pieces import RowsInPieces, RowTable
 from gnnkit.kernels.product_rows import Rows
-from gnnkit.remote.features import FeatureStore, Opening, TableFeatures
+from gnnkit.remote.features import FeatureStore, Opening, TableRows
+from gnnkit.remote.tier import most_read
 from gnnkit.storage import mapped_file
 
 
@@ -48,7 +49,7 @@ class Reads:
         return Reads(self.hits + other.hits, self.rows + other.rows, self.bytes + other.bytes, self.reads + other.reads)
 
 
-class DiskFeatures(FeatureStore):
+class DiskFeatures(TableRows, FeatureStore):
     """Rows of a file, read by position into the memory of a batch, as they are kept.
 
     Batches are announced in the order in which `take` brings their rows, each by one
@@ -67,7 +68,8 @@ class DiskFeatures(FeatureStore):
             device: Device of these rows.
             place: The cache.
         """
-        kept = None if isinstance(table, SparseFeatures) else kept_rows(table)
+        super().__init__(table, nodes)
+        kept = self._kept
         source = None if kept is None else mapped_file(kept)
         if kept is None or source is None or not kept.flags.c_contiguous:
             raise UserError(
@@ -78,7 +80,7 @@ class DiskFeatures(FeatureStore):
         self.num_rows, self.row_bytes = len(kept), self.width * kept.itemsize
         self.place, self.counts, self._filled = place, Reads(), False
         self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
-        self._table, self._nodes, self.opening = table, nodes, Opening(table, dtype, device)
+        self.opening, self.disk = Opening(table, dtype, device), self
         self._file = _core.RowFile(
             str(source[0]),
             source[1],
@@ -91,7 +93,9 @@ class DiskFeatures(FeatureStore):
         )
 
     def rows(self, ids: Ids) -> Tensor:
-        return self.opening(self.read(ids))
+        rows = self._empty(len(ids))
+        self._file.read(self._places(ids), _as_bytes(rows))
+        return self.opening(rows)
 
     def lasting_rows(self, ids: Ids, model: object, tally: Tally | None = None) -> Rows:
         if not getattr(model, "reads_sparse", False):
@@ -112,18 +116,9 @@ class DiskFeatures(FeatureStore):
         place = replace(self.place, policy="static")
         return DiskFeatures(self._table, self._nodes, self.opening.dtype, self.opening.device, place)
 
-    def read(self, ids: Ids, *, counted: bool = False) -> Array:  # [num_ids] -> [num_ids, width]
-        """Reads rows beside the cache.
-
-        Args:
-            ids: [num_ids] nodes.
-            counted: Whether the bytes are of training.
-        """
-        out = self._empty(len(ids))
-        found = Reads(*self._file.read(self._places(ids), _as_bytes(out)))
-        if counted:
-            self.counts += found
-        return out
+    def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
+        """Reads rows past the cache, for training."""
+        self.counts += Reads(*self._file.read(self._places(ids), _as_bytes(out)))
 
     def fill(self, ids: Ids) -> None:
         """Reads the rows that stay, under policy "static". At most `cache_rows`."""
@@ -135,22 +130,14 @@ class DiskFeatures(FeatureStore):
             self.fill(ids)
             self._filled = True
 
-    def most_read(self, needed: Iterable[Ids]) -> Ids:  # [at most cache_rows] global ids
-        """Finds the rows that batches read most often, the first of equal ones.
+    def fill_most_read(self, batches: Iterable[Ids]) -> None:
+        """Does `fill` with the rows that batches read most often."""
+        places = most_read(map(self._places, batches), self.num_rows, self.cache_rows)
+        self.fill(places if self._nodes is None else self._nodes[places])
 
-        Args:
-            needed: Nodes of each batch, each once.
-        """
-        reads = np.zeros(self.num_rows, np.int32)
-        for nodes in needed:
-            reads[self._places(nodes)] += 1
-        order = np.argsort(-reads, kind="stable")[: self.cache_rows]
-        found = order[reads[order] > 0]
-        return found if self._nodes is None else self._nodes[found]
-
-    def announce(self, ids: Ids) -> None:
-        """Tells the rows of a further batch, each once."""
-        self._file.announce(self._places(ids))
+    def announce(self, batches: Iterable[Ids]) -> None:
+        for ids in batches:
+            self._file.announce(self._places(ids))
 
     def forget(self) -> None:
         """Forgets the announced batches that nobody takes."""
@@ -170,7 +157,7 @@ class DiskFeatures(FeatureStore):
             counted: Whether the reads are of training.
         """
         before = self.counts
-        self.announce(ids)
+        self.announce([ids])
         rows = self.take(len(ids))
         if not counted:
             self.counts = before
@@ -184,7 +171,7 @@ class DiskFeatures(FeatureStore):
         return np.empty((count, self.width), self.dtype)
 
     def _places(self, ids: Ids) -> Ids:
-        places = ids if self._nodes is None else TableFeatures.positions(self._nodes, ids)
+        places = super()._places(ids)
         return np.require(places, places.dtype if places.dtype in (np.int32, np.int64) else np.int64, ("C", "A"))
 
 

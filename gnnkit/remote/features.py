@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,11 @@ from gnnkit.graph import Features, Ids, PackedFeatures, SparseFeatures, kept_row
 from gnnkit.kernels.product_rows import Rows
 from gnnkit.kernels.sparse_rows import SparseRows
 from gnnkit.kernels.sums import as_array
+from gnnkit.remote.tier import RowTier
+from gnnkit.sampler import gather_rows
+
+if TYPE_CHECKING:
+    from gnnkit.remote.disk import DiskFeatures
 
 _ROUNDED = 1 << 16  # rows at a time
 
@@ -74,6 +80,7 @@ class FeatureStore(ABC):
     width: int  # columns of a row
     table: Array | None = None  # [num_nodes, width] rows as kept, where all are at hand, for native gathering ahead
     opening: Opening  # of rows as kept, where a store has a table or a file
+    disk: DiskFeatures | None = None  # the store itself, where rows stay on disk
 
     def width_held(self, model: object) -> float:
         """Counts the numbers in memory of one of `input_rows`, on average."""
@@ -108,8 +115,37 @@ class FeatureStore(ABC):
         return self.input_rows(ids, model)
 
 
-class TableFeatures(FeatureStore):
-    """Rows of one array in memory or of a mapped file."""
+class TableRows(RowTier):
+    """Rows of one array, in memory or of a mapped file, as they are kept."""
+
+    def __init__(self, table: Features, nodes: Ids | None) -> None:
+        """Keeps the array.
+
+        Args:
+            table: [num_rows, width] features, dense or sparse.
+            nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
+        """
+        self._table, self._nodes = table, nodes
+        self._kept = None if isinstance(table, SparseFeatures) else kept_rows(table)
+
+    def has(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        if self._nodes is None:
+            return (ids >= 0) & (ids < len(self._table))
+        return np.isin(ids, self._nodes)
+
+    def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
+        places = self._places(ids)
+        if self._kept is None:
+            out[:] = np.asarray(self._table[places])
+        else:
+            gather_rows(np.ascontiguousarray(self._kept), places, out)
+
+    def _places(self, ids: Ids) -> Ids:
+        return ids if self._nodes is None else positions(self._nodes, ids)
+
+
+class TableFeatures(TableRows, FeatureStore):
+    """Features of one array."""
 
     def __init__(self, table: Features, nodes: Ids | None, dtype: torch.dtype, device: torch.device) -> None:
         """Keeps the array.
@@ -120,13 +156,13 @@ class TableFeatures(FeatureStore):
             dtype: Type of the rows handed out.
             device: Device of the rows handed out.
         """
+        super().__init__(table, nodes)
         self.width = table.shape[1]
         self.opening = Opening(table, dtype, device)
-        self._kept = None if isinstance(table, SparseFeatures) else kept_rows(table)
         if nodes is None:
             self.table = self._kept
         self._last: tuple[Ids, SparseRows] | None = None  # of the last call: training and evaluation ask for the same
-        self._table, self._nodes, self._dtype, self._device = table, nodes, dtype, device
+        self._dtype, self._device = dtype, device
 
     def width_held(self, model: object) -> float:
         if not self._gives_sparse(model):
@@ -152,13 +188,10 @@ class TableFeatures(FeatureStore):
         native = self._device.type == "cpu"  # as products of sparse rows are
         return native and isinstance(self._table, SparseFeatures) and getattr(model, "reads_sparse", False)
 
-    def _places(self, ids: Ids) -> Ids:
-        return ids if self._nodes is None else self.positions(self._nodes, ids)
 
-    @staticmethod
-    def positions(nodes: Ids, ids: Ids) -> Ids:  # [num_ids]
-        """Finds ids among ascending ids. Raises `UserError` for another one."""
-        positions = np.minimum(np.searchsorted(nodes, ids), max(len(nodes) - 1, 0))
-        if len(ids) and (len(nodes) == 0 or (nodes[positions] != ids).any()):
-            raise UserError("features of nodes that other ranks own are not at hand")
-        return positions
+def positions(nodes: Ids, ids: Ids) -> Ids:  # [num_ids]
+    """Finds ids among ascending ids. Raises `UserError` for another one."""
+    places = np.minimum(np.searchsorted(nodes, ids), max(len(nodes) - 1, 0))
+    if len(ids) and (len(nodes) == 0 or (nodes[places] != ids).any()):
+        raise UserError("features of nodes that other ranks own are not at hand")
+    return places

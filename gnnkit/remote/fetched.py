@@ -12,18 +12,16 @@ import torch
 
 from gnnkit.checks import Array
 from gnnkit.comm import Communicator
-from gnnkit.engine.block import ById, LayerValues, inverse_sqrt
+from gnnkit.engine.block import ById, LayerValues
 from gnnkit.engine.pool import Pool
 from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.graph import Floats, Ids, SparseFeatures, kept_rows
 from gnnkit.partition.shard import Shard
 from gnnkit.remote import padded
-from gnnkit.remote.cache import Cache
 from gnnkit.remote.disk import DiskFeatures
+from gnnkit.remote.features import TableRows
 from gnnkit.remote.owners import ByOwner, Owners, Sent, as_bytes, swap
-from gnnkit.sampler import gather_rows
-
-Read = tuple[Ids, npt.NDArray[Any]]  # ascending nodes, and their features as kept
+from gnnkit.remote.tier import KeptRows, RowTier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +61,8 @@ class OwnedRows:
     A row is the features, as they are kept, and the label of a node. Sparse features
     are numbers with their columns, as many in each row. Where ranks do not
     read the whole graph, the row also holds the degrees, the number of in-edges,
-    whether there is a loop, and the mean features of the in-edges.
+    whether there is a loop, and the mean features of the in-edges. Rows of other ranks
+    are read from `cache`, and else fetched.
     """
 
     def __init__(
@@ -93,20 +92,22 @@ class OwnedRows:
         if values and mean is not None and mean.shape[1]:
             fields.append(("mean_edge_features", mean.dtype, mean.shape[1:]))
         self.row = np.dtype(fields)
+        self.cache = KeptRows(0, self.row)
+        self._table = TableRows(features, None)
         self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers of a row
 
-    def owned(self, nodes: Ids, read: Read | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
+    def owned(self, nodes: Ids, tier: RowTier | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
         """Returns rows of nodes that this rank owns.
 
         Args:
             nodes: [num_nodes] ids.
-            read: Features that were read from disk, these nodes' among them.
+            tier: Holds these nodes' features. None: the file on disk, or the shard.
         """
         shard, places = self.shard, np.searchsorted(self.shard.owned, nodes)
         rows = np.empty(len(nodes), self.row)
         for name in self.row.names or ():
             if name == "features":
-                rows[name] = self._features(nodes, places, read)
+                rows[name] = self._features(nodes, places, tier or self.disk)
             elif name == padded.COLUMNS:
                 assert isinstance(shard.features, SparseFeatures)
                 padded.write(rows, shard.features[places])  # also the values
@@ -119,14 +120,13 @@ class OwnedRows:
                 rows[name] = values[places]
         return rows
 
-    def _features(self, nodes: Ids, places: Ids, read: Read | None) -> npt.NDArray[Any]:  # [num_nodes, width]
-        if read is not None:
-            return read[1][np.searchsorted(read[0], nodes)]
-        if self.disk is not None:
-            return self.disk.read(nodes, counted=True)
-        if isinstance(self.shard.features, SparseFeatures):
-            return np.asarray(self.shard.features[places])
-        return gather_rows(np.ascontiguousarray(kept_rows(self.shard.features)), places)
+    def _features(self, nodes: Ids, places: Ids, tier: RowTier | None) -> npt.NDArray[Any]:  # [num_nodes, width]
+        rows = np.empty((len(nodes), *self.row["features"].shape), self.row["features"].base)
+        if tier is None:
+            self._table.read(places, rows)
+        else:
+            tier.read(nodes, rows)
+        return rows
 
     def features(self, rows: npt.NDArray[Any]) -> Array | SparseFeatures:  # [n] records -> [n, width]
         """Returns the features of rows, as they are kept."""
@@ -137,7 +137,7 @@ class OwnedRows:
             return np.array(rows["features"], order="C")
         return np.empty((len(rows), 0), kept_rows(self.shard.features).dtype)
 
-    def fetch(self, nodes: Ids, cache: Cache, comm: Communicator, sent: Sent | None = None) -> Fetched:
+    def fetch(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> Fetched:
         """Returns rows of nodes of any owners. Collective.
 
         Two messages to each rank: the nodes that this rank asks for, and the rows of
@@ -145,38 +145,39 @@ class OwnedRows:
 
         Args:
             nodes: [num_nodes] distinct global ids.
-            cache: Rows of other ranks that this rank keeps.
             comm: The ranks.
             sent: Counts the messages. Default: nobody counts.
         """
-        return self.answer(self.ask(nodes, cache, comm, sent), cache, comm, sent)
+        return self.answer(self.ask(nodes, comm, sent), comm, sent)
 
-    def ask(self, nodes: Ids, cache: Cache, comm: Communicator, sent: Sent | None = None) -> Asked:
-        """Tells the owners which rows this rank needs, the first half of `fetch`."""
+    def ask(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> Asked:
+        """Sends the owners the ids of the rows needed, the first half of `fetch`."""
         nodes = nodes.astype(np.int64)
         own = self.owners.rank_of[nodes] == comm.rank
-        kept = cache.find(nodes) & ~own
+        kept = self.cache.has(nodes) & ~own
         missing = ~own & ~kept
         split = self.owners.split(nodes[missing], comm.world_size)
         asked = [part.view(np.int64) for part in swap(comm, [as_bytes(part) for part in split.parts()], sent)]
         return Asked(nodes, own, kept, split, asked)
 
     def answer(
-        self, asked: Asked, cache: Cache, comm: Communicator, sent: Sent | None = None, read: Read | None = None
+        self, asked: Asked, comm: Communicator, sent: Sent | None = None, tier: RowTier | None = None
     ) -> Fetched:
         """Sends the rows that others asked for, the second half of `fetch`.
 
-        `read` are the features of `asked.here`, where these were read from disk.
+        `tier` holds the features of `asked.here`, where these were read ahead.
         """
         nodes, own, kept = asked.nodes, asked.own, asked.kept
         missing = ~own & ~kept
-        received = swap(comm, [as_bytes(self.owned(part, read)) for part in asked.asked], sent)
+        received = swap(comm, [as_bytes(self.owned(part, tier)) for part in asked.asked], sent)
         rows = np.empty(len(nodes), self.row)
-        rows[own] = self.owned(nodes[own], read)
-        rows[kept] = cache.read(nodes[kept])
+        rows[own] = self.owned(nodes[own], tier)
+        cached = np.empty(int(kept.sum()), self.row)
+        self.cache.read(nodes[kept], cached)
+        rows[kept] = cached
         rows[missing] = asked.split.restored(np.concatenate([part.view(self.row) for part in received]))
-        cache.add(nodes[missing], rows[missing])
-        return Fetched(rows, asked.split.counts, np.array([len(part) for part in asked.asked]), int(kept.sum()))
+        self.cache.add(nodes[missing], rows[missing])
+        return Fetched(rows, asked.split.counts, np.array([len(part) for part in asked.asked]), len(cached))
 
     def record(self, fetched: Fetched, sent: Sent, tally: Tally, me: int) -> None:
         """Counts the words of rows, and the bytes of all messages of a batch.
@@ -230,8 +231,6 @@ class FetchedLayers(LayerValues):
         self.graph_in_degree = ById(ids, rows["in_degree"])
         in_degree, out_degree = rows["in_degree"] + loops, rows["out_degree"] + loops
         self.in_degree, self.out_degree = ById(ids, in_degree), ById(ids, out_degree)
-        self.inverse_sqrt_in_degree = ById(ids, inverse_sqrt(in_degree))
-        self.inverse_sqrt_out_degree = ById(ids, inverse_sqrt(out_degree))
         self._in_edges = ById(ids, rows["in_edges"])
         self.weight = _of_edges(edges, "weight", shard.csc.weight)
         self.edge_features = _of_edges(edges, "features", shard.edge_features)

@@ -11,6 +11,7 @@ from gnnkit.comm import Communicator
 from gnnkit.graph import Floats, Ids
 from gnnkit.partition.shard import Shard
 from gnnkit.remote.owners import Owners, as_bytes, swap
+from gnnkit.sampler import Fanouts
 
 
 class SourceSums:
@@ -50,14 +51,14 @@ class SourceSums:
         held = np.bincount(self.shard.csc.indices, minlength=len(self.shard.sources))
         return self.collect(held.astype(np.int64))
 
-    def inclusion(self, fanouts: list[int], first: Floats) -> Floats:  # [num_owned] float64
+    def inclusion(self, fanouts: Fanouts, first: Floats) -> Floats:  # [num_owned] float64
         """Estimates the probability that a node is in a batch (SALIENT++, MLSys 2023).
 
         Node v is in hop h with probability p_h(v) = 1 - prod over the edges v -> u of
         (1 - min(1, k_h / d_u) p_{h-1}(u)), if draws are independent.
 
         Args:
-            fanouts: [num_hops] draws k_h from the seeds outward. -1: all.
+            fanouts: [num_hops] draws k_h.
             first: [num_owned] probability p_0 of each owned node to be a seed.
         """
         csc, reached = self.shard.csc, first.astype(np.float64)

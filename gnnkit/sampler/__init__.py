@@ -5,6 +5,7 @@ from gnnkit.sampler.base import NativeSampler as NativeSampler
 from gnnkit.sampler.base import Sampler as Sampler
 from gnnkit.sampler.cluster import ClusterSampler as ClusterSampler
 from gnnkit.sampler.contract import Hop as Hop
+from gnnkit.sampler.fanouts import Fanouts as Fanouts
 from gnnkit.sampler.full import FullSampler as FullSampler
 from gnnkit.sampler.gather import gather_rows as gather_rows
 from gnnkit.sampler.labor import LaborSampler as LaborSampler

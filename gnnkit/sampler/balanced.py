@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +10,7 @@ from gnnkit.checks import int64s, whole
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.sampler.base import NativeSampler
+from gnnkit.sampler.fanouts import FanoutsLike
 
 _MOST = 2**62  # neighbours
 
@@ -29,7 +28,7 @@ class BalancedSampler(NativeSampler):
 
     def __init__(
         self,
-        fanouts: Sequence[int],
+        fanouts: FanoutsLike,
         *,
         least: int = 0,
         most: int | None = None,
@@ -54,7 +53,7 @@ class BalancedSampler(NativeSampler):
         self.least, self.most = _limits(least, most)
 
     def native(self) -> _core.Sampler:
-        return _core.Sampler.balanced(self.fanouts, self.least, self.most, self.redraw, self.importance)
+        return _core.Sampler.balanced(self.fanouts.default, self.least, self.most, self.redraw, self.importance)
 
 
 def water_fill(degrees: Ids, budget: int, *, least: int = 0, most: int | None = None) -> npt.NDArray[np.int64]:

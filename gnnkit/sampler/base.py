@@ -18,9 +18,7 @@ from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
 from gnnkit.ranges import num_cores
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.contract import Hop, check_hop
-
-MAX_FANOUT = 2**31 - 1
-MAX_HOPS = 1000
+from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
 
 
 class Sampler(ABC):
@@ -30,6 +28,7 @@ class Sampler(ABC):
     """
 
     num_hops: int = 2  # blocks of a batch
+    fanouts: Sequence[int] | None = None  # [num_hops] draws per node, from the seeds outward. None: unknown
     redraw: bool = False  # False: a node draws once, when first found. True: at every hop from then on
     by_node: bool = True
     """Whether the draws of a node follow from the key, the node and the hop alone.
@@ -158,7 +157,7 @@ class NativeSampler(Sampler):
 
     def __init__(
         self,
-        fanouts: Sequence[int],
+        fanouts: FanoutsLike,
         *,
         replace: bool = False,
         redraw: bool = False,
@@ -181,8 +180,8 @@ class NativeSampler(Sampler):
                 sum or None.
             threads: threads that make one batch. Default: the cores at hand.
         """
-        self.fanouts = check_fanouts(fanouts)
-        self.num_hops = len(self.fanouts)
+        self.fanouts: Fanouts = Fanouts.parse(fanouts).alike(type(self).__name__)
+        self.num_hops = self.fanouts.num_hops
         self.replace = replace
         self.redraw = redraw
         self.edge_ids = edge_ids
@@ -193,8 +192,8 @@ class NativeSampler(Sampler):
 
     @property
     def rank_invariant(self) -> bool:
-        same_at_every_hop = len(set(self.fanouts)) == 1 and not self.draws_by_hop
-        return super().rank_invariant or (self.by_node and same_at_every_hop)
+        alike = self.fanouts.same_at_every_hop and not self.draws_by_hop
+        return super().rank_invariant or (self.by_node and alike)
 
     @abstractmethod
     def native(self) -> _core.Sampler:
@@ -267,20 +266,6 @@ class NativeSampler(Sampler):
 
     def _num_threads(self) -> int:
         return num_cores() if self.threads is None else self.threads
-
-
-def check_fanouts(fanouts: Sequence[int]) -> list[int]:
-    """Returns one whole number per hop.
-
-    Raises `UserError` naming the key and the hop at fault.
-    """
-    try:
-        given = list(fanouts)
-    except TypeError as error:
-        raise UserError(f"sampler.fanouts={fanouts} must be a list of whole numbers, one per hop") from error
-    if not 1 <= len(given) <= MAX_HOPS:
-        raise UserError(f"sampler.fanouts names {len(given)} hops, expected 1 to {MAX_HOPS}, one per layer")
-    return [whole(f"sampler.fanouts[{hop}]", fanout, -1, MAX_FANOUT) for hop, fanout in enumerate(given)]
 
 
 def wrap(key: int) -> int:

@@ -14,6 +14,7 @@ from gnnkit import _core
 from gnnkit.checks import MAX_THREADS, array, int64s, whole
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.sampler.fanouts import Fanouts
 
 _SIZES = {"batch_size": 2**31 - 1, "world_size": 2**16, "window": 2**16}  # their product fits 63 bits
 
@@ -286,6 +287,6 @@ def tree_sizes(
         replace: whether draws are with replacement.
         threads: threads that compute.
     """
-    draws = [whole(f"fanouts[{hop}]", fanout, -1, 2**31 - 1) for hop, fanout in enumerate(fanouts)]
+    draws = Fanouts.parse(fanouts, "fanouts").default
     threads = whole("threads", threads, 1, MAX_THREADS)
     return _core.tree_sizes(graph.indptr, graph.indices, draws, replace, int64s("seeds", seeds), threads)

@@ -10,7 +10,8 @@ from gnnkit import _core
 from gnnkit.checks import int64s, whole
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
-from gnnkit.sampler.base import MAX_HOPS, NativeSampler, Reading, Sampler
+from gnnkit.sampler.base import NativeSampler, Reading, Sampler
+from gnnkit.sampler.fanouts import MAX_HOPS, Fanouts
 from gnnkit.storage import read_npy
 
 
@@ -43,7 +44,7 @@ class ClusterSampler(NativeSampler):
             threads: threads that make one batch. Default: the cores at hand.
         """
         num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)
-        super().__init__([-1] * num_hops, edge_ids=edge_ids, threads=threads)
+        super().__init__(Fanouts.all(num_hops), edge_ids=edge_ids, threads=threads)
         self.clusters = int64s("sampler.clusters", _load(clusters) if isinstance(clusters, str) else clusters)
 
     def native(self) -> _core.Sampler:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gnnkit import _core
 from gnnkit.checks import whole
-from gnnkit.sampler.base import MAX_HOPS, NativeSampler
+from gnnkit.sampler.base import NativeSampler
+from gnnkit.sampler.fanouts import MAX_HOPS, Fanouts
 
 
 class FullSampler(NativeSampler):
@@ -22,7 +23,7 @@ class FullSampler(NativeSampler):
             threads: threads that make one batch. Default: the cores at hand.
         """
         num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)
-        super().__init__([-1] * num_hops, edge_ids=edge_ids, threads=threads)
+        super().__init__(Fanouts.all(num_hops), edge_ids=edge_ids, threads=threads)
 
     def native(self) -> _core.Sampler:
-        return _core.Sampler.neighbor(self.fanouts, False, False, None)
+        return _core.Sampler.neighbor(self.fanouts.default, False, False, None)

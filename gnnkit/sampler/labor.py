@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gnnkit import _core
 from gnnkit.sampler.base import NativeSampler
+from gnnkit.sampler.fanouts import FanoutsLike
 
 
 class LaborSampler(NativeSampler):
@@ -20,7 +19,7 @@ class LaborSampler(NativeSampler):
 
     def __init__(
         self,
-        fanouts: Sequence[int],
+        fanouts: FanoutsLike,
         *,
         redraw: bool = False,
         edge_ids: bool = True,
@@ -40,4 +39,4 @@ class LaborSampler(NativeSampler):
         super().__init__(fanouts, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads)
 
     def native(self) -> _core.Sampler:
-        return _core.Sampler.labor(self.fanouts, self.redraw, self.importance)
+        return _core.Sampler.labor(self.fanouts.default, self.redraw, self.importance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +174,10 @@ def without_pairs(block: Block, degree: Ids, excluded: npt.NDArray[np.int64], nu
         num_nodes: Number of nodes of the graph.
     """
     indptr, kept = _core.edges_without(block.indptr, block.indices, block.src_nodes, excluded, num_nodes)
-    if block.weight is not None:
-        weight = block.weight[kept]
-    else:
-        weight = np.repeat(degree / np.maximum(np.diff(block.indptr), 1), np.diff(indptr))
-    edge_ids = None if block.edge_ids is None else block.edge_ids[kept]
-    return Block(indptr, block.indices[kept], block.src_nodes, edge_ids, weight)
+    rest = block.with_edges(indptr, kept)
+    if rest.weight is not None:
+        return rest
+    return replace(rest, weight=np.repeat(degree / np.maximum(np.diff(block.indptr), 1), np.diff(indptr)))
 
 
 def _int64(ids: Ids) -> npt.NDArray[np.int64]:

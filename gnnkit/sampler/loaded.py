@@ -54,8 +54,8 @@ class LoadedBatch:
         `blocks` is a list of such dictionaries, outermost hop first.
         """
         named = {"x": self.x, "y": self.y, "seeds": self.seeds, "input_nodes": self.input_nodes}
-        fields = ("indptr", "indices", "src_nodes", "edge_ids", "weight")
-        blocks = [_present({field: getattr(block, field) for field in fields}) for block in self.blocks]
+        rows = ("indptr", "indices", "src_nodes")
+        blocks = [{name: getattr(block, name) for name in rows} | block.edge_columns for block in self.blocks]
         return {**_present(named), "blocks": blocks}
 
     def to_torch(self) -> dict[str, Any]:

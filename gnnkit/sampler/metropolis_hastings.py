@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.ranges import one_of, real, shown
 from gnnkit.sampler.base import NativeSampler, Reading, wrap
+from gnnkit.sampler.fanouts import FanoutsLike
 from gnnkit.storage import read_npy
 
 _MAX_WALKS = 2**16
@@ -65,7 +65,7 @@ class MetropolisHastingsSampler(NativeSampler):
 
     def __init__(
         self,
-        fanouts: Sequence[int],
+        fanouts: FanoutsLike,
         *,
         walk_length: int = 10,
         num_walks: int = 10,
@@ -111,7 +111,7 @@ class MetropolisHastingsSampler(NativeSampler):
             raise UserError(f"{steps} must be at most {_MAX_STEPS} steps a node")
 
     def native(self) -> _core.Sampler:
-        return _core.Sampler.metropolis_hastings(self.fanouts, self._walks(), self.redraw, self.importance)
+        return _core.Sampler.metropolis_hastings(self.fanouts.default, self._walks(), self.redraw, self.importance)
 
     @property
     def reads_features(self) -> bool:

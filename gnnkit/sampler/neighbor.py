@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.ranges import switch
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.batching import tree_sizes
+from gnnkit.sampler.fanouts import FanoutsLike
 
 
 class NeighborSampler(NativeSampler):
     """A sampler of uniform in-edges (Hamilton, Ying and Leskovec, NeurIPS 2017).
 
     The default: the fastest sampler, with a fixed number of draws per node. Draws
-    without replacement are exact (Floyd, CACM 30(9), 1987). Unlike in PyG, a node that
-    recurs in a later hop keeps the neighbours of the first draw. Unlike in DGL, the
-    node does not draw anew, unless `redraw` is true.
+    without replacement are exact (Floyd, CACM 30(9), 1987). As in PyG, a node that
+    recurs in a later hop keeps the neighbours of its first draw. In DGL, the node draws
+    anew, as it does here if `redraw` is true.
 
     With `replace` or `fill` every node with an in-edge draws exactly the fanout k. With
     `fill` a node of d >= k in-edges draws distinct ones, and another takes each k // d
@@ -28,7 +27,7 @@ class NeighborSampler(NativeSampler):
 
     def __init__(
         self,
-        fanouts: Sequence[int],
+        fanouts: FanoutsLike,
         *,
         replace: bool = False,
         fill: bool = False,
@@ -58,8 +57,8 @@ class NeighborSampler(NativeSampler):
 
     def native(self) -> _core.Sampler:
         if self.fill:
-            return _core.Sampler.equal(self.fanouts, self.redraw, self.importance)
-        return _core.Sampler.neighbor(self.fanouts, self.replace, self.redraw, self.importance)
+            return _core.Sampler.equal(self.fanouts.default, self.redraw, self.importance)
+        return _core.Sampler.neighbor(self.fanouts.default, self.replace, self.redraw, self.importance)
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
         return tree_sizes(graph, seeds, self.fanouts, replace=self.replace or self.fill)

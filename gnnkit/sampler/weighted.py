@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -11,6 +10,7 @@ from gnnkit import _core
 from gnnkit.checks import finite
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.base import NativeSampler, Reading
+from gnnkit.sampler.fanouts import FanoutsLike
 
 _OUT_DEGREE: WeakKeyDictionary[CSC, Floats] = WeakKeyDictionary()
 
@@ -25,7 +25,7 @@ class WeightedSampler(NativeSampler):
 
     def __init__(
         self,
-        fanouts: Sequence[int],
+        fanouts: FanoutsLike,
         *,
         replace: bool = False,
         alpha: float = 0.0,
@@ -53,7 +53,7 @@ class WeightedSampler(NativeSampler):
         self.alpha = finite("sampler.alpha", alpha)
 
     def native(self) -> _core.Sampler:
-        return _core.Sampler.weighted(self.fanouts, self.replace, self.redraw, self.importance)
+        return _core.Sampler.weighted(self.fanouts.default, self.replace, self.redraw, self.importance)
 
     def reading(self, graph: CSC) -> Reading:
         return Reading(graph, wanted=None if self.alpha == 0 else _out_degree(graph) ** -self.alpha)

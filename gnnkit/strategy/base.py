@@ -112,7 +112,7 @@ class Worker:
     @property
     def disk(self) -> DiskFeatures | None:
         """The features, where these stay on disk."""
-        return self.features if isinstance(self.features, DiskFeatures) else None
+        return self.features.disk
 
     @cached_property
     def _engines(self) -> dict[bool, Engine]:

@@ -17,6 +17,7 @@ from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.remote.fetched import OwnedRows
 from gnnkit.remote.frontier import check_sampler
 from gnnkit.remote.owners import Owners
+from gnnkit.remote.row_cache import CACHES, RowCache
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
     EdgeTask,
@@ -34,7 +35,6 @@ from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.link_seeds import LinkSeeds
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_cache, check_places, place
-from gnnkit.strategy.row_cache import CACHES, RowCache
 from gnnkit.strategy.sampled import SampledBatches
 from gnnkit.strategy.seeds import NodeSeeds, Seeds
 

@@ -12,6 +12,7 @@ from gnnkit.approximate import approximate
 from gnnkit.engine import Tally
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.remote.frontier import COOPERATIVE, PARTITIONED, check_sampler
+from gnnkit.remote.row_cache import CACHES
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
     Ability,
@@ -29,7 +30,6 @@ from gnnkit.strategy.cooperative import CooperativeBatches
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_joint
 from gnnkit.strategy.push_pull import PushPullBatches, PushPullShards
-from gnnkit.strategy.row_cache import CACHES
 
 _BATCHES: dict[tuple[str, str], type[CooperativeBatches | PushPullBatches | PushPullShards]] = {
     ("cooperative", "partitioned"): CooperativeBatches,

@@ -84,5 +84,4 @@ def _without(block: Block, taken: npt.NDArray[np.bool_]) -> Block:
         taken: [num_edges] bool, edges to leave out.
     """
     kept = np.flatnonzero(~taken)
-    edge_ids = None if block.edge_ids is None else block.edge_ids[kept]
-    return Block(np.searchsorted(kept, block.indptr), block.indices[kept], block.src_nodes, edge_ids)
+    return block.with_edges(np.searchsorted(kept, block.indptr), kept)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 
+from gnnkit.checks import Array
 from gnnkit.comm import Communicator
+from gnnkit.engine import Tally
 from gnnkit.exchange.background import Background
 from gnnkit.graph import Block, Ids
 from gnnkit.remote.disk import DiskFeatures, Reads
 from gnnkit.remote.owners import Sent, to_all
+from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.seeds import Deal, Seeds
 
 T = TypeVar("T")
@@ -58,7 +63,7 @@ def begin(
         comm: The ranks, where these draw together.
     """
     if features.place.policy == "static":
-        features.fill(features.most_read(map(needs, drawn)))
+        features.fill_most_read(map(needs, drawn))
         return 0
     own = next((batches_ahead(features, size(batch)) for batch in drawn), LEAST)
     return own if comm is None else min(int(part[0]) for part in to_all(comm, np.array([own])))
@@ -93,79 +98,128 @@ class Ahead(Generic[T]):
         wanted = self._taken + 1 + min(self._window, self._taken + LEAST)
         while self._drawn < min(wanted, len(self._steps)):
             batch = draw(self._steps[self._drawn])
-            self._features.announce(self._needs(batch))
+            self._features.announce([self._needs(batch)])
             self._waiting.append(batch)
             self._drawn += 1
         self._taken += 1
         return self._waiting.popleft()
 
 
-class Sized(Protocol):
-    """A drawn batch."""
+class DrawnBatch(Protocol):
+    """A drawn batch, before its rows are read."""
 
     @property
     def num_bytes(self) -> int:
         """Memory of the batch."""
 
+    @property
+    def here(self) -> Ids:
+        """Nodes whose rows this rank reads, without repetition."""
 
-S = TypeVar("S", bound=Sized)
+
+D = TypeVar("D", bound=DrawnBatch)
+M = TypeVar("M")  # a batch with its rows
 
 
-class DrawnTogether(Generic[S]):
-    """Batches that ranks draw together, ahead of the reads of their rows."""
+class BackgroundBatches(ABC, Generic[D, M]):
+    """Batches that all ranks draw together, ahead of their use, on one thread.
 
-    def __init__(
-        self,
-        disk: DiskFeatures,
-        seeds: Seeds,
-        background: Background,
-        draw: Callable[[Deal, int, Communicator], S],
-        needs: Callable[[S], Ids],
-    ) -> None:
-        """Draws nothing yet.
+    The thread has a communicator of its own. All ranks ask for the same number of
+    batches in the same order, so a rank waits for others' batches at most. Where rows
+    stay on disk, batches are also drawn ahead of the reads.
+    """
+
+    def __init__(self, worker: Worker, seeds: Seeds, tally: Tally, prefetch: int, disk: DiskFeatures | None) -> None:
+        """Starts the thread. Collective.
 
         Args:
-            disk: The rows of this rank.
+            worker: This rank.
             seeds: The seeds of all ranks.
-            background: Draws, in order.
-            draw: Draws the batch of a step. Collective.
-            needs: Lists the rows of a batch, each once.
+            tally: Counts what the batches move.
+            prefetch: Batches made ahead.
+            disk: Rows of this rank that stay on disk. None: there are none.
         """
-        self._disk, self._seeds, self._background, self._draw, self._needs = disk, seeds, background, draw, needs
-        self.window: int | None = None  # batches drawn ahead, once counted
+        self.worker, self.seeds, self.tally, self.disk, self._prefetch = worker, seeds, tally, disk, prefetch
+        self.window: int | None = None  # batches drawn ahead of those whose rows are read from disk, once counted
+        self._background = Background(worker.comm)
 
-    def ahead(self, steps: range) -> Ahead[S]:
-        """Begins to draw ahead of the reads. Collective at the first call."""
-        if self.window is None:
-            self.window = self._background.submit(self._begin).result()
-        return Ahead(self._disk, steps, self._needs, self.window)
+    @abstractmethod
+    def draw(self, deal: Deal, number: int, comm: Communicator) -> D:
+        """Draws the batch of a step. Collective."""
 
-    def next(self, batches: Ahead[S], deal: Deal, comm: Communicator) -> S:
-        """Returns the next batch, whose rows `DiskFeatures.take` brings. Collective."""
-        return batches.next(lambda step: self._draw(deal, step, comm))
+    @abstractmethod
+    def with_rows(self, drawn: D, read: Array | None, comm: Communicator) -> M:
+        """Brings the rows of a batch. Collective.
+
+        Args:
+            drawn: The batch.
+            read: [len(drawn.here), width] features from disk. None: none are there.
+            comm: The ranks.
+        """
+
+    @abstractmethod
+    def batch(self, made: M) -> Batch:
+        """Makes the batch that training reads, on the thread of training."""
+
+    def begin_epoch(self, deal: Deal, steps: range) -> None:
+        """Chooses the rows that stay here for an epoch. Collective."""
+
+    def __len__(self) -> int:
+        """Counts the steps of an epoch, the same on every rank."""
+        return len(self.seeds)
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Gives the batches of an epoch, from step `first` on. Collective."""
+        sent = Sent.nothing(self.worker.comm.world_size)
+        deal = self._background.submit(lambda comm: self.seeds.epoch(epoch, comm, sent)).result()
+        sent.record(self.tally, self.worker.comm.rank)
+        steps, disk = range(first, len(self)), self.disk
+        self.begin_epoch(deal, steps)
+        ahead = None if disk is None else self._ahead(disk, steps)
+
+        def make(step: int, comm: Communicator) -> M:
+            if disk is None or ahead is None:
+                return self.with_rows(self.draw(deal, step, comm), None, comm)
+            drawn = ahead.next(lambda later: self.draw(deal, later, comm))
+            return self.with_rows(drawn, disk.take(len(drawn.here)), comm)
+
+        try:
+            for made in self._background.ahead((partial(make, step) for step in steps), self._prefetch):
+                self.tally.bytes_read = 0 if disk is None else disk.counts.bytes
+                yield self.batch(made)
+        finally:
+            if disk is not None:
+                self._background.submit(lambda comm: disk.forget())  # after the reads that are under way
 
     def foresee(self, epoch: int) -> None:
         """Counts what an epoch will read from disk, without a read. Collective."""
-        steps = range(len(self._seeds))
-        batches = self.ahead(steps)
+        disk, steps = self.disk, range(len(self))
+        assert disk is not None
+        ahead = self._ahead(disk, steps)
 
         def count(comm: Communicator) -> None:
-            deal = self._seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
+            deal = self.seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
             for _ in steps:
-                self.next(batches, deal, comm)
-                self._disk.foresee()
+                ahead.next(lambda step: self.draw(deal, step, comm))
+                disk.foresee()
 
         self._background.submit(count).result()
 
-    def forget(self) -> None:
-        """Forgets batches that nobody takes, after those that are under way."""
-        self._background.submit(lambda comm: self._disk.forget())
+    def close(self) -> None:
+        """Ends the thread, after the batches that were asked for."""
+        self._background.close()
 
-    def _begin(self, comm: Communicator) -> int:
-        """Draws batches of the first epoch for `begin`. Collective."""
-        deal = self._seeds.epoch(0, comm, Sent.nothing(comm.world_size))
-        drawn = (self._draw(deal, number, comm) for number in range(len(self._seeds)))
-        return begin(self._disk, drawn, self._needs, lambda batch: batch.num_bytes, comm)
+    def _ahead(self, disk: DiskFeatures, steps: range) -> Ahead[D]:
+        """Begins to draw ahead of the reads. Collective at the first call."""
+
+        def begin_with_first_epoch(comm: Communicator) -> int:
+            deal = self.seeds.epoch(0, comm, Sent.nothing(comm.world_size))
+            drawn = (self.draw(deal, number, comm) for number in range(len(self)))
+            return begin(disk, drawn, lambda batch: batch.here, lambda batch: batch.num_bytes, comm)
+
+        if self.window is None:
+            self.window = self._background.submit(begin_with_first_epoch).result()
+        return Ahead(disk, steps, lambda drawn: drawn.here, self.window)
 
 
 class DiskReads:

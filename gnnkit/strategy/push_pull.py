@@ -26,10 +26,10 @@ from gnnkit.partition.traffic import column_shares
 from gnnkit.remote import TableFeatures
 from gnnkit.remote.fetched import FetchedLayers, OwnedRows
 from gnnkit.remote.owners import Owners, as_bytes, swap, to_all
+from gnnkit.remote.row_cache import RowCache
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.fetched import FetchedBatches, Made
 from gnnkit.strategy.link_seeds import LinkSeeds
-from gnnkit.strategy.row_cache import RowCache
 from gnnkit.strategy.sampled import SampledBatches
 from gnnkit.strategy.seeds import NodeSeeds, Seeds
 

@@ -57,15 +57,8 @@ class Share:
     @property
     def seeds(self) -> Block:
         """The rows of the seeds alone, as the last layer computes these."""
-        block, num = self.block, self.num_seeds
-        edges = slice(0, int(block.indptr[num]))
-        return Block(
-            block.indptr[: num + 1],
-            block.indices[edges],
-            block.src_nodes,
-            None if block.edge_ids is None else block.edge_ids[edges],
-            None if block.weight is None else block.weight[edges],
-        )
+        indptr = self.block.indptr[: self.num_seeds + 1]
+        return self.block.with_edges(indptr, slice(0, int(indptr[-1])))
 
 
 def induced(csc: CSC, nodes: Ids) -> Block:

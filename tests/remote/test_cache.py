@@ -8,9 +8,10 @@ import pytest
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import Floats, Ids
-from gnnkit.remote.cache import Cache
 from gnnkit.remote.owners import Owners
 from gnnkit.remote.source_sums import SourceSums
+from gnnkit.remote.tier import KeptRows, most_read
+from gnnkit.sampler import Fanouts
 from tests.remote.test_frontier import GRAPH, PARTITIONS, shards
 
 ROW = np.dtype([("label", np.int64)])
@@ -22,17 +23,19 @@ def rows(nodes: Ids) -> np.ndarray:
     return made
 
 
-def read(cache: Cache, *nodes: int) -> list[int]:
+def read(cache: KeptRows, *nodes: int) -> list[int]:
     """Reads a batch as `OwnedRows.fetch` does. Returns the nodes that were missing."""
-    wanted = np.array(nodes)
-    here = cache.find(wanted)
-    assert cache.read(wanted[here])["label"].tolist() == (wanted[here] * 10).tolist()
-    cache.add(wanted[~here], rows(wanted[~here]))
-    return wanted[~here].tolist()
+    asked = np.array(nodes)
+    here = cache.has(asked)
+    out = np.empty(here.sum(), ROW)
+    cache.read(asked[here], out)
+    assert out["label"].tolist() == (asked[here] * 10).tolist()
+    cache.add(asked[~here], rows(asked[~here]))
+    return asked[~here].tolist()
 
 
 def test_the_rows_read_last_stay() -> None:
-    cache = Cache(3, ROW, keeps_latest=True)
+    cache = KeptRows(3, ROW, "lru")
     assert read(cache, 7, 2) == [7, 2]
     assert read(cache, 5) == [5]
     assert read(cache, 2, 9) == [9], "7 was read longest ago"
@@ -42,14 +45,22 @@ def test_the_rows_read_last_stay() -> None:
 
 
 def test_rows_that_were_filled_in_stay_until_others_are() -> None:
-    cache = Cache(2, ROW)
+    cache = KeptRows(2, ROW)
     assert read(cache, 4) == [4]
     cache.fill(np.array([8, 3]), rows(np.array([8, 3])))
     assert read(cache, 3, 4, 8) == [4]
     assert read(cache, 4) == [4]
     cache.fill(np.array([4]), rows(np.array([4])))
     assert read(cache, 3, 4) == [3]
-    assert read(Cache(0, ROW, keeps_latest=True), 1) == [1]
+    assert read(KeptRows(0, ROW, "lru"), 1) == [1]
+
+
+def test_the_rows_read_most_often_are_selected() -> None:
+    batches = [np.array(nodes) for nodes in ([5, 1, 2], [2, 4], [4, 2, 5])]
+    assert most_read(batches, 6, 2).tolist() == [2, 4], "of equal ones the lowest ids"
+    assert most_read(batches, 6, 9).tolist() == [2, 4, 5, 1]
+    assert most_read(batches, 6, 9, times=2).tolist() == [2, 4, 5]
+    assert most_read([], 6, 9).tolist() == []
 
 
 def inclusion(fanouts: list[int], first: Floats) -> Floats:
@@ -80,6 +91,8 @@ def test_probabilities_and_out_edges_are_those_of_the_whole_graph(partition: str
             sums = SourceSums(shard, Owners.of(shard, comm), comm)
             np.testing.assert_array_equal(sums.out_edges(), degree[shard.owned])
             np.testing.assert_array_equal(sums.spread(sums.out_edges()), degree[shard.sources])
-            np.testing.assert_allclose(sums.inclusion([2, -1], first[shard.owned]), expected[shard.owned], rtol=1e-9)
+            np.testing.assert_allclose(
+                sums.inclusion(Fanouts((2, -1)), first[shard.owned]), expected[shard.owned], rtol=1e-9
+            )
 
         Threads.run(work, ranks, timeout=20)

@@ -20,11 +20,11 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.remote.features import round_rows
+from gnnkit.remote.row_cache import CACHES
 from gnnkit.sampler import BalancedSampler, FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.individual_sample import IndividualSample
-from gnnkit.strategy.row_cache import CACHES
 from gnnkit.testing.strategy import check_strategy
 from tests.cases import few
 from tests.remote.test_frontier import GRAPH, PARTITIONS
@@ -221,7 +221,7 @@ def test_an_error_on_one_rank_reaches_the_training_thread_of_all() -> None:
         strategy = IndividualSample(batch_size=4, topology="partitioned")
         strategy.setup(worker, made("sage"))
         assert isinstance(strategy.sampled, FetchedBatches)
-        strategy.sampled.draw._frontier.sampler.fails = worker.comm.rank == 1  # type: ignore[attr-defined]
+        strategy.sampled.draws._frontier.sampler.fails = worker.comm.rank == 1  # type: ignore[attr-defined]
         list(strategy.batches(0))
 
     with pytest.raises(RuntimeError, match="no draws today"):

@@ -25,7 +25,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Adjacency, BlockLayers, SparseRows
-from gnnkit.engine.block import inverse_sqrt
+from gnnkit.engine.block_edges import BlockEdges, inverse_sqrt
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import CSC, Graph, Ids, SparseFeatures, Split
@@ -790,12 +790,14 @@ def test_a_part_has_its_own_factors_after_the_whole_graphs_were_read() -> None:
     share = Share.of(GRAPH, np.flatnonzero(OWNERS[3] == 1))
     layers = BlockLayers(GRAPH, make_model(), torch.float64, torch.device("cpu"))
     nodes = np.arange(GRAPH.num_nodes)
-    whole = layers.inverse_sqrt_in_degree[nodes], layers.inverse_sqrt_out_degree[nodes]
+    of_whole, of_part = (BlockEdges(each, share.block) for each in (layers, layers.of_part(share.block)))
+    whole, factor = (edges.factor("normal", torch.float64) for edges in (of_whole, of_part))
     part = layers.of_part(share.block)
-    factors = part.inverse_sqrt_in_degree[nodes], part.inverse_sqrt_out_degree[nodes]
-    for factor, degree, other in zip(factors, (part.in_degree, part.out_degree), whole, strict=True):
-        np.testing.assert_array_equal(factor, inverse_sqrt(degree))
-        assert not np.array_equal(factor, other)
+    into, out_of = inverse_sqrt(part.in_degree[nodes]), inverse_sqrt(part.out_degree[nodes])
+    source = share.block.src_nodes[of_part.edges.csc.indices]
+    normal = into[share.block.src_nodes[of_part.targets]] * out_of[source]
+    np.testing.assert_array_equal(factor[:, 0], normal * of_part.factor("sum", torch.float64).numpy()[:, 0])
+    assert not torch.equal(factor, whole)
 
 
 def test_a_part_of_the_graph_has_degrees_of_its_own() -> None:

@@ -19,13 +19,13 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid
 from gnnkit.remote.owners import Sent
+from gnnkit.remote.row_cache import CACHES
 from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
 from gnnkit.sampler.links import codes, pairs_of, unordered
 from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.link_seeds import GraphEdges, ShardEdges, StepEdges
-from gnnkit.strategy.row_cache import CACHES
 from gnnkit.testing.graphs import check_graph
 from tests.cases import few
 from tests.task.steps import make_workers, run_steps

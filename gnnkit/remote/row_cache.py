@@ -1,18 +1,21 @@
-"""The configured choice of the rows of other ranks that a rank keeps."""
+"""The configured choice of other ranks' rows that a rank keeps."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from gnnkit.comm import Communicator
 from gnnkit.graph import Floats, Ids
-from gnnkit.remote.cache import Cache
 from gnnkit.remote.fetched import Fetched, OwnedRows
 from gnnkit.remote.owners import Sent, to_all
 from gnnkit.remote.source_sums import SourceSums
-from gnnkit.strategy.seeds import Seeds
+from gnnkit.remote.tier import KeptRows, most_read
+from gnnkit.sampler import Fanouts
 
-CACHES = ("none", "degree", "lru", "vip", "exact")
+_POLICIES = {"none": "static", "degree": "static", "lru": "lru", "vip": "static", "exact": "exact"}
+CACHES = tuple(_POLICIES)
 _SCORE = np.dtype([("id", np.int64), ("score", np.float64)])
 
 
@@ -37,19 +40,15 @@ class RowCache:
         """
         self.name, self.owned, self._comm = name, rows, comm
         self.num_rows = 0 if name == "none" else rows.shard.num_nodes // 10 if num_rows is None else num_rows
-        self.rows = Cache(self.num_rows, rows.row, keeps_latest=name == "lru")
+        rows.cache = KeptRows(self.num_rows, rows.row, _POLICIES[name])
 
-    @property
-    def counts_ahead(self) -> bool:
-        """Whether the rows follow from the draws of an epoch."""
-        return self.name == "exact"
-
-    def begin(self, fanouts: list[int], seeds: Seeds) -> tuple[Fetched, Sent] | None:
+    def begin(self, fanouts: Fanouts, chance: Callable[[Ids, Ids], Floats]) -> tuple[Fetched, Sent] | None:
         """Fetches rows that stay for the whole run. Collective.
 
         Args:
-            fanouts: [num_hops] draws per node from the seeds outward.
-            seeds: Says how likely a node is a seed.
+            fanouts: [num_hops] draws per node.
+            chance: Estimates from in-edges and out-edges [num_owned] how likely each
+                owned node is a seed.
 
         Returns:
             What was fetched, if anything was.
@@ -61,26 +60,25 @@ class RowCache:
         out_edges = sums.out_edges()
         scores: Floats = out_edges.astype(np.float64)
         if self.name == "vip":
-            scores = sums.inclusion(fanouts, seeds.chance(self.owned.in_edges, out_edges))
+            scores = sums.inclusion(fanouts, chance(self.owned.in_edges, out_edges))
         sent = Sent.nothing(self._comm.world_size)
         return self._keep(self._best(scores), self._comm, sent)
 
-    def keep_most_read(self, needed: Ids, comm: Communicator, sent: Sent) -> tuple[Fetched, Sent]:
+    def announce(self, batches: Iterable[Ids], comm: Communicator, sent: Sent) -> tuple[Fetched, Sent]:
         """Keeps the rows that an epoch reads most often, twice at least. Collective.
 
         Args:
-            needed: [num_reads] global ids of all rows that the epoch reads.
+            batches: Global ids of the rows that each batch of the epoch reads.
             comm: The ranks.
             sent: Counts the messages.
         """
-        away = needed[self.owned.owners.rank_of[needed] != comm.rank]
-        nodes, counts = np.unique(away, return_counts=True)
-        order = np.lexsort((nodes, -counts))[: self.num_rows]
-        return self._keep(nodes[order[counts[order] > 1]], comm, sent)
+        rank_of = self.owned.owners.rank_of
+        away = (ids[rank_of[ids] != comm.rank] for ids in batches)
+        return self._keep(most_read(away, len(rank_of), self.num_rows, times=2), comm, sent)
 
     def _keep(self, nodes: Ids, comm: Communicator, sent: Sent) -> tuple[Fetched, Sent]:
-        fetched = self.owned.fetch(nodes, self.rows, comm, sent)
-        self.rows.fill(nodes, fetched.rows)
+        fetched = self.owned.fetch(nodes, comm, sent)
+        self.owned.cache.fill(nodes, fetched.rows)
         return fetched, sent
 
     def _best(self, scores: Floats) -> Ids:  # at most [num_rows]
@@ -97,5 +95,5 @@ class RowCache:
         )["id"]
 
     def _top(self, scored: np.ndarray) -> np.ndarray:
-        wanted = scored[scored["score"] > 0]
-        return wanted[np.lexsort((wanted["id"], -wanted["score"]))[: self.num_rows]]
+        needed = scored[scored["score"] > 0]
+        return needed[np.lexsort((needed["id"], -needed["score"]))[: self.num_rows]]

@@ -1,0 +1,125 @@
+"""Places that hold rows by global id: memory, a file, other ranks' rows kept here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.graph import Ids
+
+
+class RowTier(ABC):
+    """Some rows by global id, in one place.
+
+    Tiers stack: a batch reads the rows that the nearest tier `has`, and the others from
+    the next one. One policy chooses the rows that a tier keeps: "static" (a fixed set),
+    "lru" (the rows read last) or "exact" (by the batches that come next).
+    """
+
+    @abstractmethod
+    def has(self, ids: Ids) -> npt.NDArray[np.bool_]:  # [num_ids]
+        """Returns which of the rows are here."""
+
+    @abstractmethod
+    def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
+        """Copies rows that are here.
+
+        Args:
+            ids: [num_ids] global ids, repeated or not.
+            out: [num_ids, ...] C-contiguous, of the rows' type.
+        """
+
+    def announce(self, batches: Iterable[Ids]) -> None:  # noqa: B027
+        """Announces the rows of the next batches, in order. Here nothing depends on it.
+
+        Args:
+            batches: [num_rows] global ids of each batch, without repetition.
+        """
+
+
+class KeptRows(RowTier):
+    """At most `num_rows` rows in memory.
+
+    Under policy "lru", rows that `add` brings replace those read longest ago. Otherwise
+    the rows stay until `fill` replaces them.
+    """
+
+    def __init__(self, num_rows: int, row: np.dtype[Any], policy: str = "static") -> None:
+        """Begins empty.
+
+        Args:
+            num_rows: Most rows kept.
+            row: Type of a row.
+            policy: "static", "lru" or "exact".
+        """
+        self.num_rows, self.policy = num_rows, policy
+        self.ids: Ids = np.empty(0, np.int64)  # ascending
+        self._rows = np.empty(0, row)
+        self._last_read: Ids = np.empty(0, np.int64)  # number of the batch that last read each row
+        self._batch = 0
+
+    @classmethod
+    def of(cls, ids: Ids, rows: npt.NDArray[Any]) -> KeptRows:
+        """Keeps rows [num_ids, ...] of ascending ids [num_ids]."""
+        tier = cls(len(ids), rows.dtype)
+        tier.ids, tier._rows, tier._last_read = ids, rows, np.zeros(len(ids), np.int64)
+        return tier
+
+    def has(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return self._find(ids)[1]
+
+    def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
+        places, here = self._find(ids)
+        assert here.all(), "a row that this tier does not hold"
+        self._last_read[places] = self._batch
+        np.take(self._rows, places, axis=0, out=out, mode="clip")  # "clip" writes without a buffer
+
+    def add(self, ids: Ids, rows: npt.NDArray[Any]) -> None:
+        """Ends a batch, which brought the rows [k] of `ids` [k], not here before."""
+        if self.policy == "lru" and self.num_rows:
+            joined = np.concatenate([self.ids, ids])
+            last_read = np.concatenate([self._last_read, np.full(len(ids), self._batch)])
+            newest = np.lexsort((joined, -last_read))[: self.num_rows]
+            self._keep(joined[newest], np.concatenate([self._rows, rows])[newest], last_read[newest])
+        self._batch += 1
+
+    def fill(self, ids: Ids, rows: npt.NDArray[Any]) -> None:
+        """Replaces all rows.
+
+        Args:
+            ids: [k] distinct ids, at most `num_rows`.
+            rows: [k] their rows.
+        """
+        assert len(ids) <= self.num_rows
+        self._keep(ids, rows, np.zeros(len(ids), np.int64))
+
+    def _keep(self, ids: Ids, rows: npt.NDArray[Any], last_read: Ids) -> None:
+        order = np.argsort(ids)
+        self.ids, self._rows, self._last_read = ids[order].astype(np.int64), rows[order], last_read[order]
+
+    def _find(self, ids: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+        """Returns a place for each id, and whether its row is there."""
+        if not len(self.ids):
+            return np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
+        places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return places, self.ids[places] == ids
+
+
+def most_read(batches: Iterable[Ids], num_ids: int, num_rows: int, *, times: int = 1) -> Ids:  # [at most num_rows]
+    """Selects the rows that batches read most often, of equal ones the lowest ids.
+
+    Args:
+        batches: Ids of each batch, without repetition.
+        num_ids: Bound of the ids.
+        num_rows: Most rows selected.
+        times: Least number of batches that read a selected row.
+    """
+    reads = np.zeros(num_ids, np.int32)
+    for ids in batches:
+        reads[ids] += 1
+    read = np.flatnonzero(reads >= times)
+    return read[np.argsort(-reads[read], kind="stable")[:num_rows]]

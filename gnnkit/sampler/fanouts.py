@@ -1,0 +1,162 @@
+"""Number of draws per node, by hop and relation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
+from typing import Any, TypeAlias
+
+from gnnkit.errors import UserError
+from gnnkit.ranges import shown, whole
+
+MAX_FANOUT = 2**31 - 1
+MAX_HOPS = 1000
+DEFAULT = "default"  # key of the relations that a mapping does not name
+KEY = "sampler.fanouts"
+
+
+@dataclass(frozen=True, slots=True)
+class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
+    """Draws per node at each hop, from the seeds outward.
+
+    -1 takes all in-edges, 0 none. As a sequence, it has the draws of a sampler that
+    draws all relations alike.
+    """
+
+    default: tuple[int, ...]  # [num_hops] for relations without draws of their own
+    by_relation: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of [num_hops]
+
+    @classmethod
+    def parse(cls, value: FanoutsLike, key: str = KEY) -> Fanouts:
+        """Checks fanouts as they stand in a configuration.
+
+        Raises `UserError` naming the key, the relation and the hop at fault.
+
+        Args:
+            value: [num_hops] whole numbers, or a mapping from names of relations, and
+                `default`, to such sequences of equal length.
+            key: Configuration key or argument, for the message.
+        """
+        if isinstance(value, Fanouts):
+            return value
+        if not isinstance(value, Mapping):
+            return cls(_per_hop(key, value))
+        parsed = {str(name): _per_hop(f"{key}.{name}", fanouts) for name, fanouts in value.items()}
+        if DEFAULT not in parsed:
+            raise UserError(
+                f"{key}={shown(dict(value))} must have an entry {DEFAULT}, for the relations that it does not name"
+            )
+        default = parsed.pop(DEFAULT)
+        for name, fanouts in parsed.items():
+            if len(fanouts) != len(default):
+                raise UserError(
+                    f"{key}.{name} has {len(fanouts)} hops, {key}.{DEFAULT} has {len(default)}: give all relations the same"
+                )
+        return cls(default, parsed)
+
+    @classmethod
+    def all(cls, num_hops: int) -> Fanouts:
+        """Takes all in-edges at each of `num_hops` hops."""
+        return cls((-1,) * num_hops)
+
+    @property
+    def num_hops(self) -> int:
+        return len(self.default)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether every hop takes all in-edges, of every relation."""
+        return all(fanout == -1 for fanouts in self._lists() for fanout in fanouts)
+
+    @property
+    def same_at_every_hop(self) -> bool:
+        """Whether a node draws alike at whichever hop it is found."""
+        return all(len(set(fanouts)) == 1 for fanouts in self._lists())
+
+    def of(self, relation: str) -> tuple[int, ...]:  # [num_hops]
+        """Returns the draws per node among the edges of one relation."""
+        return self.by_relation.get(relation, self.default)
+
+    def alike(self, sampler: str) -> Fanouts:
+        """Returns fanouts that are the same for all relations.
+
+        Raises `UserError` naming the first relation with fanouts of its own.
+
+        Args:
+            sampler: Name of the sampler that draws all relations alike, for the
+                message.
+        """
+        for name, fanouts in self.by_relation.items():
+            raise UserError(
+                f"{KEY}.{name}={_listed(fanouts)}: {sampler} draws the edges of all relations alike, so it takes one list: "
+                f"use {KEY}={_listed(self.default)}"
+            )
+        return self
+
+    def resized(self, num_hops: int) -> Fanouts:
+        """Cuts to a number of hops, or repeats the last hop."""
+
+        def resize(fanouts: tuple[int, ...]) -> tuple[int, ...]:
+            return (*fanouts[:num_hops], *fanouts[-1:] * (num_hops - len(fanouts)))
+
+        by_relation = {name: resize(fanouts) for name, fanouts in self.by_relation.items()}
+        return Fanouts(resize(self.default), by_relation)
+
+    def max_edges(self, num_seeds: int, num_relations: int = 1) -> int | None:
+        """Returns a bound on the edges that a batch draws. None if a hop takes all.
+
+        A batch has at most as many input rows as edges and seeds.
+
+        Args:
+            num_seeds: Seeds of the batch.
+            num_relations: Relations of the graph, the named ones included.
+        """
+        if any(-1 in fanouts for fanouts in self._lists()):
+            return None
+        others = [self.default] * (num_relations - len(self.by_relation))
+        by_hop = [sum(draws) for draws in zip(*others, *self.by_relation.values(), strict=True)]
+        edges_of_seed: int = sum(accumulate(by_hop, mul))
+        return num_seeds * edges_of_seed
+
+    def as_plain(self) -> list[int] | dict[str, list[int]]:
+        """Returns the fanouts as a configuration and `result.json` spell them."""
+        named = {name: list(fanouts) for name, fanouts in self.by_relation.items()}
+        return {DEFAULT: list(self.default), **named} if named else list(self.default)
+
+    def __str__(self) -> str:
+        named = [f"{name}:{_listed(fanouts)}" for name, fanouts in self.by_relation.items()]
+        default = _listed(self.default)
+        return "{" + ",".join([f"{DEFAULT}:{default}", *named]) + "}" if named else default
+
+    def __len__(self) -> int:
+        return len(self.default)
+
+    def __getitem__(self, hop: Any) -> Any:
+        return self.default[hop]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Fanouts):
+            return self.default == other.default and self.by_relation == other.by_relation
+        return not self.by_relation and isinstance(other, list | tuple) and self.default == tuple(other)
+
+    def _lists(self) -> list[tuple[int, ...]]:
+        return [self.default, *self.by_relation.values()]
+
+
+FanoutsLike: TypeAlias = Sequence[int] | Mapping[str, Sequence[int]]  # what `Fanouts.parse` takes
+
+
+def _per_hop(key: str, value: object) -> tuple[int, ...]:
+    try:
+        entries = list(value)  # type: ignore[call-overload]
+    except TypeError as error:
+        raise UserError(f"{key}={shown(value)} must be a list of whole numbers, one per hop") from error
+    if not 1 <= len(entries) <= MAX_HOPS:
+        raise UserError(f"{key} names {len(entries)} hops, expected 1 to {MAX_HOPS}, one per layer")
+    return tuple(whole(f"{key}[{hop}]", entry, -1, MAX_FANOUT) for hop, entry in enumerate(entries))
+
+
+def _listed(fanouts: Sequence[int]) -> str:
+    return f"[{','.join(map(str, fanouts))}]"

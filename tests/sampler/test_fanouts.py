@@ -1,0 +1,85 @@
+"""Fanouts by hop and relation: what is read, refused and spelled."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnnkit.errors import UserError
+from gnnkit.sampler import Fanouts, LaborSampler, NativeSampler, NeighborSampler
+from tests.sampler.test_batching import random_graph
+
+TYPED = {"default": [10, 5], "author-writes-paper": [15, 5]}
+
+
+def test_a_list_holds_for_all_relations() -> None:
+    fanouts = Fanouts.parse(np.array([10, -1]))
+    assert (fanouts, list(fanouts), fanouts[0], fanouts.num_hops) == ([10, -1], [10, -1], 10, 2)
+    assert fanouts.of("author-writes-paper") == (10, -1)
+    assert fanouts.as_plain() == [10, -1]
+    assert str(fanouts) == "[10,-1]"
+
+
+def test_relations_without_an_entry_get_the_default() -> None:
+    fanouts = Fanouts.parse(TYPED)
+    assert fanouts.of("author-writes-paper") == (15, 5)
+    assert fanouts.of("paper-cites-paper") == (10, 5)
+    assert json.loads(json.dumps(fanouts.as_plain())) == TYPED
+    assert Fanouts.parse(fanouts.as_plain()) == fanouts  # type: ignore[arg-type]
+    assert str(fanouts) == "{default:[10,5],author-writes-paper:[15,5]}"
+    assert pickle.loads(pickle.dumps(fanouts)) == fanouts
+    assert fanouts != [10, 5]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": [1]}, r"^sampler\.fanouts=\{'a': \[1\]\} must have an entry default"),
+        ({}, r"must have an entry default"),
+        ({"default": 5}, r"^sampler\.fanouts\.default=5 must be a list of whole numbers, one per hop$"),
+        ({"default": [5, 5], "a": [5]}, r"^sampler\.fanouts\.a has 1 hops, sampler\.fanouts\.default has 2"),
+        ({"default": [5], "a": [-2]}, r"^sampler\.fanouts\.a\[0\]=-2 must be a whole number from -1"),
+        ({"default": []}, r"^sampler\.fanouts\.default names 0 hops, expected 1 to 1000"),
+    ],
+)
+def test_bad_mappings_are_named(value: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Fanouts.parse(value)
+
+
+@pytest.mark.parametrize("kind", [NeighborSampler, LaborSampler])
+def test_samplers_that_draw_all_relations_alike_refuse_others(kind: type[NativeSampler]) -> None:
+    with pytest.raises(UserError, match=rf"^sampler\.fanouts\.author-writes-paper=\[15,5\]: {kind.__name__} draws"):
+        kind(TYPED)  # type: ignore[call-arg]
+    assert kind({"default": [10, 5]}).fanouts == [10, 5]  # type: ignore[call-arg]
+
+
+def test_the_bound_on_edges_holds_for_batches() -> None:
+    graph = random_graph(200, 4000, key=0)
+    batch = NeighborSampler([4, 3]).sample(graph, np.arange(10), key=1)
+    bound = Fanouts.parse([4, 3]).max_edges(10)
+    assert bound == 10 * (4 + 12)
+    assert len(batch.blocks[0].indices) <= bound
+    assert len(batch.input_nodes) <= bound + 10
+    assert Fanouts.parse({"default": [4, 3], "a": [0, 1]}).max_edges(10, num_relations=3) == 10 * (8 + 8 * 7)
+    assert Fanouts.parse([4, -1]).max_edges(10) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "takes_all", "same"),
+    [([-1, -1], True, True), ([5, 5], False, True), ([5, -1], False, False), (TYPED, False, False)],
+)
+def test_fanouts_are_classified(value: Any, takes_all: bool, same: bool) -> None:
+    fanouts = Fanouts.parse(value)
+    assert (fanouts.takes_all, fanouts.same_at_every_hop) == (takes_all, same)
+    assert Fanouts.all(2).takes_all
+
+
+def test_the_last_hop_repeats() -> None:
+    fanouts = Fanouts.parse(TYPED)
+    assert fanouts.resized(3).of("author-writes-paper") == (15, 5, 5)
+    assert fanouts.resized(1) == Fanouts.parse({"default": [10], "author-writes-paper": [15]})
