@@ -30,7 +30,7 @@ from features_on_disk import command, epochs, forget
 from store import Memory
 
 from gnnkit.graph import CSC, Graph
-from gnnkit.rows import Rows
+from gnnkit.npy_writer import NpyWriter
 
 ROWS = 1 << 14  # that are drawn at once
 READ = 1 << 20
@@ -42,7 +42,7 @@ def draw(nodes: int, edges: int, width: int, folder: Path) -> None:
     src, dst = (rng.integers(0, nodes, edges, np.int32) for _ in range(2))
     labels, split = rng.integers(0, 16, nodes), (1 + np.arange(nodes) % 3).astype(np.int8)
     Graph(CSC.from_edges(src, dst, nodes), np.zeros((nodes, 0), np.float32), labels, split).save(folder)
-    rows = Rows(folder / "features.npy", np.float32, (width,))
+    rows = NpyWriter(folder / "features.npy", np.float32, (width,))
     for first in range(0, nodes, ROWS):
         rows.append(rng.standard_normal((min(ROWS, nodes - first), width), np.float32))
     rows.finish()

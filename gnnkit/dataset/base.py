@@ -112,7 +112,7 @@ def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Grap
 
 
 def read_whole(pieces: GraphPieces) -> Graph:
-    """Reads all pieces of a graph, for data sets that are nothing but pieces."""
+    """Reads all pieces of a graph, for data sets that are only read in pieces."""
     with blame(f"dataset.root={pieces.root}"):
         room = Room(_ALL, 1)
         num_nodes = pieces.open(room)
@@ -158,7 +158,7 @@ def name_list(key: str, value: object) -> tuple[str, ...]:
 
 
 def warn_of_one_way(csc: CSC) -> None:
-    """Warns where few edges have a reverse edge."""
+    """Warns if few edges have a reverse edge."""
     if (share := both_ways(csc)) < ONE_WAY:
         warnings.warn(
             f"{told_share(share, csc.num_edges)}, so messages flow from src to dst alone: dataset.symmetrize=true if "
@@ -168,9 +168,9 @@ def warn_of_one_way(csc: CSC) -> None:
 
 
 def both_ways(csc: CSC) -> float:
-    """Returns the share of edges that have a reverse edge, by a look at a thousand.
+    """Estimates the share of edges that have a reverse edge from a thousand edges.
 
-    Self-loops are not looked at. Without other edges the share is 1.
+    Self-loops do not count. Without other edges the share is 1.
     """
     chosen = np.linspace(0, csc.num_edges - 1, min(csc.num_edges, _LOOKED_AT)).astype(np.int64)
     dst, src = np.searchsorted(csc.indptr, chosen, side="right") - 1, csc.indices[chosen]
@@ -180,7 +180,7 @@ def both_ways(csc: CSC) -> float:
 
 
 def told_share(share: float, num_edges: int) -> str:
-    """Says for people what `both_ways` has found."""
+    """Describes the result of `both_ways` in a warning."""
     some = f"{100 * share:.2g} % of {num_edges:,} edges have"
     return f"{some if share else f'none of {num_edges:,} edges has'} a reverse edge"
 
@@ -188,7 +188,7 @@ def told_share(share: float, num_edges: int) -> str:
 def sources_by_row(indptr: Array, indices: Array, weight: Array | None, shape: Array | None) -> CSC:
     """Reads a square CSR matrix of SciPy, whose row u lists the nodes that u points to.
 
-    Weights that are all 1 are left out.
+    Weights that are all 1 are dropped.
 
     Args:
         indptr: [num_nodes + 1] begin of each row.

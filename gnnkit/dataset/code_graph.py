@@ -83,7 +83,7 @@ def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
     A package's own module is named `package.__init__`. Leaves out modules that do not
     parse.
     """
-    program = _Program({name.removesuffix(".__init__") for name in sources})
+    program = _ProgramIndex({name.removesuffix(".__init__") for name in sources})
     for name in sorted(sources):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about code that is not ours to mend
@@ -91,7 +91,7 @@ def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
                 tree = ast.parse(sources[name])
             except (SyntaxError, ValueError):
                 continue
-        _Reader(program, name).read(tree)
+        _ModuleReader(program, name).read(tree)
     edges = {edge for edge in program.edges() if edge[0] != edge[1]}
     return CodeGraph(program.definitions, sorted(edges))
 
@@ -110,7 +110,7 @@ def _rank(target: _Import | _Entity) -> int:
     return 0 if target is None else 1
 
 
-class _Program:
+class _ProgramIndex:
     """All modules, with the meaning of names and expressions."""
 
     def __init__(self, modules: set[str]) -> None:
@@ -139,8 +139,8 @@ class _Program:
             self._bases[number] = []  # ends a circle of classes
             members = self.definitions[number].members
             if members is not None and members.parent is not None:
-                found = [self.evaluate(base, members.parent) for base in self.definitions[number].bases]
-                self._bases[number] = [base for base in found if isinstance(base, int)]
+                bases = [self.evaluate(base, members.parent) for base in self.definitions[number].bases]
+                self._bases[number] = [base for base in bases if isinstance(base, int)]
         return self._bases[number]
 
     def evaluate(self, path: _Path, scope: _Scope) -> _Entity:
@@ -187,10 +187,10 @@ class _Program:
 
     def ancestors(self, cls: int) -> list[int]:
         """Lists all known base classes of a class, nearest first, each once."""
-        found = [cls]
-        for number in found:
-            found += [base for base in self.bases(number) if base not in found]
-        return found[1:]
+        lineage = [cls]
+        for number in lineage:
+            lineage += [base for base in self.bases(number) if base not in lineage]
+        return lineage[1:]
 
     def export(self, module: str, name: str) -> _Entity:
         """Looks up a name of a module: bound there, a submodule, or imported with *."""
@@ -206,8 +206,8 @@ class _Program:
             return self.target(scope.names[name])
         if f"{module}.{name}" in self.known:
             return f"{module}.{name}"
-        found = (self.export(star, name) for star in (scope.stars if scope is not None else ()))
-        return next((entity for entity in found if entity is not None), None)
+        entities = (self.export(star, name) for star in (scope.stars if scope is not None else ()))
+        return next((entity for entity in entities if entity is not None), None)
 
     def target(self, target: _Import | _Entity) -> _Entity:
         if not isinstance(target, tuple):
@@ -216,10 +216,10 @@ class _Program:
         return module if name is None else self.export(module, name)
 
 
-class _Reader(ast.NodeVisitor):
+class _ModuleReader(ast.NodeVisitor):
     """The visitor that fills a program with one module's scopes and calls."""
 
-    def __init__(self, program: _Program, name: str) -> None:
+    def __init__(self, program: _ProgramIndex, name: str) -> None:
         self.program = program
         self.module = name.removesuffix(".__init__")
         self.package = self.module if name.endswith(".__init__") else self.module.rpartition(".")[0]

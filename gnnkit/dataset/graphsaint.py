@@ -72,12 +72,12 @@ class GraphSaint(Dataset):
         """Reads one class, or a list of 0 and 1, of each node."""
         classes = self._json("class_map.json")
         with blame("class_map.json"):
-            given = [classes.get(str(node)) for node in range(num_nodes)]
-            if len(classes) != num_nodes or None in given:
-                missing = given.index(None) if None in given else num_nodes
+            labels = [classes.get(str(node)) for node in range(num_nodes)]
+            if len(classes) != num_nodes or None in labels:
+                missing = labels.index(None) if None in labels else num_nodes
                 raise UserError(f"has classes of {len(classes)} nodes, expected 0..{num_nodes - 1}: node {missing}")
             try:
-                return np.array(given)
+                return np.array(labels)
             except (ValueError, OverflowError) as error:
                 raise UserError("the lists of classes are of unequal length") from error
 

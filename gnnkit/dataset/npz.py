@@ -72,13 +72,13 @@ class Npz(Dataset):
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"), Arrays(self.root) as fields:
-            made = self._gnn_benchmark(fields) if "adj_indptr" in fields else self._planetoid(fields)
-            graph = with_split(made, self.shares, self.seed)
+            graph = self._gnn_benchmark(fields) if "adj_indptr" in fields else self._planetoid(fields)
+            graph = with_split(graph, self.shares, self.seed)
         return finished(graph, self.symmetrize, self.row_normalize)
 
     def _planetoid(self, fields: Arrays) -> Graph:
         csc = CSC(fields["indptr"], fields["indices"], fields.optional("weight"))
-        labels = np.full(csc.num_nodes, -1) if (found := fields.optional("y")) is None else found
+        labels = np.full(csc.num_nodes, -1) if (classes := fields.optional("y")) is None else classes
         check_signs(labels)
         return Graph(
             csc,

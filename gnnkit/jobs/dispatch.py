@@ -141,9 +141,9 @@ class Import(Run):
     on_ranks = True
 
     def check(self, order: Order) -> Order:
-        from gnnkit.jobs import importing
+        from gnnkit.jobs import import_job
 
-        importing.check(order.settings, given=order.graph is not None)
+        import_job.check(order.settings, given=order.graph is not None)
         if _together(order) and order.named_folder is None:
             raise UserError(
                 "job=import on ranks that were started from outside needs output=FOLDER, on a disk of all hosts"
@@ -156,12 +156,12 @@ class Import(Run):
     def done(self, order: Order) -> Result | None:
         if order.settings.on_exists == "replace" or order.named_folder is None:
             return None
-        from gnnkit.jobs.importing import unchanged
+        from gnnkit.jobs.import_job import unchanged
 
         return unchanged(replace(order, folder=Path(order.named_folder).absolute()))
 
     def work(self, order: Order) -> Result:
-        from gnnkit.jobs.importing import import_tables
+        from gnnkit.jobs.import_job import import_tables
 
         return import_tables(order, together=_together(order))
 

@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.crew import ALONE, Crew
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, feature_arrays
 from gnnkit.graph.features import SCALES
+from gnnkit.npy_writer import BackgroundTask, BinaryFile, NpyWriter, append_all
 from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
 from gnnkit.partition.relations import shared_weights
 from gnnkit.partition.shard import Shard, grouped
-from gnnkit.rows import Behind, File, Rows, append_all
 from gnnkit.storage import Array, forget_pages, save_array, whole_folder
+from gnnkit.work_group import ALONE, WorkGroup
 
 NODE_BYTES = 48  # of memory for each node of the graph
 _LEAST_PIECE = 1 << 14  # edges that are cut at once
@@ -50,7 +50,7 @@ def write_shards(
     edges: int,
     *,
     rows: bool = True,
-    crew: Crew = ALONE,
+    group: WorkGroup = ALONE,
     threads: int = 1,
 ) -> Iterator[Shard]:
     """Cuts the shards of ranks 0, 1, ... as `cut_all` does, and writes each to `root`.
@@ -63,7 +63,7 @@ def write_shards(
         root: Folder of the shards.
         edges: Edges that each process holds in memory at the same time, about.
         rows: Whether shards get rows of features. False: these have none.
-        crew: Shares the shards.
+        group: Processes that share the shards.
         threads: Threads of each process.
     """
     grid = partition.grid
@@ -78,8 +78,8 @@ def write_shards(
     _forget(graph)
     sources = _source_degrees(graph, root / _SOURCES, edges)
 
-    def work(member: int) -> None:
-        for rank in range(member, grid.world_size, crew.size):
+    def work(first: int) -> None:
+        for rank in range(first, grid.world_size, group.size):
             write(rank)
 
     def write(rank: int) -> None:
@@ -96,7 +96,7 @@ def write_shards(
             _write_features(graph, owned if rows else owned[:0], folder)
             _write_edges(graph, partition, owned, edges, sources, folder, threads)
 
-    crew.share(work)
+    group.run(work)
     if sources is not None:
         (root / _SOURCES).unlink()
     for rank in range(grid.world_size):
@@ -138,7 +138,7 @@ def _source_degrees(graph: Graph, path: Path, edges: int) -> Floats | None:  # [
         return None
     several = max(edges * _TYPE_BYTES // (8 * max(csc.num_nodes, 1)), 1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = File(path)
+    file = BinaryFile(path)
     for low in range(0, graph.num_relations, several):
         width = min(several, graph.num_relations - low)
         total = np.zeros(csc.num_nodes * width)
@@ -171,7 +171,7 @@ def _write_features(graph: Graph, nodes: Ids, folder: Path) -> None:
         if name in SCALES:
             save_array(folder / f"{name}.npy", values)
             continue
-        rows = Rows(folder / f"{name}.npy", values.dtype, values.shape[1:])
+        rows = NpyWriter(folder / f"{name}.npy", values.dtype, values.shape[1:])
         step = max(_ROW_BYTES // max(values[:1].nbytes, 1), 1)
         for first in range(0, len(nodes), step):
             rows.append(values[nodes[first : first + step]])
@@ -230,14 +230,17 @@ def _write_held(
     csc, columns = graph.csc, graph.edge_columns.cut_columns()
     degree = csc.indptr[owned + 1] - csc.indptr[owned]
     save_array(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]))
-    arrays = {"indices": Rows(folder / "indices.npy", np.int32), "edge_ids": Rows(folder / "edge_ids.npy", np.int64)}
+    arrays = {
+        "indices": NpyWriter(folder / "indices.npy", np.int32),
+        "edge_ids": NpyWriter(folder / "edge_ids.npy", np.int64),
+    }
     stored = columns.arrays()
     if "features" in columns:
         stored["mean_edge_features"] = columns["features"]
-    arrays |= {name: Rows(folder / f"{name}.npy", each.dtype, each.shape[1:]) for name, each in stored.items()}
+    arrays |= {name: NpyWriter(folder / f"{name}.npy", each.dtype, each.shape[1:]) for name, each in stored.items()}
     if "relation" in columns:
-        arrays["relation_degrees"] = Rows(folder / "relation_degrees.npy", np.float64, (2,))
-    with Behind() as behind:
+        arrays["relation_degrees"] = NpyWriter(folder / "relation_degrees.npy", np.float64, (2,))
+    with BackgroundTask() as writer:
         for nodes, ids in _held(csc.indptr, owned, edges):
             piece: dict[str, Array] = {
                 "indices": _taken(row, csc.indices[ids], threads),
@@ -254,7 +257,7 @@ def _write_held(
                 ends = np.repeat(np.arange(nodes.stop - nodes.start, dtype=np.int32), degree[nodes])
                 into = shared_weights(ends, held["relation"], nodes.stop - nodes.start, held.get("weight"))
                 piece["relation_degrees"] = np.stack([into, sources[ids]], 1)
-            behind.do(append_all, arrays, piece)
+            writer.start(append_all, arrays, piece)
             _forget(graph, sources)
     for each in arrays.values():
         each.finish()

@@ -8,14 +8,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from gnnkit.crew import ALONE, Crew, Turns
 from gnnkit.dataset.base import Dataset
 from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.testing.arguments import check_instance
+from gnnkit.work_group import ALONE, SequentialGroup, WorkGroup
 
 
 def check_dataset(dataset: Dataset) -> Graph:
@@ -37,14 +37,15 @@ def check_dataset(dataset: Dataset) -> Graph:
         with suppress(UserError):
             _check_pieces(graph, pieces, ALONE, "the pieces give")
             if pieces.is_divided:
-                _check_pieces(graph, pieces, Turns(3), "the stretches give")
+                _check_pieces(graph, pieces, SequentialGroup(3), "the stretches give")
     return graph
 
 
-def _check_pieces(graph: Graph, pieces: GraphPieces, crew: Crew, who: str) -> None:
+def _check_pieces(graph: Graph, pieces: GraphPieces, group: WorkGroup, who: str) -> None:
     with TemporaryDirectory() as folder:
         room, journal = Room(1 << 28, 1, bucket=16), Journal(Path(folder), "")
-        imported = import_graph(pieces, Path(folder), room, journal, Teller(quiet=True), crew=crew)
+        reporter = ProgressReporter(quiet=True)
+        imported = import_graph(pieces, Path(folder), room, journal, reporter, group=group)
         _check_same(graph, Graph.load(imported), who)
 
 

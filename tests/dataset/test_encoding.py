@@ -10,7 +10,7 @@ import pytest
 
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -23,7 +23,9 @@ NODES = "id,label,wort\nä,x,klug\nö,y,schön\n"
 def imported(folder: EdgeFolder, work: Path) -> Graph:
     pieces = folder.in_pieces()
     work.mkdir()
-    return Graph.load(import_graph(pieces, work, Room(1 << 26, 1), Journal(work, "asked"), Teller(quiet=True)))
+    return Graph.load(
+        import_graph(pieces, work, Room(1 << 26, 1), Journal(work, "asked"), ProgressReporter(quiet=True))
+    )
 
 
 READERS: dict[str, Reader] = {"load": lambda folder, _: folder.load(), "import": imported}

@@ -21,18 +21,18 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from gnnkit.crew import ALONE, Crew, Turns
 from gnnkit.dataset import pieces
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing import sources
+from gnnkit.dataset.importing import csv_source, sources
 from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import WHOLE, Room, Share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable
 from gnnkit.launch.watchdog import Patience
-from gnnkit.prepare.importing import Forked
+from gnnkit.prepare.import_graph import ForkedGroup
+from gnnkit.work_group import ALONE, SequentialGroup, WorkGroup
 from tests.cases import exhaustive, few
 from tests.folders import digests_of
 from tests.forked import forked
@@ -49,12 +49,12 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # no test turns the machine off
 
 
-def imported(folder: Path, work: Path, room: Room = TINY, crew: Crew = ALONE, **options: Any) -> Path:
+def imported(folder: Path, work: Path, room: Room = TINY, group: WorkGroup = ALONE, **options: Any) -> Path:
     work.mkdir(exist_ok=True)
     with warnings.catch_warnings(record=True):
         journal = Journal(work, "asked")
         gaps, pieces = options.pop("gaps", True), EdgeFolder(str(folder), **options).in_pieces()
-        return import_graph(pieces, work, room, journal, Teller(quiet=True), gaps=gaps, crew=crew)
+        return import_graph(pieces, work, room, journal, ProgressReporter(quiet=True), gaps=gaps, group=group)
 
 
 def saved(folder: Path, target: Path, **options: Any) -> Path:
@@ -207,10 +207,10 @@ def random_folder(folder: Path, seed: int) -> dict[str, Any]:
     return options
 
 
-def check(folder: Path, work: Path, seed: int, room: Room, crew: Crew = ALONE) -> None:
+def check(folder: Path, work: Path, seed: int, room: Room, group: WorkGroup = ALONE) -> None:
     options = random_folder(folder, seed)
     expected = digests_of(saved(folder, work / "saved", **options))
-    assert digests_of(imported(folder, work / "work", room, crew, **options)) == expected, f"seed {seed}"
+    assert digests_of(imported(folder, work / "work", room, group, **options)) == expected, f"seed {seed}"
     assert not (work / "work/records").exists()
 
 
@@ -224,7 +224,7 @@ def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> N
 @few("seed", range(18), default=[0, 1, 2, 3, 6, 7])
 def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     room = Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, None][seed % 4])
-    check(tmp_path / "data", tmp_path, seed, room, Turns([2, 3, 8][seed % 3]))
+    check(tmp_path / "data", tmp_path, seed, room, SequentialGroup([2, 3, 8][seed % 3]))
     still_open = [os.path.realpath(f"/dev/fd/{file}") for file in os.listdir("/dev/fd")]
     assert not [path for path in still_open if path.startswith(str(tmp_path))]
 
@@ -260,9 +260,9 @@ def test_several_processes_tell_of_the_row_that_one_process_tells_of(
     columns = {"src": np.arange(100), "dst": np.arange(100), "weight": np.ones(100), **column}
     write_edges(tmp_path, form, columns)
     told = []
-    for crew in (ALONE, Turns(3), Turns(7)):
+    for group in (ALONE, SequentialGroup(3), SequentialGroup(7)):
         with pytest.raises(UserError, match=r"row 7[01]") as raised:
-            imported(tmp_path, tmp_path / f"work {crew.size}", TINY, crew, num_nodes=100)
+            imported(tmp_path, tmp_path / f"work {group.size}", TINY, group, num_nodes=100)
         told.append(str(raised.value))
     assert told == told[:1] * 3
 
@@ -342,7 +342,7 @@ def test_many_imports_write_the_bytes_of_the_graph(tmp_path: Path) -> None:
             work,
             seed,
             Room(1 << 26, [1, 2, 8][seed % 3], bucket=[1, 7, 50, None][seed % 4]),
-            Turns([1, 2, 5][seed % 3]),
+            SequentialGroup([1, 2, 5][seed % 3]),
         )
 
 
@@ -370,18 +370,20 @@ def writes_of(folder: Path, work: Path, room: Room, **options: Any) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("crew", [ALONE, exhaustive(Turns(3))], ids=["alone", "three processes"])
+@pytest.mark.parametrize("group", [ALONE, exhaustive(SequentialGroup(3))], ids=["alone", "three processes"])
 @few("seed", [4, 13], default=[4])
-def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, crew: Crew, tmp_path: Path) -> None:
+def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, group: WorkGroup, tmp_path: Path) -> None:
     folder, room = tmp_path / "data", Room(1 << 26, 1, commit=0.0, bucket=20)
-    options = {**random_folder(folder, seed), "crew": crew}
+    options = {**random_folder(folder, seed), "group": group}
     total = writes_of(folder, tmp_path / "whole", room, **options)
     expected = digests_of(tmp_path / "whole/graph")
     for turn, most in enumerate(range(1 + seed % 3, total, max(total // 5, 1))):
         work = tmp_path / str(turn)
         with pytest.MonkeyPatch.context() as patch:
             Full(patch, most)
-            with pytest.raises(UserError, match=r"\w: No space left on device: the same command goes on"):
+            with pytest.raises(
+                UserError, match=r"\w: No space left on device: .* run the same command again to continue"
+            ):
                 imported(folder, work, room, **options)
         assert not (work / "graph/meta.json").exists()
         imported(folder, work, room, **options)
@@ -392,7 +394,7 @@ def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, cre
 @pytest.mark.slow
 @few("size, symmetrize", [(1, True), (3, True), (3, False)], default=[(3, True)])
 def test_an_import_goes_on_wherever_it_was_killed(size: int, symmetrize: bool, tmp_path: Path) -> None:
-    crew = ALONE if size == 1 else Forked(size, Patience(), tmp_path)
+    group = ALONE if size == 1 else ForkedGroup(size, Patience(), tmp_path)
     rng, folder = np.random.default_rng(0), tmp_path / "data"
     folder.mkdir()
     write_edges(folder, "parquet", {"src": rng.integers(0, 99, 3000), "dst": rng.integers(0, 99, 3000)})
@@ -400,11 +402,11 @@ def test_an_import_goes_on_wherever_it_was_killed(size: int, symmetrize: bool, t
     expected = digests_of(saved(folder, tmp_path / "saved", **options))
     kills = 0
     while not (tmp_path / "work/graph/meta.json").exists():
-        with forked(lambda: imported(folder, tmp_path / "work", room, crew, **options), tmp_path) as child:
+        with forked(lambda: imported(folder, tmp_path / "work", room, group, **options), tmp_path) as child:
             child.process.join(float(rng.uniform(0.05, 0.6)) + 0.05 * kills)
             child.process.kill()
         kills += 1
-    imported(folder, tmp_path / "work", room, crew, **options)
+    imported(folder, tmp_path / "work", room, group, **options)
     assert kills > 2
     assert digests_of(tmp_path / "work/graph") == expected
 
@@ -582,12 +584,12 @@ def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
 def test_a_column_has_the_type_that_the_whole_csv_has(
     column: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "_READ_AHEAD", 16)  # bytes of a block: about two rows
-    monkeypatch.setattr(sources, "_LEAST_BLOCK", 16)
+    monkeypatch.setattr(csv_source, "_READ_AHEAD", 16)  # bytes of a block: about two rows
+    monkeypatch.setattr(csv_source, "_LEAST_BLOCK", 16)
     path = tmp_path / "nodes.csv"
     path.write_text("id,x\n" + "".join(f"n{row},{cell}\n" for row, cell in enumerate(column)))
     whole = dict(zip(*(pa.csv.read_csv(path).schema.names, pa.csv.read_csv(path).schema.types), strict=True))
-    assert sources.CsvSource([path], tmp_path, {}).types() == whole
+    assert csv_source.CsvSource([path], tmp_path, {}).types() == whole
 
 
 def test_text_of_a_csv_needs_a_table_of_nodes_and_tables_may_have_other_names(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gnnkit.dataset import pieces
 from gnnkit.dataset.base import Dataset
 from gnnkit.dataset.graphsaint import GraphSaint
 from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.ogb import Ogb
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room
@@ -51,7 +51,9 @@ def imported(dataset: Dataset, work: Path) -> dict[str, str]:
     assert graph is not None
     assert graph.files
     with warnings.catch_warnings(record=True):
-        found = import_graph(graph, work, Room(1 << 26, 1, bucket=60), Journal(work, "asked"), Teller(quiet=True))
+        found = import_graph(
+            graph, work, Room(1 << 26, 1, bucket=60), Journal(work, "asked"), ProgressReporter(quiet=True)
+        )
     return digests_of(found)
 
 
@@ -255,7 +257,7 @@ def test_an_import_goes_on_after_the_disk_was_full(
             patch.setattr(os, "pwrite", full)
             told = pytest.raises(UserError, match="No space left on device") if most < 10**6 else nullcontext()
             with told:
-                found = import_graph(graph, work, room, Journal(work, "asked"), Teller(quiet=True))
+                found = import_graph(graph, work, room, Journal(work, "asked"), ProgressReporter(quiet=True))
     assert digests_of(found) == whole(dataset, tmp_path / "whole")
 
 
@@ -331,7 +333,9 @@ class FarOut(Short):
 )
 def test_pieces_that_do_not_fit_are_named(kind: type[GraphPieces], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"dataset.root=here: {message}"):
-        import_graph(kind(Path("here")), tmp_path, Room(1 << 26, 1), Journal(tmp_path, ""), Teller(quiet=True))
+        import_graph(
+            kind(Path("here")), tmp_path, Room(1 << 26, 1), Journal(tmp_path, ""), ProgressReporter(quiet=True)
+        )
 
 
 class Changing(Backwards):
@@ -356,7 +360,7 @@ def test_edges_that_change_while_they_are_read_end_the_import(
 ) -> None:
     graph = Changing(in_order, [1, 2], second)
     with pytest.raises(UserError, match="list has other edges than a moment ago: it changes while it is read"):
-        import_graph(graph, tmp_path, Room(1 << 26, 1, bucket=1), Journal(tmp_path, ""), Teller(quiet=True))
+        import_graph(graph, tmp_path, Room(1 << 26, 1, bucket=1), Journal(tmp_path, ""), ProgressReporter(quiet=True))
     assert not (tmp_path / "graph/meta.json").exists()
 
 

@@ -17,7 +17,7 @@ from gnnkit.dataset.importing import progress
 from gnnkit.dataset.importing.tables import TablePieces
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
-from gnnkit.rows import File
+from gnnkit.npy_writer import BinaryFile
 
 SMALL: Any = SimpleNamespace(memory=1000, threads=1)
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])
@@ -63,7 +63,7 @@ def test_labels_that_memory_cannot_hold_are_told_with_what_is_needed() -> None:
 
 
 def test_a_record_that_another_program_has_cut_is_named(tmp_path: Path) -> None:
-    file = File(tmp_path / "x.records")
+    file = BinaryFile(tmp_path / "x.records")
     file.write(np.arange(4), 0)
     assert file.read((4,), np.int64, 0).tolist() == [0, 1, 2, 3]
     os.truncate(tmp_path / "x.records", 20)
@@ -75,9 +75,9 @@ def test_a_record_that_another_program_has_cut_is_named(tmp_path: Path) -> None:
 def test_progress_is_told_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.1, 100.0])
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    teller = progress.Teller()
-    teller.begin("counting edges")
-    teller.tell(5, 100, "edges")
-    teller.tell(50, 100, "edges")
+    reporter = progress.ProgressReporter()
+    reporter.begin("counting edges")
+    reporter.update(5, 100, "edges")
+    reporter.update(50, 100, "edges")
     first, second = capsys.readouterr().err.splitlines()
     assert (first, second.rstrip()) == ("counting edges", "counting edges: 50 of 100 edges, 100 s left")

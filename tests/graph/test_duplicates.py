@@ -13,7 +13,7 @@ import pytest
 
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -25,7 +25,9 @@ Edge = tuple[int, int, int]
 def imported(folder: Path, **options: Any) -> Graph:
     (work := folder / "work").mkdir()
     pieces = EdgeFolder(str(folder), **options).in_pieces()
-    return Graph.load(import_graph(pieces, work, Room(1 << 26, 1), Journal(work, "asked"), Teller(quiet=True)))
+    return Graph.load(
+        import_graph(pieces, work, Room(1 << 26, 1), Journal(work, "asked"), ProgressReporter(quiet=True))
+    )
 
 
 def joined(table: pd.DataFrame, how: str) -> list[tuple[Edge, int, float | None, list[float]]]:

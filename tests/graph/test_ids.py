@@ -21,7 +21,7 @@ import pytest
 
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -61,7 +61,7 @@ def imported(form: str) -> Reader:
         pieces, work = write(folder, edges, nodes, form).in_pieces(), folder / "work"
         work.mkdir()
         room = Room(1 << 26, 1)
-        return Graph.load(import_graph(pieces, work, room, Journal(work, "asked"), Teller(quiet=True)))
+        return Graph.load(import_graph(pieces, work, room, Journal(work, "asked"), ProgressReporter(quiet=True)))
 
     return read
 
@@ -263,7 +263,9 @@ def test_words_for_missing_values_are_ids_where_the_user_lists_others(reader: st
         if reader in IMPORTS:
             (tmp_path / "work").mkdir()
             journal = Journal(tmp_path / "work", "asked")
-            work = import_graph(data.in_pieces(), tmp_path / "work", Room(1 << 26, 1), journal, Teller(quiet=True))
+            work = import_graph(
+                data.in_pieces(), tmp_path / "work", Room(1 << 26, 1), journal, ProgressReporter(quiet=True)
+            )
             graph = Graph.load(work)
     assert edges_of(graph) == [("NA", "-"), ("-", "NA")]
 

@@ -16,7 +16,7 @@ import pytest
 
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import Room
 from gnnkit.graph import Graph
 
@@ -41,7 +41,7 @@ def in_parquet(tables: Tables, folder: Path) -> EdgeFolder:
 def imported(data: EdgeFolder, folder: Path) -> Graph:
     (work := folder / "work").mkdir()
     room, journal = Room(1 << 26, 1), Journal(folder / "work", "asked")
-    return Graph.load(import_graph(data.in_pieces(), work, room, journal, Teller(quiet=True)))
+    return Graph.load(import_graph(data.in_pieces(), work, room, journal, ProgressReporter(quiet=True)))
 
 
 READERS: dict[str, Reader] = {

@@ -25,13 +25,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from gnnkit.crew import Turns
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.work_group import SequentialGroup
 
 # More examples than a run of the suite has: GNNKIT_FUZZ_EXAMPLES=5000 pytest THIS_FILE
 NUM_EXAMPLES = int(os.environ.get("GNNKIT_FUZZ_EXAMPLES", "30"))
@@ -263,7 +263,9 @@ def _imported(form: str) -> Callable[[Tables, Path], Graph | None]:
         pieces, work = _write(given, folder, form).in_pieces(), folder / "work"
         work.mkdir()
         room, journal = Room(1 << 26, 1, bucket=7), Journal(work, "asked")
-        return Graph.load(import_graph(pieces, work, room, journal, Teller(quiet=True), crew=Turns(2)))
+        return Graph.load(
+            import_graph(pieces, work, room, journal, ProgressReporter(quiet=True), group=SequentialGroup(2))
+        )
 
     return read
 

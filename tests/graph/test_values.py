@@ -19,14 +19,14 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from gnnkit.crew import Turns
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.missing import MISSING
+from gnnkit.work_group import SequentialGroup
 
 Columns = dict[str, list[Any]]
 Reader = Callable[[Path, Columns, Columns, dict[str, Any]], Graph]
@@ -67,7 +67,9 @@ def imported(form: str) -> Reader:
     def read(folder: Path, nodes: Columns, edges: Columns, options: dict[str, Any]) -> Graph:
         pieces = EdgeFolder(str(write(folder, form, nodes, edges)), symmetrize=False, **options).in_pieces()
         room, journal = Room(1 << 26, 1, bucket=7), Journal(folder, "asked")
-        return Graph.load(import_graph(pieces, folder, room, journal, Teller(quiet=True), crew=Turns(2)))
+        return Graph.load(
+            import_graph(pieces, folder, room, journal, ProgressReporter(quiet=True), group=SequentialGroup(2))
+        )
 
     return read
 

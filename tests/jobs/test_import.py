@@ -31,11 +31,11 @@ from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import Order, dispatch, importing
+from gnnkit.jobs import Order, dispatch, import_job
 from gnnkit.launch.group import RankError
 from gnnkit.partition import Grid
-from gnnkit.prepare import imported
-from gnnkit.prepare import importing as entry
+from gnnkit.prepare import import_graph as entry
+from gnnkit.prepare import import_store
 from tests.cases import exhaustive, few
 from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint
 from tests.forked import Forked, forked
@@ -167,9 +167,9 @@ def test_an_importer_that_dies_ends_the_others_and_the_same_command_goes_on(
     data, dies = tables(tmp_path / "data"), tmp_path / "dies"
     dies.touch()
     monkeypatch.setattr(entry, "num_cores", lambda: 3)
-    share = entry.Forked.share
+    share = entry.ForkedGroup.run
 
-    def killed(crew: entry.Forked, work: Callable[[int], Any]) -> list[Any]:
+    def killed(group: entry.ForkedGroup, work: Callable[[int], Any]) -> list[Any]:
         def some(member: int) -> Any:
             if dies.exists() and member == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -177,9 +177,9 @@ def test_an_importer_that_dies_ends_the_others_and_the_same_command_goes_on(
                 time.sleep(60)
             return work(member)
 
-        return share(crew, some)
+        return share(group, some)
 
-    monkeypatch.setattr(entry.Forked, "share", killed)
+    monkeypatch.setattr(entry.ForkedGroup, "run", killed)
     begun = time.monotonic()
     with pytest.raises(RankError, match="importer 1 was ended by SIGKILL"):
         run("import", data, tmp_path / "store", memory=SEVERAL)
@@ -358,17 +358,17 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
 
     With `process` importer, these are the files of those that a process starts.
     """
-    start, share = importing.run_in_child, entry.Forked.share
+    start, share = import_job.run_in_child, entry.ForkedGroup.run
     monkeypatch.setattr(entry, "num_cores", lambda: 2 if process == "importer" else 1)
 
-    def shared(crew: entry.Forked, work: Callable[[int], Any]) -> list[Any]:
+    def shared(group: entry.ForkedGroup, work: Callable[[int], Any]) -> list[Any]:
         def some(member: int) -> Any:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
             return work(member)
 
-        return share(crew, some)
+        return share(group, some)
 
-    monkeypatch.setattr(entry.Forked, "share", shared if process == "importer" else share)
+    monkeypatch.setattr(entry.ForkedGroup, "run", shared if process == "importer" else share)
 
     def started(function: Callable[..., Any], *arguments: Any, **keys: Any) -> Any:
         def work(*given: Any) -> Any:
@@ -379,7 +379,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
             return start(work, *arguments, always=True, **keys)
         return start(function, *arguments, **keys)
 
-    monkeypatch.setattr(importing, "run_in_child", started)
+    monkeypatch.setattr(import_job, "run_in_child", started)
 
 
 @pytest.mark.slow
@@ -387,10 +387,10 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
 @few(
     ("process", "size", "file"),
     [
-        ("imported", 400, "progress.json"),
-        ("imported", 600, "labels.npy"),
-        ("imported", 2000, "weight.records"),
-        ("imported", 3000, "src.read"),
+        ("run_import", 400, "progress.json"),
+        ("run_import", 600, "labels.npy"),
+        ("run_import", 2000, "weight.records"),
+        ("run_import", 3000, "src.read"),
         ("importer", 300, "progress.json"),
         ("importer", 1000, "dst.records"),
         ("_stored", 200, "inputs.json"),
@@ -408,7 +408,9 @@ def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
     data, store = tables(tmp_path / "data", ids=found), tmp_path / "store"
     with pytest.MonkeyPatch.context() as patch:
         limited(patch, process, size)
-        with pytest.raises(UserError, match=rf"/\.?{file}[.\w]*: File too large: the same command goes on") as raised:
+        with pytest.raises(
+            UserError, match=rf"/\.?{file}[.\w]*: File too large: .* run the same command again to continue"
+        ) as raised:
             run("import", data, store, memory=SEVERAL)
     assert "\n" not in str(raised.value)
     assert not (store / "store.json").exists()
@@ -422,7 +424,7 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_ove
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, store = tables(tmp_path / "data"), tmp_path / "store"
-    start = importing.run_in_child
+    start = import_job.run_in_child
 
     def started(*given: Any, **keys: Any) -> Any:
         found = start(*given, **keys)
@@ -431,8 +433,10 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_ove
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(importing, "run_in_child", started)
-        with pytest.raises(UserError, match=rf"^{data}/nodes.parquet was changed while it was read: the same command"):
+        patch.setattr(import_job, "run_in_child", started)
+        with pytest.raises(
+            UserError, match=rf"^{data}/nodes.parquet was changed while it was read: run the same command"
+        ):
             run("import", data, store)
     assert not (store / "store.json").exists()
     run("import", data, store)
@@ -452,7 +456,7 @@ REFUSED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("message", "overrides"), [*zip(importing.REFUSED, REFUSED, strict=True)], ids=map(" ".join, REFUSED)
+    ("message", "overrides"), [*zip(import_job.REFUSED, REFUSED, strict=True)], ids=map(" ".join, REFUSED)
 )
 def test_what_an_import_does_not_do_is_refused(message: str, overrides: list[str], tmp_path: Path) -> None:
     data = [] if overrides[0].startswith("dataset=") else ["dataset=edges", f"dataset.root={tmp_path}"]
@@ -484,7 +488,7 @@ def test_memory_is_read_by_an_import_only() -> None:
 
 @pytest.mark.slow
 def test_the_process_that_starts_an_import_has_no_torch() -> None:
-    code = "import gnnkit.jobs.importing, sys; sys.exit('torch' in sys.modules)"
+    code = "import gnnkit.jobs.import_job, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -494,11 +498,11 @@ def test_a_graph_from_python_is_cut_by_another_job() -> None:
         compose(["job=import", "strategy=vertex_centric", "dataset=edges", "dataset.root=x", "workers=2"])
     )
     with pytest.raises(UserError, match="job=import reads a folder of tables: job=partition cuts a graph from Python"):
-        importing.check(settings, given=True)
+        import_job.check(settings, given=True)
 
 
 def test_a_partitioner_that_needs_more_memory_is_told_with_what_is_needed() -> None:
     graph = Graph.from_edges([0], [1])
     greedy: Any = SimpleNamespace(reads_edges=True, stream_bytes=lambda nodes: 10**9 * nodes)
     with pytest.raises(UserError, match="memory=1048576: SimpleNamespace of 2 nodes needs more than that: give memory"):
-        imported._assigned(greedy, graph, graph, Grid(2, 1, 1), Room(1 << 20, 1))
+        import_store._assigned(greedy, graph, graph, Grid(2, 1, 1), Room(1 << 20, 1))

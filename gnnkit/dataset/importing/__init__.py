@@ -1,6 +1,17 @@
-"""A folder of tables -> a saved graph, in bounded memory.
+"""A data set -> a saved graph, in bounded memory.
 
-`sources` reads tables in pieces. `edges` counts, scatters and sorts edges. `nodes`
-writes what belongs to nodes. `progress` keeps what is done, and tells how far it is.
-`graph` puts these together.
+`tables`, `arrays`, `ogb` and `store` read data sets in pieces, from files opened by
+`sources` and `csv_source`. `nodes` writes node data. Edges take three passes, each of
+which only appends:
+
+1. `count` reads and checks all edges, and counts destinations in 65,536 bins.
+2. `scatter` writes each edge to the bucket of its destination: a range of nodes whose
+   in-edges fit into memory.
+3. `sort` sorts bucket by bucket, and appends to the arrays of the graph.
+
+This is a distribution sort (Knuth, The Art of Computer Programming, vol. 3, section
+5.4.9). A bucket keeps the order of the data, and the sort is stable, so the result
+equals `Graph.from_edges`. Edges that are sorted by destination, and remain in their
+order, are counted and appended. `progress` records finished work on disk, from which an
+interrupted import continues. `graph` runs all this.
 """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gnnkit.dataset.npz import Npz
     from gnnkit.dataset.saved import Saved
 
-_STEP = 1 << 20  # numbers that are looked at together
+_STEP = 1 << 20  # numbers that are compared at once
 _CURE = "job=partition dataset={} reads the whole graph"
 
 
@@ -42,7 +42,7 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """An array of a mapped file, whose pages are let go of behind the reader."""
+    """A memory-mapped array. Pages are released after they were read."""
 
     array: Array
 
@@ -58,7 +58,7 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """Edges by destination or by source, of which only the begins are in memory."""
+    """Edges by destination or by source. Only their row pointers are in memory."""
 
     place: str  # for messages
     indptr: Ids  # [num_nodes + 1] int64
@@ -70,7 +70,7 @@ class Compressed:
     def of(
         cls, place: str, indptr: Any, indices: Stream, others: Mapping[str, Stream], *, by_source: bool = False
     ) -> Compressed:
-        """Checks the begins of rows, and the numbers of values."""
+        """Checks the row pointers, and the lengths of the columns."""
         begins = int64s("indptr", indptr)
         (num_edges,) = indices.shape if len(indices.shape) == 1 else (-1,)
         if not len(begins) or begins[0] or begins[-1] != num_edges or (len(begins) > 1 and np.diff(begins).min() < 0):
@@ -102,16 +102,16 @@ class Compressed:
         high = int(np.searchsorted(self.indptr, last, side="left"))
         begins = np.clip(self.indptr[low : high + 1], first, last)
         ends = np.repeat(np.arange(low, high), np.diff(begins)) if last > first else np.empty(0, np.int64)
-        own = ids("indices", indices)
-        src, dst = (ends, own) if self.by_source else (own, ends)
+        neighbors = ids("indices", indices)
+        src, dst = (ends, neighbors) if self.by_source else (neighbors, ends)
         features = others.get("features")
         return EdgePiece(
             self.place,
             src,
             dst,
-            read_weights(others.get("weight"), len(own)),
-            None if features is None else features_of("edge_features", features, len(own)),
-            edge_positions_of(others.get("positions"), len(own)),
+            read_weights(others.get("weight"), len(src)),
+            None if features is None else features_of("edge_features", features, len(src)),
+            edge_positions_of(others.get("positions"), len(src)),
             integers("edge_types", types) if (types := others.get("types")) is not None else None,
         )
 
@@ -144,10 +144,10 @@ class SavedPieces(CompressedPieces):
 
     in_order = has_gaps = True
 
-    def __init__(self, given: Saved) -> None:
-        super().__init__(given.root)
-        self.symmetrize, self.row_normalize = given.symmetrize, given.row_normalize
-        self.shares, self.seed = given.split, given.seed
+    def __init__(self, dataset: Saved) -> None:
+        super().__init__(dataset.root)
+        self.symmetrize, self.row_normalize = dataset.symmetrize, dataset.row_normalize
+        self.shares, self.seed = dataset.split, dataset.seed
 
     @property
     def files(self) -> Sequence[Path]:
@@ -207,9 +207,9 @@ class SavedPieces(CompressedPieces):
                 yield rows
                 continue
             low, high = np.searchsorted(cells[:, 0], [first, first + len(rows)])
-            own = cells[low:high]
+            empty = cells[low:high]
             gappy = rows.copy()
-            gappy[own[:, 0] - first, own[:, 1]] = np.nan
+            gappy[empty[:, 0] - first, empty[:, 1]] = np.nan
             yield gappy
             first += len(rows)
 
@@ -220,11 +220,11 @@ class SavedPieces(CompressedPieces):
 class NpzPieces(CompressedPieces):
     """An .npz file, whose arrays are decompressed as they are read."""
 
-    def __init__(self, given: Npz) -> None:
-        super().__init__(given.root)
-        self._given = given
-        self.symmetrize, self.row_normalize = given.symmetrize, given.row_normalize
-        self.shares, self.seed = given.shares, given.seed
+    def __init__(self, dataset: Npz) -> None:
+        super().__init__(dataset.root)
+        self._dataset = dataset
+        self.symmetrize, self.row_normalize = dataset.symmetrize, dataset.row_normalize
+        self.shares, self.seed = dataset.shares, dataset.seed
 
     @property
     def files(self) -> Sequence[Path]:
@@ -259,9 +259,9 @@ class NpzPieces(CompressedPieces):
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         if self._by_source:
-            self._given.refuse_row()
+            self._dataset.refuse_row()
             return NodeFields(self._fields["labels"])
-        return NodeFields(self._fields.optional("y"), self._given.masks(self._fields, num_nodes))
+        return NodeFields(self._fields.optional("y"), self._dataset.masks(self._fields, num_nodes))
 
     def features(self, room: Room) -> Iterator[Floats]:
         rows = self._fields.rows("attr" if self._by_source else "x")
@@ -271,10 +271,10 @@ class NpzPieces(CompressedPieces):
 class GraphSaintPieces(CompressedPieces):
     """A folder of GraphSAINT. Its JSON files are read at once."""
 
-    def __init__(self, given: GraphSaint) -> None:
-        super().__init__(given.root)
-        self._given = given
-        self.symmetrize, self.row_normalize = given.symmetrize, given.row_normalize
+    def __init__(self, dataset: GraphSaint) -> None:
+        super().__init__(dataset.root)
+        self._dataset = dataset
+        self.symmetrize, self.row_normalize = dataset.symmetrize, dataset.row_normalize
 
     @property
     def files(self) -> Sequence[Path]:
@@ -286,7 +286,7 @@ class GraphSaintPieces(CompressedPieces):
     def _matrix(self) -> Compressed:
         with blame("adj_full.npz"):
             fields = Arrays(self.root / "adj_full.npz")
-            self._given.check_form(fields)
+            self._dataset.check_form(fields)
             return by_source("adj_full.npz", fields, "", "data")
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
@@ -294,7 +294,7 @@ class GraphSaintPieces(CompressedPieces):
             yield from self._matrix.edges(rows)
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
-        return NodeFields(self._given.labels(num_nodes), self._given.split(num_nodes))
+        return NodeFields(self._dataset.labels(num_nodes), self._dataset.split(num_nodes))
 
     def features(self, room: Room) -> Iterator[Floats]:
         return mapped_rows(self.root / "feats.npy")

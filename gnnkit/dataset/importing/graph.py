@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from gnnkit.crew import ALONE, Crew
 from gnnkit.dataset.base import blame, warn_of_one_way
-from gnnkit.dataset.importing import edges as of_edges
-from gnnkit.dataset.importing.edges import Buckets, Columns
+from gnnkit.dataset.importing.count import EdgeSummary, count_edges
 from gnnkit.dataset.importing.nodes import write_nodes
-from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.importing.passes import ImportRun
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
+from gnnkit.dataset.importing.scatter import Buckets, RecordFiles, scatter_edges
+from gnnkit.dataset.importing.sort import BucketSort, append_edges
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.graph import Graph
 from gnnkit.storage import write_meta
+from gnnkit.work_group import ALONE, WorkGroup
 
 _META = (
     "class_names",
@@ -32,79 +34,72 @@ def import_graph(
     work: Path,
     room: Room,
     journal: Journal,
-    teller: Teller,
+    reporter: ProgressReporter,
     *,
     gaps: bool = True,
-    crew: Crew = ALONE,
+    group: WorkGroup = ALONE,
 ) -> Path:
     """Writes a graph in bounded memory.
 
-    Goes on from what an earlier call has left in `work`. Returns the folder of the
+    Continues from the work of an earlier call in `work`. Returns the folder of the
     graph, for `Graph.load`, with the same bytes as `Dataset.load().save` would write.
-    Raises `UserError` that names file and place for bad data.
+    Raises `UserError` with file and place for bad data.
 
     Args:
         graph: the pieces.
         work: where temporary files and the graph are written.
         room: memory and threads.
         journal: of `work`.
-        teller: tells how far the import is.
-        gaps: whether cells of features may be empty, and are 0 in the graph, whose
-            `missing` lists them. Otherwise these are refused.
-        crew: processes that share the passes over edges. The bytes are the same for any
-            number of these.
+        reporter: reports progress.
+        gaps: whether cells of features may be empty. They are 0 in the graph, and its
+            `missing` lists them. False: they raise `UserError`.
+        group: processes that share the passes over edges. Their number does not change
+            the bytes.
     """
     target = work / "graph"
     target.mkdir(parents=True, exist_ok=True)
     with blame(f"dataset.root={graph.root}"):
         if journal["imported"] is None:
-            _import(graph, work, target, room, journal, teller, gaps, crew)
-    if graph.symmetrize is None and crew.leads:
+            _import(ImportRun(graph, target, room.of(group.size), journal, reporter, group), work, room, gaps)
+    if graph.symmetrize is None and group.is_leader:
         warn_of_one_way(Graph.trusted(target).csc)
     return target
 
 
-def _import(
-    graph: GraphPieces, work: Path, target: Path, room: Room, journal: Journal, teller: Teller, gaps: bool, crew: Crew
-) -> None:
-    own, num_nodes = room.of(crew.size), graph.open(room)
-    found, count = of_edges.count(graph, num_nodes, own, journal, teller, crew)
+def _import(run: ImportRun, work: Path, room: Room, gaps: bool) -> None:
+    """Runs the passes that the journal does not list. `room` is of all processes."""
+    graph, journal, group = run.graph, run.journal, run.group
+    summary, num_nodes = count_edges(run, graph.open(room))
     if journal["nodes"] is None:
-        journal.write(nodes=crew.lead(lambda: write_nodes(graph, count, target, room, teller, gaps=gaps)))
+        names = group.run_on_leader(lambda: write_nodes(graph, num_nodes, run.folder, room, run.reporter, gaps=gaps))
+        journal.write(nodes=names)
     if journal["sorted"] is None:
         if graph.in_order and not graph.symmetrize:
-            crew.lead(lambda: of_edges.append(graph, found, count, target, room, teller))
+            group.run_on_leader(lambda: append_edges(run, summary, num_nodes))
         else:
-            _sort(graph, found, count, work / _RECORDS, target, own, journal, teller, crew)
+            _sort(run, summary, num_nodes, work / _RECORDS)
         journal.write(sorted=True)
 
     def finish() -> None:
         shutil.rmtree(work / _RECORDS, ignore_errors=True)
-        texts = graph.edge_category_of(found.names)
-        edge_names = {"edge_feature_names": found.names, "edge_category_of": texts, "edge_type_names": found.relations}
-        known = {**journal["nodes"], **edge_names}
-        types = {key: value for key, value in known["types"].items() if key != "relations" or not graph.symmetrize}
-        write_meta(target, {name: known.get(name) for name in _META} | types)
+        meta = {
+            **journal["nodes"],
+            "edge_feature_names": summary.names,
+            "edge_category_of": graph.edge_category_of(summary.names),
+            "edge_type_names": summary.relations,
+        }
+        types = {key: value for key, value in meta["types"].items() if key != "relations" or not graph.symmetrize}
+        write_meta(run.folder, {name: meta.get(name) for name in _META} | types)
 
-    crew.lead(finish)
+    group.run_on_leader(finish)
     journal.write(imported=True)
 
 
-def _sort(
-    graph: GraphPieces,
-    found: of_edges.Counted,
-    count: int,
-    records: Path,
-    target: Path,
-    room: Room,
-    journal: Journal,
-    teller: Teller,
-    crew: Crew,
-) -> None:
-    buckets = Buckets.of(found, count, room)
-    records.mkdir(exist_ok=True)
-    kinds = of_edges.kinds_of(found, count, bool(graph.symmetrize))
-    with Columns(records, kinds) as columns:
-        of_edges.scatter(graph, found, buckets, columns, room, journal, teller, crew)
-    with Columns(records, kinds) as columns:  # opened anew, to read what other hosts have written
-        of_edges.sort(found, buckets, columns, target, room, journal, teller, crew, graph.duplicates)
+def _sort(run: ImportRun, summary: EdgeSummary, num_nodes: int, folder: Path) -> None:
+    buckets, symmetrize = Buckets.of(summary, num_nodes, run.room), bool(run.graph.symmetrize)
+    folder.mkdir(exist_ok=True)
+    with RecordFiles(folder, summary, num_nodes, symmetrize) as records:
+        scatter_edges(run, summary, buckets, records)
+    # Opened again, to read what other hosts have written.
+    with RecordFiles(folder, summary, num_nodes, symmetrize) as records:
+        BucketSort(run, summary, buckets, records).write()

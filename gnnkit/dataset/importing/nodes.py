@@ -1,4 +1,4 @@
-"""What belongs to nodes: ids, labels, splits, and features written in a stream."""
+"""Writes node data: ids, labels, splits, and features in a stream."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from gnnkit import checks
 from gnnkit.checks import Array
 from gnnkit.dataset.base import with_split
-from gnnkit.dataset.importing.progress import Teller
-from gnnkit.dataset.pieces import FILLED_BY, GraphPieces, Room, pieces_of
+from gnnkit.dataset.importing.progress import ProgressReporter
+from gnnkit.dataset.pieces import FILLED_BY, GraphPieces, NodeFields, Room, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from gnnkit.graph.features import normalized, without_gaps
@@ -23,52 +23,33 @@ from gnnkit.graph.labels import check_signs
 from gnnkit.graph.schema import node_types_of
 from gnnkit.graph.table import as_ids
 from gnnkit.graph.values import is_text
-from gnnkit.rows import Rows
+from gnnkit.npy_writer import NpyWriter
 from gnnkit.storage import forget_pages, save_array
 
-_PIECE = 1 << 16  # ids of text that are written at once
+_PIECE = 1 << 16  # text ids that are written at once
 
 
 def write_nodes(
-    graph: GraphPieces, count: int, target: Path, room: Room, teller: Teller, *, gaps: bool
+    graph: GraphPieces, count: int, target: Path, room: Room, reporter: ProgressReporter, *, gaps: bool
 ) -> dict[str, Any]:
-    """Writes the arrays of nodes. Returns names of classes, of columns and of types.
+    """Writes the node arrays. Returns names of classes, of columns and of types.
 
-    Raises `UserError` for labels, splits and features that do not fit, and for the
-    first empty cell unless there may be `gaps`.
+    Raises `UserError` for inconsistent labels, splits and features, and without `gaps`
+    for the first empty cell.
     """
     room.check_nodes(count)
     fields = graph.nodes(count, room)
-    labels = np.full(count, -1) if fields.labels is None else checks.array("labels", fields.labels)
-    if not fields.one_class:
-        check_signs(labels, fields.class_names)
-    bare = Graph(
-        CSC(np.zeros(count + 1, np.int64), np.empty(0, np.int32)),
-        features=np.empty((count, 0), np.float32),
-        labels=labels,
-        split=np.zeros(count, np.int8) if fields.split is None else fields.split,
-        class_names=None if fields.class_names is None else tuple(fields.class_names),
-    )
-    bare = with_split(bare, graph.shares, graph.seed)
+    bare = _with_labels(graph, fields, count)
     save_array(target / "labels.npy", bare.labels)
     save_array(target / "split.npy", bare.split)
     _write_ids(fields.node_ids, count, target / "node_ids.npy")
     if fields.coordinates is not None:
-        width = _write_rows("coordinates", pieces_of(fields.coordinates), count, target / "coordinates.npy", teller)
+        path = target / "coordinates.npy"
+        width = _write_rows("coordinates", pieces_of(fields.coordinates), count, path, reporter)
         if width not in (2, 3):
             raise UserError(f"coordinates have {width} dimensions, expected 2 or 3")
-    teller.begin("writing features")
-    path, rows = target / "features.npy", graph.features(room)
-    if rows is None:
-        Rows(path, np.float32, (0,), count).finish()
-    missing = Rows(target / "missing.npy", np.int64, (2,)) if graph.has_gaps else None
-    if rows is not None and missing is not None:
-        rows = _without_gaps(rows, missing, graph, None if gaps else fields.category_of or ())
-    width = 0 if rows is None else _write_rows("features", rows, count, path, teller, graph.row_normalize)
-    if missing is not None:
-        missing.finish()
-        if not missing.num_rows:
-            (target / "missing.npy").unlink()
+    reporter.begin("writing features")
+    width = _write_features(graph, fields, count, target, room, reporter, gaps=gaps)
     names = names_of("feature_names", graph.feature_names(), width)
     return {
         "class_names": None if bare.class_names is None else list(bare.class_names),
@@ -79,8 +60,50 @@ def write_nodes(
     }
 
 
+def _with_labels(graph: GraphPieces, fields: NodeFields, count: int) -> Graph:
+    """Returns a graph without edges and features, with checked labels and splits."""
+    labels = np.full(count, -1) if fields.labels is None else checks.array("labels", fields.labels)
+    if not fields.one_class:
+        check_signs(labels, fields.class_names)
+    bare = Graph(
+        CSC(np.zeros(count + 1, np.int64), np.empty(0, np.int32)),
+        features=np.empty((count, 0), np.float32),
+        labels=labels,
+        split=np.zeros(count, np.int8) if fields.split is None else fields.split,
+        class_names=None if fields.class_names is None else tuple(fields.class_names),
+    )
+    return with_split(bare, graph.shares, graph.seed)
+
+
+def _write_features(
+    graph: GraphPieces,
+    fields: NodeFields,
+    count: int,
+    target: Path,
+    room: Room,
+    reporter: ProgressReporter,
+    *,
+    gaps: bool,
+) -> int:
+    """Writes features and the list of empty cells. Returns the width."""
+    path, rows = target / "features.npy", graph.features(room)
+    if rows is None:
+        NpyWriter(path, np.float32, (0,), count).finish()
+    if not graph.has_gaps:
+        return 0 if rows is None else _write_rows("features", rows, count, path, reporter, graph.row_normalize)
+    missing = NpyWriter(target / "missing.npy", np.int64, (2,))
+    width = 0
+    if rows is not None:
+        rows = _without_gaps(rows, missing, graph, None if gaps else fields.category_of or ())
+        width = _write_rows("features", rows, count, path, reporter, graph.row_normalize)
+    missing.finish()
+    if not missing.num_rows:
+        (target / "missing.npy").unlink()
+    return width
+
+
 def _write_ids(ids: Any, count: int, target: Path) -> None:
-    """Writes the user's ids of nodes, as an array of numbers or of text."""
+    """Writes the user's node ids, as an array of numbers or text."""
     if ids is None:
         return
     if not isinstance(ids, pa.Array):
@@ -89,27 +112,31 @@ def _write_ids(ids: Any, count: int, target: Path) -> None:
     if not is_text(ids.type):
         save_array(target, as_ids(ids))  # type: ignore[arg-type]
         return
-    rows = Rows(target, f"U{max(pc.max(pc.utf8_length(ids)).as_py(), 1)}")
+    rows = NpyWriter(target, f"U{max(pc.max(pc.utf8_length(ids)).as_py(), 1)}")
     for first in range(0, len(ids), _PIECE):
         rows.append(np.array(ids.slice(first, _PIECE).to_pylist(), rows.dtype))
     rows.finish()
 
 
 def _without_gaps(
-    pieces: Iterable[Array], missing: Rows, graph: GraphPieces, refused: Sequence[str] | None
+    pieces: Iterable[Array], missing: NpyWriter, graph: GraphPieces, categories: Sequence[str] | None
 ) -> Iterator[Array]:
-    """Yields rows with 0 in empty cells, and writes row and column of each of these.
+    """Yields rows with 0 in empty cells, and writes each such cell's row and column.
 
-    Raises `UserError` for the first one where such cells are refused. `refused` then
-    are the columns of text that features are values of, and otherwise None.
+    Args:
+        pieces: rows of features.
+        missing: receives the cells.
+        graph: the graph.
+        categories: None allows empty cells. Otherwise the text column of each feature,
+            or nothing, for the `UserError` about the first empty cell.
     """
     first = 0
     for rows in pieces:
         filled, cells = without_gaps(rows)
         if cells is not None:
-            if refused is not None:
+            if categories is not None:
                 names, (row, column) = graph.feature_names(), cells[0].tolist()
-                name = column if names is None else repr((refused and refused[column]) or names[column])
+                name = column if names is None else repr((categories and categories[column]) or names[column])
                 raise UserError(f"a cell of features is empty, in column {name}, row {first + row}: {FILLED_BY}")
             missing.append(cells + np.array([first, 0]))
         first += len(rows)
@@ -117,22 +144,22 @@ def _without_gaps(
 
 
 def _write_rows(
-    name: str, pieces: Iterable[Array], count: int, target: Path, teller: Teller, normalize: bool = False
+    name: str, pieces: Iterable[Array], count: int, target: Path, reporter: ProgressReporter, normalize: bool = False
 ) -> int:
-    """Writes rows as `Graph` reads them, some at a time. Returns the width."""
-    rows: Rows | None = None
+    """Checks and writes rows as `Graph` does, piece by piece. Returns the width."""
+    rows: NpyWriter | None = None
     width = None
-    for given in pieces:
-        if given.ndim != 2:
-            checks.numbers(name, given, (count, None))  # raises
-        values = checks.numbers(name, given, (None, width))
+    for piece in pieces:
+        if piece.ndim != 2:
+            checks.numbers(name, piece, (count, None))  # raises
+        values = checks.numbers(name, piece, (None, width))
         checks.check_finite(name, values, bound=checks.FLOAT32_MAX, first=0 if rows is None else rows.num_rows)
         if rows is None:
             width = values.shape[1]
-            rows = Rows(target, values.dtype, values.shape[1:])
+            rows = NpyWriter(target, values.dtype, values.shape[1:])
         rows.append(normalized(values) if normalize else values)
-        forget_pages(given)
-        teller.tell(rows.num_rows, count, "rows")
+        forget_pages(piece)
+        reporter.update(rows.num_rows, count, "rows")
     if rows is None:
         raise UserError(f"{name} has no rows")
     if rows.num_rows != count:

@@ -1,4 +1,4 @@
-"""Folders of OGB, read in pieces. Labels and splits are read at once."""
+"""OGB folders, read in pieces. Labels and splits are read as a whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnkit.checks import Array, ids
-from gnnkit.dataset.importing.sources import NumberSource
+from gnnkit.dataset.importing.csv_source import NumberSource
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class OgbPieces(GraphPieces):
-    """A folder of OGB, of tables or of arrays."""
+    """An OGB folder of tables or of arrays."""
 
-    def __init__(self, given: Ogb) -> None:
-        super().__init__(given.root)
-        self._given, self._raw = given, given.root / "raw"
-        self.symmetrize, self.row_normalize = given.symmetrize, given.row_normalize
+    def __init__(self, dataset: Ogb) -> None:
+        super().__init__(dataset.root)
+        self._dataset, self._raw = dataset, dataset.root / "raw"
+        self.symmetrize, self.row_normalize = dataset.symmetrize, dataset.row_normalize
 
     @property
     def files(self) -> Sequence[Path]:
-        turns_around(self.root, self._given.add_inverse_edge)  # looks at the folder
-        found = [path for name in ("raw", "split", "mapping") for path in (self.root / name).rglob("*")]
-        return sorted(path for path in found if path.is_file())
+        turns_around(self.root, self._dataset.add_inverse_edge)  # looks at the folder
+        paths = [path for name in ("raw", "split", "mapping") for path in (self.root / name).rglob("*")]
+        return sorted(path for path in paths if path.is_file())
 
     @cached_property
     def _inverse(self) -> bool:
-        return turns_around(self.root, self._given.add_inverse_edge)
+        return turns_around(self.root, self._dataset.add_inverse_edge)
 
     @cached_property
     def _data(self) -> Arrays | None:
@@ -68,10 +68,10 @@ class OgbPieces(GraphPieces):
             ):
                 raise UserError(f"{place}: edges and their features are of unequal number")
             src, dst = ids("src", ends[0]), ids("dst", ends[1])
-            own = None if rows_read is None else features_of("edge_features", rows_read, len(src))
+            features = None if rows_read is None else features_of("edge_features", rows_read, len(src))
             if self._inverse:
-                src, dst, own = turned_around(src, dst, own)
-            yield EdgePiece(place, src, dst, None, own, list_positions(first, len(src)))
+                src, dst, features = turned_around(src, dst, features)
+            yield EdgePiece(place, src, dst, None, features, list_positions(first, len(src)))
             first += len(src)
 
     def _ends(self, step: int) -> Iterator[tuple[Array, Array]]:
@@ -82,11 +82,11 @@ class OgbPieces(GraphPieces):
                     f"{self._raw / 'edge.csv.gz'} has {table.width} columns, expected source and destination"
                 )
             return ((rows[:, 0], rows[:, 1]) for rows in table.pieces(step))
-        found = self._data.rows("edge_index")
-        count = found.shape[1]
-        if found.by_column:  # source and destination of an edge stand side by side
-            return ((pairs[::2], pairs[1::2]) for pairs in found.flat(2 * step))
-        return zip(found.flat(step, 0, count), found.flat(step, count, 2 * count), strict=True)
+        ends = self._data.rows("edge_index")
+        count = ends.shape[1]
+        if ends.by_column:  # source and destination of an edge are adjacent
+            return ((pairs[::2], pairs[1::2]) for pairs in ends.flat(2 * step))
+        return zip(ends.flat(step, 0, count), ends.flat(step, count, 2 * count), strict=True)
 
     @property
     def _has_edge_features(self) -> bool:
@@ -102,11 +102,11 @@ class OgbPieces(GraphPieces):
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         if self._data is None:
-            given = read_numbers(self._raw / "node-label.csv.gz")
+            labels = read_numbers(self._raw / "node-label.csv.gz")
         else:
             with Arrays(self._raw / "node-label.npz") as arrays:
-                given = arrays["node_label"]
-        return NodeFields(*of_nodes(self.root, given, self._given.split, num_nodes))
+                labels = arrays["node_label"]
+        return NodeFields(*of_nodes(self.root, labels, self._dataset.split, num_nodes))
 
     def features(self, room: Room) -> Iterator[Floats] | None:
         if self._data is not None:

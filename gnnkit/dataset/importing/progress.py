@@ -1,4 +1,4 @@
-"""What an import has done so far, on disk, and what it says about that."""
+"""An import's journal of finished work on disk, and its progress lines."""
 
 from __future__ import annotations
 
@@ -14,103 +14,105 @@ from gnnkit.errors import UserError
 from gnnkit.storage import write_atomically
 
 _FILE = "progress.json"
-_TELL = 1.0  # seconds between two lines of a terminal
-_TELL_FILE = 60.0  # the same where nobody looks
+_INTERVAL = 1.0  # seconds between two lines on a terminal
+_FILE_INTERVAL = 60.0  # the same in a log file
 
 
 class Journal:
-    """Facts about finished work, that a later process goes on from.
+    """Entries about finished work, from which a later process continues.
 
-    A fact is written after the bytes that it speaks of.
+    An entry is written after the bytes that it describes.
     """
 
-    def __init__(self, folder: Path, asked: str, *, keeps: bool = True) -> None:
-        """Opens the journal of a folder.
+    def __init__(self, folder: Path, key: str, *, writes: bool = True) -> None:
+        """Reads the journal of a folder.
 
         Args:
-            folder: where the import works.
-            asked: tells this import and its sources apart from others.
-            keeps: whether facts go to disk. Otherwise another process writes the same.
+            folder: the folder in which the import works.
+            key: identifies the import and its data.
+            writes: whether entries go to disk. False: another process writes the same.
         """
-        self.folder, self._keeps = folder, keeps
+        self.folder, self._writes = folder, writes
         self._path = folder / _FILE
-        self._asked = asked
-        self._facts: dict[str, Any] = {}
-        found = self._read()
-        self.changed = found is not None and found.get("asked") != asked  # another import was here
-        if found is not None and not self.changed:
-            self._facts = dict(found["facts"])
+        self._key = key
+        self._entries: dict[str, Any] = {}
+        stored = self._read()
+        self.changed = stored is not None and stored.get("asked") != key  # the folder has another import's journal
+        if stored is not None and not self.changed:
+            self._entries = dict(stored["facts"])
 
     def __getitem__(self, name: str) -> Any:
-        """Returns a fact, None for work that is not begun."""
-        return self._facts.get(name)
+        """Returns an entry, None for work that has not begun."""
+        return self._entries.get(name)
 
-    def note(self, **facts: Any) -> None:
-        """Adds facts that the next write brings to disk."""
-        self._facts |= facts
+    def note(self, **entries: Any) -> None:
+        """Adds entries that the next write brings to disk."""
+        self._entries |= entries
 
-    def write(self, **facts: Any) -> None:
-        """Adds facts, all at once."""
-        self._facts |= facts
-        if self._keeps:
-            write_atomically(self._path, json.dumps({"asked": self._asked, "facts": self._facts}).encode())
+    def write(self, **entries: Any) -> None:
+        """Adds entries and writes the journal, atomically."""
+        self._entries |= entries
+        if self._writes:
+            write_atomically(self._path, json.dumps({"asked": self._key, "facts": self._entries}).encode())
 
-    def of(self, name: str) -> Journal:
-        """Returns the journal of a part of the import, in a folder below."""
+    def part(self, name: str) -> Journal:
+        """Returns the journal of a part of the import, in a subfolder."""
         (self.folder / name).mkdir(exist_ok=True)
-        return Journal(self.folder / name, self._asked)
+        return Journal(self.folder / name, self._key)
 
     def _read(self) -> Mapping[str, Any] | None:
         try:
-            found = read_json(self._path)
+            stored = read_json(self._path)
         except UserError:
             return None
-        return found if isinstance(found, dict) and isinstance(found.get("facts"), dict) else None
+        return stored if isinstance(stored, dict) and isinstance(stored.get("facts"), dict) else None
 
 
-class Teller:
-    """Lines about the phase, how far it is, and the seconds that are left."""
+class ProgressReporter:
+    """Prints the phase, its progress, and the seconds that are left."""
 
-    def __init__(self, sign: Callable[[str], None] = lambda phase: None, *, quiet: bool = False, size: int = 1) -> None:
-        """Keeps where to tell.
+    def __init__(
+        self, heartbeat: Callable[[str], None] = lambda phase: None, *, quiet: bool = False, size: int = 1
+    ) -> None:
+        """Stores where progress is reported.
 
         Args:
-            sign: called with the phase, often, as a sign of progress.
-            quiet: whether to print nothing.
+            heartbeat: called often, with the phase, as a sign of progress.
+            quiet: print nothing.
             size: processes, each of which does about as much as this one.
         """
-        self._sign, self._quiet, self._size = sign, quiet, size
+        self._heartbeat, self._quiet, self._size = heartbeat, quiet, size
         self._terminal = bool(sys.stderr) and sys.stderr.isatty()
-        self._phase, self._begun, self._told, self._from = "", 0.0, 0.0, 0
+        self._phase, self._begun, self._printed, self._done = "", 0.0, 0.0, 0
 
-    def of(self, member: int, size: int) -> Teller:
-        """Returns what one of several processes tells with. The first tells for all."""
-        return Teller(self._sign, quiet=self._quiet or member > 0, size=size)
+    def of(self, rank: int, size: int) -> ProgressReporter:
+        """Returns the reporter of one of several processes. Rank 0 prints for all."""
+        return ProgressReporter(self._heartbeat, quiet=self._quiet or rank > 0, size=size)
 
     def begin(self, phase: str, done: int = 0) -> None:
-        """Begins a phase, of which some is done already."""
-        self._phase, self._from = phase, done
-        self._sign(phase)
+        """Begins a phase, of which `done` items are finished."""
+        self._phase, self._done = phase, done
+        self._heartbeat(phase)
         if not self._quiet:
             print(phase, file=sys.stderr, flush=True)
-        self._begun = self._told = time.monotonic()
+        self._begun = self._printed = time.monotonic()
 
-    def tell(self, done: int, total: int | None, what: str) -> None:
-        """Says how far the phase is, at most once a second.
+    def update(self, done: int, total: int | None, items: str) -> None:
+        """Reports the progress of a phase, at most once a second.
 
         Args:
-            done: things that are done.
-            total: all things, or None where nobody knows.
-            what: the things.
+            done: finished items.
+            total: all items, None if unknown.
+            items: what they are, for the line.
         """
-        self._sign(self._phase)
+        self._heartbeat(self._phase)
         now = time.monotonic()
-        if self._quiet or now - self._told < (_TELL if self._terminal else _TELL_FILE):
+        if self._quiet or now - self._printed < (_INTERVAL if self._terminal else _FILE_INTERVAL):
             return
-        self._told = now
+        self._printed = now
         of = "" if total is None else f" of {total:,}"
         done *= self._size
-        pace = (done - self._from * self._size) / (now - self._begun)
+        pace = (done - self._done * self._size) / (now - self._begun)
         left = "" if total is None or not pace else f", {max(total - done, 0) / pace:,.0f} s left"
         end = "\r" if self._terminal else "\n"
-        print(f"{self._phase}: {done:,}{of} {what}{left}".ljust(79), end=end, file=sys.stderr, flush=True)
+        print(f"{self._phase}: {done:,}{of} {items}{left}".ljust(79), end=end, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A store, read in pieces to be cut anew."""
+"""A store, read in pieces to be cut again."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ _STEP = 1 << 18  # nodes whose labels are read at once
 
 
 class StorePieces(CompressedPieces):
-    """The parts of a store, put together in the order of nodes and of edges.
+    """The parts of a store, merged in the order of nodes and of edges.
 
-    The features and labels are those that models read.
+    Features and labels are those that models read.
     """
 
     in_order = True
 
-    def __init__(self, given: Store) -> None:
-        super().__init__(given.root)
+    def __init__(self, dataset: Store) -> None:
+        super().__init__(dataset.root)
 
     @cached_property
     def _manifest(self) -> Manifest:
-        found = Manifest.load(self.root)
+        manifest = Manifest.load(self.root)
         refused = {
-            "edges to predict, and the parts lack the edges that are held out": found.holds["links"],
-            "features without their zeros": found.holds["sparse"],
+            "edges to predict, and the parts lack the edges that are held out": manifest.holds["links"],
+            "features without their zeros": manifest.holds["sparse"],
         }
         for what, is_held in refused.items():
             if is_held:
                 raise UserError(f"the store holds {what}: job=partition of the data set itself cuts it anew")
-        return found
+        return manifest
 
     @property
     def files(self) -> Sequence[Path]:
@@ -57,7 +57,7 @@ class StorePieces(CompressedPieces):
 
     @cached_property
     def _graph(self) -> dict[str, Array] | None:
-        """Maps the whole graph, where the store holds one."""
+        """Maps the whole graph, if the store holds one."""
         if not self._manifest.holds["graph"]:
             return None
         self._manifest.check_part(self.root, GRAPH)
@@ -65,17 +65,17 @@ class StorePieces(CompressedPieces):
 
     @cached_property
     def _shards(self) -> list[Shard]:
-        found = []
+        shards = []
         for rank in range(self._manifest.keys["workers"]):
             self._manifest.check_part(self.root, str(rank))
-            found.append(Shard.trusted(self.root / PARTS / str(rank)))
-        grid = found[0].grid
+            shards.append(Shard.trusted(self.root / PARTS / str(rank)))
+        grid = shards[0].grid
         if (grid.cols, grid.slices) != (1, 1) or self._manifest.holds["vertex_cut"]:
             raise UserError(
                 f"the store was cut for a {grid} grid, and only workers x 1 x 1 is cut anew piece by piece: job=partition of "
                 "the data set itself, or a store with the whole graph (strategy=individual_sample)"
             )
-        return found
+        return shards
 
     @cached_property
     def _matrix(self) -> Compressed:
@@ -92,16 +92,18 @@ class StorePieces(CompressedPieces):
             others["features"] = self._of_edges(lambda shard: shard.edge_features)
         if shards[0].edge_types is not None:
             others["types"] = self._of_edges(lambda shard: shard.edge_types)
-        sources = Scattered([_Part(shard.edge_ids, shard.csc.indices, _sources(shard)) for shard in shards])
+        sources = Scattered([_ShardRows(shard.edge_ids, shard.csc.indices, _sources(shard)) for shard in shards])
         return Compressed.of("store", np.cumsum(indptr), sources, others)
 
     def _of_edges(self, field: Callable[[Shard], Array | None]) -> Scattered:
-        return Scattered([_Part(shard.edge_ids, rows) for shard in self._shards if (rows := field(shard)) is not None])
+        return Scattered(
+            [_ShardRows(shard.edge_ids, rows) for shard in self._shards if (rows := field(shard)) is not None]
+        )
 
     def _of_nodes(self, field: str) -> Stream:
         if self._graph is not None:
             return Mapped(self._graph[field])
-        return Scattered([_Part(shard.owned, getattr(shard, field)) for shard in self._shards])
+        return Scattered([_ShardRows(shard.owned, getattr(shard, field)) for shard in self._shards])
 
     def edge_type_names(self) -> Sequence[str] | None:
         names: Sequence[str] | None = self._manifest.schema["edge_types"]
@@ -122,27 +124,29 @@ class StorePieces(CompressedPieces):
 
     def features(self, room: Room) -> Iterator[Floats]:
         if self._graph is not None:
-            whole = read_features(self._graph)
-            kept = pieces_of(kept_rows(whole))
-            return (np.asarray(whole.with_rows(rows)) for rows in kept) if isinstance(whole, PackedFeatures) else kept
+            features = read_features(self._graph)
+            pieces = pieces_of(kept_rows(features))
+            if isinstance(features, PackedFeatures):
+                return (np.asarray(features.with_rows(rows)) for rows in pieces)
+            return pieces
         rows = Scattered([_of_features(shard) for shard in self._shards])
         return rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ShardRows:
     """Rows of one shard."""
 
-    ids: Ids  # [k] places of the rows in the whole array, ascending
+    ids: Ids  # [k] positions of the rows in the array, ascending
     rows: Array  # [k, ...]
-    read: Callable[[Array], Array] | None = None  # of rows, None: as they are
+    decode: Callable[[Array], Array] | None = None  # None: rows are stored as they are
 
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
     """An array whose rows lie in several shards."""
 
-    parts: Sequence[_Part]
+    parts: Sequence[_ShardRows]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -151,35 +155,35 @@ class Scattered:
     def pieces(self, step: int) -> Iterator[Array]:
         """Yields the rows in order. One piece without rows if there are none."""
         for first in range(0, max(self.shape[0], 1), step):
-            last, found = min(first + step, self.shape[0]), None
+            last, piece = min(first + step, self.shape[0]), None
             for part in self.parts:
                 low, high = np.searchsorted(part.ids, [first, last])
-                rows = part.rows[low:high] if part.read is None else part.read(part.rows[low:high])
-                if found is None:
-                    found = np.empty((last - first, *rows.shape[1:]), rows.dtype)
-                found[part.ids[low:high] - first] = rows
+                rows = part.rows[low:high] if part.decode is None else part.decode(part.rows[low:high])
+                if piece is None:
+                    piece = np.empty((last - first, *rows.shape[1:]), rows.dtype)
+                piece[part.ids[low:high] - first] = rows
                 forget_pages(part.rows)
-            assert found is not None
-            yield found
+            assert piece is not None
+            yield piece
 
 
-def _of_features(shard: Shard) -> _Part:
+def _of_features(shard: Shard) -> _ShardRows:
     features = shard.features
     if not isinstance(features, PackedFeatures):
-        return _Part(shard.owned, kept_rows(features))
-    return _Part(shard.owned, features.kept, lambda rows: np.asarray(features.with_rows(rows)))
+        return _ShardRows(shard.owned, kept_rows(features))
+    return _ShardRows(shard.owned, features.kept, lambda rows: np.asarray(features.with_rows(rows)))
 
 
 def _sources(shard: Shard) -> Callable[[Array], Any]:
-    """Returns what finds the global ids of the sources of a shard's edges."""
+    """Returns a function that maps the sources of a shard's edges to global ids."""
     owned, halo = shard.cell_nodes, shard.halo
     kind = np.int32 if shard.num_nodes < _INT32 else np.int64
 
-    def read(rows: Array) -> Array:
-        found = np.empty(len(rows), kind)
-        own = rows < len(owned)
-        found[own] = owned[rows[own]]
-        found[~own] = halo[rows[~own] - len(owned)]
-        return found
+    def decode(rows: Array) -> Array:
+        global_ids = np.empty(len(rows), kind)
+        is_owned = rows < len(owned)
+        global_ids[is_owned] = owned[rows[is_owned]]
+        global_ids[~is_owned] = halo[rows[~is_owned] - len(owned)]
+        return global_ids
 
-    return read
+    return decode

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 
 from gnnkit.checks import Array
 from gnnkit.dataset.edges import ARRAYS, LEFT_OUT, NODES, ONE, RENAME, EdgeFolder, check_relations, form_of, parts_of
-from gnnkit.dataset.importing.sources import ArraySource, CsvSource, ParquetSource, Source
+from gnnkit.dataset.importing.csv_source import CsvSource
+from gnnkit.dataset.importing.source import Source
+from gnnkit.dataset.importing.sources import ArraySource, ParquetSource
 from gnnkit.dataset.pieces import (
     WHOLE,
     EdgePiece,
@@ -38,16 +40,16 @@ from gnnkit.graph.table import Table, read_labels, readings_of, warn_of_readings
 from gnnkit.graph.values import Reading, is_text, needs_survey
 from gnnkit.storage import read_npy
 
-_ID_BYTES = 64  # of an id that is a number, while ids are read and found
+_ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31
 _PIECE = 1 << 16  # rows of a column that are read at once
-_ONE_ROW = ": remove the row, or cut with job=partition dataset.duplicates=first"  # the cure for an id of two rows
+_ONE_ROW = ": remove the row, or cut with job=partition dataset.duplicates=first"  # appended to the error about an id in two rows
 
 
 class Cells:
     """Columns of a table as features, as in `Table.cells`.
 
-    Columns whose type leaves open how they are read are read twice.
+    Columns are read twice if their type does not determine how.
     """
 
     def __init__(self, source: Source, columns: Sequence[str]) -> None:
@@ -101,7 +103,7 @@ def texts_of(readings: Mapping[str, Reading]) -> dict[str, str]:
 
 
 def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, Reading]:
-    """Finds how columns are read, over all rows of tables that all have these."""
+    """Determines how columns are read, over all rows of several tables."""
     kinds = [source.types() for source in sources]
     several = len(sources) > 1 or len(sources[0].files) > 1
     open_ = [name for name in names if several or needs_survey(kinds[0][name])]
@@ -110,8 +112,149 @@ def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, Reading
         for source, types in zip(sources, kinds, strict=True):
             yield from source.pieces(_PIECE, open_, {name: types[name] for name in open_})
 
-    found = readings_of(sources[0].title, pieces() if open_ else (), open_, LEFT_OUT)
-    return {name: found.get(name, Reading("numbers")) for name in names}
+    readings = readings_of(sources[0].title, pieces() if open_ else (), open_, LEFT_OUT)
+    return {name: readings.get(name, Reading("numbers")) for name in names}
+
+
+class EdgeTables:
+    """The tables of edges: one per relation, or one of all under the name `ONE`."""
+
+    def __init__(self, folder: EdgeFolder, sources: Mapping[str, Source]) -> None:
+        self._folder, self.sources = folder, sources
+        self.first = next(iter(sources.values()))
+        self.columns = [name for name in self.first.kept if name not in folder.known_of_edges]  # of features
+        self.ids: IdTable | None = None  # finds the nodes. None: ids are node numbers
+        self.num_nodes: int | None = None  # None: any id is a node
+        self.feature_names: Sequence[str] | None = None  # once a piece was read
+
+    @property
+    def num_edges(self) -> int | None:
+        rows = [source.num_rows for source in self.sources.values()]
+        return None if None in rows else sum(count or 0 for count in rows)
+
+    @property
+    def row(self) -> int:
+        """Bytes of an edge's columns."""
+        values = sum(len(reading.categories) for reading in self.readings.values())
+        return 8 * len(self.first.names) + 4 * values
+
+    @cached_property
+    def readings(self) -> dict[str, Reading]:
+        """How the columns of features are read, and text weights."""
+        sources, names = list(self.sources.values()), list(self.columns)
+        if "weight" in self.first.kept and any(_are_text(source, ["weight"]) for source in sources):
+            names.append("weight")
+        return survey(sources, names) if names else {}
+
+    @cached_property
+    def relations(self) -> list[str] | None:
+        """The names of relations, None for numbers. Reads the column."""
+        if ONE not in self.sources:
+            return list(self.sources)
+        source = self.first
+        if "type" not in source.kept or not is_text(_plain_type(source, "type")):
+            return None
+        names = _words(source.pieces(_PIECE, ["type"], {"type": pa.string()}), "type")
+        edge_types_of(np.empty(0, np.int64), 0, names)  # raises for too many
+        return names
+
+    def pieces(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
+        """Yields the edges of a stretch. Arguments as of `GraphPieces.edges_of`."""
+        name, source = list(self.sources.items())[stretch.table]
+        tables = source.pieces(rows, None, self._types_of(source), stretch.share)
+        head = next(tables, None) or (None if stretch.share.number else source.empty())
+        for table in itertools.chain([] if head is None else [head], tables):
+            src, dst = self._ends(source, table)
+            features, weight = table.knowing(self.readings).rows(self.columns), self._weight(table)
+            if weight is None and self._folder.duplicates == SUM:
+                weight = np.ones(len(src), np.float32)
+            self.feature_names = self.feature_names or table.column_names(self.columns)
+            if name == ONE:
+                types, _ = table.types("type", self.relations) if "type" in source.kept else (None, None)
+            else:
+                types = np.full(len(src), stretch.table)
+            yield EdgePiece(table.name, src, dst, weight, features, list_positions(first, len(src)), types)
+            first += len(src)
+
+    def _types_of(self, source: Source) -> dict[str, pa.DataType]:
+        """Returns the types in which the columns of a CSV are read."""
+        types = {**dict.fromkeys(self._folder.ends, pa.string()), "weight": pa.float64()}
+        if names := [*self.columns, *({"weight"} & {*self.readings})]:
+            types |= {name: source.types()[name] for name in names}
+        if "type" in source.kept:
+            types["type"] = _plain_type(source, "type") if self.relations is None else pa.string()
+        return types
+
+    def _ends(self, source: Source, table: Table) -> tuple[Ids, Ids]:
+        """Reads the sources and the destinations of edges."""
+        kinds = dict(zip(source.names, source.first_types, strict=True)) if isinstance(source, CsvSource) else {}
+        src, dst = (
+            table.positions(name, self.ids, fraction=pa.types.is_floating(kinds.get(name, pa.null())))
+            for name in self._folder.ends
+        )
+        if self.ids is None:
+            high = _INT32 * _INT32 if self.num_nodes is None else self.num_nodes
+            for name, ids in zip(self._folder.ends, (src, dst), strict=True):
+                table.check_range(name, ids, high)
+        return src, dst
+
+    def _weight(self, table: Table) -> Floats | None:
+        if "weight" not in self.first.kept:
+            return None
+        weight = table.weights("weight")
+        if weight.itemsize > 4:
+            table.check_bound("weight", weight)
+        return weight
+
+
+class NodeTable:
+    """The table of nodes, with the columns that `EdgeFolder` names."""
+
+    def __init__(self, folder: EdgeFolder, source: Source) -> None:
+        self._folder, self.source = folder, source
+
+    def ids(self, room: Room) -> pa.Array | int:
+        """Reads the ids, which must fit into memory. Returns a number for 0, 1, ..."""
+        source, name = self.source, self._folder.id
+        self._folder.asked("id", source.names, source.title)
+        parts, size, rows = [], 0, 0
+        in_order = True  # ids so far are 0, 1, ..., so counting them is enough
+        for piece in source.pieces(_PIECE, [name], {name: pa.string()} if isinstance(source, CsvSource) else None):
+            column = piece.plain(name)
+            if in_order and not counts_on(column, rows):
+                in_order = False
+                parts = [pa.array(np.arange(rows), column.type)] if rows else []
+                size = 2 * (sum(part.nbytes for part in parts) + _ID_BYTES * rows)
+            rows += len(column)
+            if in_order:
+                continue
+            parts.append(column)
+            size += 2 * (column.nbytes + _ID_BYTES * len(column))  # as they are read, and in `IdTable`
+            if size > room.memory:
+                raise room.too_little(f"{source.title} has more ids than that, {rows:,} of them so far", size)
+        if in_order and rows:
+            return rows
+        column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
+        if isinstance(source, CsvSource):
+            column = narrowed(column)
+        ids = Table(source.title, pa.table({name: column}), missing=source.missing).ids(name, _ONE_ROW)
+        in_order = not is_text(ids.type) and np.array_equal(numbers_of(ids), np.arange(len(ids)))
+        return len(ids) if in_order else ids
+
+    def labels(self) -> tuple[Labels | None, list[str] | None]:
+        """Reads the labels, and the names of classes."""
+        name = self._folder.label
+        if name != "label":
+            self._folder.asked("label", self.source.names, self.source.title)
+        return labels_of(self.source, name) if name in self.source.kept else (None, None)
+
+    @cached_property
+    def cells(self) -> Cells | None:
+        """The columns of features."""
+        columns = [name for name in self.source.kept if name not in self._folder.known_of_nodes]
+        if columns and (self._folder.root / "features.npy").exists():
+            raise UserError(f"features.npy and {self.source.title} both hold features")
+        return Cells(self.source, columns) if columns else None
 
 
 class TablePieces(GraphPieces):
@@ -125,87 +268,50 @@ class TablePieces(GraphPieces):
         self.symmetrize, self.row_normalize = folder.symmetrize, folder.row_normalize
         self.shares, self.seed = folder.split, folder.seed
         self.duplicates = folder.duplicates
-        self._ids: IdTable | None = None  # finds the nodes. None: ids are the numbers of nodes
-        self._node_ids: pa.Array | None = None  # of the user, where these are not 0, 1, ...
-        self._count: int | None = None
-        self._edge_names: Sequence[str] | None = None
+        self._node_ids: pa.Array | None = None  # of the user, unless these are 0, 1, ...
 
     @cached_property
-    def _sources(self) -> tuple[dict[str, Source], Source | None]:
-        return _sources_of(self._folder)
+    def _tables(self) -> tuple[EdgeTables, NodeTable | None]:
+        edges, nodes = _sources_of(self._folder)
+        return EdgeTables(self._folder, edges), None if nodes is None else NodeTable(self._folder, nodes)
 
     @property
-    def _edges(self) -> Mapping[str, Source]:
-        """The tables of edges by relation, or one table of all under the name `ONE`."""
-        return self._sources[0]
+    def _edges(self) -> EdgeTables:
+        return self._tables[0]
 
     @property
-    def _first(self) -> Source:
-        return next(iter(self._edges.values()))
-
-    @property
-    def _nodes(self) -> Source | None:
-        return self._sources[1]
+    def _cells(self) -> Cells | None:
+        nodes = self._tables[1]
+        return None if nodes is None else nodes.cells
 
     @property
     def files(self) -> list[Path]:
-        found = [self.root / f"{name}.npy" for name in ARRAYS]
-        for source in (*self._edges.values(), self._nodes):
-            found += [] if source is None else source.files
-        return [path for path in found if path.exists()]
+        edges, nodes = self._tables
+        paths = [self.root / f"{name}.npy" for name in ARRAYS]
+        for source in (*edges.sources.values(), *([] if nodes is None else [nodes.source])):
+            paths += source.files
+        return [path for path in paths if path.exists()]
 
     @property
     def num_edges(self) -> int | None:
-        rows = [source.num_rows for source in self._edges.values()]
-        return None if None in rows else sum(each or 0 for each in rows)
+        return self._edges.num_edges
 
     @property
     def edge_row(self) -> int:
-        values = sum(len(reading.categories) for reading in self._edge_readings.values())
-        return 8 * len(self._first.names) + 4 * values
+        return self._edges.row
 
     def open(self, room: Room) -> int | None:
-        """Reads the ids of a table of nodes, which must fit memory."""
-        source = self._nodes
-        if source is None:
+        """Reads the ids of a table of nodes, which must fit into memory."""
+        edges, nodes = self._tables
+        if nodes is None:
             count = self._folder.num_nodes
-            self._count = self._rows_of_features() if count is None else count
-            return self._count
-        ids = self._read_ids(source, room)
-        if isinstance(ids, int):
-            self._count = ids
-            return ids
-        self._count = len(ids)
-        if is_text(ids.type) or not np.array_equal(numbers_of(ids), np.arange(len(ids))):
-            self._ids, self._node_ids = IdTable(ids, room.threads), ids
-            self.finds_ids = True
-        return self._count
-
-    def _read_ids(self, source: Source, room: Room) -> pa.Array | int:
-        """Reads the ids of nodes. Returns their number where they are 0, 1, ..."""
-        name = self._folder.id
-        self._folder.asked("id", source.names, source.title)
-        parts, size, rows = [], 0, 0
-        in_order = True  # whether ids so far are 0, 1, ..., of which the number is enough
-        for piece in source.pieces(_PIECE, [name], {name: pa.string()} if isinstance(source, CsvSource) else None):
-            column = piece.plain(name)
-            if in_order and not counts_on(column, rows):
-                in_order = False
-                parts = [pa.array(np.arange(rows), column.type)] if rows else []
-                size = 2 * (sum(part.nbytes for part in parts) + _ID_BYTES * rows)
-            rows += len(column)
-            if in_order:
-                continue
-            parts.append(column)
-            size += 2 * (column.nbytes + _ID_BYTES * len(column))  # as they are read, and in the table that finds them
-            if size > room.memory:
-                raise room.too_little(f"{source.title} has more ids than that, {rows:,} of them so far", size)
-        if in_order and rows:
-            return rows
-        column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
-        if isinstance(source, CsvSource):
-            column = narrowed(column)
-        return Table(source.title, pa.table({name: column}), missing=source.missing).ids(name, _ONE_ROW)
+            edges.num_nodes = self._rows_of_features() if count is None else count
+        elif isinstance(ids := nodes.ids(room), int):
+            edges.num_nodes = ids
+        else:
+            edges.num_nodes, edges.ids = len(ids), IdTable(ids, room.threads)
+            self._node_ids, self.finds_ids = ids, True
+        return edges.num_nodes
 
     def _rows_of_features(self) -> int | None:
         path = self.root / "features.npy"
@@ -213,133 +319,48 @@ class TablePieces(GraphPieces):
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         first = 0
-        for table in range(len(self._edges)):
+        for table in range(len(self._edges.sources)):
             for piece in self.edges_of(Stretch(table, WHOLE), rows, first):
                 yield piece
                 first += len(piece.src)
 
     def stretches(self, count: int) -> Sequence[Stretch]:
-        _ = self._relations, self._edge_readings  # read once, and not by each process
-        return [Stretch(table, Share(number, count)) for table in range(len(self._edges)) for number in range(count)]
+        edges = self._edges
+        _ = edges.relations, edges.readings  # read once, before processes fork
+        return [Stretch(table, Share(number, count)) for table in range(len(edges.sources)) for number in range(count)]
 
     def edges_of(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
-        name, source = list(self._edges.items())[stretch.table]
-        others = self._edge_columns
-        tables = source.pieces(rows, None, self._types_of(source, others), stretch.share)
-        head = next(tables, None) or (None if stretch.share.number else source.empty())
-        for table in itertools.chain([] if head is None else [head], tables):
-            src, dst = self._ends(source, table)
-            features, weight = table.knowing(self._edge_readings).rows(others), self._weight(table)
-            if weight is None and self.duplicates == SUM:
-                weight = np.ones(len(src), np.float32)
-            self._edge_names = self._edge_names or table.column_names(others)
-            if name == ONE:
-                types, _ = table.types("type", self._relations) if "type" in source.kept else (None, None)
-            else:
-                types = np.full(len(src), stretch.table)
-            yield EdgePiece(table.name, src, dst, weight, features, list_positions(first, len(src)), types)
-            first += len(src)
-
-    def _types_of(self, source: Source, others: Sequence[str]) -> dict[str, pa.DataType]:
-        """Returns the types of the columns of edges, of which a CSV says nothing."""
-        types = {**dict.fromkeys(self._folder.ends, pa.string()), "weight": pa.float64()}
-        if read := [*others, *({"weight"} & {*self._edge_readings})]:
-            types |= {name: source.types()[name] for name in read}
-        if "type" in source.kept:
-            types["type"] = _plain_type(source, "type") if self._relations is None else pa.string()
-        return types
-
-    def _ends(self, source: Source, table: Table) -> tuple[Ids, Ids]:
-        """Reads the sources and the destinations of edges."""
-        kinds = dict(zip(source.names, source.first_types, strict=True)) if isinstance(source, CsvSource) else {}
-        src, dst = (
-            table.positions(name, self._ids, fraction=pa.types.is_floating(kinds.get(name, pa.null())))
-            for name in self._folder.ends
-        )
-        if self._ids is None:
-            high = _INT32 * _INT32 if self._count is None else self._count
-            for name, ids in zip(self._folder.ends, (src, dst), strict=True):
-                table.check_range(name, ids, high)
-        return src, dst
-
-    @cached_property
-    def _edge_columns(self) -> list[str]:
-        """The columns of edge features."""
-        return [name for name in self._first.kept if name not in self._folder.known_of_edges]
-
-    @cached_property
-    def _edge_readings(self) -> dict[str, Reading]:
-        """How columns of edge features are read, and of weights that are text."""
-        sources, names = list(self._edges.values()), list(self._edge_columns)
-        if "weight" in self._first.kept and any(_are_text(source, ["weight"]) for source in sources):
-            names.append("weight")
-        return survey(sources, names) if names else {}
-
-    @cached_property
-    def _relations(self) -> list[str] | None:
-        """The names of relations, None where these are numbers. Reads the column."""
-        if ONE not in self._edges:
-            return list(self._edges)
-        source = self._first
-        if "type" not in source.kept or not is_text(_plain_type(source, "type")):
-            return None
-        names = _words(source.pieces(_PIECE, ["type"], {"type": pa.string()}), "type")
-        edge_types_of(np.empty(0, np.int64), 0, names)  # refuses too many
-        return names
+        return self._edges.pieces(stretch, rows, first)
 
     def edge_type_names(self) -> Sequence[str] | None:
-        return self._relations
-
-    def _weight(self, table: Table) -> Floats | None:
-        if "weight" not in self._first.kept:
-            return None
-        found = table.weights("weight")
-        if found.itemsize > 4:
-            table.check_bound("weight", found)
-        return found
+        return self._edges.relations
 
     def edge_feature_names(self) -> Sequence[str] | None:
-        return self._edge_names
+        return self._edges.feature_names
 
     def edge_texts(self) -> Mapping[str, str]:
-        return texts_of(self._edge_readings)
+        return texts_of(self._edges.readings)
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         del num_nodes, room
-        source = self._nodes
-        if self._cells is not None and source is not None:
-            warn_of_readings(source.title, self._cells.readings)
-        warn_of_readings(self._first.title, self._edge_readings)
-        title, split = "" if source is None else source.title, None if source is None else split_of(source)
-        labels, names = (None, None) if source is None else self._labels(source)
-        if labels is None and (array := self._folder.array("labels")) is not None:
+        (edges, nodes), cells, folder = self._tables, self._cells, self._folder
+        if nodes is not None and cells is not None:
+            warn_of_readings(nodes.source.title, cells.readings)
+        warn_of_readings(edges.first.title, edges.readings)
+        labels, names, split, title = None, None, None, ""
+        if nodes is not None:
+            title, split, (labels, names) = nodes.source.title, split_of(nodes.source), nodes.labels()
+        if labels is None and (array := folder.array("labels")) is not None:
             check_signs(array)
         return NodeFields(
-            self._folder.either("labels", labels, title),
-            self._folder.either("split", split, title),
+            folder.either("labels", labels, title),
+            folder.either("split", split, title),
             names,
             self._node_ids,
-            self._folder.array("coordinates"),
-            category_of=self._cells.category_of if self._cells and any(self._cells.category_of) else None,
+            folder.array("coordinates"),
+            category_of=cells.category_of if cells and any(cells.category_of) else None,
             one_class=True,
         )
-
-    def _labels(self, source: Source) -> tuple[Labels | None, list[str] | None]:
-        name = self._folder.label
-        if name != "label":
-            self._folder.asked("label", source.names, source.title)
-        return labels_of(source, name) if name in source.kept else (None, None)
-
-    @cached_property
-    def _cells(self) -> Cells | None:
-        """The columns of features of the table of nodes."""
-        folder, source = self._folder, self._nodes
-        columns = [] if source is None else [name for name in source.kept if name not in folder.known_of_nodes]
-        if source is None or not columns:
-            return None
-        if (self.root / "features.npy").exists():
-            raise UserError(f"features.npy and {source.title} both hold features")
-        return Cells(source, columns)
 
     def features(self, room: Room) -> Iterator[Array] | None:
         path = self.root / "features.npy"
@@ -362,12 +383,12 @@ def split_of(source: Source) -> Array | None:
     if "split" not in source.kept:
         return None
     types = {"split": pa.string()} if isinstance(source, CsvSource) else None
-    found = [split for piece in source.pieces(_PIECE, ["split"], types) if (split := piece.splits("split")) is not None]
-    return np.concatenate([*found, np.empty(0, np.int8)])
+    splits = (piece.splits("split") for piece in source.pieces(_PIECE, ["split"], types))
+    return np.concatenate([*(split for split in splits if split is not None), np.empty(0, np.int8)])
 
 
 def _words(pieces: Iterable[Table], name: str) -> list[str]:
-    """Collects texts of a column by code points, without empty ones."""
+    """Returns a column's distinct texts in code point order, without empty ones."""
     words: set[str | None] = set()
     for piece in pieces:
         words |= set(pc.unique(pc.utf8_trim_whitespace(piece.plain(name).cast(pa.string()))).to_pylist())
@@ -383,7 +404,7 @@ def _plain_type(source: Source, name: str) -> pa.DataType:
 def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
     """Opens the tables of edges and of nodes.
 
-    Raises `UserError` for what is not read in pieces, with the way to read it.
+    Raises `UserError` for what is not read in pieces, with an alternative.
     """
     root = folder.root
     if not root.is_dir():
@@ -394,8 +415,8 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
     nodes = None if path is None else _opened(path, root, {folder.id: pa.string()})
     if path and folder.num_nodes is not None:
         raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={folder.num_nodes} must go")
-    found = folder.tables_of_edges()
-    edges = {name: _opened(path, root if name == ONE else path.parent, {}) for name, path in found.items()}
+    paths = folder.tables_of_edges()
+    edges = {name: _opened(path, root if name == ONE else path.parent, {}) for name, path in paths.items()}
     for source in edges.values():
         for end in ("src", "dst"):
             folder.asked(end, source.names, source.title)
@@ -417,7 +438,7 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
 
 
 def _leave_out_index(sources: Sequence[Source], known: Sequence[str]) -> None:
-    """Leaves out the columns that hold the index of a data frame, with a warning."""
+    """Drops columns that hold the index of a data frame, with a warning."""
     index = common_index([source.index_columns(known) for source in sources])
     warn_of_index(sources[0].title, index, RENAME)
     for source in sources:
@@ -429,11 +450,11 @@ def _are_text(source: Source, names: Sequence[str]) -> bool:
     return all(is_text(kinds[name]) for name in names)
 
 
-def _opened(path: Path, root: Path, given: dict[str, pa.DataType]) -> Source:
+def _opened(path: Path, root: Path, types: dict[str, pa.DataType]) -> Source:
     if parts := parts_of(path):
         return ParquetSource(parts, root)
     if path.is_dir():
         raise UserError(f"{path.name} is a folder without parts such as part-0.parquet")
     if form_of(path) == "npy":
         return ArraySource(path, root)
-    return ParquetSource([path], root) if form_of(path) == "parquet" else CsvSource([path], root, given)
+    return ParquetSource([path], root) if form_of(path) == "parquet" else CsvSource([path], root, types)

@@ -1,4 +1,4 @@
-"""job=import: reads tables of any size into a store, in bounded memory."""
+"""job=import: streams data of any size into a store, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.partition import held
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.prepare.importing import imported, told_disk
+from gnnkit.prepare.import_graph import disk_errors, run_import
 from gnnkit.prepare.kept import origin
 from gnnkit.result.folder import WORK
 from gnnkit.result.result import Result, versions
 from gnnkit.store.manifest import FILE, Manifest, differing, shaping
 
 _CUT = "job=partition {data} does so in memory"
-# What job=import refuses, by message.
+# Unsupported configurations, by message.
 REFUSED: Mapping[str, Callable[[Settings], object]] = {
     "dataset={s.dataset.name} is read as a whole, and job=import reads data sets piece by piece: use job=partition": lambda s: (
         s.dataset.create().in_pieces() is None
@@ -51,7 +51,7 @@ REFUSED: Mapping[str, Callable[[Settings], object]] = {
 
 
 def check(settings: Settings, *, given: bool) -> None:
-    """Raises `UserError` for what job=import does not do, with the command that does.
+    """Raises `UserError` for an unsupported configuration, with an alternative.
 
     Args:
         settings: The configuration.
@@ -64,17 +64,17 @@ def check(settings: Settings, *, given: bool) -> None:
     for message, holds in REFUSED.items():
         if holds(settings):
             raise UserError(message.format(s=settings, data=data))
-    if store is not None and (store / FILE).exists():  # another folder is named when it is read
+    if store is not None and (store / FILE).exists():  # reading reports another folder
         _check_same(settings, Manifest.load(store).keys, store)
 
 
 def _check_same(settings: Settings, keys: Mapping[str, Any], store: Path) -> None:
     """Raises `UserError` for features and labels other than those of a store."""
-    kept = {key: keys[key] for key in ("workers", "partition")}
-    for key, own, its in differing({**settings.cut, **kept}, keys, whole_task=True):
+    shape = {key: keys[key] for key in ("workers", "partition")}
+    for key, value, stored in differing({**settings.cut, **shape}, keys, whole_task=True):
         raise UserError(
-            f"{key}={own}: the store {store} was written with {key}={its}, and is cut anew as it is: leave the key out, or "
-            "name the data set itself"
+            f"{key}={value}: the store {store} was written with {key}={stored}, and is cut anew as it is: leave the key "
+            "out, or name the data set itself"
         )
 
 
@@ -82,43 +82,45 @@ def import_tables(order: Order, *, together: bool) -> Result:
     """Writes the store of the data set into the run folder.
 
     Args:
-        order: What was asked, with the run folder.
-        together: Whether ranks that were started from outside share the work. The
-            leader alone cuts the graph, and others return a result without figures.
+        order: The job, with the run folder.
+        together: Whether externally started ranks share the work. Only the leader
+            cuts the graph. Others return a result without figures.
     """
     folder = order.run_folder if order.is_leader else run_folders.named(order)
-    patience, asked = Patience.of(order.settings.timeout), asked_of(order)
+    patience, key = Patience.of(order.settings.timeout), key_of(order)
     stamps = _stamps(order.settings)
-    found = run_in_child(imported, order.settings, folder, asked, together, patience=patience, beside=_import_cutting)
+    imported = run_in_child(
+        run_import, order.settings, folder, key, together, patience=patience, beside=_import_cutting
+    )
     if not order.is_leader:
         return Result(order.settings.job.name, {})
-    _check_stamps(stamps, _stamps(order.settings))  # from here on the data are not read any more
-    figures = run_in_child(_stored, order, found, asked, patience=patience)
+    _check_stamps(stamps, _stamps(order.settings))  # the data are not read after this
+    figures = run_in_child(_stored, order, imported, key, patience=patience)
     return Result(order.settings.job.name, figures, figures.pop("summary"))
 
 
 def unchanged(order: Order) -> Result | None:
-    """Returns the result of the store in a folder, if the same job has written it.
+    """Returns the result of the store in the folder, if the same job has written it.
 
     The same job has the same keys, and files of the same sizes and times.
     """
-    found = held(order, asked_of)
-    if found is not None:  # a process may have ended with the store written
+    result = held(order, key_of)
+    if result is not None:  # a process may have ended with the store written
         shutil.rmtree(order.run_folder / WORK, ignore_errors=True)
-    return found
+    return result
 
 
-def asked_of(order: Order) -> str:
-    """Hashes the keys that shape the store, and what tells the data apart."""
+def key_of(order: Order) -> str:
+    """Hashes the keys that shape the store, and what identifies the data."""
     settings = order.settings
     stamps = _stamps(settings)
     keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "memory")}
-    asked: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+    parts: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _stamps(settings: Settings) -> list[list[Any]]:
-    """Returns name, size and time of the last change of each file that is read."""
+    """Returns path, size and modification time of each file that is read."""
     pieces = settings.dataset.create().in_pieces()
     assert pieces is not None  # others are refused before
     with blame(f"dataset.root={pieces.root}"):
@@ -126,23 +128,23 @@ def _stamps(settings: Settings) -> list[list[Any]]:
 
 
 def _check_stamps(before: list[list[Any]], after: list[list[Any]]) -> None:
-    """Raises `UserError` for a file that has changed between two calls of `_stamps`."""
+    """Raises `UserError` for a file that changed between two calls of `_stamps`."""
     changed = [path for path, *stamp in after if [path, *stamp] not in before]
     gone = {path for path, *_ in before} - {path for path, *_ in after}
     if changed or gone:
         raise UserError(
-            f"{[*changed, *sorted(gone)][0]} was changed while it was read: the same command starts over, once nobody "
-            "writes there"
+            f"{[*changed, *sorted(gone)][0]} was changed while it was read: run the same command again when no "
+            "program writes there"
         )
 
 
 def _import_cutting() -> None:
-    """Imports torch, which the first child does without, for the second one."""
-    import gnnkit.prepare.imported  # noqa: F401
+    """Imports torch for the second child. The first one does not need it."""
+    import gnnkit.prepare.import_store  # noqa: F401
 
 
-def _stored(order: Order, found: str, asked: str) -> dict[str, Any]:
-    from gnnkit.prepare.imported import store  # imports torch, which `_import_cutting` has done
+def _stored(order: Order, imported: str, key: str) -> dict[str, Any]:
+    from gnnkit.prepare.import_store import write_store  # imports torch, as `_import_cutting` has done
 
-    with told_disk(order.run_folder):
-        return store(order.settings, order.run_folder, Path(found), asked)
+    with disk_errors(order.run_folder):
+        return write_store(order.settings, order.run_folder, Path(imported), key)

@@ -17,6 +17,7 @@ from gnnkit.graph.features import DENSE, PACKED, SCALES
 from gnnkit.graph.schema import read_types
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
+from gnnkit.npy_writer import NpyWriter
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid, make_grid
 from gnnkit.partition.pieces import NODE_BYTES, edge_bytes, least_memory, write_shards
@@ -24,7 +25,7 @@ from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard
 from gnnkit.plan.choose import describe
 from gnnkit.prepare.columns import ColumnTable
-from gnnkit.prepare.importing import crew_of, members_of, room_of
+from gnnkit.prepare.import_graph import group_of, num_processes, room_of
 from gnnkit.prepare.inputs import IDS, check_width, degree_features, learned_tables
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.rounding import Rounding
@@ -32,36 +33,29 @@ from gnnkit.prepare.storing import manifest, of_ranges
 from gnnkit.prepare.trained import Inputs, fit
 from gnnkit.prepare.transform import ColumnTransform, FilledRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
-from gnnkit.rows import Rows
 from gnnkit.storage import forget_pages, save_array, whole_folder, write_atomically
 from gnnkit.store.manifest import PARTS, Digests, Manifest
 from gnnkit.store.parts import GRAPH
 from gnnkit.task import Task
+from gnnkit.work_group import WorkGroup
 
-_MOST_PIECE = 1 << 20  # edges that are cut at once
+_MAX_PIECE = 1 << 20  # edges that are cut at once
 _ROW_BYTES = 1 << 24  # bytes of features that are made at once
 
 
-def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str, Any]:
+def write_store(settings: Settings, folder: Path, imported: Path, key: str) -> dict[str, Any]:
     """Makes an imported graph a store. Returns figures, and a summary for people.
 
     Args:
         settings: The configuration.
         folder: The run folder, which becomes the store.
-        found: The folder of the graph.
-        asked: Tells the job and its data apart from others.
+        imported: The folder of the imported graph.
+        key: Identifies the job and its data.
     """
-    raw = Graph.trusted(found)
-    room = room_of(settings)
-    each = edge_bytes(raw)
-    needed = least_memory(raw.num_nodes, each)
-    if needed > room.memory:
-        raise room.too_little(f"parts of {raw.num_nodes:,} nodes need more than that", needed)
-    crew = crew_of(min(members_of(settings, room), room.memory // needed), settings, folder)
-    own = room.of(crew.size)
-    edges = min((own.memory - raw.num_nodes * NODE_BYTES) // each, _MOST_PIECE)
+    raw, room = Graph.trusted(imported), room_of(settings)
+    group, share, edges = _divided(settings, folder, raw, room)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
-    graph, told, rounded = _as_read(settings, folder, found, raw)
+    graph, lines, rounded = _write_graph(settings, folder, imported, raw)
     phase(f"cutting {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
     chosen = settings.partition
     grid = make_grid(chosen.grid, settings.workers, chosen.replication)
@@ -71,21 +65,41 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     with Digests() as digests:
         if holds_graph:
             digests.add(folder / PARTS / GRAPH)
-        for shard in write_shards(graph, partition, folder / PARTS, edges, rows=rows, crew=crew, threads=own.threads):
+        shards = write_shards(graph, partition, folder / PARTS, edges, rows=rows, group=group, threads=share.threads)
+        for shard in shards:
             digests.add(folder / PARTS / str(shard.rank))
         quality = measure(graph, partition, threads=room.threads)
         quality.save(folder / PARTITION)
         if not holds_graph:
             shutil.rmtree(folder / PARTS / GRAPH)
         phase("writing the manifest")
-        store = settings.dataset.create().store_folder
-        source = settings.dataset.name if store is None else Manifest.load(store).source
-        whole = manifest(settings, asked, raw, graph, None, quality, folder, rounded, rows, digests)
-    replace(whole, source=source).save(folder)
-    shutil.rmtree(found.parent)
-    lines = [*describe(graph, settings, partition), *quality.table(), *told]
+        contents = manifest(settings, key, raw, graph, None, quality, folder, rounded, rows, digests)
+    _save_manifest(settings, contents, folder)
+    shutil.rmtree(imported.parent)
+    lines = [*describe(graph, settings, partition), *quality.table(), *lines]
     lines.append(f"store: dataset=store dataset.root={folder} trains from it")
     return {"summary": "\n".join(lines), **quality.to_dict()}
+
+
+def _divided(settings: Settings, folder: Path, raw: Graph, room: Room) -> tuple[WorkGroup, Room, int]:
+    """Returns the processes that cut, the memory of each, and its edges of a piece.
+
+    Raises `UserError` for too little memory.
+    """
+    bytes_per_edge = edge_bytes(raw)
+    needed = least_memory(raw.num_nodes, bytes_per_edge)
+    if needed > room.memory:
+        raise room.too_little(f"parts of {raw.num_nodes:,} nodes need more than that", needed)
+    group = group_of(min(num_processes(settings, room), room.memory // needed), settings, folder)
+    share = room.of(group.size)
+    return group, share, min((share.memory - raw.num_nodes * NODE_BYTES) // bytes_per_edge, _MAX_PIECE)
+
+
+def _save_manifest(settings: Settings, contents: Manifest, folder: Path) -> None:
+    """Writes the manifest. A store that is cut again keeps the name of its source."""
+    store = settings.dataset.create().store_folder
+    source = settings.dataset.name if store is None else Manifest.load(store).source
+    replace(contents, source=source).save(folder)
 
 
 def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, room: Room) -> Partition:
@@ -97,9 +111,9 @@ def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, ro
         return partitioner.assign(_without_edges(raw), grid)
     if (needed := partitioner.stream_bytes(graph.num_nodes)) > room.memory:
         raise room.too_little(f"{type(partitioner).__name__} of {graph.num_nodes:,} nodes needs more than that", needed)
-    found = partitioner.assign(graph, grid)
+    partition = partitioner.assign(graph, grid)
     forget_pages(graph.csc.indices)
-    return found
+    return partition
 
 
 def _without_edges(raw: Graph) -> Graph:
@@ -113,7 +127,7 @@ def _without_edges(raw: Graph) -> Graph:
     )
 
 
-def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple[Graph, list[str], str]:
+def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -> tuple[Graph, list[str], str]:
     """Writes the whole graph as runs read it: features, labels and names.
 
     Returns it, mapped, lines for people, and a line if features are rounded. A store
@@ -139,18 +153,18 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
     names["node_types"] = raw.node_types
     names |= _types(raw, settings.inputs, rows.shape[1])
     with whole_folder(folder / PARTS / GRAPH, names) as target:
-        for path in sorted(found.glob("*.npy")):
+        for path in sorted(imported.glob("*.npy")):
             if path.stem not in ("features", "missing", "labels", "node_ids"):
                 link_file(path, target / path.name)
         save_array(target / "labels.npy", read.labels)
         dtype, rounded = settings.features.dtype, ""
         if dtype == "as_is":
-            _write_inputs(settings.inputs if store is None else "features", rows, raw, found, target)
+            _write_inputs(settings.inputs if store is None else "features", rows, raw, imported, target)
         else:
             rounded = _write_rounded(dtype, store, rows, transform.fill.keep(raw.feature_names), target)
-    if (found / IDS).exists():
+    if (imported / IDS).exists():
         (folder / IDS).unlink(missing_ok=True)
-        link_file(found / IDS, folder / IDS)
+        link_file(imported / IDS, folder / IDS)
     return Graph.trusted(folder / PARTS / GRAPH), [*lines, *([rounded] if rounded else [])], rounded
 
 
@@ -168,16 +182,16 @@ def _types(raw: Graph, inputs: str, width: int) -> dict[str, Any]:
     return replace(raw.schema, **fitting).to_dict()
 
 
-def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, found: Path, target: Path) -> None:
+def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, imported: Path, target: Path) -> None:
     """Writes the features that models read. `inputs` is the configuration key."""
     path = target / f"{DENSE}.npy"
     if inputs == "learned":
-        return Rows(path, np.float32, (0,), raw.num_nodes).finish()
+        return NpyWriter(path, np.float32, (0,), raw.num_nodes).finish()
     if inputs == "degree":
         return save_array(path, degree_features(raw))
     if rows.is_raw:
-        return link_file(found / path.name, path)
-    file = Rows(path, rows.dtype, rows.shape[1:])
+        return link_file(imported / path.name, path)
+    file = NpyWriter(path, rows.dtype, rows.shape[1:])
     for piece in _pieces(rows):
         file.append(piece)
     return file.finish()
@@ -195,7 +209,7 @@ def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Seque
     """
     stored = None if store is None else Shard.trusted(store / PARTS / "0").features
     rounding = Rounding(_pieces(rows), kind, stored[:0] if isinstance(stored, PackedFeatures) else None)
-    file = Rows(target / f"{PACKED}.npy", rounding.form.kept.dtype, rounding.form.shape[1:])
+    file = NpyWriter(target / f"{PACKED}.npy", rounding.form.kept.dtype, rounding.form.shape[1:])
     for piece in _pieces(rows):
         file.append(rounding.apply(piece))
     file.finish()

@@ -16,64 +16,63 @@ from gnnkit.checks import Array
 from gnnkit.errors import UserError
 
 
-class File:
-    """Bytes at any place of a file. Errors name the file."""
+class BinaryFile:
+    """A file that is read and written at any offset. Errors name the file."""
 
     def __init__(self, path: Path) -> None:
+        """Opens the file, which is created if missing."""
         self.path = path
         try:
             self._file = io.FileIO(path, "r+", opener=lambda path, flags: os.open(path, flags | os.O_CREAT, 0o644))
         except OSError as error:
             raise self._failed(error) from error
 
-    def write(self, values: Array, place: int) -> None:
-        """Writes the bytes of an array at a place.
+    def write(self, values: Array, offset: int) -> None:
+        """Writes the bytes of an array at an offset.
 
-        Raises `UserError` where the disk takes no more.
+        Raises `UserError` if the disk is full.
         """
         rest = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
         try:
             while rest:
-                written = os.pwrite(self._file.fileno(), rest, place)
-                rest, place = rest[written:], place + written
+                written = os.pwrite(self._file.fileno(), rest, offset)
+                rest, offset = rest[written:], offset + written
         except OSError as error:
             raise self._failed(error) from error
 
-    def read(self, shape: Sequence[int], dtype: npt.DTypeLike, place: int) -> Array:
+    def read(self, shape: Sequence[int], dtype: npt.DTypeLike, offset: int) -> Array:
         """Reads an array. Raises `UserError` for too few bytes."""
-        found = np.empty(tuple(shape), dtype)
-        rest = found.reshape(-1).view(np.uint8).data
+        values = np.empty(tuple(shape), dtype)
+        rest = values.reshape(-1).view(np.uint8).data
         while rest:
-            read = os.preadv(self._file.fileno(), [rest], place)
+            read = os.preadv(self._file.fileno(), [rest], offset)
             if not read:
                 raise UserError(
-                    f"{self.path} has no {len(rest):,} bytes at {place:,}: it was changed by another program"
+                    f"{self.path} has no {len(rest):,} bytes at {offset:,}: it was changed by another program"
                 )
-            rest, place = rest[read:], place + read
-        return found
+            rest, offset = rest[read:], offset + read
+        return values
 
     def commit(self) -> None:
-        """Brings what was written to the disk."""
+        """Syncs the file to disk."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise self._failed(error) from error
 
-    def cut(self, size: int) -> None:
-        """Drops all bytes behind the first `size`."""
+    def truncate(self, size: int) -> None:
+        """Drops all bytes after the first `size`."""
         os.ftruncate(self._file.fileno(), size)
 
     def close(self) -> None:
         self._file.close()
 
     def _failed(self, error: OSError) -> UserError:
-        return UserError(
-            f"{self.path}: {error.strerror}: the same command goes on from what is finished, once there is room"
-        )
+        return UserError(f"{self.path}: {error.strerror}: free disk space, then run the same command again to continue")
 
 
-class Rows:
-    """An .npy of rows that are appended. The file is whole after `finish`."""
+class NpyWriter:
+    """Appends rows to an .npy file, which is complete after `finish`."""
 
     def __init__(
         self, path: Path, dtype: npt.DTypeLike, width: tuple[int, ...] = (), done: int = 0, *, alone: bool = True
@@ -82,21 +81,21 @@ class Rows:
 
         Args:
             path: the file.
-            dtype: of the numbers.
+            dtype: type of the numbers.
             width: shape of a row.
-            done: rows that are written already, before those that are appended.
-            alone: drop later rows. Otherwise other processes write these.
+            done: number of rows that the file already has.
+            alone: drop later rows. False: other processes write these.
         """
         self.dtype, self._width, self.num_rows = np.dtype(dtype), width, done
-        self._header = len(self._head())
+        self._header_size = len(self._header())
         self._row = self.dtype.itemsize * int(np.prod(width))
-        self._file = File(path)
+        self._file = BinaryFile(path)
         if alone:
-            self._file.cut(self._header + done * self._row)
+            self._file.truncate(self._header_size + done * self._row)
 
     def append(self, values: Array) -> None:
-        """Writes rows behind the others."""
-        self._file.write(values.astype(self.dtype, copy=False), self._header + self.num_rows * self._row)
+        """Writes rows after the last one."""
+        self._file.write(values.astype(self.dtype, copy=False), self._header_size + self.num_rows * self._row)
         self.num_rows += len(values)
 
     def commit(self) -> None:
@@ -104,39 +103,38 @@ class Rows:
 
     def finish(self) -> None:
         """Writes the header, as `np.save` would."""
-        self._file.write(np.frombuffer(self._head(), np.uint8), 0)
+        self._file.write(np.frombuffer(self._header(), np.uint8), 0)
         self._file.commit()
         self.close()
 
     def close(self) -> None:
         self._file.close()
 
-    def _head(self) -> bytes:  # NumPy leaves room for the digits of any number of rows
-        head = io.BytesIO()
-        shape = (self.num_rows, *self._width)
-        described: dict[str, Any] = {
+    def _header(self) -> bytes:  # NumPy pads it, so its size is the same for any number of rows
+        buffer = io.BytesIO()
+        fields: dict[str, Any] = {
             "descr": np.lib.format.dtype_to_descr(self.dtype),
             "fortran_order": False,
-            "shape": shape,
+            "shape": (self.num_rows, *self._width),
         }
-        np.lib.format.write_array_header_1_0(head, described)
-        return head.getvalue()
+        np.lib.format.write_array_header_1_0(buffer, fields)
+        return buffer.getvalue()
 
 
-def append_all(arrays: Mapping[str, Rows], found: Mapping[str, Array]) -> None:
-    """Writes rows behind those of several arrays, by name."""
-    for name, values in found.items():
+def append_all(arrays: Mapping[str, NpyWriter], rows: Mapping[str, Array]) -> None:
+    """Appends rows to several arrays, by name."""
+    for name, values in rows.items():
         arrays[name].append(values)
 
 
-class Behind:
-    """Does one thing after the other, beside the caller.
+class BackgroundTask:
+    """Runs one task at a time in a thread.
 
-    Raises the error of a thing where the next one is given, or at the end.
+    Raises a task's error when the next one starts, or at the end.
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "behind")
+        self._pool = ThreadPoolExecutor(1, "background")
         self._last: Future[None] | None = None
 
     def __enter__(self) -> Self:
@@ -149,13 +147,13 @@ class Behind:
         finally:
             self._pool.shutdown()
 
-    def do(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Begins a thing, once the one before is done."""
+    def start(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Starts a task after the previous one has finished."""
         self.wait()
         self._last = self._pool.submit(work, *arguments)
 
     def wait(self) -> None:
-        """Waits until all is done."""
+        """Waits for the last task."""
         last, self._last = self._last, None
         if last is not None:
             last.result()

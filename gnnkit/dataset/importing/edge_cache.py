@@ -1,4 +1,4 @@
-"""Edges that were read once, kept on disk for the next pass."""
+"""Edges that were read once, on disk for the next pass."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Any
 import numpy as np
 
 from gnnkit.dataset.pieces import EdgePiece, list_positions
-from gnnkit.rows import File
+from gnnkit.npy_writer import BinaryFile
 
 _COLUMNS = ("src", "dst", "weight", "features", "types")
 
 
-class ReadEdges:
-    """The columns of a stretch of edges, a file for each.
+class EdgeCache:
+    """A stretch of edges, one file per column.
 
-    To find the numbers of ids takes longer than to write and read these.
+    Writing and reading these is faster than looking up ids a second time.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Keeps the folder of the files."""
+        """Opens no file yet. `folder` is where the files are written."""
         self._folder = folder
-        self._files: dict[str, File] = {}
-        self._kinds: dict[str, Any] | None = None  # types and widths of the columns
+        self._files: dict[str, BinaryFile] = {}
+        self._kinds: dict[str, tuple[str, list[int]]] | None = None  # dtype and width of each column
         self._count = 0
         self._place = ""
         self._has_positions = self._failed = False
 
     def add(self, piece: EdgePiece) -> None:
-        """Writes a piece. Gives up where a column has another type than before."""
+        """Writes a piece. Gives up if a column's type differs from earlier pieces."""
         rows = {name: values for name in _COLUMNS if (values := getattr(piece, name)) is not None}
         kinds = {name: (str(values.dtype), list(values.shape[1:])) for name, values in rows.items()}
         if self._kinds is None:
             self._kinds, self._place, self._has_positions = kinds, piece.place, piece.positions is not None
-            self._files = {name: File(self._path(name)) for name in kinds}
+            self._files = {name: BinaryFile(self._path(name)) for name in kinds}
         self._failed |= kinds != self._kinds
         if not self._failed:
             for name, values in rows.items():
-                self._files[name].write(values, self._count * _bytes(*kinds[name]))
+                self._files[name].write(values, self._count * _row_bytes(*kinds[name]))
             self._count += len(piece.src)
 
     def finish(self) -> dict[str, Any] | None:
-        """Brings all to disk. Returns what `pieces` asks for. None: nothing is kept."""
+        """Syncs the files. Returns the header for `pieces`, or None without a cache."""
         for file in self._files.values():
             file.commit()
             file.close()
@@ -51,23 +51,23 @@ class ReadEdges:
             return None
         return {"kinds": self._kinds, "count": self._count, "place": self._place, "positions": self._has_positions}
 
-    def pieces(self, known: Mapping[str, Any], rows: int, first: int) -> Iterator[EdgePiece]:
+    def pieces(self, header: Mapping[str, Any], rows: int, first: int) -> Iterator[EdgePiece]:
         """Yields the edges again.
 
         Args:
-            known: from `finish`.
+            header: from `finish`.
             rows: edges of a piece.
-            first: edges before these in the whole list.
+            first: number of edges before these in the whole list.
         """
-        files = {name: File(self._path(name)) for name in known["kinds"]}
-        for begin in range(0, known["count"], rows):
-            count = min(rows, known["count"] - begin)
-            found = {
-                name: files[name].read((count, *width), np.dtype(kind), begin * _bytes(kind, width))
-                for name, (kind, width) in known["kinds"].items()
+        files = {name: BinaryFile(self._path(name)) for name in header["kinds"]}
+        for begin in range(0, header["count"], rows):
+            count = min(rows, header["count"] - begin)
+            columns = {
+                name: files[name].read((count, *width), np.dtype(kind), begin * _row_bytes(kind, width))
+                for name, (kind, width) in header["kinds"].items()
             }
-            positions = list_positions(first + begin, count) if known["positions"] else None
-            yield EdgePiece(known["place"], **found, positions=positions)
+            positions = list_positions(first + begin, count) if header["positions"] else None
+            yield EdgePiece(header["place"], **columns, positions=positions)
         for file in files.values():
             file.close()
 
@@ -80,5 +80,5 @@ class ReadEdges:
         return self._folder / f"{name}.read"
 
 
-def _bytes(kind: str, width: list[int]) -> int:
+def _row_bytes(kind: str, width: list[int]) -> int:
     return np.dtype(kind).itemsize * int(np.prod(width))

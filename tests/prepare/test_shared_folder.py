@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from gnnkit.errors import UserError
-from gnnkit.prepare import meeting
-from gnnkit.prepare.meeting import LostMember, Met
+from gnnkit.prepare import shared_folder
+from gnnkit.prepare.shared_folder import LostMember, SharedFolderGroup
 from tests.forked import forked
 
 
-def member(rank: int, size: int, folder: Path, work: Callable[[Met], Any], timeout: float = 20.0) -> Any:
-    crew = Met(rank, size, folder / "meeting", timeout)
-    with crew.met():
-        return work(crew)
+def member(rank: int, size: int, folder: Path, work: Callable[[SharedFolderGroup], Any], timeout: float = 20.0) -> Any:
+    group = SharedFolderGroup(rank, size, folder / "meeting", timeout)
+    with group.joined():
+        return work(group)
 
 
-def together(size: int, folder: Path, work: Callable[[Met], Any]) -> list[Any]:
+def together(size: int, folder: Path, work: Callable[[SharedFolderGroup], Any]) -> list[Any]:
     """Lets members work in threads. Returns results and errors."""
 
     def one(rank: int) -> Any:
@@ -41,10 +41,10 @@ def together(size: int, folder: Path, work: Callable[[Met], Any]) -> list[Any]:
 def test_members_get_the_results_of_all_and_the_folder_is_gone(size: int, tmp_path: Path) -> None:
     led = []
 
-    def work(crew: Met) -> Any:
-        first = crew.share(lambda rank: rank + 1)
-        lead = crew.lead(lambda: led.append(crew.leads) or "once")
-        return first, lead, crew.share(lambda rank: None), crew.leads
+    def work(group: SharedFolderGroup) -> Any:
+        first = group.run(lambda rank: rank + 1)
+        lead = group.run_on_leader(lambda: led.append(group.is_leader) or "once")
+        return first, lead, group.run(lambda rank: None), group.is_leader
 
     found = together(size, tmp_path, work)
     assert found == [([*range(1, size + 1)], "once", [None] * size, rank == 0) for rank in range(size)]
@@ -58,28 +58,26 @@ def test_files_of_an_earlier_start_are_nobody(tmp_path: Path) -> None:
     (folder / "alive 1.json").write_text('["earlier", 3]')
     (folder / "members.json").write_text('["earlier", "earlier too"]')
     (folder / "step 1 1 earlier.json").write_text("7")
-    assert together(2, tmp_path, lambda crew: crew.share(lambda rank: rank)) == [[0, 1], [0, 1]]
+    assert together(2, tmp_path, lambda group: group.run(lambda rank: rank)) == [[0, 1], [0, 1]]
     folder.mkdir()
     (folder / "alive 1.json").write_text('["earlier", 3]')
-    with pytest.raises(
-        UserError, match=r"of 2 processes that import together, rank 1 did not come within comm\.timeout=1"
-    ):
-        member(0, 2, tmp_path, lambda crew: None, timeout=1)
-    with pytest.raises(UserError, match="rank 0 did not come within"):
-        member(1, 2, tmp_path, lambda crew: None, timeout=1)
+    with pytest.raises(UserError, match=r"rank 1 of 2 did not join the import within comm\.timeout=1 s"):
+        member(0, 2, tmp_path, lambda group: None, timeout=1)
+    with pytest.raises(UserError, match="rank 0 of 2 did not join"):
+        member(1, 2, tmp_path, lambda group: None, timeout=1)
 
 
 @pytest.mark.slow
 def test_an_error_of_a_member_ends_the_others(tmp_path: Path) -> None:
-    def work(crew: Met) -> Any:
+    def work(group: SharedFolderGroup) -> Any:
         def fails(rank: int) -> None:
             if rank == 1:
                 raise UserError("edges.csv, line 3: no number")
             time.sleep(0.1)
             while True:  # long work, which looks now and then
-                crew.look()
+                group.check()
 
-        return crew.share(fails)
+        return group.run(fails)
 
     zero, one, two = together(3, tmp_path, work)
     assert str(one) == "edges.csv, line 3: no number"
@@ -99,22 +97,22 @@ def test_an_error_of_a_member_ends_the_others(tmp_path: Path) -> None:
 def test_a_member_that_dies_or_stops_ends_the_others_within_seconds(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "LOST", 1.0)
+    monkeypatch.setattr(shared_folder, "LOST", 1.0)
 
-    def ends(crew: Met) -> None:
-        crew.share(lambda rank: None)
+    def ends(group: SharedFolderGroup) -> None:
+        group.run(lambda rank: None)
         os.kill(os.getpid(), number)
 
     with forked(lambda: member(1, 2, tmp_path, ends), tmp_path) as child:
         begun = time.monotonic()
 
-        def waits(crew: Met) -> Any:
+        def waits(group: SharedFolderGroup) -> Any:
             nonlocal begun
-            crew.share(lambda rank: None)
+            group.run(lambda rank: None)
             begun = time.monotonic()
-            return crew.share(lambda rank: None)
+            return group.run(lambda rank: None)
 
-        with pytest.raises(LostMember, match="rank 1 shows no sign of life for 1 seconds"):
+        with pytest.raises(LostMember, match="rank 1 has sent no heartbeat for 1 seconds"):
             member(0, 2, tmp_path, waits)
         assert time.monotonic() - begun < 10
         child.process.kill()

@@ -1,0 +1,216 @@
+"""First pass over edges: checks them, and counts destinations in 65,536 bins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit import _core
+from gnnkit.checks import FLOAT32_MAX, Array, check_finite, check_range
+from gnnkit.dataset.importing.edge_cache import EdgeCache
+from gnnkit.dataset.importing.passes import ImportRun
+from gnnkit.dataset.importing.progress import ProgressReporter
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Stretch, check_ends
+from gnnkit.errors import UserError
+from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
+from gnnkit.npy_writer import NpyWriter
+
+MAX_BINS = 1 << 16
+_RELATION = np.dtype(np.int16)
+_INT32 = 2**31
+_FILES = {"positions": "edge_positions", "types": "edge_types", "weight": "weight", "features": "edge_features"}
+
+
+@dataclass(slots=True)
+class EdgeSummary:
+    """What the first pass collects about edges. Dtypes are names, for the journal."""
+
+    num_edges: int = 0
+    largest: int = -1
+    place: str = ""  # of the largest id, for messages
+    weight: str | None = None  # dtype
+    width: int | None = None  # of edge features
+    features: str | None = None  # dtype
+    names: list[str] | None = None  # of edge features
+    positions: str | None = None  # dtype
+    relation: int | None = None  # largest relation number. None: edges have no types
+    relations: list[str] | None = None  # names
+    sources: str = "int32"  # dtype of the sources as they are read
+    shift: int = 0  # bin b has the destinations b << shift to ((b + 1) << shift) - 1
+    bins: list[int] = field(default_factory=list)  # records of each bin, reverse edges included
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as plain data."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+    def all_bins(self) -> Array:
+        """Returns the bins, padded with empty ones to `MAX_BINS`."""
+        return np.pad(np.array(self.bins, np.int64), (0, MAX_BINS - len(self.bins)))
+
+    def columns(self) -> dict[str, np.dtype[Any]]:
+        """Returns the type of an item of each column other than both ends."""
+        kinds = {
+            "positions": self.positions,
+            "types": None if self.relation is None else _RELATION,
+            "weight": self.weight,
+            "features": None if self.width is None else (self.features, (self.width,)),
+        }
+        return {name: np.dtype(kind) for name, kind in kinds.items() if kind is not None}
+
+    @property
+    def row(self) -> int:
+        """Bytes of an edge's further columns."""
+        return sum(kind.itemsize for name, kind in self.columns().items() if name != "positions")
+
+    def outputs(self, folder: Path, num_edges: int = 0, *, alone: bool = True) -> dict[str, NpyWriter]:
+        """Opens the output array of each further column, after the first edges."""
+        return {
+            name: NpyWriter(folder / f"{_FILES[name]}.npy", kind.base, kind.shape, num_edges, alone=alone)
+            for name, kind in self.columns().items()
+        }
+
+
+def count_edges(run: ImportRun, num_nodes: int | None) -> tuple[EdgeSummary, int]:
+    """Reads and checks all edges. Returns their summary and the number of nodes.
+
+    Args:
+        run: the import.
+        num_nodes: number of nodes. None: one more than the largest id.
+    """
+    if (entry := run.journal["counted"]) is not None:
+        summary = EdgeSummary(**entry)
+    else:
+        stretches, size = run.stretches(), run.group.size
+
+        def work(rank: int) -> None:
+            reporter = run.reporter.of(rank, size)
+            reporter.begin("counting edges")
+            for number in range(rank, len(stretches), size):
+                _count_stretch(run, number, stretches, num_nodes, reporter)
+
+        run.group.run(work)
+        summary = merge_summaries(stretch_summaries(run, len(stretches)))
+        _complete(summary, run.graph, num_nodes)
+        run.journal.write(counted=summary.to_dict())
+    return summary, summary.largest + 1 if num_nodes is None else num_nodes
+
+
+def stretch_summaries(run: ImportRun, count: int) -> list[EdgeSummary]:
+    """Returns the summaries of all stretches, which the first pass has written."""
+    return [EdgeSummary(**run.journal_of(number, count)["counted"]) for number in range(count)]
+
+
+def _count_stretch(
+    run: ImportRun,
+    number: int,
+    stretches: Sequence[Stretch | None],
+    num_nodes: int | None,
+    reporter: ProgressReporter,
+) -> None:
+    """Reads and checks the edges of a stretch. Caches them if ids are looked up."""
+    journal, graph = run.journal_of(number, len(stretches)), run.graph
+    if journal["counted"] is not None:
+        return
+    summary, bins, cache = EdgeSummary(), np.zeros(MAX_BINS, np.int64), EdgeCache(journal.folder)
+    if num_nodes is not None:
+        summary.shift = _shift(num_nodes - 1)
+    for piece in run.pieces(stretches[number], graph.edge_row, 0):
+        check_ends(piece, _INT32 * _INT32 if num_nodes is None else num_nodes, summary.num_edges)
+        _add_columns(summary, piece, graph.edge_type_names())
+        more = _shift(max(int(piece.src.max(initial=0)), int(piece.dst.max(initial=0)))) - summary.shift
+        if more > 0:
+            bins, summary.shift = fold_bins(bins, more), summary.shift + more
+        for ids in (piece.dst, piece.src[piece.src != piece.dst]) if graph.symmetrize else (piece.dst,):
+            bins += _core.count_bins(np.ascontiguousarray(ids), summary.shift, MAX_BINS, run.room.threads)
+        if graph.finds_ids:
+            cache.add(piece)
+        summary.num_edges += len(piece.src)
+        reporter.update(summary.num_edges, graph.num_edges, "edges")
+    names = graph.edge_feature_names()
+    summary.names = None if names is None else list(names)
+    summary.bins = np.trim_zeros(bins, "b").tolist()
+    journal.write(counted=summary.to_dict(), kept=cache.finish())
+
+
+def _add_columns(summary: EdgeSummary, piece: EdgePiece, names: Sequence[str] | None) -> None:
+    """Checks a piece against earlier ones, and adds it. `names` are of relations."""
+    for name, ids in (("src", piece.src), ("dst", piece.dst)):
+        largest = int(ids.max(initial=-1))
+        if largest > summary.largest:
+            summary.largest = largest
+            summary.place = f"{piece.place}, {name} = {largest}"
+    summary.sources = str(np.promote_types(summary.sources, piece.src.dtype))
+    if piece.weight is not None:
+        check_finite("weight", piece.weight, bound=FLOAT32_MAX, first=summary.num_edges)
+        summary.weight = str(np.result_type(piece.weight.dtype, summary.weight or np.float32, np.float32))
+    if piece.positions is not None:
+        summary.positions = str(np.promote_types(summary.positions or np.int32, piece.positions.dtype))
+    if piece.types is not None:
+        high = MOST_RELATIONS if names is None else len(names)
+        check_range("edge_types", piece.types, 0, high, first=summary.num_edges)
+        summary.relation = max(int(piece.types.max(initial=0)), summary.relation or 0)
+    if piece.features is not None:
+        _check_width(piece.place, piece.features.shape[1], summary.width)
+        check_finite("edge_features", piece.features, bound=FLOAT32_MAX, first=summary.num_edges)
+        summary.width = piece.features.shape[1]
+        summary.features = str(np.promote_types(summary.features or piece.features.dtype, piece.features.dtype))
+
+
+def merge_summaries(parts: Sequence[EdgeSummary]) -> EdgeSummary:
+    """Merges the summaries of all stretches, in order.
+
+    Raises `UserError` for edge features of two widths.
+    """
+    merged = EdgeSummary(num_edges=sum(part.num_edges for part in parts), shift=max(part.shift for part in parts))
+    bins = np.zeros(MAX_BINS, np.int64)
+    for part in parts:
+        bins += fold_bins(part.all_bins(), merged.shift - part.shift)
+        if part.largest > merged.largest:
+            merged.largest, merged.place = part.largest, part.place
+        if part.width is not None:
+            _check_width("edges", part.width, merged.width)
+            merged.width, merged.names = part.width, part.names
+        for name in ("weight", "features", "positions", "sources"):
+            kinds = {kind for kind in (getattr(merged, name), getattr(part, name)) if kind is not None}
+            setattr(merged, name, str(np.result_type(*kinds)) if kinds else None)
+        if part.relation is not None:
+            merged.relation = max(part.relation, merged.relation or 0)
+    if merged.positions is not None and merged.num_edges >= _INT32:  # of which each stretch has fewer
+        merged.positions = "int64"
+    merged.bins = np.trim_zeros(bins, "b").tolist()
+    return merged
+
+
+def _complete(summary: EdgeSummary, graph: GraphPieces, num_nodes: int | None) -> None:
+    """Checks the summary of all edges, and adds the names of relations."""
+    if num_nodes is None:
+        check_implied(summary.place, summary.largest, summary.num_edges)
+    names_of("edge_feature_names", summary.names, summary.width or 0)
+    names = names_of("edge_type_names", graph.edge_type_names())
+    if summary.relation is None:
+        edge_types_of(None, summary.num_edges, names)
+    relations = relation_names(None if summary.relation is None else np.array([summary.relation]), names)
+    summary.relations = None if relations is None else list(relations)
+
+
+def _check_width(place: str, width: int, earlier: int | None) -> None:
+    if earlier not in (None, width):
+        raise UserError(f"{place}: the features of edges are {width} numbers in some rows, and {earlier} in others")
+
+
+def _shift(largest: int) -> int:
+    """Returns the shift that maps ids up to the largest one to the bins."""
+    return max(max(largest, 0).bit_length() - (MAX_BINS.bit_length() - 1), 0)
+
+
+def fold_bins(bins: Array, more: int) -> Array:
+    """Merges neighbouring bins, for a shift that is greater by `more`."""
+    if not more:
+        return bins
+    wider, merged = np.zeros_like(bins), min(1 << more, len(bins))
+    wider[: len(bins) // merged] = bins.reshape(-1, merged).sum(1)
+    return wider

@@ -1,0 +1,276 @@
+"""Tables of CSV, read as a stream."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from gnnkit.checks import Array, one_line
+from gnnkit.dataset.edges import LEFT_OUT, check_header
+from gnnkit.dataset.encoding import check_encoding, check_utf8
+from gnnkit.dataset.importing.source import Names, Source, Types
+from gnnkit.dataset.pieces import WHOLE, Share
+from gnnkit.documents import check_regular
+from gnnkit.errors import UserError
+from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.table import Table
+
+_READ_AHEAD = 1 << 20  # bytes that are read at once
+_LEAST_BLOCK = 1 << 16  # bytes of a block
+_CSV_ROW = 16  # bytes of a short row
+_CSV_LINE = re.compile(r"Row #(\d+): ")  # in a message about a damaged row
+
+
+class CsvSource(Source):
+    """A table in CSV files, which may be compressed."""
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        root: Path,
+        types: Mapping[str, pa.DataType],
+        names: Sequence[str] | bool = True,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        """Reads the header lines and the first rows.
+
+        Args:
+            files: The files, all with the same columns.
+            root: Messages name files relative to this folder.
+            types: Types of some columns. Those of others are inferred.
+            names: Names of the columns, or whether the first line has them. False:
+                names are f0, f1, ...
+            rows: Expected number of rows of each file, checked by reading. None: any.
+        """
+        super().__init__(files, root)
+        self._options = (
+            {} if names is True else {"column_names": list(names)} if names else {"autogenerate_column_names": True}
+        )
+        self._types, self._rows, self._named = dict(types), rows, names is True
+        self._header: list[str] = []
+        schemas = [self._schema(path) for path in files]
+        self._header, self._first_types = schemas[0].names, schemas[0].types
+        for path, schema in zip(files, schemas, strict=True):
+            if schema.names != self._header:
+                raise UserError(
+                    f"{self._names[path]} has the columns {', '.join(schema.names)}, and {self._names[files[0]]} has "
+                    f"{', '.join(self._header)}: all parts need the same, in one order"
+                )
+
+    def _schema(self, path: Path) -> pa.Schema:
+        check_regular(path)
+        try:
+            check_encoding(path, self._names[path])
+            if self._named:
+                check_header(path)
+        except (OSError, EOFError) as error:
+            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
+        schema = self._stream(Window(path), _LEAST_BLOCK, {}).schema
+        if any(map(pa.types.is_binary, schema.types)):  # which pyarrow makes of text that is not UTF-8
+            check_utf8(path, self._names[path])
+        return schema
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._header)
+
+    @property
+    def num_rows(self) -> int | None:
+        return None if self._rows is None else sum(self._rows)
+
+    @property
+    def first_types(self) -> list[pa.DataType]:
+        return list(self._first_types)
+
+    def types(self) -> dict[str, pa.DataType]:
+        return self._inferred_types
+
+    @cached_property
+    def _inferred_types(self) -> dict[str, pa.DataType]:
+        """Infers one type for all values of each column."""
+        types = {name: self._types.get(name, pa.null()) for name in self.names}
+        unknown = [name for name in self.names if name not in self._types]
+        for path in self.files if unknown else ():
+            for batch in self._batches(Window(path), None, dict.fromkeys(self.names, pa.string())):
+                types |= {name: _common_type(types[name], _inferred(batch.column(name))) for name in unknown}
+        return types
+
+    def pieces(self, rows: int, columns: Names = None, types: Types = None, share: Share = WHOLE) -> Iterator[Table]:
+        sizes = [path.stat().st_size for path in self.files]
+        span, begin = share.range(sum(sizes)), 0
+        for number, (path, size) in enumerate(zip(self.files, sizes, strict=True)):
+            window = Window.of(path, range(max(span.start - begin, 0), min(span.stop - begin, size)), size)
+            begin += size
+            first = 0 if window.start == 0 else window.lines_before() - (1 if self._named else 0)
+            for batch in self._batches(window, rows, {**self._types, **(types or {})}):
+                table = pa.Table.from_batches([batch])
+                piece = table if columns is None else table.select(list(columns))
+                yield Table(self._names[path], piece, first, LEFT_OUT, self.missing)
+                first += batch.num_rows
+            if self._rows is not None and window.is_whole and first != self._rows[number]:
+                raise UserError(f"{self._names[path]} has {first} rows, expected {self._rows[number]}")
+
+    def _batches(self, window: Window, rows: int | None, types: Mapping[str, pa.DataType]) -> Iterator[Any]:
+        if not window.is_whole and window.start == window.stop:
+            return
+        block = _READ_AHEAD if rows is None else min(max(rows * _CSV_ROW, _LEAST_BLOCK), 16 * _READ_AHEAD)
+        stream = self._stream(window, block, types)
+        while True:
+            try:
+                batch = stream.read_next_batch()
+            except StopIteration:
+                return
+            except (pa.ArrowException, OSError) as error:
+                raise self._damaged(window.path, block, types, error) from error
+            for start in range(0, batch.num_rows, rows or max(batch.num_rows, 1)):
+                yield batch.slice(start, rows)
+
+    def _stream(self, window: Window, block: int, types: Mapping[str, pa.DataType]) -> Any:
+        try:
+            return self._opened(window, block, types, threads=True)
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(window.path, block, types, error) from error
+
+    def _damaged(self, path: Path, block: int, types: Mapping[str, pa.DataType], error: Exception) -> UserError:
+        """Reads a damaged file again, and returns the error with the line.
+
+        pyarrow reports lines only with a single thread, which is slower.
+        """
+        check_utf8(path, self._names[path])
+        try:
+            for _ in self._opened(Window(path), block, types, threads=False):
+                pass
+        except (pa.ArrowException, OSError) as slow:
+            error = slow
+        message = one_line(error)
+        line = _CSV_LINE.search(message)
+        place = "" if line is None else f", line {line[1]}"
+        return UserError(f"{self._names[path]}{place}: {_CSV_LINE.sub('', message)}")
+
+    def _opened(self, window: Window, block: int, types: Mapping[str, pa.DataType], *, threads: bool) -> Any:
+        names = self._options if window.start == 0 else {"column_names": self._header}
+        return pyarrow.csv.open_csv(
+            window.path if window.is_whole else pa.PythonFile(window.open(), "r"),
+            pyarrow.csv.ReadOptions(use_threads=threads, block_size=block, **names),
+            convert_options=pyarrow.csv.ConvertOptions(column_types=dict(types)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Whole lines of a file."""
+
+    path: Path
+    start: int = 0
+    stop: int | None = None  # None: the end of the file
+
+    @classmethod
+    def of(cls, path: Path, bytes_: range, size: int) -> Window:
+        """Returns the lines that begin within some bytes of a file of `size` bytes."""
+        if path.suffix == ".gz":  # can only be read from its start, so the first range gets all
+            return cls(path) if 0 in bytes_ or not size else cls(path, 0, 0)
+        if (bytes_.start, bytes_.stop) == (0, size):
+            return cls(path)
+        with path.open("rb") as file:
+            start, stop = (_line_from(file, at, size) for at in (bytes_.start, max(bytes_.stop, bytes_.start)))
+        return cls(path, start, stop)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.stop is None
+
+    def lines_before(self) -> int:
+        """Counts the lines of the file before the window."""
+        lines, rest = 0, self.start
+        with self.path.open("rb") as file:
+            while rest and (block := file.read(min(rest, _READ_AHEAD))):
+                lines, rest = lines + block.count(b"\n"), rest - len(block)
+        return lines
+
+    def open(self) -> io.RawIOBase:
+        """Opens a file of only the window's bytes."""
+        assert self.stop is not None
+        return _FileSlice(self.path, self.start, self.stop)
+
+
+class _FileSlice(io.RawIOBase):
+    """A range of a file's bytes as a file."""
+
+    def __init__(self, path: Path, start: int, stop: int) -> None:
+        self._file, self._left = path.open("rb", buffering=0), stop - start
+        self._file.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read = self._file.readinto(memoryview(buffer)[: self._left])
+        self._left -= read
+        return read
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _line_from(file: BinaryIO, at: int, size: int) -> int:
+    """Returns the offset of the first line that begins at or after `at`."""
+    if at <= 0 or at >= size:
+        return max(min(at, size), 0)
+    file.seek(at - 1)
+    file.readline()
+    return file.tell()
+
+
+def _inferred(text: pa.Array) -> pa.DataType:
+    """Infers the type of a CSV's column, as pyarrow infers it from a file."""
+    sink = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(pa.table({"column": text}), sink)
+    return pyarrow.csv.read_csv(sink.getvalue()).schema.types[0]
+
+
+def _common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:
+    """Returns the type that holds the values of both types."""
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    numbers = {pa.int64(), pa.float64()}
+    return pa.float64() if {first, second} == numbers else pa.string()
+
+
+class NumberSource:
+    """A CSV of numbers without a header, also compressed, read in pieces."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._source = CsvSource([path], root, {}, names=False)
+        self.width = len(self._source.names)
+
+    @cached_property
+    def _is_integer(self) -> bool:
+        """Whether all numbers are integers. Reads the file unless its start decides."""
+        starts = all(map(pa.types.is_integer, self._source.first_types))
+        return starts and all(map(pa.types.is_integer, self._source.types().values()))
+
+    def pieces(self, step: int) -> Iterator[Array]:  # [step, columns] int64 or float32
+        """Yields all rows, `step` at once, as `Graph.from_ogb` reads a table."""
+        kind = pa.int64() if self._is_integer else pa.float64()
+        rest: list[Array] = []
+        for table in self._source.pieces(step, None, dict.fromkeys(self._source.names, kind)):
+            columns = [numbers_of(table.plain(name)) for name in table.names]
+            rest.append(np.stack(columns, 1).astype(np.int64 if self._is_integer else np.float32, copy=False))
+            while sum(map(len, rest)) >= step:
+                rows = np.concatenate(rest)
+                yield rows[:step]
+                rest = [rows[step:]]
+        if sum(map(len, rest)):
+            yield np.concatenate(rest)

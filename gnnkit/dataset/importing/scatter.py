@@ -1,0 +1,235 @@
+"""Second pass over edges: writes each to the bucket of its destination."""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import _core
+from gnnkit.checks import Array
+from gnnkit.dataset.importing.count import EdgeSummary, fold_bins, stretch_summaries
+from gnnkit.dataset.importing.edge_cache import EdgeCache
+from gnnkit.dataset.importing.passes import ImportRun, changed_file, read_ahead
+from gnnkit.dataset.importing.progress import Journal, ProgressReporter
+from gnnkit.dataset.pieces import EdgePiece, Room, Stretch
+from gnnkit.npy_writer import BackgroundTask, BinaryFile
+
+_INT32 = 2**31
+_BUCKET, _MAX_BUCKETS = 1 << 21, 1 << 10  # targets: edges of a bucket, and number of buckets
+
+
+def columns_of(piece: EdgePiece, symmetrize: bool) -> dict[str, Array]:
+    """Returns a piece's columns, with the reverse edges after its edges."""
+    names = ("src", "dst", "positions", "types", "weight", "features")
+    columns: dict[str, Array] = {name: rows for name in names if (rows := getattr(piece, name)) is not None}
+    if not symmetrize:
+        return columns
+    turned = np.flatnonzero(piece.src != piece.dst)
+    reverse = {**columns, "src": piece.dst, "dst": piece.src}
+    both = {name: np.concatenate([rows, reverse[name][turned]]) for name, rows in columns.items()}
+    return both | {"reverse": np.repeat(np.array([0, 1], np.uint8), [len(piece.src), len(turned)])}
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Ranges of destinations, and the position of their records in the files."""
+
+    shift: int
+    of_bin: npt.NDArray[np.int32]  # [num_bins]
+    first: list[int]  # [num_buckets + 1] first node of each
+    start: list[int]  # [num_buckets + 1] first record of each
+    num_nodes: int
+
+    @classmethod
+    def of(cls, summary: EdgeSummary, num_nodes: int, room: Room) -> Buckets:
+        """Joins bins until their edges fill the memory, or a process's share of edges.
+
+        Raises `UserError` for a bin that does not fit into memory.
+        """
+        fit, shift, records = room.edges(summary.row), summary.shift, sum(summary.bins)
+        # Small buckets fit into the caches. Too many would be written in small blocks.
+        quick = room.bucket or max(_BUCKET, -(-records // _MAX_BUCKETS))
+        limit = min(fit, quick, -(-records // room.processes))
+        bins = [*summary.bins, *[0] * (((num_nodes - 1) >> shift) + 1 - len(summary.bins))]
+        of_bin, first, start = np.zeros(len(bins), np.int32), [0], [0]
+        size = total = 0
+        for number, edges in enumerate(bins):
+            if size and (size + edges > limit or (number + 1 << shift) - first[-1] >= _INT32):
+                first.append(number << shift)
+                start.append(total)
+                size = 0
+            of_bin[number] = len(first) - 1
+            size, total = size + edges, total + edges
+            if edges > fit and room.bucket is None:
+                nodes = f"the nodes {number << shift} to {(number + 1 << shift) - 1}"
+                needed = edges * room.sorting(summary.row)
+                raise room.too_little(f"{nodes} have {edges:,} in-edges, which are sorted together", needed)
+        return cls(shift, of_bin, [*first, num_nodes], [*start, total], num_nodes)
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    def sizes(self, part: EdgeSummary, shift: int) -> npt.NDArray[np.int64]:  # [num_buckets]
+        """Counts the records of each bucket in a part of the edges."""
+        bins = fold_bins(part.all_bins(), shift - part.shift)[: len(self.of_bin)]
+        return np.bincount(self.of_bin, bins, len(self)).astype(np.int64)
+
+    def shares(self, processes: int) -> list[range]:
+        """Divides the buckets evenly by their records."""
+        ends = [bisect.bisect_left(self.start, self.start[-1] * part // processes) for part in range(processes + 1)]
+        ends[0], ends[-1] = 0, len(self)
+        return [range(first, last) for first, last in pairwise(ends)]
+
+
+class RecordFiles:
+    """The records of all buckets on disk, one file per column."""
+
+    def __init__(self, folder: Path, summary: EdgeSummary, num_nodes: int, symmetrize: bool) -> None:
+        """Opens the files in `folder`."""
+        self.kinds: dict[str, np.dtype[Any]] = {
+            "dst": np.dtype(np.int32),  # from the first node of the bucket on
+            "src": np.dtype(np.int32 if num_nodes < _INT32 else np.int64),
+            **summary.columns(),
+        }
+        if symmetrize:
+            self.kinds["reverse"] = np.dtype(np.uint8)
+        self._files = {name: BinaryFile(folder / f"{name}.records") for name in self.kinds}
+
+    def write(self, rows: Mapping[str, Array], sizes: Array, start: Array) -> None:
+        """Writes rows by column, each bucket's at its position.
+
+        Args:
+            rows: in the order of buckets.
+            sizes: rows of each bucket.
+            start: for each bucket, the number of the first record that is written.
+        """
+        bounds = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        for name, file in self._files.items():
+            for bucket in np.flatnonzero(sizes).tolist():
+                values = rows[name][bounds[bucket] : bounds[bucket + 1]]
+                file.write(values, int(start[bucket]) * self.kinds[name].itemsize)
+
+    def read(self, start: int, count: int) -> dict[str, Array]:
+        """Reads some records, by column."""
+        return {
+            name: file.read((count, *self.kinds[name].shape), self.kinds[name].base, start * self.kinds[name].itemsize)
+            for name, file in self._files.items()
+        }
+
+    def commit(self) -> None:
+        for file in self._files.values():
+            file.commit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+def scatter_edges(run: ImportRun, summary: EdgeSummary, buckets: Buckets, records: RecordFiles) -> None:
+    """Writes each edge to the bucket of its destination, in the order of the data.
+
+    Each bucket has a place for the edges of each stretch, one stretch after the other.
+    """
+    if run.journal["scattered"] is not None:
+        return
+    stretches, size = run.stretches(), run.group.size
+    parts = stretch_summaries(run, len(stretches))
+    sizes = np.array([buckets.sizes(part, summary.shift) for part in parts])
+    starts = np.array(buckets.start[:-1]) + np.cumsum(sizes, 0) - sizes
+    before = np.cumsum([0, *(part.num_edges for part in parts)]).tolist()
+
+    def work(rank: int) -> None:
+        reporter = run.reporter.of(rank, size)
+        reporter.begin("scattering edges")
+        for number in range(rank, len(stretches), size):
+            journal, count = run.journal_of(number, len(stretches)), parts[number].num_edges
+            scatter = _Scatter(run, summary, buckets, records, journal, reporter)
+            scatter.write(
+                stretches[number], range(before[number], before[number] + count), starts[number], sizes[number]
+            )
+
+    run.group.run(work)
+    run.journal.write(scattered=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scatter:
+    """Writes the records of a stretch to the buckets."""
+
+    run: ImportRun
+    summary: EdgeSummary  # of all edges
+    buckets: Buckets
+    records: RecordFiles
+    journal: Journal  # of the stretch
+    reporter: ProgressReporter
+
+    def write(self, stretch: Stretch | None, edges: range, start: Array, sizes: Array) -> None:
+        """Writes the records, after those that the journal lists.
+
+        Args:
+            stretch: the stretch.
+            edges: numbers of its edges among all.
+            start: [num_buckets] first record of the stretch in each bucket.
+            sizes: [num_buckets] number of the stretch's records in each bucket.
+        """
+        done, cursors = self.journal["scattered"] or (0, start)
+        if done == len(edges) and self.journal["scattered"] is not None:
+            return
+        position, stop, committed, end = np.array(cursors, np.int64), start + sizes, time.monotonic(), 0
+        with BackgroundTask() as writer:
+            for piece in self._pieces(stretch, edges.start):
+                begin, end = end, end + len(piece.src)
+                if end <= done:
+                    continue
+                if end > len(edges):
+                    raise changed_file(piece.place)
+                rows, counts = self._by_bucket(piece.behind(max(done - begin, 0)))
+                if np.any(position + counts > stop):
+                    raise changed_file(piece.place)
+                writer.start(self.records.write, rows, counts, position)
+                position = position + counts
+                self.reporter.update(end, self.summary.num_edges, "edges")
+                if time.monotonic() - committed > self.run.room.commit:
+                    writer.wait()
+                    self._commit(end, position)
+                    committed = time.monotonic()
+        if not np.array_equal(position, stop):
+            raise changed_file(self.run.graph.files[0].name)
+        self._commit(len(edges), position)
+        EdgeCache(self.journal.folder).remove()
+
+    def _pieces(self, stretch: Stretch | None, before: int) -> Iterator[EdgePiece]:
+        """Yields the cached edges of the first pass, or reads all edges again."""
+        if (header := self.journal["kept"]) is None:
+            return self.run.pieces(stretch, self.summary.row, before)
+        rows = self.run.room.piece(self.summary.row)
+        return read_ahead(EdgeCache(self.journal.folder).pieces(header, rows, before))
+
+    def _by_bucket(self, piece: EdgePiece) -> tuple[dict[str, Array], Array]:
+        """Orders columns by bucket, in the types of the files. Returns bucket sizes."""
+        buckets, kinds = self.buckets, self.records.kinds
+        rows = columns_of(piece, bool(self.run.graph.symmetrize))
+        order, sizes = _core.bucket_order(
+            rows["dst"], buckets.shift, buckets.of_bin, len(buckets), self.run.room.threads
+        )
+        dst = rows["dst"][order]
+        dst -= np.repeat(np.array(buckets.first[:-1]), sizes).astype(dst.dtype, copy=False)
+        others = {
+            name: rows[name].astype(kind.base, copy=False)[order] for name, kind in kinds.items() if name != "dst"
+        }
+        return {"dst": dst.astype(kinds["dst"], copy=False), **others}, sizes
+
+    def _commit(self, done: int, position: Array) -> None:
+        self.records.commit()
+        self.journal.write(scattered=(done, position.tolist()))

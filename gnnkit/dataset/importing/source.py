@@ -1,0 +1,93 @@
+"""The interface of tables that are read in pieces, in the order of their rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from gnnkit.dataset.edges import LEFT_OUT
+from gnnkit.dataset.pieces import WHOLE, Share
+from gnnkit.graph.ids import counts_on, narrowed
+from gnnkit.graph.index_columns import index_columns
+from gnnkit.graph.missing import MISSING
+from gnnkit.graph.table import Table
+from gnnkit.graph.values import is_text
+
+Names = Sequence[str] | None
+Types = Mapping[str, pa.DataType] | None
+_INDEX_ROWS = 1 << 16  # rows of a column that are looked at together
+
+
+class Source(ABC):
+    """A table in one file, or in several files whose rows follow each other."""
+
+    def __init__(self, files: Sequence[Path], root: Path) -> None:
+        """Stores the files. Messages name them relative to `root`."""
+        self.files = list(files)
+        self.title = files[0].relative_to(root).parts[0]  # of all files, for messages
+        self._names = {path: path.relative_to(root).as_posix() for path in self.files}
+        self.ignored: tuple[str, ...] = ()  # columns that are not read
+        self.missing: Sequence[str] = MISSING  # words for missing values
+
+    @property
+    def kept(self) -> list[str]:
+        """The names of the columns that are read."""
+        return [name for name in self.names if name not in self.ignored]
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of the columns."""
+
+    @property
+    def num_rows(self) -> int | None:
+        """The number of rows, None if only reading all of them yields it."""
+        return None
+
+    def empty(self) -> Table:
+        """Returns the table without rows."""
+        return Table(self.title, pa.schema(list(self.types().items())).empty_table(), 0, LEFT_OUT, self.missing)
+
+    def index_columns(self, known: Collection[str]) -> list[str]:
+        """Lists the columns, except known ones, that hold the index of a data frame."""
+        return index_columns(self.schema, [name for name in self.kept if name not in known], self._counts_rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the first file declares, none for a CSV."""
+        return pa.schema([])
+
+    def _counts_rows(self, name: str) -> bool:
+        """Returns whether a column is 0, 1, ... Stops at the first other number."""
+        row = 0
+        for piece in self.pieces(_INDEX_ROWS, [name], {name: pa.string()}):
+            column = pa.chunked_array([piece.plain(name)])
+            if not counts_on((narrowed(column) if is_text(column.type) else column).combine_chunks(), row):
+                return False
+            row += len(column)
+        return True
+
+    @abstractmethod
+    def types(self) -> dict[str, pa.DataType]:
+        """Returns the type of each column. May read the whole file."""
+
+    @property
+    def first_types(self) -> list[pa.DataType]:
+        """The types of the columns as the first rows have them."""
+        return list(self.types().values())
+
+    @abstractmethod
+    def pieces(self, rows: int, columns: Names = None, types: Types = None, share: Share = WHOLE) -> Iterator[Table]:
+        """Yields all rows in order, in tables of at most `rows` rows, or a few more.
+
+        Raises `UserError` with file and place.
+
+        Args:
+            rows: Rows of a piece.
+            columns: The columns that are read. Default: all.
+            types: Types of a CSV's columns.
+            share: The rows that are read. Shares 0, 1, ... are all rows in order.
+        """
