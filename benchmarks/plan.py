@@ -1,10 +1,10 @@
-"""Seconds and memory that job=plan predicts, beside those of runs, and auto's choice.
+"""Seconds and memory of job=plan's trials, beside those of runs, and auto's choice.
 
     uv run python benchmarks/plan.py
     uv run python benchmarks/plan.py --graphs sbm --models gcn gat --workers 2
     uv run python benchmarks/plan.py --memory --data pubmed.npz --graphs sbm
 
-For each graph, model and number of workers, job=plan predicts the layouts that
+For each graph, model and number of workers, job=plan tries the layouts that
 partition=auto compares. A run of each layout measures the same. `error` is predicted
 over measured, less 1. The choice is good where its run is the fastest, or within 10 %
 of the fastest. Seconds of a run are the least of its epochs without the first, and of
@@ -101,7 +101,8 @@ def compare(
         choice over those of the fastest layout.
     """
     plan = run([*case, "job=plan", "partition=auto"], folder / "plan")
-    layouts = dict(sorted(plan["layouts"].items(), key=lambda item: item[1]["seconds"])[:most])
+    tried = {name: figures for name, figures in plan["layouts"].items() if "seconds" in figures}
+    layouts = dict(sorted(tried.items(), key=lambda item: item[1]["seconds"])[:most])
     layouts[plan["choice"]] = plan["layouts"][plan["choice"]]
     runs = defaultdict[str, list[tuple[float, int]]](list)
     for repeat in range(repeats):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -85,6 +85,7 @@ class Tally:
     bytes_read: int = 0  # feature bytes read from disk since this process started
     seconds: float = 0.0  # time in exchanges, waiting included
     counting: bool = True
+    clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter)  # measures `seconds`
     spans: Spans | None = field(default_factory=active)  # for a trace
 
     def reset(self) -> None:
@@ -157,12 +158,12 @@ class Tally:
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Adds the context's duration to `seconds`."""
-        start = time.perf_counter()
+        start = self.clock()
         try:
             yield
         finally:
             if self.counting:
-                end = time.perf_counter()
+                end = self.clock()
                 self.seconds += end - start
                 if self.spans is not None:
                     self.spans.add("exchange", "exchange", start, end)

@@ -22,11 +22,12 @@ from gnnkit.config.settings import (
 )
 from gnnkit.errors import UserError
 from gnnkit.jobs import configuration
-from gnnkit.jobs.foresee import Foreseen, foresee, predicts
+from gnnkit.jobs.layouts import Layouts, can_try, compare_layouts
 from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.plan.choose import MARGIN, TIE, candidates, least, overrides, promising, too_slow
+from gnnkit.plan.choose import TIE, candidates, least, overrides, promising, share_of, too_slow
+from gnnkit.plan.layout import Layout
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
 from gnnkit.strategy import ExecutionStrategy
@@ -46,7 +47,7 @@ class _Decision:
     """Settings without `auto`, and what the planner says of these."""
 
     settings: Settings
-    seconds: float | None = None  # of an epoch. None: not predicted
+    seconds: float | None = None  # of an epoch. None: not measured
     num_edges: int = 0  # where `seconds` is given
 
 
@@ -156,7 +157,7 @@ def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
             order = replace(order, settings=replace(settings, auto_workers=replace(auto, threads=1)))
             why += ", as threads would"
         return _taken(order, 1, why, meanwhile)
-    if not predicts(order) or (settings.strategy.name != AUTO and not settings.create_strategy().reads.all_edges):
+    if not can_try(order) or (settings.strategy.name != AUTO and not settings.create_strategy().reads.all_edges):
         return _taken(order, auto.usual, _UNKNOWN, meanwhile)
     best, least_seconds, slower = order.settings, float("inf"), ""
     for workers in auto.counts:
@@ -170,11 +171,11 @@ def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
         if workers == 1 and tried.num_edges <= FEW_EDGES:
             slower = f"; {_few(tried.num_edges)}"
             break
-    return _because(best, f"{least_seconds:.3g} s an epoch predicted{slower}")
+    return _because(best, f"{least_seconds:.3g} s an epoch in a trial{slower}")
 
 
 # Why the usual number is taken.
-_UNKNOWN = "the usual number, as seconds are predicted for nodes and full graphs alone (job=compare measures others)"
+_UNKNOWN = "the usual number, as trials measure full-graph training for nodes only (job=compare measures the rest)"
 
 
 def _few(edges: int) -> str:
@@ -206,31 +207,32 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
         return _Decision(_fewest_words(order, meanwhile))
     open_partition = settings.partition.nodes.name == AUTO
     named = candidates(settings.workers, compared(), grids=True) if open_partition else {"chosen": settings.partition}
-    foreseen = foresee(replace(order, settings=full), functools.partial(promising, named=named), meanwhile)
+    layouts = compare_layouts(replace(order, settings=full), functools.partial(promising, named=named), meanwhile)
     asked = AUTO in (settings.strategy.name, settings.partition.nodes.name)  # else any memory will do
-    room = foreseen.machine.memory if asked and foreseen.machine is not None else float("inf")
-    name = least(foreseen.layouts, room)
+    room = layouts.machine.memory if asked and layouts.machine is not None else float("inf")
+    by_name, figures = layouts.by_name, {name: layout.to_dict() for name, layout in layouts.by_name.items()}
+    name = least(by_name, room)
     if name is not None:
-        why = why_layout(named, foreseen, name) if open_partition else ""
+        why = why_layout(named, layouts, name) if open_partition else ""
         if settings.strategy.name == AUTO:
             fits = (
-                f"whose memory is not predicted for task={settings.task.name}"
-                if foreseen.machine is None
-                else f"whose ranks take {_memory(foreseen, name, room)}"
+                f"whose memory is not measured for task={settings.task.name}"
+                if layouts.machine is None
+                else f"whose ranks take {_memory(by_name[name], room)}"
             )
             why = f"strategy={FULL}, {fits}; {why}".removesuffix("; ")
-        decided = {"why": f"{_TAKES}{why}", "layouts": foreseen.layouts, "chosen": name}
-        found = replace(with_partition(full, named[name]), decided=decided)
-        return _Decision(found, foreseen.layouts[name].get("seconds"), foreseen.num_edges)
-    smallest = min(foreseen.layouts, key=lambda each: foreseen.layouts[each]["host_memory"])
-    needs = f"{_memory(foreseen, smallest, room)}, and predictions may fill {MARGIN:.0%} of these"
+        decided = {"why": f"{_TAKES}{why}", "layouts": figures, "chosen": name}
+        chosen = replace(with_partition(full, named[name]), decided=decided)
+        return _Decision(chosen, by_name[name].seconds, layouts.num_edges)
+    smallest = min(by_name.values(), key=lambda layout: layout.host_memory)
+    needs = f"{_memory(smallest, room)}, and a layout may fill {share_of(smallest):.0%} of these"
     if settings.strategy.name != AUTO:
         raise UserError(
             f"partition=auto: no layout of strategy={full.strategy.name} fits: the ranks would take {needs}: choose "
             f"strategy={SAMPLED}, or more hosts"
         )
     why = f"{_TAKES}strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
-    return _Decision(replace(_sampled(settings), decided={"why": why, "layouts": foreseen.layouts}))
+    return _Decision(replace(_sampled(settings), decided={"why": why, "layouts": figures}))
 
 
 def compared() -> list[str]:
@@ -248,7 +250,7 @@ def compared() -> list[str]:
 
 
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
-    """Decides on the nodes of each rank where no step on full graphs is to be foreseen.
+    """Decides on the nodes of each rank if the strategy takes no full-graph steps.
 
     Arguments as those of `decide`.
     """
@@ -272,39 +274,46 @@ def _words(order: Order, named: Mapping[str, PartitionSettings]) -> dict[str, fl
     return {name: float(quality.words.max()) for name, quality in promising(settings, graph, named)}
 
 
-def why_layout(named: Mapping[str, PartitionSettings], foreseen: Foreseen, name: str) -> str:
-    """Says in a line why a layout is the choice. Begins with what repeats the choice.
+def why_layout(named: Mapping[str, PartitionSettings], layouts: Layouts, name: str) -> str:
+    """Explains the choice of a layout in a line that begins with its overrides.
 
     Args:
         named: The candidates.
-        foreseen: The candidates that were compared.
+        layouts: The candidates that were compared.
         name: The choice.
     """
-    figures, others = foreseen.layouts[name], [each for each in foreseen.layouts if each != name]
-    if "seconds" not in figures:
-        return f"{overrides(named[name])}: the busiest rank receives {figures['words']['max']:,} words in a step, the fewest"
-    seconds = {each: foreseen.layouts[each]["seconds"] for each in others}
-    parts = figures["seconds_of"]
+    layout, timing = layouts.by_name[name], layouts.by_name[name].timing
+    if timing is None:
+        return (
+            f"{overrides(named[name])}: the busiest rank receives {layout.words['max']:,} words in a step, the fewest"
+        )
+    how = "by a formula" if layouts.by_formula else "in a trial"
     text = (
-        f"{overrides(named[name])}: {figures['seconds']:.3g} s an epoch (compute {parts['compute']:.3g}, exchange "
-        f"{parts['exchange']:.3g}) and {figures['memory'] / 2**20:,.0f} MiB a rank predicted"
+        f"{overrides(named[name])}: {timing.seconds:.3g} s an epoch (compute {timing.compute:.3g}, exchange "
+        f"{timing.exchange:.3g}) and {layout.memory / 2**20:,.0f} MiB a rank {how}"
     )
+    others = {other: one.seconds for other, one in layouts.by_name.items() if one.seconds is not None and other != name}
     if others:
-        near = min(seconds, key=seconds.__getitem__)
-        rather = ""
-        if seconds[near] < figures["seconds"]:
-            ties = figures["seconds"] <= seconds[near] * (1 + TIE) and figures["work"] <= foreseen.layouts[near]["work"]
-            rather = (
-                " (as quick within the noise of trials, with more to do)" if ties else " (too large for the memory)"
-            )
-        text += f"; next is {near} with {seconds[near]:.3g} s{rather}, {len(seconds) + 1} of {len(named)} layouts tried"
-    slow = too_slow(named, foreseen.num_edges)
+        near = min(others, key=others.__getitem__)
+        tried = f"{len(others) + 1} of {len(named)} layouts tried"
+        text += f"; next is {near} with {others[near]:.3g} s{_why_not(layout, layouts.by_name[near])}, {tried}"
+    slow = too_slow(named, layouts.num_edges)
     return f"{text}; {' and '.join(slow)} would take long, try partition={slow[0]} for many epochs" if slow else text
 
 
-def _memory(foreseen: Foreseen, name: str, room: float) -> str:
-    taken = foreseen.layouts[name]["host_memory"]
-    return f"{taken:,.0f} bytes ({taken / 2**30:.2f} GiB) of {room:,.0f} at hand ({room / 2**30:.2f} GiB)"
+def _why_not(choice: Layout, other: Layout) -> str:
+    """Explains why a layout that is faster than the choice was not taken."""
+    assert choice.seconds is not None
+    assert other.seconds is not None
+    if other.seconds >= choice.seconds:
+        return ""
+    ties = choice.seconds <= other.seconds * (1 + TIE) and choice.work <= other.work
+    return " (as quick within the noise of trials, with more to do)" if ties else " (too large for the memory)"
+
+
+def _memory(layout: Layout, room: float) -> str:
+    needed = layout.host_memory
+    return f"{needed:,.0f} bytes ({needed / 2**30:.2f} GiB) of {room:,.0f} at hand ({room / 2**30:.2f} GiB)"
 
 
 def _chosen(settings: Settings) -> str:

@@ -92,7 +92,7 @@ class Plan(OnRanks):
 
     def rank_work(self, *, trains: bool) -> RankWork:
         import_for_training()
-        from gnnkit.jobs.planned_batches import plan_batches
+        from gnnkit.jobs.trial_steps import plan_batches
 
         return plan_batches
 

@@ -171,13 +171,13 @@ def of_training(
         "num_parameters": _num_parameters(module),
         "device": device_name(worker.device),
         "phases": dict(job.prepared.seconds) | observer.seconds,
-        **_foreseen(job.settings.predicted, watch.states, statistics.median(seconds[1:]) if seconds[1:] else None),
+        **_predicted(job.settings.predicted, watch.states, statistics.median(seconds[1:]) if seconds[1:] else None),
         **circumstances(job),
         **by_class(scores.details, job.prepared.class_names),
     }
 
 
-def _foreseen(
+def _predicted(
     predicted: Mapping[str, Any] | None, states: Sequence[WorkerState], seconds: float | None
 ) -> dict[str, Any]:
     """Returns what the leader predicted, and what came. None: nothing was predicted.

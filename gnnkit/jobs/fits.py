@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gnnkit.config.settings import DEFAULT_TASK, USUAL_ORDERS, Settings
 from gnnkit.errors import UserError
-from gnnkit.jobs.inputs import dense_readers
+from gnnkit.jobs.models import dense_readers
 from gnnkit.jobs.parts import Parts
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.strategy import GatheredRows, LastingRows, LearnedInputs, MovableNodes, MovableWork, Relations, RowsOnDisk

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 
 # Lightning's loggers import s3fs where it is installed.
-_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.train", "s3fs")
+_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.trial_steps", "s3fs")
 
 
 def import_for_training() -> None:

@@ -208,7 +208,7 @@ class OnRanks(Run):
     def needs(self, order: Order) -> Needs:
         """Says what the ranks read. `order` has no `auto` any more."""
         from gnnkit.jobs.fits import may_stay
-        from gnnkit.jobs.inputs import reads_sparse
+        from gnnkit.jobs.models import reads_sparse
         from gnnkit.jobs.parts import Parts
         from gnnkit.prepare.cut import Needs
         from gnnkit.strategy import GatheredRows, JoinedLayers, MovableNodes

@@ -21,7 +21,7 @@ from gnnkit.model.program import Program, is_iterated
 from gnnkit.model.unchanged import EdgeIndexModel, adapted
 from gnnkit.ranges import shown
 from gnnkit.sampler import Sampler
-from gnnkit.strategy import ExecutionStrategy, JoinedLayers
+from gnnkit.strategy import ExecutionStrategy, JoinedLayers, SparseRows
 from gnnkit.task import Task
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
@@ -237,3 +237,19 @@ def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None
             f"strategy={settings.strategy.name}: use sampler.redraw=false or strategy=individual_sample"
         )
     model.num_layers = PRESET_HOPS if sampler is None else sampler.num_hops
+
+
+def reads_sparse(settings: Settings, source: ModelSource, strategy: ExecutionStrategy) -> bool:
+    """Whether ranks may keep features as sparse rows."""
+    return not dense_readers(settings, source, strategy)
+
+
+def dense_readers(settings: Settings, source: ModelSource, strategy: ExecutionStrategy) -> list[str]:
+    """Lists the parts of a run that read dense rows only."""
+    readers = {
+        f"strategy={settings.strategy.name}": not strategy.lacks(SparseRows),
+        f"model={source.name}": source.reads_sparse,
+        f"features.place={settings.features.place}": settings.features.place != "disk",
+        f"comm={settings.comm.name}": settings.comm.name != "nccl",  # products of sparse rows are native
+    }
+    return [name for name, sparse in readers.items() if not sparse]

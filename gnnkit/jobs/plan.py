@@ -1,24 +1,25 @@
-"""job=plan: words, seconds and memory of a step on every layout."""
+"""job=plan: words, seconds and memory of an epoch on every layout."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
 
 from gnnkit.config.settings import AUTO, Settings
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import FULL, compared, why_layout, with_strategy
-from gnnkit.jobs.foresee import Foreseen, foresee, pays, table
+from gnnkit.jobs.layouts import Layouts, compare_layouts
 from gnnkit.jobs.order import Order
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.plan.choose import Cutter, alternatives, assign, candidates, least, overrides, promising
+from gnnkit.plan.choose import CHOSEN, Cutter, alternatives, candidates, least, overrides, promising
+from gnnkit.plan.layout import Layout, table
 from gnnkit.ranges import num_cores
 from gnnkit.result.result import Result
 
-CHOSEN, ALONE = "chosen", "one worker"
+ALONE = "one worker"  # name of its row
+PAYS = 0.2  # share of exchange in an epoch, above which fewer words save more than even edges
 
 
 def plan(order: Order) -> Result:
@@ -26,8 +27,9 @@ def plan(order: Order) -> Result:
 
     Counts the words and messages of one training step that exchanges, forward and
     backward, or of one step of a program. The step is not the first of the run. The
-    counts are exact. Seconds and memory are predicted. Raises `UserError` for a chosen
-    layout that cannot be. Leaves out other layouts that cannot be.
+    counts are exact. Seconds and memory are measured, or computed for another machine.
+    Raises `UserError` for a chosen layout that is impossible. Leaves out other layouts
+    that are.
     """
     settings = order.settings
     if settings.strategy.name == AUTO:
@@ -35,26 +37,27 @@ def plan(order: Order) -> Result:
         order = replace(order, settings=settings)
     if settings.partition.nodes.name == AUTO:
         named = candidates(settings.workers, compared(), grids=True)
-        foreseen = foresee(order, functools.partial(promising, named=named))
-        chosen = least(foreseen.layouts, math.inf)
-        assert chosen is not None
-        for name, layout in foreseen.layouts.items():
-            layout["overrides"] = overrides(named[name])
-        why = f"partition=auto takes {why_layout(named, foreseen, chosen)}"
+        layouts = compare_layouts(order, functools.partial(promising, named=named))
+        by_name = {name: replace(layout, overrides=overrides(named[name])) for name, layout in layouts.by_name.items()}
+        layouts = replace(layouts, by_name=by_name)
+        choice = least(by_name, math.inf)
+        assert choice is not None
+        why = f"partition=auto takes {why_layout(named, layouts, choice)}"
     else:
-        foreseen, chosen = foresee(order, _layouts), CHOSEN
-        why = _why(settings, foreseen)
-    alone = _alone(order) if foreseen.machine is not None and settings.workers > 1 else None
-    rows = foreseen.layouts if alone is None else {**foreseen.layouts, ALONE: alone}
-    lines = [*foreseen.about, *table(rows), *pays(foreseen, chosen), why, *_against(alone, foreseen.layouts[chosen])]
+        layouts, choice = compare_layouts(order, _layouts), CHOSEN
+        why = _why(settings, layouts.by_name)
+    alone = _alone(order) if layouts.machine is not None and settings.workers > 1 else None
+    rows = layouts.by_name if alone is None else {**layouts.by_name, ALONE: alone}
+    chosen = layouts.by_name[choice]
+    lines = [*layouts.about, *table(rows), *_source(layouts), *_pays(layouts, chosen), why, *_against(alone, chosen)]
     figures = {
         "job": "plan",
         "model": order.source.name,
-        "choice": chosen,
+        "choice": choice,
         "why": why,
-        "machine": None if foreseen.machine is None else foreseen.machine.to_dict(),
-        "layouts": foreseen.layouts,
-        "one_worker": alone,
+        "machine": None if layouts.machine is None else asdict(layouts.machine),
+        "layouts": {name: layout.to_dict() for name, layout in layouts.by_name.items()},
+        "one_worker": None if alone is None else alone.to_dict(),
     }
     return Result("plan", figures, "\n".join(lines))
 
@@ -66,33 +69,55 @@ def _layouts(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
     yield from alternatives(settings, cutter, quality)
 
 
-def _alone(order: Order) -> dict[str, Any]:
+def _alone(order: Order) -> Layout:
     """Returns the figures of one worker, which holds the whole graph."""
     (partition,) = candidates(1, ["contiguous"], grids=False).values()
     threads = min(order.settings.threads * order.settings.workers_here, num_cores())
     settings = replace(order.settings, workers=1, processes=None, threads=threads, partition=partition)
-
-    def whole(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
-        yield ALONE, measure(graph, assign(graph, settings.partition, 1))
-
-    figures: dict[str, Any] = foresee(replace(order, settings=settings), whole).layouts[ALONE]
-    return figures
+    return compare_layouts(replace(order, settings=settings), _layouts).by_name[CHOSEN]
 
 
-def _against(alone: dict[str, Any] | None, chosen: dict[str, Any]) -> list[str]:
-    """Says in a line whether workers pay."""
-    if alone is None:
+def _source(layouts: Layouts) -> list[str]:
+    """Explains in a line where seconds and memory come from."""
+    if layouts.machine is None:
         return []
-    one, several = alone["seconds"], chosen["seconds"]
+    if layouts.by_formula:
+        return [
+            "seconds and memory follow a formula: steps of single ranks on this machine, plus messages times latency and "
+            "bytes over bandwidth; every rank has its cores to itself"
+        ]
+    untried = [name for name, layout in layouts.by_name.items() if layout.timing is None]
+    rest = f"; {', '.join(untried)}: not tried, too large or beyond the time for trials" if untried else ""
+    return [f"seconds and memory are those of a few epochs on this machine{rest}"]
+
+
+def _pays(layouts: Layouts, layout: Layout) -> list[str]:
+    """Names in a line what decides the seconds of a layout: words or compute."""
+    if layout.timing is None or not layout.words["max"]:
+        return []
+    share = layout.timing.exchange / layout.timing.seconds
+    what = (
+        "fewer words pay: try partition=auto, partition.border=min_words, and grids of several columns"
+        if share > PAYS
+        else "compute decides: even out edges before words"
+    )
+    degree = layouts.num_edges / max(layouts.num_nodes, 1)
+    return [f"mean degree {degree:.1f}: exchange is {share:.0%} of the step, {what}"]
+
+
+def _against(alone: Layout | None, chosen: Layout) -> list[str]:
+    """States in a line whether several workers are faster."""
+    if alone is None or alone.seconds is None or chosen.seconds is None:
+        return []
+    one, several = alone.seconds, chosen.seconds
     verdict = f"the workers are {one / several:.1f} times as fast" if several < one else "workers=1 is no slower"
     return [f"one worker takes {one:.4g} s an epoch, the chosen layout {several:.4g} s: {verdict}"]
 
 
-def _why(settings: Settings, foreseen: Foreseen) -> str:
-    """Says whether another layout moves fewer words than the chosen one."""
-    layouts = foreseen.layouts
-    best = min(layouts, key=lambda name: (layouts[name]["words"]["max"], layouts[name]["memory"]))
-    chosen, least = layouts[CHOSEN]["words"]["max"], layouts[best]["words"]["max"]
-    if chosen == least:
+def _why(settings: Settings, layouts: dict[str, Layout]) -> str:
+    """States whether another layout moves fewer words than the chosen one."""
+    best = min(layouts, key=lambda name: (layouts[name].words["max"], layouts[name].memory))
+    chosen, fewest = layouts[CHOSEN].words["max"], layouts[best].words["max"]
+    if chosen == fewest:
         return f"partition.grid={settings.partition.grid}: no layout moves fewer words to its busiest rank"
-    return f"{best} moves fewest words to its busiest rank, {least:,} in a step; the chosen layout {chosen:,}"
+    return f"{best} moves fewest words to its busiest rank, {fewest:,} in a step; the chosen layout {chosen:,}"

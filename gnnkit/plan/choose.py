@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.config.settings import Choice, PartitionSettings, Settings
 from gnnkit.dataset.base import ONE_WAY, both_ways
@@ -21,6 +21,9 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shift import ROW
 from gnnkit.ranges import num_cores
 
+if TYPE_CHECKING:
+    from gnnkit.plan.layout import Layout
+
 COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds
 CUTTING = 2.0  # seconds of all partitioners, by what these say of themselves
 LOOKING = 1.5  # seconds of all looks at borders and grids, by the two numbers below
@@ -28,7 +31,9 @@ MEASURING, IMPROVING = 0.01, 0.07  # seconds of a look at a million edges, and o
 TRIED = 6  # candidates that are tried at most
 ALIKE = 0.02  # loads within this share are alike: a trial would tell noise
 TIE = 0.08  # seconds within this share of the least count as equal, as trials of equal layouts differ by more
-MARGIN = 0.9  # share of the memory that predictions may fill
+MARGIN = 0.9  # share of the memory that a layout may fill in a trial
+SAFE = 0.5  # share of the memory that counted tensors may fill: operations need as much again. More is not tried
+CHOSEN = "chosen"  # name of the configured layout, among others
 
 _PLANES = ("1d", "1.5d", "2d", "3d")
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
@@ -272,12 +277,7 @@ def _load(quality: Quality) -> _Load:
 def work_of(quality: Quality) -> float:
     """Returns a rough count of the work of the busiest ranks, in sums of an edge."""
     words, edges, rows = _load(quality)
-    return _WORD * words + rough_work(edges / quality.partition.grid.slices, rows)
-
-
-def rough_work(edges: float, rows: float) -> float:
-    """Returns a rough count of work, in sums of an edge, to tell what to try."""
-    return edges + ROW * rows
+    return _WORD * words + edges / quality.partition.grid.slices + ROW * rows
 
 
 def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tuple[float, ...]) -> bool:
@@ -286,29 +286,29 @@ def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tup
     return same and all(a <= b * (1 + ALIKE) for a, b in zip(lower, load, strict=True))
 
 
-def least(layouts: Mapping[str, Mapping[str, Any]], memory: float) -> str | None:
+def least(layouts: Mapping[str, Layout], memory: float) -> str | None:
     """Names the layout that a run takes. None: none of them fits the memory.
 
-    Takes the least predicted seconds. Ties go to the least counted work, which unlike
-    seconds is exact, then to the first. Without predictions words take the place of
-    seconds, and memory that of work.
+    Takes the least seconds of those that were tried. Ties are broken by the counted
+    work, which unlike seconds is exact, then by the order. If no layout was tried, the
+    words of the busiest rank and the counted memory decide.
 
     Args:
-        layouts: Figures by name, as `job=plan` gives these.
+        layouts: The layouts by name.
         memory: Bytes that the ranks of a host may take.
     """
-    fitting = [name for name, each in layouts.items() if each.get("host_memory", 0) <= MARGIN * memory]
-    if not fitting:
-        return None
-    if "seconds" not in layouts[fitting[0]]:
-        return min(fitting, key=lambda name: (layouts[name]["words"]["max"], _counted_memory(layouts[name])))
-    bound = min(layouts[name]["seconds"] for name in fitting) * (1 + TIE)
-    equal = [name for name in fitting if layouts[name]["seconds"] <= bound]
-    return min(equal, key=lambda name: layouts[name]["work"])
+    tried = {name: layout for name, layout in layouts.items() if layout.timing is not None}
+    fitting = {name: one for name, one in (tried or layouts).items() if one.host_memory <= share_of(one) * memory}
+    seconds = {name: layout.seconds for name, layout in fitting.items() if layout.seconds is not None}
+    if seconds:
+        bound = min(seconds.values()) * (1 + TIE)
+        return min((name for name in seconds if seconds[name] <= bound), key=lambda name: layouts[name].work)
+    return min(fitting, key=lambda name: (fitting[name].words["max"], fitting[name].counted_memory), default=None)
 
 
-def _counted_memory(layout: Mapping[str, Any]) -> int:
-    return sum(layout["memory_of_busiest_rank"].values())
+def share_of(layout: Layout) -> float:
+    """Returns the share of the memory that a layout may fill by its figures."""
+    return SAFE if layout.timing is None else MARGIN
 
 
 def overrides(partition: PartitionSettings) -> str:

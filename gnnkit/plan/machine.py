@@ -1,11 +1,11 @@
-"""The machine of a run in numbers: what ranks and the ways between them can do."""
+"""A machine as numbers, and the formula for an epoch on it."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from gnnkit.kernels.products import fast_products
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import Shard, cut
+from gnnkit.plan.layout import StepLoad, Timing
 
 _ROWS, _WIDTH = 1 << 15, 64  # of the exchange that measures bandwidth: 8 MiB of float32
 _PRODUCT = 512  # rows and columns of the dense product
@@ -28,56 +29,73 @@ _REPEATS = 8
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way between two ranks, while all ranks exchange."""
+    """The connection between two ranks, while all ranks exchange."""
 
-    latency: float  # seconds that a message takes beside its bytes
-    bandwidth: float  # bytes in a second that a rank receives, while it sends as many
+    latency: float  # seconds of a message without its bytes
+    bandwidth: float  # bytes per second that a rank receives, while it sends as many
 
     def seconds(self, messages: float, num_bytes: float) -> float:
         return messages * self.latency + num_bytes / self.bandwidth
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What a rank can do while all ranks work."""
+class Tried:
+    """A step of one rank alone, as measured on this machine."""
 
-    flops: float  # of dense products in a second, of a rank
+    rank: int
+    seconds: float
+    memory: int  # bytes beyond those of a process without data
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine as numbers, for the formula."""
+
+    flops: float  # of dense products per second and rank. NaN: not measured
     within: Link  # between ranks of one host
     between: Link  # between ranks of two hosts
     memory: float  # bytes that all ranks of a host may take together
     ranks_per_host: int  # consecutive ones
-    base: int  # bytes of a rank before it has data
-    step: float  # seconds of a step beside the model's work and the exchange
+    base: int  # bytes of a rank's process without data
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def timing(self, load: StepLoad, tried: Sequence[Tried], slowdown: float) -> Timing:
+        """Computes an epoch here from counts, and from steps of single ranks.
 
-    def exchange_seconds(self, messages: float, num_bytes: float, far_messages: float, far_bytes: float) -> float:
-        """Returns the seconds of a rank's exchanges in a step.
+        Compute is that of the slowest tried rank. Exchange is that of the busiest rank:
+        its messages times the latency, plus its bytes over the bandwidth. Compute and
+        exchange do not overlap. Memory is the counted bytes times the largest ratio of
+        measured to counted bytes, plus the rows of the largest exchange.
 
         Args:
-            messages: Number of messages.
-            num_bytes: Bytes received.
-            far_messages: Share of the messages that go to other hosts.
-            far_bytes: Share of the bytes that come from other hosts.
+            load: The counts of a step.
+            tried: The steps of the busiest ranks.
+            slowdown: Seconds of a rank of this machine for a second of a tried rank.
         """
+        counts = (load.messages, load.received, load.far_messages, load.far_bytes)
+        ratio = max(one.memory / max(load.tensors[one.rank], 1) for one in tried)
+        grown = np.multiply(load.tensors, ratio) + load.buffers
+        return Timing(
+            compute=max(one.seconds for one in tried) * slowdown,
+            exchange=max(map(self._exchange_seconds, *counts)),
+            all_reduce=self._all_reduce_seconds(load.gradient, len(load.messages)),
+            step=0.0,
+            memory=(self.base + grown).astype(np.int64).tolist(),
+            host_memory=float(np.sort(grown)[::-1][: self.ranks_per_host].sum()),
+        )
+
+    def _exchange_seconds(self, messages: float, num_bytes: float, far_messages: float, far_bytes: float) -> float:
         near = self.within.seconds(messages * (1 - far_messages), num_bytes * (1 - far_bytes))
         return near + self.between.seconds(messages * far_messages, num_bytes * far_bytes)
 
-    def all_reduce_seconds(self, num_bytes: float, num_ranks: int) -> float:
-        """Returns the seconds in which all ranks get the sum of all gradients.
-
-        Args:
-            num_bytes: Size of the gradient.
-            num_ranks: Number of ranks.
-        """
+    def _all_reduce_seconds(self, num_bytes: float, num_ranks: int) -> float:
+        """Returns the seconds of a tree of sums over the slowest link."""
         rounds = 2 * math.ceil(math.log2(max(num_ranks, 1)))
         slowest = self.between if num_ranks > self.ranks_per_host else self.within
         return slowest.seconds(rounds, 2 * (1 - 1 / num_ranks) * num_bytes)
 
 
 def best_of(work: Callable[[], Any], repeats: int = _REPEATS) -> float:
-    """Returns the least seconds of some calls, after one that does not count."""
+    """Returns the least seconds of some calls, after one that is not timed."""
     work()
     seconds = []
     for _ in range(repeats):
@@ -97,8 +115,8 @@ def measure_flops(dtype: torch.dtype, device: torch.device) -> float:
 def measure_exchange(comm: Communicator, dtype: torch.dtype) -> tuple[float, float]:
     """Measures the exchange of rows between ranks, while all ranks exchange.
 
-    Each rank reads rows of the next rank in a sum over in-edges. The seconds of the
-    same sum with peers that send zeros are taken off. Collective.
+    Each rank reads rows of the next rank in a sum over in-edges, less the seconds of
+    the same sum with peers that send zeros. Collective.
 
     Args:
         comm: At least two ranks.

@@ -66,13 +66,18 @@ class StartedRanks(ClusterEnvironment):
 class SyncMeter:
     """The meter of a step's synchronisation, and of the rank's own gradient before."""
 
-    def __init__(self, end_of_sum: Callable[[int], float] = lambda num_bytes: 0.0) -> None:
+    def __init__(
+        self,
+        end_of_sum: Callable[[int], float] = lambda num_bytes: 0.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """Begins with nothing measured.
 
         Args:
             end_of_sum: Of the communicator, for sums that DDP makes. Default: no link.
+            clock: Returns seconds. Default: the time.
         """
-        self._end_of_sum = end_of_sum
+        self._end_of_sum, self.clock = end_of_sum, clock
         self.reset()
 
     def reset(self) -> None:
@@ -102,7 +107,7 @@ class SyncMeter:
             group: The process group.
             bucket: Gradients of some parameters.
         """
-        self.start = self.start or time.perf_counter()
+        self.start = self.start or self.clock()
         buffer: Tensor = bucket.buffer()
         self.look(buffer)
         due = self._end_of_sum(buffer.numel() * buffer.element_size())
@@ -110,7 +115,7 @@ class SyncMeter:
 
         def done(_: Future[Any]) -> Tensor:
             sleep_until(due)
-            self.end = time.perf_counter()
+            self.end = self.clock()
             return buffer
 
         return collect_all([work.get_future() for work in works]).then(done)
@@ -231,7 +236,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
                 self._meter.look(parameter.grad)
         if module.embedding is not None and module.batch.x.grad is not None:
             self._meter.look(module.batch.x.grad)
-        self._meter.start = time.perf_counter()
+        self._meter.start = self._meter.clock()
         together = decide_together(self._sync, module.strategy)
         if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=together):
             self._step(module, optimizer)
@@ -240,7 +245,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
                 self.updates.forget()
             if not together:  # others, or the servers, wait for this rank's part
                 self._abstain(module, optimizer)
-        self._meter.end = time.perf_counter()
+        self._meter.end = self._meter.clock()
         return loss
 
     def _step(self, module: Any, optimizer: Optimizer) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from gnnkit.config.settings import ranks
-from gnnkit.jobs import rehearse
+from gnnkit.jobs import trial_steps
 from gnnkit.plan import machine
 from tests.farm import finished_run  # noqa: F401
 from tests.runs import within_process
@@ -19,8 +19,8 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets predictions measure this machine and each layout once."""
-    for module, name, value in ((rehearse, "_STEPS", 2), (rehearse, "_EPOCHS", 1), (machine, "_REPEATS", 1)):
+    """Lets trials measure this machine and each layout once."""
+    for module, name, value in ((trial_steps, "EPOCHS", 2), (trial_steps, "EVERY", 2), (machine, "_REPEATS", 1)):
         monkeypatch.setattr(module, name, value)
 
 

@@ -6,7 +6,6 @@ import copy
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,9 @@ from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.trial import SavedTensors
 from gnnkit.exchange.tally import Exchange
-from gnnkit.graph import CSC, Graph, Split
-from gnnkit.jobs import foresee, planned_step
+from gnnkit.graph import CSC, Graph
+from gnnkit.jobs import layouts, trial_steps
 from gnnkit.jobs.iterate import iterate
-from gnnkit.jobs.planned_step import step_activations, step_volume
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
@@ -38,7 +36,10 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.plan import step as plan_step
+from gnnkit.plan.step import step_activations, step_volume
 from gnnkit.plan.volume import Volume, volume
+from gnnkit.ranges import num_cores
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from tests.cases import few
@@ -312,11 +313,11 @@ def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch
         return volume.received.tolist(), step_activations(graph, model, quality.traffic, sizes).tolist()
 
     few = planned()
-    original = planned_step._step_exchanges
-    monkeypatch.setattr(planned_step, "_step_exchanges", lambda *args: tried.append(args[3]) or original(*args))
+    original = plan_step._step_exchanges
+    monkeypatch.setattr(plan_step, "_step_exchanges", lambda *args: tried.append(args[3]) or original(*args))
     assert planned() == few
     assert len(tried) < grid.slices
-    monkeypatch.setattr(planned_step, "_of_slices", lambda slices, of_slice: [of_slice(s) for s in range(slices)])
+    monkeypatch.setattr(plan_step, "_of_slices", lambda slices, of_slice: [of_slice(s) for s in range(slices)])
     assert planned() == few
 
 
@@ -381,41 +382,34 @@ def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tm
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
-def test_all_layouts_are_tried_on_the_same_share_of_a_large_graph(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    monkeypatch.setattr(foresee, "TRIED_EDGES", 20_000)
-    seen = []
-
-    def predicted(machine: Any, load: Any, tried: Any, slowdown: float) -> Any:
-        seen.append((load, tried, slowdown))
-        return original(machine, load, tried, slowdown)
-
-    original = foresee.predict
-    monkeypatch.setattr(foresee, "predict", predicted)
-    graph = Synthetic(kind="sbm", num_nodes=20_000, num_edges=100_000, width=64).load()
-    usual: dict[str, Any] = {"strategy": "vertex_centric", "workers": 2, "threads": 1, **BARE}
-    plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **usual)
-    for (load, tried, slowdown), figures in zip(seen, plan["layouts"].values(), strict=False):
-        assert load.shares == pytest.approx([40_000 / graph.num_edges] * 2, rel=0.1)
-        seconds = [took / share for (took, _), share in zip(tried, load.shares, strict=True)]
-        assert figures["seconds_of"]["compute"] == pytest.approx(max(seconds) * slowdown)
-    assert len(plan["layouts"]) > 1
+@pytest.mark.usefixtures("short_trials")
+def test_layouts_beyond_the_bounds_of_a_trial_have_counts_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    graph = make_graph(typed=False)
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 4, "comm": "threads", "partition": "hash"}
+    for bound, value in (("edges", graph.num_edges), ("seconds", 0.0)):
+        with monkeypatch.context() as patched:
+            place = (layouts, "TRIED_EDGES") if bound == "edges" else (trial_steps, "ALL_SECONDS")
+            patched.setattr(*place, value)
+            plan = gnnkit.train(graph, folder=tmp_path / bound, job="plan", **keys)
+        assert [name for name, layout in plan["layouts"].items() if "seconds" in layout] == ["chosen", "1d"]
+        assert all(layout["memory"] > 0 and layout["words"]["max"] > 0 for layout in plan["layouts"].values())
+        assert "2d, 3d, [1,1,4]: not tried" in plan.summary
 
 
-@pytest.mark.parametrize("num_nodes", [7, 3 * foresee.FEW])
-def test_the_few_nodes_of_a_first_run_train_and_validate_the_classes_of_the_graph(
-    num_nodes: int, tmp_path: Any
-) -> None:
-    graph = Synthetic(num_nodes=num_nodes, num_edges=2 * num_nodes, width=3, num_classes=2).load()
-    labels = np.full(num_nodes, -1)
-    labels[-1] = 8
-    graph = replace(graph, labels=labels, split=np.zeros(num_nodes, np.int8))
-    foresee._save_few(graph, 2, tmp_path)
-    shards = [Shard.load(tmp_path / str(rank)) for rank in range(2)]
-    assert sum(len(shard.owned) for shard in shards) == min(num_nodes, foresee.FEW)
-    for shard in shards:
-        assert shard.num_classes == 9
-        assert {Split.TRAIN, Split.VAL} == set(shard.split.tolist())
-        assert not shard.labels.any()
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_trials")
+def test_more_ranks_than_this_machine_can_run_follow_the_formula(tmp_path: Any) -> None:
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "partition": "1d", "threads": 1}
+    workers = layouts.CROWDED * num_cores() + 1
+    plan = gnnkit.train(make_graph(60, typed=False), folder=tmp_path / "plan", job="plan", workers=workers, **keys)
+    chosen, machine = plan["layouts"]["chosen"], plan["machine"]
+    assert "seconds and memory follow a formula" in plan.summary
+    assert len(chosen["memory_per_rank"]) == workers
+    received = 4 * max(chosen["words"]["per_rank"])
+    assert chosen["seconds_of"]["exchange"] >= received / machine["within"]["bandwidth"]
+
+
+def test_compute_is_that_of_the_busiest_rank_and_ranks_beyond_the_cores_take_turns() -> None:
+    epoch = np.array([[10.0, 6.0, 1.0, 1.0], [10.0, 2.0, 3.0, 0.5]])
+    assert trial_steps._parts(epoch, 2) == [4.5, 4.0, 1.0, 0.5]
+    assert trial_steps._parts(epoch, 1) == [9.0, 8.0, 2.0, 1.0]

@@ -18,7 +18,7 @@ import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.jobs import foresee
+from gnnkit.jobs import layouts
 from gnnkit.store import manifest as manifests
 from tests.cases import few
 from tests.forked import forked
@@ -171,7 +171,7 @@ def test_trained_models_verify_predict_and_test_from_a_store(store: Path, data: 
 def test_other_layouts_of_a_store_are_planned(
     store: Path, data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foresee, "predicts", lambda _: False)  # no trial, as only words are compared
+    monkeypatch.setattr(layouts, "can_try", lambda _: False)  # no trial, as only words are compared
     keys = {"job": "plan", "workers": 2, "partition": "hash", "trainer": {}, "logger": "none"}
     found = train(tmp_path / "store", store, **keys)
     words = [plan["layouts"]["chosen"]["words"] for plan in (found, train(tmp_path / "data", data, **keys))]

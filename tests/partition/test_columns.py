@@ -14,7 +14,7 @@ from partition_cases import complete_graph, destinations, graphs, make_graph, ra
 import gnnkit
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.jobs import rehearse
+from gnnkit.jobs import trial_steps
 from gnnkit.partition import Grid, Partition, fewest_words, in_columns, measure
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.stored import Stored
@@ -131,8 +131,8 @@ def test_columns_train_as_one_process(
 def test_a_run_says_that_its_columns_are_unequal_and_stores_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearse, "_STEPS", 2)
-    monkeypatch.setattr(rehearse, "measure_flops", lambda *_: 1e9)
+    monkeypatch.setattr(trial_steps, "EPOCHS", 2)
+    monkeypatch.setattr(trial_steps, "measure_flops", lambda *_: 1e9)
     cut = run(tmp_path / "cut", "partition=2d", "job=partition", workers=5)
     assert cut["columns"] == [3, 2]
     assert [(region["row"], region["col"]) for region in cut["regions"]] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]

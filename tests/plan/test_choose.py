@@ -18,14 +18,12 @@ from gnnkit.jobs.decide import compared
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid, make_grid, unequal_columns
 from gnnkit.partition.hash import Hash
-from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.quality import measure
 from gnnkit.partition.streaming import Streaming
 from gnnkit.plan import choose
 from gnnkit.plan.choose import Cutter, Decision, alternatives, assign, candidates, least, overrides, promising, too_slow
-from gnnkit.plan.machine import Link, Machine
-from gnnkit.plan.predict import Load, predict
-from gnnkit.plan.sample import sampled
+from gnnkit.plan.layout import Layout, StepLoad, Timing
+from gnnkit.plan.machine import Link, Machine, Tried
 from tests.cases import few
 
 INSTALLED = ("contiguous", "balanced", "ldg", "buffered")
@@ -39,41 +37,6 @@ def graph() -> Graph:
 def partition_of(graph: Graph, grid: Grid) -> Partition:
     owner = np.random.default_rng(0).choice(grid.world_size, graph.num_nodes, p=[0.1, 0.2, 0.3, 0.4])
     return Partition(owner.astype(np.int32), None, grid)
-
-
-@pytest.mark.parametrize("grid", [Grid(4, 1, 1), Grid(2, 2, 1), Grid(2, 1, 2)])
-def test_a_sample_of_a_graph_looks_like_the_graph_to_each_rank(grid: Grid) -> None:
-    graph = Synthetic("sbm", 8000, 60_000, width=1).load()
-    partition = partition_of(graph, grid)
-    whole, part = measure(graph, partition), measure(*sampled(graph, partition, 0.25))
-    assert part.traffic.num_owned == pytest.approx(whole.traffic.num_owned / 4, abs=1)
-    assert part.num_held == pytest.approx(whole.num_held / 4, rel=0.1)
-    assert part.words == pytest.approx(whole.words / 4, rel=0.1)
-
-
-def test_a_sample_has_the_in_edges_of_its_nodes_and_their_features(graph: Graph) -> None:
-    partition = partition_of(graph, Grid(4, 1, 1))
-    smaller, owners = sampled(graph, partition, 0.3)
-    rows = {row.tobytes(): node for node, row in enumerate(graph.features)}
-    nodes = np.array([rows[row.tobytes()] for row in smaller.features])
-    assert (np.diff(nodes) > 0).all()  # in the order of the graph
-    assert np.array_equal(np.diff(smaller.csc.indptr), np.diff(graph.csc.indptr)[nodes])
-    assert np.array_equal(owners.node_rank, partition.node_rank[nodes])
-    source_rank = owners.node_rank[smaller.csc.indices]
-    ranges = zip(graph.csc.indptr[nodes], graph.csc.indptr[nodes + 1], strict=True)
-    edges = np.concatenate([np.arange(first, last) for first, last in ranges])
-    assert np.array_equal(source_rank, partition.node_rank[graph.csc.indices[edges]])
-
-
-def test_a_sample_keeps_the_cells_of_a_vertex_cut(graph: Graph) -> None:
-    partition = Hdrf().assign(graph, Grid(4, 1, 1))
-    part = measure(*sampled(graph, partition, 0.5))
-    assert part.num_held == pytest.approx(measure(graph, partition).num_held / 2, rel=0.3)
-
-
-def test_the_whole_share_is_the_graph_itself(graph: Graph) -> None:
-    partition = partition_of(graph, Grid(4, 1, 1))
-    assert sampled(graph, partition, 1) == (graph, partition)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 6, 7, 8])
@@ -228,67 +191,64 @@ def test_owners_of_a_partition_that_was_cut_are_not_found_again(graph: Graph, mo
     assert len(decision.layouts) > 2
 
 
-def figures(
-    seconds: float | None, work: int, host_memory: float = 0, words: int = 0, memory: int = 0
-) -> dict[str, Any]:
-    timed = {} if seconds is None else {"seconds": seconds, "host_memory": host_memory}
-    return {"words": {"max": words}, "work": work, "memory_of_busiest_rank": {"features": memory}, **timed}
+def layout(
+    seconds: float | None, work: int, host_memory: float = 0, words: int = 0, memory: int = 0, counted: float = 0
+) -> Layout:
+    timing = None if seconds is None else Timing(seconds, 0.0, 0.0, 0.0, [0], host_memory)
+    return Layout([1, 1, 1], {"max": words}, {}, {}, memory, {}, {}, work, counted, timing)
 
 
 def test_the_least_seconds_win_and_ties_go_to_counted_work_then_order() -> None:
-    assert least({"a": figures(2.0, 1), "b": figures(1.0, 9)}, math.inf) == "b"
-    assert least({"a": figures(1.07, 5), "b": figures(1.0, 9)}, math.inf) == "a"
-    assert least({"a": figures(1.09, 5), "b": figures(1.0, 9)}, math.inf) == "b"
-    assert least({"a": figures(1.0, 5), "b": figures(1.0, 5)}, math.inf) == "a"
-    assert least({"a": figures(1.0, 5, host_memory=100), "b": figures(2.0, 5, host_memory=80)}, 100) == "b"
-    assert least({"a": figures(1.0, 5, host_memory=100)}, 100) is None
-    assert least({"a": figures(None, 5, words=7), "b": figures(None, 5, words=3)}, 0) == "b"
-    assert least({"a": figures(None, 5, words=3, memory=2), "b": figures(None, 5, words=3, memory=1)}, 0) == "b"
+    assert least({"a": layout(2.0, 1), "b": layout(1.0, 9)}, math.inf) == "b"
+    assert least({"a": layout(1.07, 5), "b": layout(1.0, 9)}, math.inf) == "a"
+    assert least({"a": layout(1.09, 5), "b": layout(1.0, 9)}, math.inf) == "b"
+    assert least({"a": layout(1.0, 5), "b": layout(1.0, 5)}, math.inf) == "a"
+    assert least({"a": layout(1.0, 5, host_memory=100), "b": layout(2.0, 5, host_memory=80)}, 100) == "b"
+    assert least({"a": layout(1.0, 5, host_memory=100)}, 100) is None
+    assert least({"a": layout(None, 5, words=7), "b": layout(None, 5, words=3)}, 0) == "b"
+    assert least({"a": layout(None, 5, words=3, memory=2), "b": layout(None, 5, words=3, memory=1)}, 0) == "b"
+
+
+def test_a_layout_that_was_not_tried_is_chosen_only_if_none_was_and_its_counts_fit() -> None:
+    assert least({"a": layout(None, 1), "b": layout(1.0, 9)}, math.inf) == "b"
+    assert least({"a": layout(None, 1), "b": layout(1.0, 9, host_memory=100)}, 100) is None
+    assert least({"a": layout(None, 1, words=1, counted=100), "b": layout(None, 9, words=2)}, 100) == "b"
+    assert least({"a": layout(None, 1, counted=60)}, 100) is None
+    assert least({"a": layout(None, 1, counted=50)}, 100) == "a"
 
 
 FAST = Link(0, math.inf)
+TRIED = [Tried(1, 3.0, 200), Tried(0, 2.0, 50)]
 
 
-def load(**changed: Any) -> Load:
-    given = {
-        "messages": [4, 2],
-        "received": [1000, 3000],
-        "tensors": [50, 100],
-        "buffers": [5, 10],
-        "gradient": 0,
-        "tried": [1, 0],
-        "shares": [0.5, 0.5],
-        "far_messages": [0.0, 0.0],
-        "far_bytes": [0.0, 0.0],
-    }
-    return Load.of(given | changed)
+def load(**changed: Any) -> StepLoad:
+    lists = {"messages": [4, 2], "received": [1000, 3000], "tensors": [50, 100], "buffers": [5, 10]}
+    return StepLoad(**lists | {"far_messages": [0.0, 0.0], "far_bytes": [0.0, 0.0], "gradient": 0} | changed)
 
 
-def test_a_prediction_adds_compute_and_exchange_of_the_slowest_ranks() -> None:
-    one = Machine(1, Link(0.5, 1000), Link(9, 9), memory=1e9, ranks_per_host=2, base=7, step=0.25)
-    found = predict(one, load(), [[3.0, 40], [2.0, 25]], slowdown=2)
-    assert found.compute == 3.0 / 0.5 * 2
-    assert found.exchange == max(4 * 0.5 + 1, 2 * 0.5 + 3)
-    assert found.all_reduce == 2 * 0.5
-    assert found.step == 2 * 0.25
-    assert found.seconds == found.compute + found.exchange + found.all_reduce + found.step
-    assert found.memory == [7 + 50 + 5, 7 + 100 + 10]  # 25 bytes for a half of rank 0, whose tensors take 50
-    assert found.host_memory == 165
-    assert Load.of(load().to_dict()).to_dict() == load().to_dict()
+def test_the_formula_adds_compute_and_exchange_of_the_slowest_ranks() -> None:
+    machine = Machine(1, Link(0.5, 1000), Link(9, 9), memory=1e9, ranks_per_host=2, base=7)
+    timing = machine.timing(load(), TRIED, slowdown=2)
+    assert timing.compute == 3.0 * 2
+    assert timing.exchange == max(4 * 0.5 + 1, 2 * 0.5 + 3)
+    assert timing.all_reduce == 2 * 0.5
+    assert timing.seconds == timing.compute + timing.exchange + timing.all_reduce
+    assert timing.memory == [7 + 100 + 5, 7 + 200 + 10]  # 200 bytes for rank 1, whose tensors take 100
+    assert timing.host_memory == 315
 
 
 def test_what_comes_from_other_hosts_takes_their_link() -> None:
-    one = Machine(1, Link(0.5, 1000), Link(2, 100), memory=1e9, ranks_per_host=1, base=7, step=0.0)
-    found = predict(one, load(far_messages=[0.25, 1.0], far_bytes=[0.1, 1.0]), [[3.0, 40], [2.0, 25]], slowdown=1)
+    machine = Machine(1, Link(0.5, 1000), Link(2, 100), memory=1e9, ranks_per_host=1, base=7)
+    timing = machine.timing(load(far_messages=[0.25, 1.0], far_bytes=[0.1, 1.0]), TRIED, slowdown=1)
     near_and_far = 3 * 0.5 + 900 / 1000 + 1 * 2 + 100 / 100
-    assert found.exchange == max(near_and_far, 2 * 2 + 3000 / 100)
-    assert found.all_reduce == 2 * 2
-    assert one.exchange_seconds(4, 1000, 0.25, 0.1) == pytest.approx(near_and_far)
+    assert timing.exchange == max(near_and_far, 2 * 2 + 3000 / 100)
+    assert timing.all_reduce == 2 * 2
 
 
 def test_the_memory_of_a_host_is_that_of_its_ranks() -> None:
-    one = Machine(1, FAST, FAST, memory=1e9, ranks_per_host=1, base=7, step=0.0)
-    assert predict(one, load(), [[1, 50], [1, 25]], slowdown=1).host_memory == 110
+    machine = Machine(1, FAST, FAST, memory=1e9, ranks_per_host=1, base=7)
+    assert machine.timing(load(), TRIED, slowdown=1).host_memory == 210
+    assert (load().host_tensors(1), load().host_tensors(2)) == (110, 165)
 
 
 @pytest.mark.parametrize(

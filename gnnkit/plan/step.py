@@ -1,4 +1,4 @@
-"""The words, messages and memory of one step, foreseen from a partition."""
+"""The words, messages and memory of one step, counted from a partition."""
 
 from __future__ import annotations
 

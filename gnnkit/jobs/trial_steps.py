@@ -1,0 +1,382 @@
+"""Short trials on ranks: a few steps as a run takes them, their seconds and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from gnnkit.comm import Communicator, Mailbox
+from gnnkit.config.settings import Settings
+from gnnkit.engine.trial import Alone, tell_row_counts
+from gnnkit.jobs import lost
+from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch, with_servers
+from gnnkit.jobs.rows import scratch
+from gnnkit.jobs.train import make_module, measured_splits
+from gnnkit.launch.allocator import give_back_freed_memory
+from gnnkit.launch.progress import progress
+from gnnkit.partition.shard import Shard
+from gnnkit.plan.layout import Timing
+from gnnkit.plan.machine import Tried, measure_exchange, measure_flops
+from gnnkit.prepare.cut import Prepared
+from gnnkit.ranges import num_cores
+from gnnkit.strategy import GatheredRows, Worker
+from gnnkit.strategy.on_disk import SHARE
+from gnnkit.training.ddp import SyncMeter
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.step import loss_of
+from gnnkit.training.trainer import make_trainer
+from gnnkit.watch.channel import LEADER
+from gnnkit.watch.watch import peak_memory
+
+EPOCHS = 30  # of the trial of a layout, at most. The first one is not timed
+EVERY = 3  # epochs from one evaluation to the next, which counts towards memory
+SECONDS = 0.5  # of timed epochs, after which a trial ends, once it has evaluated
+ALL_SECONDS = 30.0  # of all trials together, after which no further layout is tried
+
+# Epochs of ranks' own batches. The second begins with a full cache, and evaluates on a
+# heap with gaps.
+BATCH_EPOCHS = 2
+BATCH_STEPS = 16  # of each of these epochs
+EVALUATED = 10_000_000  # edges of each rank, at most, in the evaluation whose memory is measured
+_STATUS = Path("/proc/self/status")
+_PEAK = Path("/proc/self/clear_refs")  # 5 sets the peak to the current memory
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFigures:
+    """What ranks of this machine do at once."""
+
+    base: int  # bytes of a rank's process without data
+    flops: float = math.nan  # of dense products per second. NaN: not measured
+    latency: float = 0.0  # seconds of a message. 0 for a single rank, or not measured
+    bandwidth: float = math.inf  # bytes per second. Infinite for a single rank, or not measured
+
+
+def try_layouts(job: RankJob, layouts: Mapping[str, Prepared], world: Communicator) -> dict[str, Any]:
+    """Runs a few epochs on each layout, with all ranks of the run. Collective.
+
+    Returns the figures on the leader: of the machine, and the `Timing` of each layout
+    that `ALL_SECONDS` allows.
+
+    Args:
+        job: The job. Its folder has a folder for each layout, with the shards.
+        layouts: What was prepared, by name.
+        world: The workers, and after them the servers.
+    """
+    base, begun, timings = _base(job.settings, world), time.monotonic(), dict[str, Any]()
+    for name, prepared in layouts.items():
+        if timings and _of_all(world, time.monotonic() - begun).max() > ALL_SECONDS:
+            break
+        progress(f"a trial of {name}")
+        one = replace(job, folder=job.folder / name, prepared=prepared)
+        timing = with_servers(one, world, functools.partial(_try_layout, one, base))
+        timings[name] = None if timing is None else asdict(timing)
+    machine = _machine(job.settings, world, base) if job.settings.job.reads_plan else MachineFigures(base)
+    return {"machine": asdict(machine), "timings": timings}
+
+
+def _try_layout(job: RankJob, base: int, comm: Communicator, mailbox: Mailbox) -> Timing:
+    peak = MemoryPeak(comm.device)
+    module = make_module(job, job.strategy(), job.worker(comm))
+    epochs = few_steps(module, job, mailbox, epochs=EPOCHS, every=EVERY, seconds=SECONDS)
+    table = _of_all(comm, *np.ravel(epochs)).reshape(comm.world_size, len(epochs), -1)
+    memory = _of_all(comm, peak.read())[:, 0].astype(np.int64)
+    # An epoch without an exchange is no measure of the others.
+    timed, alike = table[:, 1:], module.strategy.steps.only_synchronise
+    epoch = timed[:, timed[:, :, 0].max(0).argmin()] if alike else timed.mean(1)  # [world_size, 4]
+    compute, exchange, all_reduce, step = _parts(epoch, num_cores() if counts_cpu(job.settings) else comm.world_size)
+    host_memory = float(np.maximum(memory - base, 0).sum())
+    return Timing(compute, exchange, all_reduce, step, memory.tolist(), host_memory)
+
+
+def _parts(epoch: npt.NDArray[np.float64], at_once: int) -> list[float]:
+    """Returns the compute, exchange, all-reduce and remaining seconds of an epoch.
+
+    The busiest rank determines compute. What it does not spend on the other parts is
+    exchange, waiting for slower ranks included.
+
+    Args:
+        epoch: [world_size, 4] seconds of each rank: all, and those for the exchange,
+            the synchronisation, and before the batch.
+        at_once: Ranks that run at once. More ranks take turns.
+    """
+    total, exchange, all_reduce, before = epoch.T
+    compute, summed, step = (total - exchange - all_reduce - before).max(), all_reduce.min(), before.min()
+    scale = max(1.0, total.sum() / total.max() / at_once)
+    rest = total.max() - compute - summed - step
+    return [float(seconds * scale) for seconds in (compute, rest, summed, step)]
+
+
+def try_ranks(job: RankJob, ranks: Mapping[str, Sequence[int]], comm: Communicator) -> dict[str, Any]:
+    """Takes a few steps with a rank's shard of each layout, whose peers send zeros.
+
+    Collective over the processes, which measure at once. Returns the figures of the
+    machine and, by layout, the `Tried` of each process.
+
+    Args:
+        job: The job. Its folder has a folder for each layout, with a shard for each
+            process.
+        ranks: By layout, the rank of each process.
+        comm: The processes.
+    """
+    base, tried = _base(job.settings, comm), dict[str, Any]()
+    for name, of_processes in ranks.items():
+        progress(f"a trial of {name}")
+        peak = MemoryPeak(comm.device)
+        seconds, memory = _steps_alone(job, Shard.load(job.folder / name / str(comm.rank)), comm, peak)
+        figures = _of_all(comm, seconds, max(memory - base, 0)).tolist()
+        tried[name] = [asdict(Tried(rank, *row)) for rank, row in zip(of_processes, figures, strict=True)]
+    return {"machine": asdict(_machine(job.settings, comm, base)), "tried": tried}
+
+
+def _base(settings: Settings, comm: Communicator) -> int:
+    """Returns the bytes of a rank's process that has imported all. Collective."""
+    set_up_torch(settings)
+    torch.optim.SGD([torch.zeros(1)])  # imports torch's compiler, or the placeholder
+    return int(_of_all(comm, MemoryPeak(comm.device).before).max())
+
+
+def _machine(settings: Settings, comm: Communicator, base: int) -> MachineFigures:
+    """Measures the processes of this machine, all at once. Collective."""
+    progress("a short measurement of this machine")
+    dtype = DTYPES[settings.trainer.precision]
+    flops = measure_flops(dtype, comm.device)
+    return MachineFigures(base, flops, *(measure_exchange(comm, dtype) if comm.world_size > 1 else ()))
+
+
+def _of_all(comm: Communicator, *values: float) -> npt.NDArray[np.float64]:  # [world_size, len(values)]
+    """Returns numbers of all ranks. Collective."""
+    table = torch.zeros(comm.world_size, len(values), dtype=torch.float64, device=comm.device)
+    table[comm.rank] = torch.tensor(values, dtype=torch.float64)
+    return comm.all_reduce(table).cpu().numpy()
+
+
+def _steps_alone(job: RankJob, shard: Shard, comm: Communicator, memory: MemoryPeak) -> tuple[float, int]:
+    """Returns the least seconds of a step, and the peak bytes of the first one.
+
+    A step is the forward and backward pass, without the optimizer.
+
+    Args:
+        job: The settings.
+        shard: The shard of one rank.
+        comm: The processes that measure at once.
+        memory: Measures the peak.
+    """
+    settings = job.settings
+    ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
+    dtype, inputs = DTYPES[settings.trainer.precision], input_dtype(settings)
+    worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs, order=job.order())
+    strategy, task = job.strategy(), job.task()
+    model = job.own_model(worker, job.widths(worker), task)
+    embedding = job.set_up(strategy, worker, model)
+    tell_row_counts(worker.engine(model))
+    clock, seconds, peak = _clock(settings), list[float](), 0
+    for epoch in range(EPOCHS):
+        if epoch >= EVERY and _of_all(comm, sum(seconds[1:])).max() > SECONDS:
+            break
+        begun = clock()
+        (batch,) = strategy.batches(epoch)
+        batch = batch if embedding is None else embedding.fill(batch)
+        loss = loss_of(model, task, batch, 0)
+        if not epoch:
+            give_back_freed_memory()  # as a run does
+        loss.backward()  # type: ignore[no-untyped-call]
+        model.zero_grad()
+        if comm.device.type == "cuda":
+            torch.cuda.synchronize(comm.device)
+        seconds.append(clock() - begun)
+        del batch, loss
+        if not epoch:
+            peak = memory.read()
+            give_back_freed_memory()
+    strategy.close()
+    return min(seconds[1:]), peak
+
+
+def counts_cpu(settings: Settings) -> bool:
+    """Whether trials count seconds of the processor, which exclude other processes.
+
+    Several threads, and ranks that are threads, would be counted together. A simulated
+    link takes no processor time. Numbers of workers are compared by the time.
+    """
+    comm = settings.comm.load()
+    alone = settings.threads == 1 and not comm.in_threads and settings.link is None
+    return alone and settings.auto_workers is None and comm.device_type == "cpu"
+
+
+def _clock(settings: Settings) -> Callable[[], float]:
+    return time.process_time if counts_cpu(settings) else time.perf_counter
+
+
+class MemoryPeak:
+    """The memory of this process before a trial, and its peak since then."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        gc.collect()
+        give_back_freed_memory()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.before = torch.cuda.memory_allocated(device)
+        else:
+            with contextlib.suppress(OSError):
+                _PEAK.write_text("5", encoding="ascii")
+            self.before = _status("VmRSS") or peak_memory(device)
+
+    def read(self) -> int:
+        """Returns the peak in bytes."""
+        peak = peak_memory(self._device)
+        return peak if self._device.type == "cuda" else _status("VmHWM") or peak
+
+
+def _status(name: str) -> int:
+    """Returns bytes that the system counts for this process. 0: unknown."""
+    try:
+        lines = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="ascii").splitlines())
+        return int(lines[name].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
+def few_steps(
+    module: TrainingModule,
+    job: RankJob,
+    mailbox: Mailbox,
+    *,
+    epochs: int,
+    every: int = 1,
+    steps: int | None = None,
+    seconds: float = math.inf,
+) -> list[tuple[float, ...]]:
+    """Trains and evaluates as a run does, and closes the strategy. Collective.
+
+    Writes no scalars and no checkpoint. Returns for each epoch its seconds, and those
+    of them for the exchange, the synchronisation, and before batches.
+
+    Args:
+        module: The module of this rank.
+        job: Makes the synchronisation.
+        mailbox: Messages between all ranks.
+        epochs: Number of epochs at most.
+        every: Epochs from one evaluation to the next.
+        steps: Steps of an epoch at most. Default: all.
+        seconds: Of epochs after the first one, beyond which no epoch begins, once an
+            evaluation is over. Default: any.
+    """
+    sync, meter = job.sync(), SyncMeter(module.worker.comm.end_of_sum, _clock(job.settings))
+    module.strategy.tally.clock = meter.clock
+    timer = _Timer(meter, every, seconds)
+    options: dict[str, Any] = {"max_epochs": epochs, "check_val_every_n_epoch": every, "limit_train_batches": steps}
+    make_trainer(module, sync, meter, mailbox=mailbox, callbacks=[timer], logger=False, **options).fit(module)
+    sync.close()
+    module.strategy.close()
+    return [tuple(epoch) for epoch in timer.epochs]
+
+
+class _Timer(Callback):
+    """Measures each epoch without its evaluation, and ends training after some time."""
+
+    def __init__(self, meter: SyncMeter, least: int, seconds: float) -> None:
+        self._meter, self._least, self._seconds = meter, least, seconds
+        self._mark = self._exchange = 0.0
+        self.epochs: list[list[float]] = []  # seconds: all, exchange, synchronisation, before batches
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        self.epochs.append([0.0] * 4)
+        self._meter.reset()
+        self._mark, self._exchange = self._meter.clock(), module.strategy.tally.seconds
+
+    def on_train_batch_start(self, *_: object) -> None:
+        self.epochs[-1][3] += self._meter.clock() - self._mark
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: object) -> None:
+        now, exchange = self._meter.clock(), module.strategy.tally.seconds
+        for place, seconds in enumerate((now - self._mark, exchange - self._exchange, self._meter.seconds)):
+            self.epochs[-1][place] += seconds
+        self._meter.reset()
+        self._mark, self._exchange = now, exchange
+        if len(self.epochs) >= self._least and sum(epoch[0] for epoch in self.epochs[1:]) > self._seconds:
+            trainer.should_stop = True
+
+
+def plan_batches(job: RankJob, world: Communicator) -> dict[str, Any]:
+    """Takes a few steps, and draws the batches of the first epochs.
+
+    Collective. Returns the figures on the leader.
+
+    Args:
+        job: The job.
+        world: The workers, and after them the servers.
+    """
+    return with_servers(job, world, functools.partial(_plan_batches, job)) or {}
+
+
+def _plan_batches(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
+    figures: dict[str, Any] = {"job": "plan", "model": job.source.name, "place": job.prepared.place}
+    module = _batch_module(job, comm)
+    if module.worker.disk is not None and not module.strategy.lacks(GatheredRows):
+        progress("drawing batches")
+        epochs = min(BATCH_EPOCHS, job.settings.trainer.max_epochs)
+        figures["features_read"] = module.strategy.foresee_reads(epochs)
+        module.strategy.close()
+        module = _batch_module(job, comm)
+    progress("taking steps")
+    figures["memory"] = _batch_memory(job, module, mailbox, figures.get("features_read", {}).get("window", 0))
+    return figures if comm.rank == LEADER else {}
+
+
+def _batch_module(job: RankJob, comm: Communicator) -> TrainingModule:
+    return make_module(job, job.strategy(), job.worker(comm), scratch=scratch(job, comm))
+
+
+def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window: int) -> list[int]:
+    """Returns each rank's peak bytes. Collective.
+
+    Measures some steps and an evaluation, and adds the cache and the batches read ahead
+    that these did not fill.
+
+    Args:
+        job: The job.
+        module: The module of this rank.
+        mailbox: Messages between all ranks.
+        window: Batches drawn ahead of those that are read from disk.
+    """
+    comm, disk = module.worker.comm, module.worker.disk
+    if module.learned is None and (some := _some_nodes(module.worker)) is not module.worker:
+        splits = measured_splits(module.task)
+        module.evaluation = lost.evaluation(job, some, module.model, scratch(job, comm), splits=splits)
+    few_steps(module, job, mailbox, epochs=BATCH_EPOCHS, steps=BATCH_STEPS)
+    rest = 0
+    if disk is not None:
+        empty = disk.cache_rows - min(disk.counts.rows, disk.cache_rows)
+        ahead = disk.cache_rows * disk.row_bytes // SHARE * max(window - BATCH_STEPS, 0) // max(window, 1)
+        rest = empty * disk.row_bytes + ahead
+    return [int(size) for size in _of_all(comm, peak_memory(comm.device) + rest)[:, 0]]
+
+
+def _some_nodes(worker: Worker) -> Worker:
+    """Returns the worker with as many nodes as `EVALUATED` in-edges enter.
+
+    An evaluation divides more nodes into chunks of equal memory. Returns the worker
+    itself if it has no more, or if its shard holds the edges.
+    """
+    if worker.graph is None or worker.fetches:
+        return worker
+    shard, indptr = worker.shard, worker.graph.csc.indptr
+    count = int(np.searchsorted(np.cumsum(indptr[shard.owned + 1] - indptr[shard.owned]), EVALUATED)) + 1
+    if count >= len(shard.owned):
+        return worker
+    some = {name: getattr(shard, name)[:count] for name in ("owned", "labels", "split")}
+    return replace(worker, shard=replace(shard, **some))

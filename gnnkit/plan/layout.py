@@ -1,0 +1,202 @@
+"""The figures of one layout: counted exactly, and an epoch's seconds and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gnnkit.engine.trial import Sizes
+from gnnkit.exchange.tally import Step
+from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.kernels.sparse_rows import PLACE_BYTES
+from gnnkit.model.program import Program, is_iterated
+from gnnkit.partition.quality import Quality
+from gnnkit.plan.choose import shape, work_of
+from gnnkit.plan.step import program_step, reads_sparse_rows, step_activations, step_volume
+
+_COUNTS = ("grid", "words", "messages", "bytes_sent", "memory", "memory_of_busiest_rank", "balance", "work")
+_Ranks = np.ndarray[Any, Any]  # [world_size]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """An epoch on one layout: measured by a trial, or computed for another machine."""
+
+    compute: float  # seconds, of the busiest rank
+    exchange: float  # seconds, waiting for slower ranks included
+    all_reduce: float  # seconds, of gradients
+    step: float  # seconds before the batch. 0 if computed
+    memory: list[int]  # [world_size] peak bytes of each rank's process
+    host_memory: float  # bytes that all ranks of a host need in addition to what they share
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the epoch."""
+        return self.compute + self.exchange + self.all_reduce + self.step
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "seconds_of": {name: getattr(self, name) for name in ("compute", "exchange", "all_reduce", "step")},
+            "memory_per_rank": self.memory,
+            "host_memory": self.host_memory,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """The exchanges and the tensors of a step. Lists are by rank."""
+
+    messages: list[int]  # sent
+    received: list[int]  # bytes
+    tensors: list[int]  # counted bytes: features, edges, parameters, activations
+    buffers: list[int]  # bytes sent and received in the largest exchange
+    far_messages: list[float]  # share of the messages that go to other hosts
+    far_bytes: list[float]  # share of the bytes that come from other hosts
+    gradient: int  # bytes of all parameters
+
+    def host_tensors(self, ranks_per_host: int) -> float:
+        """Returns the counted bytes of a host's ranks."""
+        return float(np.sort(np.add(self.tensors, self.buffers))[::-1][:ranks_per_host].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The figures of one layout. Words and messages are those of a later step."""
+
+    grid: list[int]
+    words: dict[str, Any]
+    messages: dict[str, Any]
+    bytes_sent: dict[str, Any]
+    counted_memory: int  # bytes of the tensors of the largest rank
+    memory_of_busiest_rank: dict[str, int]  # the same, by purpose
+    balance: dict[str, float]
+    work: float  # counted, of the busiest ranks
+    host_tensors: float  # counted bytes of a host's ranks
+    timing: Timing | None = None  # None: not tried
+    overrides: str | None = None  # that choose the layout
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of an epoch. None: not tried."""
+        return None if self.timing is None else self.timing.seconds
+
+    @property
+    def memory(self) -> int:
+        """Peak bytes of the largest rank, or the counted ones without a trial."""
+        return self.counted_memory if self.timing is None else max(self.timing.memory)
+
+    @property
+    def host_memory(self) -> float:
+        """Bytes that the ranks of a host need, or the counted ones without a trial."""
+        return self.host_tensors if self.timing is None else self.timing.host_memory
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the figures under their names in `result.json`."""
+        figures = {name: getattr(self, name) for name in _COUNTS}
+        timing = {} if self.timing is None else self.timing.to_dict()
+        return figures | timing | ({} if self.overrides is None else {"overrides": self.overrides})
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """What determines the memory of a training step beside the model and the graph."""
+
+    dtype: torch.dtype  # of features and parameters
+    inputs: torch.dtype  # of dense input rows
+    moments: int  # tensors of the optimizer for each parameter
+    keeps_sums: bool  # whether steps keep the sums over fixed input rows
+
+
+def count_layout(
+    costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality, ranks_per_host: int
+) -> tuple[Layout, StepLoad]:
+    """Counts the words, messages and tensors of a step on one layout.
+
+    Memory excludes the temporary buffers of operations and the process itself.
+
+    Args:
+        costs: Precision and optimizer.
+        graph: The whole graph.
+        model: A model that is trained, or a program.
+        quality: The measured partition.
+        ranks_per_host: Number of consecutive ranks on each host.
+    """
+    model = model if is_iterated(model) else model.to(costs.dtype)
+    moved, sizes = step_volume(graph, model, quality, keeps_sums=costs.keeps_sums, inputs=costs.inputs)
+    parts = _memory(costs, graph, model, quality, sizes)
+    memory = np.sum(list(parts.values()), axis=0)
+    busiest = int(memory.argmax())
+    far_messages, far_bytes = quality.traffic.far(ranks_per_host)
+    load = StepLoad(
+        *(moved.messages.tolist(), moved.bytes_received.tolist(), memory.tolist(), moved.largest.tolist()),
+        *(far_messages, far_bytes),
+        gradient=0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * costs.dtype.itemsize,
+    )
+    steps: dict[str, Step] = {"gathered": "gather", "reduced": "reduce", "sliced": "slice"}
+    layout = Layout(
+        grid=shape(quality.partition.grid),
+        words=_spread(moved.received) | {name: moved.total(step).tolist() for name, step in steps.items()},
+        messages=_spread(moved.messages),
+        bytes_sent=_spread(moved.bytes_sent),
+        counted_memory=int(memory.max()),
+        memory_of_busiest_rank={name: int(number[busiest]) for name, number in parts.items()},
+        balance=quality.balance(),
+        work=work_of(quality),
+        host_tensors=load.host_tensors(ranks_per_host),
+    )
+    return layout, load
+
+
+def _memory(
+    costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]
+) -> dict[str, _Ranks]:
+    """Returns the bytes of each rank, by purpose."""
+    parts = {
+        "features": _features(costs, graph, model, quality),
+        "edges": np.array([16 * size.edges for size in sizes]),  # a source and an id each
+    }
+    if is_iterated(model):
+        _, width = program_step(model, graph, quality.traffic, 0)
+        return parts | {"values": quality.traffic.num_owned * width * costs.dtype.itemsize * 2}  # before and after
+    copies = 2 + costs.moments  # a parameter and a gradient
+    state = sum(parameter.numel() for parameter in model.parameters()) * costs.dtype.itemsize * copies
+    activations = step_activations(graph, model, quality.traffic, sizes, costs.inputs)
+    return parts | {"parameters": np.full(len(sizes), state), "activations": activations}
+
+
+def _features(costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality) -> _Ranks:
+    """Returns the bytes of each rank's input rows, and of sparse ones after dropout."""
+    features, owned = graph.features, quality.traffic.num_owned
+    if not reads_sparse_rows(graph, model):
+        return np.asarray(owned * features.shape[1] * costs.inputs.itemsize)
+    assert isinstance(features, SparseFeatures)
+    stored = np.bincount(quality.partition.node_rank, np.diff(features.csr.indptr), len(owned)).astype(np.int64)
+    return stored * (PLACE_BYTES + 2 * costs.dtype.itemsize) + 8 * (owned + features.shape[1])
+
+
+def _spread(values: _Ranks) -> dict[str, Any]:
+    return {"max": int(values.max()), "total": int(values.sum()), "per_rank": values.tolist()}
+
+
+def table(layouts: Mapping[str, Layout]) -> list[str]:
+    """Returns the figures of all layouts, a line for each."""
+    header = (
+        f"{'layout':<22}{'grid':>12}{'s an epoch':>12}{'MiB a rank':>12}{'words, busiest':>16}{'words, all':>16}"
+        f"{'messages':>10}{'edges max/mean':>16}"
+    )
+    return [header] + [
+        f"{name:<22}{'x'.join(map(str, layout.grid)):>12}{_seconds(layout):>12}{layout.memory / 2**20:>12.1f}"
+        f"{layout.words['max']:>16,}{layout.words['total']:>16,}{layout.messages['max']:>10,}"
+        f"{layout.balance['edges']:>16.3f}"
+        for name, layout in layouts.items()
+    ]
+
+
+def _seconds(layout: Layout) -> str:
+    return "-" if layout.seconds is None else f"{layout.seconds:.4g}"
