@@ -50,6 +50,7 @@ PACKAGES = {
     "strategy": {"owned_seeds": "gnnkit-owned-seeds"},
     "exchange": {"error_feedback": "gnnkit-error-feedback"},
     "launcher": {"ray": "gnnkit-ray"},
+    "leader": {"rebalance": "gnnkit-rebalancing"},
     "upload": {"fsspec": "gnnkit-upload"},
 }  # plugins of this project that are installed separately: the package by kind and name
 CONF = Path(__file__).parent / "conf"

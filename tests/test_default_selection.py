@@ -39,6 +39,7 @@ KINDS = {
 ELSEWHERE = {  # what no check covers, and the folders of the tests
     ("partition", "stored"): ["tests/partition", "tests/jobs"],
     ("launcher", "ray"): ["plugins/gnnkit-ray/tests"],
+    ("leader", "rebalance"): ["plugins/gnnkit-rebalancing/tests"],
     ("exchange", "error_feedback"): ["plugins/gnnkit-error-feedback/tests"],
     ("upload", "fsspec"): ["plugins/gnnkit-upload/tests"],
     **{("aggregation", name): ["tests/sync"] for name in ("mean", "median", "trimmed_mean", "weighted")},
@@ -76,7 +77,7 @@ def test_every_plugin_is_checked_by_default(kind: str) -> None:
 def test_every_other_group_of_plugins_is_tested_elsewhere() -> None:
     groups = {group.removeprefix("gnnkit.") for group in metadata.entry_points().groups if group.startswith("gnnkit.")}
     others = groups - set(plugins.KINDS) - {"conf"}
-    assert others == {"aggregation", "upload"}
+    assert others == {"aggregation", "leader", "upload"}
     assert {(kind, name) for kind in others for name in installed(kind)} == {
         key for key in ELSEWHERE if key[0] in others
     }

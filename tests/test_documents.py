@@ -198,7 +198,7 @@ PARSES = {
     "launch/handshake.py": "facts of ranks",
     "jobs/record.py": "facts of ranks",
     "jobs/resumable.py": "a copy of plain data",
-    "prepare/rebalanced.py": "a copy of plain data",
+    "prepare/run_partition.py": "a copy of plain data",
     "prepare/recut.py": "the answer of a process",
 }
 PARSER = re.compile(

@@ -79,7 +79,7 @@ LAYERS = [
     "result",
     "plan",
     "prepare",
-    "watch",
+    "leader",
     "report",
     "logger",
     "callback",
@@ -106,7 +106,7 @@ FROM_COMM_ON = {
     "launcher",
     "plan",
     "prepare",
-    "watch",
+    "leader",
     "callback",
     "training",
     "jobs",
@@ -123,7 +123,7 @@ ALLOWED = {
     "gnnkit.plugins": {"strategy", "sync", "config", "jobs"},
 }
 IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it
-ABOVE_PLUGINS = ("evaluation", "launch", "result", "plan", "prepare", "watch", "training", "jobs")
+ABOVE_PLUGINS = ("evaluation", "launch", "result", "plan", "prepare", "leader", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Launcher, Mailbox,
     NodeOrder, Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,

@@ -774,3 +774,14 @@ def test_the_earlier_import_of_settings_works_with_a_warning() -> None:
     with pytest.deprecated_call():
         from gnnkit import settings  # type: ignore[attr-defined]
     assert settings.settle is settle
+
+
+def test_a_leader_plugin_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = plugins.names
+    monkeypatch.setattr(plugins, "names", lambda kind: [] if kind == "leader" else installed(kind))
+    with pytest.raises(
+        UserError,
+        match=r"^leader\.rebalance=true : the package gnnkit-rebalancing is not installed: pip install gnnkit-rebalancing$",
+    ):
+        settle(config.compose(["strategy=vertex_centric", "leader.rebalance=true"]))
+    assert settle(config.compose(["strategy=vertex_centric"])).leader.hooks == ()

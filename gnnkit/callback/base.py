@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from lightning.pytorch.callbacks import Callback
 
+from gnnkit.callback.leader import Leader
 from gnnkit.errors import UserError
 
 _INSTEAD = {  # of Lightning's own callbacks that cannot serve several ranks here
@@ -61,6 +62,8 @@ def check(name: str, callback: object) -> None:
     """
     if not isinstance(callback, Callback):
         raise UserError(f"callback={name} must be a Callback of lightning.pytorch, got {type(callback).__name__}")
+    if isinstance(callback, Leader):
+        raise UserError(f"callback={name}: every run has a Leader already; use trainer.monitor")
     for base in type(callback).__mro__:
         if base.__module__.startswith(("lightning.", "pytorch_lightning.")) and base.__name__ in _INSTEAD:
             raise UserError(

@@ -19,6 +19,7 @@ from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.upload import copy_checkpoints
 from gnnkit.launch.progress import progress, stepping, training
+from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.monitor import Monitor
@@ -26,7 +27,6 @@ from gnnkit.training.saving import Checkpoints, PeriodicCheckpoint
 from gnnkit.training.schedule import Plateau, Schedule, Schedules
 from gnnkit.training.step import LOSS, own_method
 from gnnkit.training.timely import TimelyCheckpoint
-from gnnkit.watch.watch import STATUS_SECONDS, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +165,8 @@ def periodic(job: RankJob, checkpoints: Checkpoints) -> list[Callback]:
     return [regular, TimelyCheckpoint(checkpoints, settings.checkpoint_every_minutes)]
 
 
-def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> list[Monitor]:
-    """Makes the callback that keeps the best model, if asked.
+def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> Monitor | None:
+    """Makes the rule that keeps the best model, if asked.
 
     Args:
         job: The job.
@@ -174,11 +174,9 @@ def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> list
     """
     settings = job.settings.trainer
     if settings.monitor is None:
-        return []
+        return None
     lower = job.task().is_lower_better(settings.monitor)
-    return [
-        Monitor(settings.monitor, settings.patience, settings.min_delta, lower_is_better=lower, on_better=on_better)
-    ]
+    return Monitor(settings.monitor, settings.patience, settings.min_delta, lower_is_better=lower, on_better=on_better)
 
 
 def schedule(job: RankJob) -> Schedules | None:

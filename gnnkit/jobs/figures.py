@@ -16,18 +16,19 @@ from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import all_ranks, write_rows
 from gnnkit.kernels.products import library
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.watch import WorkerState
 from gnnkit.result.folder import WORDS
 from gnnkit.result.result import versions
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
-from gnnkit.watch.channel import LEADER
-from gnnkit.watch.watch import Watch, WorkerState
 
 if TYPE_CHECKING:  # programs have figures too, and run without Lightning
+    from gnnkit.callback import LeaderHook
     from gnnkit.training.finite import Guard
     from gnnkit.training.module import TrainingModule
-    from gnnkit.training.observer import Observer
+    from gnnkit.training.run_site import RunSite
 
 MAX_RANKS = 256  # of a matrix of words
 
@@ -134,8 +135,7 @@ def _num_parameters(module: TrainingModule) -> int:
 def of_training(
     job: RankJob,
     module: TrainingModule,
-    observer: Observer,
-    watch: Watch | None,
+    site: RunSite,
     scores: Scores,
 ) -> dict[str, Any]:
     """Joins the counts of all ranks. Collective. Returns the figures on the leader.
@@ -145,11 +145,10 @@ def of_training(
     Args:
         job: The job.
         module: The module of this rank.
-        observer: The measurements of this rank.
-        watch: The watch over all workers, on the leader. None on other ranks.
+        site: The measurements of this rank, and the leader's watch.
         scores: What the task measured.
     """
-    worker, seconds = module.worker, observer.epoch_seconds
+    worker, seconds, watch = module.worker, site.epoch_seconds, site.watch
     counted = words(module.strategy.tally, len(seconds), worker)
     write_rows(job.folder / WORDS, words_between(module.strategy.tally, len(seconds), worker))
     if watch is None:
@@ -163,18 +162,26 @@ def of_training(
         # The first epoch also builds buffers and plans for later epochs.
         "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
         "main_figure": {"name": module.task.progress, "lower_is_better": module.task.lower_is_better},
-        "time_to_accuracy": observer.time_to_accuracy,
+        "time_to_accuracy": site.validations.time_to_accuracy,
         **counted,
         "wait_share": watch.wait_share,
         "balance": job.prepared.balance | watch.balance,
         **module.strategy.figures(),
         "num_parameters": _num_parameters(module),
         "device": device_name(worker.device),
-        "phases": dict(job.prepared.seconds) | observer.seconds,
+        "phases": dict(job.prepared.seconds) | site.seconds,
         **_predicted(job.settings.predicted, watch.states, statistics.median(seconds[1:]) if seconds[1:] else None),
         **circumstances(job),
         **by_class(scores.details, job.prepared.class_names),
     }
+
+
+def of_hooks(hooks: Sequence[LeaderHook]) -> dict[str, Any]:
+    """Joins the figures of the leader's hooks."""
+    figures: dict[str, Any] = {"rebalanced": []}
+    for hook in hooks:
+        figures |= hook.figures()
+    return figures
 
 
 def _predicted(

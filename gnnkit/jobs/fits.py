@@ -10,12 +10,12 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.models import dense_readers
 from gnnkit.jobs.parts import Parts
 from gnnkit.model.unchanged import EdgeIndexModel
-from gnnkit.strategy import GatheredRows, LastingRows, LearnedInputs, MovableNodes, MovableWork, Relations, RowsOnDisk
+from gnnkit.strategy import GatheredRows, LastingRows, LearnedInputs, Relations, RowsOnDisk
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import LOSS
 
 _Asks = Callable[[Settings, Parts], object]
-_ABILITIES = (LastingRows, LearnedInputs, MovableWork, Relations, RowsOnDisk)  # that messages tell of
+_ABILITIES = (LastingRows, LearnedInputs, Relations, RowsOnDisk)  # that messages tell of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ def check(parts: Parts) -> None:
             for message, holds in topic.refused.items():
                 if holds(parts.settings, parts):
                     raise UserError(_spelt(message, parts))
+    for hook in parts.hooks:
+        hook.check(parts)
 
 
 def _spelt(message: str, parts: Parts) -> str:
@@ -213,30 +215,6 @@ _LEARNED_ROWS = Topic(
         ),
     },
 )
-_RELIEF = Topic(
-    lambda s, p: s.leader.rebalance,
-    {
-        "leader.rebalance=true: workers=1 has no other worker to give work to: leave it out": lambda s, p: (
-            s.workers == 1
-        ),
-        "leader.rebalance=true: work moves at checkpoints: leave out trainer.checkpoint=false": lambda s, p: (
-            not s.trainer.checkpoint
-        ),
-        "leader.rebalance=true: strategy={s.strategy.name} {lacks[MovableWork]}": lambda s, p: p.strategy.lacks(
-            MovableWork
-        ),
-        "leader.rebalance=true: workers of sync={s.sync.name} are in different steps, or hold different "
-        "parameters: use all_reduce": lambda s, p: not p.sync.lockstep or p.sync.drifts,
-        "leader.rebalance=true: a worker that is lost keeps its nodes: use sync.on_lost=stop": lambda s, p: (
-            p.sync.on_lost == "continue"
-        ),
-        "leader.rebalance=true: a learned row stays with the owner of its node: use inputs=features or degree": lambda s, p: (
-            s.inputs == "learned" and not p.strategy.lacks(MovableNodes)
-        ),
-        "leader.rebalance=true: task={s.task.name} waits for ends of pairs while it computes, so nobody can tell "
-        "who is slow: choose a task about nodes": lambda s, p: not isinstance(p.task, NodeTask),
-    },
-)
 _LOST_WORKERS = Topic(
     lambda s, p: s.job.trains and p.source.trains and p.sync.on_lost == "continue",
     {
@@ -271,8 +249,6 @@ _RESTARTS = Topic(
         "restarts={s.restarts}: sync.on_lost=continue goes on without a worker that dies: use sync.on_lost=stop": lambda s, p: (
             p.sync.on_lost == "continue"
         ),
-        "restarts={s.restarts}: leader.rebalance=true deals out the work anew, and ranks that are started again have "
-        "the first shares: leave it out": lambda s, p: s.leader.rebalance,
         "restarts={s.restarts}: the trace of profile=true would begin anew with the ranks: leave it out": lambda s, p: (
             s.profile
         ),
@@ -299,7 +275,6 @@ TOPICS = (
     _ROUNDED_ROWS,
     _PLACE,
     _LEARNED_ROWS,
-    _RELIEF,
     _LOST_WORKERS,
     _RESTARTS,
     _LINK,

@@ -27,12 +27,12 @@ from gnnkit.jobs.device import device_name
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import write_named, write_names
 from gnnkit.launch.progress import progress
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
 from gnnkit.storage import Lines
 from gnnkit.strategy import Worker
 from gnnkit.task import numbered
-from gnnkit.watch.channel import LEADER
-from gnnkit.watch.watch import STATUS_SECONDS, peak_memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,9 +211,9 @@ class OnRanks(Run):
         from gnnkit.jobs.models import reads_sparse
         from gnnkit.jobs.parts import Parts
         from gnnkit.prepare.cut import Needs
-        from gnnkit.strategy import GatheredRows, JoinedLayers, MovableNodes
+        from gnnkit.strategy import GatheredRows, JoinedLayers
 
-        settings, source = order.settings, order.source
+        settings, source, parts = order.settings, order.source, Parts.of(order)
         strategy = settings.create_strategy()
         return Needs(
             trains=source.trains and settings.job.needs_labels,
@@ -226,10 +226,10 @@ class OnRanks(Run):
             and source.trains
             and source.reads_edge_index,
             owned_edges=strategy.reads.one_column or strategy.reads.from_owners,
-            recut=settings.leader.rebalance and not strategy.lacks(MovableNodes),
+            recut=any(hook.keeps_graph(strategy) for hook in parts.hooks),
             inputs=source.trains,
             reads_disk=not strategy.lacks(GatheredRows) and settings.inputs == "features" and source.trains,
-            may_stay=may_stay(Parts.of(order)),
+            may_stay=may_stay(parts),
             untyped_model=_untyped(order),
             rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,
         )

@@ -23,11 +23,11 @@ from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Ranks
+from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.cut import Needs, Preparation, Prepared
 from gnnkit.prepare.stored import prepared as prepare
 from gnnkit.result.folder import PREPARED
 from gnnkit.result.result import Result
-from gnnkit.watch.channel import LEADER
 
 HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
 _PREPARATION = "preparation"  # tag of the leader's letters

@@ -14,10 +14,10 @@ from gnnkit.comm import Communicator, Mailbox, Survivors
 from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import dispensable
+from gnnkit.leader.channel import LEADER
 from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
-from gnnkit.watch.channel import LEADER
 
 
 @contextmanager

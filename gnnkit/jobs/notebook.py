@@ -12,8 +12,8 @@ from typing import Any
 from gnnkit.config.settings import Settings, in_notebook
 from gnnkit.documents import parse_json
 from gnnkit.jobs.order import Order
+from gnnkit.leader.rates import duration
 from gnnkit.result.folder import EPOCHS
-from gnnkit.watch.rates import duration
 
 _INTERVAL = 0.5  # seconds between updates
 

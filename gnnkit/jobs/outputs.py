@@ -17,9 +17,9 @@ from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, by_node
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import write_named
+from gnnkit.leader.channel import LEADER
 from gnnkit.strategy import Worker
 from gnnkit.task import Task, numbered
-from gnnkit.watch.channel import LEADER
 
 Make = Callable[[nn.Module], Evaluation]
 _SINGULAR = {"logits": "logit", "probabilities": "probability", "embeddings": "embedding"}  # of columns

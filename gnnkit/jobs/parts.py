@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -34,6 +35,7 @@ class Parts:
     sync: GradientSync
     task: Task
     sampler: Sampler | None
+    hooks: tuple[Any, ...] = ()  # `LeaderHook`s
 
     @classmethod
     def of(cls, order: Order) -> Parts:
@@ -46,7 +48,8 @@ class Parts:
         if strategy.reads.sampler and settings.sampler is None:
             settings = _with_default_sampler(settings, _num_hops(model))
         sampler = None if settings.sampler is None else settings.sampler.create()
-        return cls(settings, source, model, strategy, sync, task, sampler)
+        hooks = tuple(choice.create() for choice in settings.leader.hooks)
+        return cls(settings, source, model, strategy, sync, task, sampler, hooks)
 
     def check(self) -> None:
         """Raises `UserError` where a part itself refuses another one."""

@@ -15,11 +15,11 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import figures, lost, outputs, rows, weights
 from gnnkit.jobs.models import Widths
 from gnnkit.jobs.rank_job import RankJob
+from gnnkit.leader.channel import LEADER
 from gnnkit.remote import LearnedRows
 from gnnkit.storage import read_npy
 from gnnkit.strategy import Worker
 from gnnkit.training.step import own_method
-from gnnkit.watch.channel import LEADER
 
 
 def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,6 +79,10 @@ class RankJob:
 
         with checkpoint.writing(self.folder / resume.FILE) as writer:
             yield replace(self, writer=writer)
+
+    def with_balance(self, balance: Mapping[str, float]) -> RankJob:
+        """Returns the job with the balance of other shards. Empty: unchanged."""
+        return replace(self, prepared=replace(self.prepared, balance=dict(balance))) if balance else self
 
     @property
     def source(self) -> ModelSource:

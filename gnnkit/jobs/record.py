@@ -11,56 +11,45 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 
+from gnnkit.callback import Leader
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.restarts import FIRST_STEP
 from gnnkit.result.folder import PREPARED
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
-from gnnkit.training.observer import Observer
 from gnnkit.training.resume import Saved
-from gnnkit.watch.channel import StateChannel
-from gnnkit.watch.watch import Watch
+from gnnkit.training.run_site import RunSite
 
 
-class Record(Callback):
-    """The callback whose state are the figures up to a checkpoint.
+class RunRecord:
+    """The figures up to a checkpoint, as state of the leader.
 
     Only a later start of the same run takes the state. A run that resumes another
     counts from its own begin.
     """
 
     def __init__(
-        self,
-        job: RankJob,
-        module: TrainingModule,
-        observer: Observer,
-        watch: Watch | None,
-        guard: Guard,
-        channel: StateChannel,
-        mark: Callable[[], list[Any]],
+        self, job: RankJob, module: TrainingModule, site: RunSite, guard: Guard, mark: Callable[[], list[Any]]
     ) -> None:
         """Keeps the parts.
 
         Args:
             job: The job.
             module: The module of this rank.
-            observer: Of this rank.
-            watch: Of the leader. None on other ranks.
+            site: Of this rank.
             guard: Of this rank.
-            channel: To the watch.
             mark: Writes the scalars so far, and returns their end. Of the leader.
         """
         assert job.start is not None
-        self.job, self.start, self.module, self.observer = job, job.start, module, observer
-        self.watch, self.guard, self.channel, self.mark = watch, guard, channel, mark
+        self.job, self.start, self.module, self.site = job, job.start, module, site
+        self.watch, self.guard, self.mark = site.watch, guard, mark
         self._step, self._taken, self._waits = 0, False, self.start.number > 0
 
-    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._step = trainer.global_step
+    def end_step(self, step: int) -> None:
+        """Counts a step. Notes how long a restart took at its first step."""
+        self._step = step
         if self._waits and self.watch is not None:
             path = self.job.folder / PREPARED / FIRST_STEP.format(number=self.start.number)
             path.write_text(f"{time.monotonic() - self.start.failed_at:.3f}")
@@ -76,7 +65,7 @@ class Record(Callback):
         comm = self.module.worker.comm
         leader = None
         if self.watch is not None:
-            self.channel.catch_up(self._step, self.job.settings.timeout)
+            self.site.channel.catch_up(self._step, self.job.settings.timeout)
             leader = self.watch.state() | {"marks": self.mark()}
         own = {"tally": self.module.strategy.tally.state(), "skipped": self.guard.skipped_steps}
         text = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8).to(comm.device)
@@ -84,7 +73,7 @@ class Record(Callback):
         joint = self.module.joint_loss
         return {
             "run": self.start.run,
-            "observer": self.observer.state(),
+            "site": self.site.state(),
             "leader": leader,
             "ranks": ranks,
             "rollbacks": self.guard.rollbacks,
@@ -96,7 +85,7 @@ class Record(Callback):
         if state["run"] != self.start.run:
             return
         self._taken, own = True, state["ranks"][self.module.worker.comm.rank]
-        self.observer.restore(state["observer"])
+        self.site.restore(state["site"])
         self.module.strategy.tally.restore(own["tally"])
         self.guard.skipped_steps, self.guard.rollbacks = own["skipped"], state["rollbacks"]
         joint = self.module.joint_loss
@@ -107,8 +96,8 @@ class Record(Callback):
 
 def marks_in(saved: Saved | None, job: RankJob) -> list[Any] | None:
     """Returns the marks of the loggers in a checkpoint of this run, from any start."""
-    state = None if saved is None else saved["callbacks"].get(Record.__qualname__)
-    if state is None or job.start is None or state["run"] != job.start.run:
+    state = None if saved is None else saved["callbacks"].get(Leader.__qualname__)
+    if not state or job.start is None or state["run"] != job.start.run:
         return None
     marks: list[Any] = state["leader"]["marks"]
     return marks

@@ -19,12 +19,12 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Launcher, Ranks
+from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.cut import Needs, Preparation
 from gnnkit.prepare.stored import prepared as prepare
 from gnnkit.result.folder import PREPARED
 from gnnkit.result.result import Result
 from gnnkit.storage import naming
-from gnnkit.watch.channel import LEADER
 
 T = TypeVar("T")
 

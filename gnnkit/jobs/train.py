@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 from torch import nn
 
+from gnnkit.callback import Leader, LeaderHook
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
@@ -20,28 +21,28 @@ from gnnkit.graph import SPLITS
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, verdict, weights
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob, with_servers
-from gnnkit.jobs.record import Record
-from gnnkit.jobs.relief import Relief, relief, relieved
+from gnnkit.jobs.record import RunRecord
+from gnnkit.jobs.run_access import RunAccess
 from gnnkit.launch.phases import phase
+from gnnkit.leader import trace
+from gnnkit.leader.channel import LEADER, StateChannel
+from gnnkit.leader.meter import SyncMeter
+from gnnkit.leader.watch import Watch
 from gnnkit.spans import Spans, record, stop
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
 from gnnkit.task import NodeTask, Task
 from gnnkit.training import hooks, resume
-from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import ended_by_user, monitor
 from gnnkit.training.monitor import figures as monitored
-from gnnkit.training.observer import Observer
+from gnnkit.training.run_site import RunSite
 from gnnkit.training.saving import Checkpoints
 from gnnkit.training.schedule import TimeLimit
 from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer
-from gnnkit.watch import trace
-from gnnkit.watch.channel import LEADER, StateChannel
-from gnnkit.watch.watch import Watch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,9 +50,9 @@ class _Fitted:
     """The training of one rank, after the last step."""
 
     trainer: L.Trainer
-    observer: Observer
-    watch: Watch | None  # on the leader
-    relief: list[Relief]  # what may have dealt out the work anew
+    site: RunSite  # of the leader callback
+    access: RunAccess
+    hooks: list[LeaderHook]
     writers: callbacks.Writers
 
 
@@ -120,14 +121,16 @@ def _train(
     sync.close()
     module.strategy.close()
     scores = _write(job, module)
-    job, changes = relieved(job, fitted.relief)
-    found = figures.of_training(job, module, fitted.observer, fitted.watch, scores)
+    job = job.with_balance(fitted.access.balance)
+    found = figures.of_training(job, module, fitted.site, scores)
     if comm.rank == LEADER:
-        exactness |= verdict.figures(fitted.trainer, fitted.observer, module.task, scores, exactness["approximate"])
+        exactness |= verdict.figures(
+            fitted.trainer, fitted.site.validations, module.task, scores, exactness["approximate"]
+        )
     left_out, on_lost = figures.left_out(guard, module.worker), lost.figures(comm)
     restarts = {"restarts": 0, "restarted": []}  # the launching process knows better
     found |= drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer)
-    return found | on_lost | changes | logged | restarts
+    return found | on_lost | figures.of_hooks(fitted.hooks) | logged | restarts
 
 
 def _trace(job: RankJob, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None:
@@ -248,23 +251,19 @@ def _fit(
     with contextlib.nullcontext() if watch is None else contextlib.closing(watch):
         meter = SyncMeter(comm.end_of_sum)
         channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
-        observer = Observer(module.worker, meter, channel, job.settings.timeout)
-        relieving = relief(job, mailbox, watch, observer)
-        records = [Record(job, module, observer, watch, guard, channel, writers.mark)] if job.start else []
+        rule = callbacks.monitor(job, _writer(job, module))
+        site = RunSite(module.worker, meter, channel, job.settings.timeout, watch=watch, rule=rule)
+        site.record = record = RunRecord(job, module, site, guard, writers.mark) if job.start else None
+        access = RunAccess(job, mailbox)
+        leader, hooks = Leader.at(site, access), [choice.create() for choice in job.settings.leader.hooks]
+        around = _around(job, module, checkpoints)
         trainer = make_trainer(
             module,
             sync,
             meter,
             guard=guard,
             mailbox=mailbox,
-            callbacks=[
-                observer,
-                *records,
-                *_around(job, module, checkpoints),
-                *relieving,
-                *resumed,
-                *_display(job, watch),
-            ],
+            callbacks=[leader, *around, *hooks, *resumed, *_display(job, watch)],
             logger=writers.loggers or False,
             max_epochs=settings.max_epochs,
             check_val_every_n_epoch=settings.check_val_every_n_epoch,
@@ -272,14 +271,14 @@ def _fit(
         )
         for checkpoint in resumed:
             checkpoint.place(trainer, module)
-        for record in records:
+        if record is not None:
             record.begin()
         trainer.fit(module)
         if comm.rank == LEADER and (why := ended_by_user(trainer)):
             print(why, file=sys.stderr, flush=True)
         if any(checkpoint.is_over for checkpoint in resumed):
-            _end_at_once(trainer, module, [*resumed, observer])
-    return _Fitted(trainer, observer, watch, relieving, writers)
+            _end_at_once(trainer, module, [*resumed, leader])
+    return _Fitted(trainer, site, access, hooks, writers)
 
 
 def _end_at_once(trainer: L.Trainer, module: TrainingModule, callbacks: Sequence[L.Callback]) -> None:
@@ -292,14 +291,13 @@ def _end_at_once(trainer: L.Trainer, module: TrainingModule, callbacks: Sequence
 def _around(job: RankJob, module: TrainingModule, checkpoints: Checkpoints) -> list[L.Callback]:
     """Makes what accompanies the steps, in the order of the calls.
 
-    The monitor counts a step before a checkpoint saves the count.
+    The leader comes before: it counts a step before a checkpoint saves the count.
     """
     max_time = job.settings.trainer.max_time
     chosen = callbacks.chosen(job, module.model)
     module.agrees_to_stop = bool(chosen) or isinstance(module.model, L.LightningModule)
     return [
         callbacks.signs(),
-        *callbacks.monitor(job, _writer(job, module)),
         *([] if max_time is None else [TimeLimit(max_time, job.start.begun if job.start else None)]),
         *chosen,
         *callbacks.periodic(job, checkpoints),

@@ -26,6 +26,9 @@ from gnnkit.jobs.rows import scratch
 from gnnkit.jobs.train import make_module, measured_splits
 from gnnkit.launch.allocator import give_back_freed_memory
 from gnnkit.launch.progress import progress
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.meter import SyncMeter
+from gnnkit.leader.watch import peak_memory
 from gnnkit.partition.shard import Shard
 from gnnkit.plan.layout import Timing
 from gnnkit.plan.machine import Tried, measure_exchange, measure_flops
@@ -33,12 +36,9 @@ from gnnkit.prepare.cut import Prepared
 from gnnkit.ranges import num_cores
 from gnnkit.strategy import GatheredRows, Worker
 from gnnkit.strategy.on_disk import SHARE
-from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_of
 from gnnkit.training.trainer import make_trainer
-from gnnkit.watch.channel import LEADER
-from gnnkit.watch.watch import peak_memory
 
 EPOCHS = 30  # of the trial of a layout, at most. The first one is not timed
 EVERY = 3  # epochs from one evaluation to the next, which counts towards memory

@@ -13,13 +13,13 @@ from gnnkit.task import Task
 from gnnkit.training.monitor import monitor
 
 if TYPE_CHECKING:
-    from gnnkit.training.observer import Observer
+    from gnnkit.training.run_site import Validations
 
 MIN_STEPS = 50  # of the run. After fewer steps a model may have learned nothing yet
 
 
 def figures(
-    trainer: L.Trainer, observer: Observer, task: Task, scores: Scores, approximate: list[str]
+    trainer: L.Trainer, validations: Validations, task: Task, scores: Scores, approximate: list[str]
 ) -> dict[str, Any]:
     """Returns which model was saved and whether it has learned, and prints both.
 
@@ -28,14 +28,14 @@ def figures(
 
     Args:
         trainer: The trainer of the leader.
-        observer: The evaluations during training.
+        validations: The evaluations during training.
         task: Names and compares the figures.
         scores: The figures of the saved model.
         approximate: What is approximate in training.
     """
     rule = monitor(trainer)
     saved = rule.best_epoch if rule is not None and rule.parameters is not None else trainer.current_epoch
-    best = observer.best_evaluation
+    best = validations.best
     nothing = _learned_nothing(task, scores, trainer.current_epoch, trainer.global_step)
     name = task.progress
     if approximate and best is not None and name in scores.figures:

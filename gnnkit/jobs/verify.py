@@ -22,14 +22,14 @@ from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.store.parts import WHOLE
 from gnnkit.strategy import Batch, ExecutionStrategy, JoinedLayers, Worker
-from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.finite import Guard
 from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer
-from gnnkit.watch.channel import LEADER
 
 EPOCHS, STEPS = 3, 4  # STEPS: of an epoch, at most
 TOLERANCE = 1e-10  # of the largest value, or of 1 where values are smaller

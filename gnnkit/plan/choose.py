@@ -18,7 +18,6 @@ from gnnkit.partition.border import improve_border
 from gnnkit.partition.columns import fewest_words, in_columns
 from gnnkit.partition.grid import Grid, make_grid, remark, unequal_columns
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shift import ROW
 from gnnkit.ranges import num_cores
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ CHOSEN = "chosen"  # name of the configured layout, among others
 _PLANES = ("1d", "1.5d", "2d", "3d")
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
 WORSE = 1.25  # times the least work on 1d, from which a partitioner is not cut on further grids
+ROW = 30  # work of a row, in sums of an edge. A rough number
 _WORD = 15  # work of a word that travels, in sums of an edge. A rough number
 
 

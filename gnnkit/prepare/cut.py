@@ -29,7 +29,7 @@ from gnnkit.plan.choose import Decision, describe, shape
 from gnnkit.prepare import picture
 from gnnkit.prepare.inputs import check_types, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
-from gnnkit.prepare.rebalanced import keep, rebalanced
+from gnnkit.prepare.run_partition import keep, rebalanced
 from gnnkit.prepare.trained import as_read
 from gnnkit.remote.features import round_rows
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE

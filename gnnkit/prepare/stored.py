@@ -20,7 +20,7 @@ from gnnkit.prepare import cut
 from gnnkit.prepare.cut import Needs, Preparation, Prepared
 from gnnkit.prepare.inputs import IDS, check_types, check_width
 from gnnkit.prepare.placed import placed
-from gnnkit.prepare.rebalanced import keep, load_partition, rebalanced
+from gnnkit.prepare.run_partition import keep, load_partition, rebalanced
 from gnnkit.prepare.trained import take_stored
 from gnnkit.ranges import shown
 from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE

@@ -17,7 +17,7 @@ from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph
 from gnnkit.prepare.columns import ColumnTable, TrainedColumns, check_texts
-from gnnkit.prepare.rebalanced import resumed_folder
+from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, Scale, warn_of_edges
 from gnnkit.ranges import shown, switch
 from gnnkit.result.folder import INPUTS

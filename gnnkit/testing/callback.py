@@ -12,6 +12,7 @@ from torch.nn.utils import parameters_to_vector
 
 from gnnkit import callback
 from gnnkit.evaluation import Evaluation
+from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
@@ -21,7 +22,6 @@ from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 from gnnkit.training import checkpoint
-from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
 

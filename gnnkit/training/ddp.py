@@ -6,8 +6,6 @@ Only tensors and JSON travel between ranks.
 # No `from __future__ import annotations`: DDP reads the annotations of a hook.
 
 import contextlib
-import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +15,13 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
-from torch.futures import Future, collect_all
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from gnnkit.comm import Communicator, sleep_until
+from gnnkit.comm import Communicator
 from gnnkit.comm.average import to_vector
+from gnnkit.leader.meter import SyncMeter
 from gnnkit.strategy import Batch
 from gnnkit.sync import GradientSync, gradients, trained
 from gnnkit.training.finite import Guard, decide_together
@@ -61,64 +59,6 @@ class StartedRanks(ClusterEnvironment):
 
     def node_rank(self) -> int:
         return 0
-
-
-class SyncMeter:
-    """The meter of a step's synchronisation, and of the rank's own gradient before."""
-
-    def __init__(
-        self,
-        end_of_sum: Callable[[int], float] = lambda num_bytes: 0.0,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """Begins with nothing measured.
-
-        Args:
-            end_of_sum: Of the communicator, for sums that DDP makes. Default: no link.
-            clock: Returns seconds. Default: the time.
-        """
-        self._end_of_sum, self.clock = end_of_sum, clock
-        self.reset()
-
-    def reset(self) -> None:
-        self.start, self.end, self.square_norm, self.drift = 0.0, 0.0, 0.0, 0.0
-        self.finite = True  # the rank's own gradient
-
-    def look(self, gradient: Tensor) -> None:
-        """Takes in a part of the rank's own gradient."""
-        square = float(gradient.square().sum())
-        self.square_norm += square
-        self.finite &= math.isfinite(square) or bool(torch.isfinite(gradient).all())  # squares may overflow
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the last synchronisation."""
-        return max(self.end - self.start, 0.0)
-
-    def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-        """Adds up the ranks' gradients. DDP's own hook would average them.
-
-        A rank's loss is divided by the global number of rows already. Each parameter
-        has an all-reduce of its own, because the place of a number in a buffer decides
-        the order of the sum. DDP orders the buckets anew after the first step, so the
-        last bits of a resumed run would differ.
-
-        Args:
-            group: The process group.
-            bucket: Gradients of some parameters.
-        """
-        self.start = self.start or self.clock()
-        buffer: Tensor = bucket.buffer()
-        self.look(buffer)
-        due = self._end_of_sum(buffer.numel() * buffer.element_size())
-        works = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in bucket.gradients()]
-
-        def done(_: Future[Any]) -> Tensor:
-            sleep_until(due)
-            self.end = self.clock()
-            return buffer
-
-        return collect_all([work.get_future() for work in works]).then(done)
 
 
 class WrappedStrategy(DDPStrategy):

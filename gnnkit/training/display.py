@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gnnkit.watch.rates import short
-from gnnkit.watch.watch import Watch, WorkerState
+from gnnkit.leader.rates import short
+from gnnkit.leader.watch import Watch, WorkerState
 
 REFRESH = 2  # times a second
 

@@ -1,27 +1,30 @@
-"""The value that a run looks at: keeps the best parameters, and may end training."""
+"""The value that a run monitors: keeps the best parameters, and may end training."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor, nn
+from torch import Tensor
 
+from gnnkit.callback.leader import Leader
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
+from gnnkit.leader.best import BestModel
 from gnnkit.strategy import Batch, Worker
 from gnnkit.training.step import LOSS
 
+if TYPE_CHECKING:
+    from gnnkit.training.module import TrainingModule
 
-class Monitor(Callback):
-    """The callback that keeps the best model, and ends training that gets no better.
+
+class Monitor(BestModel):
+    """Keeps the best model of a run, and ends training that gets no better.
 
     `train_loss` is looked at after each epoch: the loss of all ranks, as mean over the
     rows. A figure of the task, such as `val_accuracy`, is looked at after each
@@ -30,15 +33,7 @@ class Monitor(Callback):
     that would be saved then.
     """
 
-    def __init__(
-        self,
-        name: str,
-        patience: int | None = None,
-        min_delta: float | None = None,
-        *,
-        lower_is_better: bool = False,
-        on_better: Callable[[nn.Module], None] | None = None,
-    ) -> None:
+    def __init__(self, name: str, patience: int | None = None, min_delta: float | None = None, **options: Any) -> None:
         """Keeps the rule.
 
         Args:
@@ -46,70 +41,48 @@ class Monitor(Callback):
             patience: Epochs, or evaluations, without a better value that end training.
                 None: training never ends early.
             min_delta: Change of the value that counts as better. Default: 0.
-            lower_is_better: Whether the least value is best. `train_loss` always is.
-            on_better: Called with the model at each better value, on every rank.
+            **options: `lower_is_better` and `on_better` of `BestModel`. The least
+                `train_loss` is always best.
         """
-        self.name, self.patience, self.min_delta = name, patience, min_delta or 0.0
-        self.sign = -1 if self.name == LOSS or lower_is_better else 1
-        self.best, self.best_epoch, self.waited = -math.inf, 0, 0  # times the sign; epochs from 1; looks since
-        self.parameters: dict[str, Tensor] | None = None  # of the best model, from `TrainingModule.snapshot`
+        super().__init__(name, patience, min_delta, **options | ({"lower_is_better": True} if name == LOSS else {}))
         self.rows = torch.zeros(2, dtype=torch.float64)  # of this rank and epoch: sum of the loss, rows
-        self.stopped: str | None = None  # why training ended
-        self._on_better = on_better
 
-    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+    def begin(self, module: TrainingModule) -> None:
+        """Raises `UserError` where nothing would be measured. Collective."""
         if not self.name.startswith("val_"):
             return
         kind, count = _validating(module.worker)
         if not module.worker.comm.all_reduce(torch.tensor([count], device=module.worker.device)).item():
             raise UserError(f"trainer.monitor={self.name}: no {kind} is in the validation split")
 
-    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
+    def end_step(self, module: TrainingModule, batch: Batch) -> None:
+        """Adds the loss of a step."""
+        if self.name != LOSS:
+            return
         loss = float(module.local_loss) * batch.total
-        if self.name == LOSS and math.isfinite(loss):  # otherwise the step was left out
+        if math.isfinite(loss):  # otherwise the step was left out
             self.rows += torch.tensor([loss, len(batch.rows)], dtype=torch.float64)
 
-    def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
-        if self.name != LOSS:
-            if self.name not in trainer.callback_metrics:
-                raise UserError(
-                    f"trainer.monitor={self.name}: not measured on these data, only "
-                    f"{', '.join(name for name in module.task.names if name in trainer.callback_metrics)}"
-                )
-            self._look(float(trainer.callback_metrics[self.name]), trainer, module)
+    def end_evaluation(self, trainer: L.Trainer, module: TrainingModule) -> None:
+        """Looks at the figure of an evaluation. Collective."""
+        if self.name == LOSS:
+            return
+        if self.name not in trainer.callback_metrics:
+            raise UserError(
+                f"trainer.monitor={self.name}: not measured on these data, only "
+                f"{', '.join(name for name in module.task.names if name in trainer.callback_metrics)}"
+            )
+        self.look(float(trainer.callback_metrics[self.name]), trainer, module)
 
-    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+    def end_epoch(self, trainer: L.Trainer, module: TrainingModule) -> None:
+        """Looks at the loss of an epoch, and ends training. Collective."""
         if self.name == LOSS:
             loss, rows = module.worker.comm.all_reduce(self.rows.to(module.worker.device)).tolist()
             self.rows.zero_()
             module.settle()
-            self._look(loss / rows if rows else math.inf, trainer, module)
+            self.look(loss / rows if rows else math.inf, trainer, module)
             module.log(LOSS, loss / rows if rows else math.inf, logger=False)  # the watch writes the curve
         trainer.should_stop = trainer.should_stop or self.stopped is not None
-
-    def _look(self, value: float, trainer: L.Trainer, module: Any) -> None:
-        """Compares a value with the best one before. Collective."""
-        epoch, value = trainer.current_epoch + 1, self.sign * value
-        if value > self.best + self.min_delta:
-            self.best, self.best_epoch, self.waited = value, epoch, 0
-            with module.joint():
-                self.parameters = module.snapshot()
-                if self._on_better is not None:
-                    self._on_better(module.model)
-            return
-        self.waited += 1
-        if self.patience is not None and self.waited >= self.patience:
-            self.stopped = (
-                f"trainer.monitor={self.name}: ended after epoch {epoch}, no later value was better than "
-                f"{self.sign * self.best:.4g} of epoch {self.best_epoch} (trainer.patience={self.patience})"
-            )
-            if trainer.is_global_zero:
-                print(self.stopped, file=sys.stderr, flush=True)
-
-    def take_best(self, module: Any) -> None:
-        """Goes back to the best model of a `TrainingModule`, if there is one."""
-        if self.parameters is not None:
-            module.put_back(self.parameters)
 
     def gathered(self, comm: Communicator) -> dict[str, Any]:
         """Returns the state for a checkpoint, equal on ranks that hold one model.
@@ -176,5 +149,7 @@ def ended_by_user(trainer: L.Trainer) -> str | None:
 
 
 def monitor(trainer: L.Trainer) -> Monitor | None:
-    """Returns the trainer's callback of this kind."""
-    return next((each for each in trainer.callbacks if isinstance(each, Monitor)), None)  # type: ignore[attr-defined]
+    """Returns the rule of the trainer's leader."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    leader = next((callback for callback in callbacks if isinstance(callback, Leader)), None)
+    return None if leader is None else leader.site.rule  # type: ignore[return-value]

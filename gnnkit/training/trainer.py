@@ -14,9 +14,10 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.connectors import data_connector
 
 from gnnkit.comm import Mailbox
+from gnnkit.leader.meter import SyncMeter
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
-from gnnkit.training.ddp import StartedRanks, SyncMeter, UnwrappedStrategy, WrappedStrategy
+from gnnkit.training.ddp import StartedRanks, UnwrappedStrategy, WrappedStrategy
 from gnnkit.training.finite import Guard
 from gnnkit.training.freed import FreedMemory
 from gnnkit.training.logged import EpochFigures

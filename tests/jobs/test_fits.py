@@ -17,7 +17,7 @@ from gnnkit.jobs import Order, dispatch, fits
 
 FULL, SAMPLED, PRESET = (f"strategy={name}" for name in ("vertex_centric", "individual_sample", "preset_workload"))
 PROGRAM = [FULL, "model=pagerank"]
-LEARNED, RELIEF, LOST = "inputs=learned", "leader.rebalance=true", "sync.on_lost=continue"
+LEARNED, LOST = "inputs=learned", "sync.on_lost=continue"
 SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leader"
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
 OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
@@ -72,13 +72,6 @@ REFUSED = [
     [PRESET, LEARNED],
     [SAMPLED, LEARNED, SERVERS, ASYNC],
     [SAMPLED, LEARNED, LEADER, LOST],
-    [FULL, RELIEF, "workers=1"],
-    [FULL, RELIEF, "trainer.checkpoint=false"],
-    [FULL, RELIEF, "exchange=pipelined"],
-    [SAMPLED, RELIEF, "sync=neighbour"],
-    [SAMPLED, RELIEF, LEADER, LOST],
-    [FULL, RELIEF, LEARNED],
-    [SAMPLED, RELIEF, LINKS],
     [SAMPLED, LOST, LEADER, "strategy.features=partitioned"],
     [FULL, LOST, LEADER],
     [SAMPLED, LOST, LEADER, OF_EDGES],
@@ -88,7 +81,6 @@ REFUSED = [
     [FULL, "restarts=1", "ENVIRONMENT"],
     [FULL, "restarts=1", "launcher=inline"],
     [SAMPLED, "restarts=1", LEADER, LOST],
-    [FULL, "restarts=1", RELIEF],
     [FULL, "restarts=1", "profile=true"],
     [SAMPLED, "comm=nccl", f"++{LINK}"],
     [SAMPLED, "comm=gloo", LINK, "ENVIRONMENT"],

@@ -18,10 +18,10 @@ from gnnkit.__main__ import main
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import CSC, Graph
 from gnnkit.jobs import command
+from gnnkit.leader import trace
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.prepare import picture
-from gnnkit.watch import trace
 from tests.jobs.test_train import small_graph
 from tests.report.folders import HOSTILE, run_folder
 

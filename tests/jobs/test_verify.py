@@ -16,9 +16,9 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph
+from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.gcn import GCN
 from gnnkit.sync.all_reduce import AllReduce
-from gnnkit.training.ddp import SyncMeter
 from tests.cases import exhaustive, few
 from tests.jobs.test_plan import make_graph
 from tests.runs import BARE

@@ -29,6 +29,7 @@ from gnnkit.engine.block_edges import BlockEdges, inverse_sqrt
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import CSC, Graph, Ids, SparseFeatures, Split
+from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
@@ -47,7 +48,6 @@ from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import check_strategy
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph, cut_signal_graph
-from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_part
 from gnnkit.training.trainer import make_trainer

@@ -44,7 +44,7 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.ranking import mean_areas
 from gnnkit.task.regression import Regression
 from gnnkit.testing.graphs import WIDTH, check_graph
-from gnnkit.training.observer import Observer
+from gnnkit.training.run_site import Validations
 from tests.cases import few
 from tests.runs import BARE, within_process
 from tests.task.steps import make_workers, run_steps
@@ -400,16 +400,15 @@ def test_generated_labels_have_the_form_that_was_asked_for() -> None:
 
 
 def test_errors_reach_their_best_value_from_above() -> None:
-    observer = Observer.__new__(Observer)
-    observer.validations, observer.lower_is_better = [(1.0, 3.0, 4), (2.0, 1.005, 8), (3.0, 1.0, 12)], True
-    assert observer.time_to_accuracy == 2.0
-    assert observer.best_evaluation == {"epoch": 12, "value": 1.0}
-    observer.lower_is_better = False
-    assert observer.time_to_accuracy == 1.0
-    assert observer.best_evaluation == {"epoch": 4, "value": 3.0}
-    observer.validations = []
-    assert observer.time_to_accuracy is None
-    assert observer.best_evaluation is None
+    validations = Validations([(1.0, 3.0, 4), (2.0, 1.005, 8), (3.0, 1.0, 12)], lower_is_better=True)
+    assert validations.time_to_accuracy == 2.0
+    assert validations.best == {"epoch": 12, "value": 1.0}
+    validations.lower_is_better = False
+    assert validations.time_to_accuracy == 1.0
+    assert validations.best == {"epoch": 4, "value": 3.0}
+    validations.looks = []
+    assert validations.time_to_accuracy is None
+    assert validations.best is None
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def looks(rule: Monitor, values: Sequence[float]) -> int | None:
     """The epoch, from 1, after which values of one in each epoch end training."""
     for epoch, value in enumerate(values):
         module = SimpleNamespace(snapshot=dict, joint=contextlib.nullcontext)
-        rule._look(value, SimpleNamespace(current_epoch=epoch, is_global_zero=False), module)  # type: ignore[arg-type]
+        rule.look(value, SimpleNamespace(current_epoch=epoch, is_global_zero=False), module)  # type: ignore[arg-type]
         if rule.stopped:
             return epoch + 1
     return None

@@ -23,6 +23,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
+from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -37,7 +38,6 @@ from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.training import checkpoint, resume, saving
-from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
 from tests.cases import exhaustive, few

@@ -24,19 +24,19 @@ from gnnkit.config.settings import OPTIMIZERS
 from gnnkit.engine import Adjacency, ShardAdjacency, Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
+from gnnkit.leader.meter import SyncMeter
+from gnnkit.leader.watch import Watch
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Batch, ExecutionStrategy, Steps, Update, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.leader import Leader
 from gnnkit.sync.neighbour import Neighbour
-from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
 from gnnkit.training.updates import Updates
-from gnnkit.watch.watch import Watch
-from tests.watch.test_watch import STATE
+from tests.leader.test_leader import STATE
 
 RANKS, WIDTH, CLASSES = 3, 4, 3
 LR = 0.1

@@ -10,7 +10,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -77,10 +77,18 @@ class KeyRule:
 
 
 class Section:
-    """A section of the configuration: a dataclass with a field for each key."""
+    """A section of the configuration: a dataclass with a field for each key.
+
+    Fields with a default are not keys, whose defaults are in the YAML.
+    """
 
     __slots__ = ()
     conditions: ClassVar[tuple[OnlyWith, ...]] = ()  # of all keys
+
+    @classmethod
+    def optional_keys(cls) -> Collection[str]:
+        """Returns further keys that the section may have."""
+        return ()
 
     @classmethod
     def read(cls, section: str, values: Mapping[str, Any]) -> Self:
@@ -96,7 +104,9 @@ def key_rules(kind: type[Any]) -> tuple[KeyRule, ...]:
 @functools.cache
 def _key_rules(kind: Any) -> tuple[KeyRule, ...]:
     annotations = inspect.get_annotations(kind)
-    return tuple(_key_rule(kind, field.name, annotations[field.name]) for field in fields(kind))
+    return tuple(
+        _key_rule(kind, field.name, annotations[field.name]) for field in fields(kind) if field.default is MISSING
+    )
 
 
 def _key_rule(kind: type, name: str, annotation: Any) -> KeyRule:

@@ -3,12 +3,14 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
+from gnnkit import plugins
+from gnnkit.config.settings.choice import Choice
 from gnnkit.config.settings.fields import Count, OnlyWith, Section, Switch, by_job
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
-from gnnkit.ranges import real, shown, whole
+from gnnkit.ranges import real, shown, switch, whole
 
 WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # of job=compare
 MAX_SEEDS = 100  # of job=compare
@@ -21,9 +23,28 @@ Latency = Annotated[float, functools.partial(real, low=0, high=MAX_RATE)]
 
 @dataclass(frozen=True, slots=True)
 class LeaderSettings(Section):
-    """The section `leader`."""
+    """The section `leader`: a switch for each plugin of the leader."""
 
-    rebalance: Switch  # whether work moves away from a worker that stays slow
+    rebalance: Switch  # whether work is moved away from a straggler
+    others: tuple[str, ...] = ()  # other plugins that are switched on. Has a default, so is not a key
+
+    @classmethod
+    def optional_keys(cls) -> list[str]:
+        return plugins.names("leader")
+
+    @classmethod
+    def read(cls, section: str, values: Mapping[str, Any]) -> Self:
+        names = [name for name, value in values.items() if switch(f"{section}.{name}", value)]
+        for name in names:
+            if name not in plugins.names("leader"):
+                package = plugins.PACKAGES["leader"][name]
+                raise UserError(f"{section}.{name}=true: the package {package} is not installed: pip install {package}")
+        return cls("rebalance" in names, tuple(name for name in names if name != "rebalance"))
+
+    @property
+    def hooks(self) -> tuple[Choice, ...]:
+        """The plugins that are switched on."""
+        return tuple(Choice("leader", name, {}) for name in ("rebalance",) * self.rebalance + self.others)
 
 
 @dataclass(frozen=True, slots=True)

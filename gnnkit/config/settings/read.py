@@ -110,7 +110,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
         if not isinstance(config[key], dict) and (key not in plugins.OPTIONAL or config[key] is not None):
             raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
     for section, kind in _TYPED.items():
-        expect_keys(section, config[section], [rule.name for rule in key_rules(kind)])
+        expect_keys(section, config[section], [rule.name for rule in key_rules(kind)], kind.optional_keys())
     expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
 

@@ -146,7 +146,7 @@ class Settings:
             *(f"logger={choice.name}" for choice in self.logger if choice.name not in _USUAL_LOGGERS),
             *(["profile=true"] if self.profile else []),
             *([f"restarts={self.restarts}"] if self.restarts else []),
-            *(["leader.rebalance=true"] if self.leader.rebalance else []),
+            *(f"leader.{choice.name}=true" for choice in self.leader.hooks),
         ]
 
     @property

@@ -16,13 +16,13 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.threads import Threads
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph, SparseFeatures, Split
+from gnnkit.leader.meter import SyncMeter
 from gnnkit.partition import cut_all
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.shard import Shard
 from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.testing.ranks import TIMEOUT, by_node, owned
-from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer

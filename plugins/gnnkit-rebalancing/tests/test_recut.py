@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gnnkit_rebalancing.recut import Recut, Request, pays, recut
 
 from gnnkit import config
 from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
+from gnnkit.jobs.run_access import RunAccess
+from gnnkit.launch import program
 from gnnkit.launch.watchdog import Patience
+from gnnkit.leader.stragglers import WINDOW, Stragglers
 from gnnkit.partition.shard import Shard
 from gnnkit.prepare.cut import Needs, Preparation, prepare
-from gnnkit.prepare.rebalanced import load_partition, note, rebalanced
-from gnnkit.prepare.recut import Request, pays, recut, run_recut
+from gnnkit.prepare.run_partition import load_partition, rebalanced
 from gnnkit.result.folder import COORDINATION, PREPARED
-from gnnkit.watch.stragglers import WINDOW, Stragglers
 from tests.jobs.test_train import small_graph
 
 SECONDS = [0.1, 0.3, 0.1]  # of a step, by rank
 NEEDS = Needs(trains=True, graph=False, reference=False, recut=True)
+
+
+def run_recut(request: Request, meanwhile: Callable[[], None] = lambda: None) -> Recut:
+    return Recut(**program.run("gnnkit_rebalancing.recut", asdict(request), Patience(), meanwhile))
 
 
 def settings(*overrides: str) -> Settings:
@@ -42,7 +49,7 @@ def request_of(tmp_path: Path) -> Callable[..., Request]:
 def test_new_shards_hold_every_edge_once_and_the_slow_rank_fewest(
     tmp_path: Path, request_of: Callable[..., Request]
 ) -> None:
-    answer = run_recut(request_of(), Patience(), lambda: None)
+    answer = run_recut(request_of())
     assert answer.moved > 0
     shards = [Shard.load(tmp_path / PREPARED / "again-1" / str(rank)) for rank in range(3)]
     edges = np.concatenate([shard.edge_ids for shard in shards])
@@ -74,8 +81,8 @@ def test_a_gain_must_exceed_its_cost_twice() -> None:
 @pytest.mark.slow
 def test_a_program_that_fails_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     request = Request(str(tmp_path / "nowhere"), "again-1", SECONDS, 100, 1.0)
-    with pytest.raises(RuntimeError, match="the process that cuts the graph anew ended with exit code 1"):
-        run_recut(request, Patience(), lambda: None)
+    with pytest.raises(RuntimeError, match=r"the process gnnkit_rebalancing\.recut ended with exit code 1"):
+        run_recut(request)
     assert "nowhere" in capfd.readouterr().err
 
 
@@ -85,7 +92,7 @@ def test_a_program_that_is_given_up_is_ended(request_of: Callable[..., Request])
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        run_recut(request_of(), Patience(), give_up)
+        run_recut(request_of(), give_up)
 
 
 @pytest.mark.slow
@@ -107,10 +114,11 @@ def test_a_later_run_finds_the_partition_unless_it_names_another(
 
 
 def test_changes_are_added_to_the_coordination(tmp_path: Path, request_of: Callable[..., Request]) -> None:
-    note(tmp_path, [{"epoch": 3}])
-    told = json.loads((tmp_path / COORDINATION).read_text())
-    assert told["rebalanced"] == [{"epoch": 3}]
-    assert told["decision"]["why"]
+    job = SimpleNamespace(settings=settings(), folder=tmp_path)
+    RunAccess(job, None).note({"rebalanced": [{"epoch": 3}]})  # type: ignore[arg-type]
+    stored = json.loads((tmp_path / COORDINATION).read_text())
+    assert stored["rebalanced"] == [{"epoch": 3}]
+    assert stored["decision"]["why"]
 
 
 def test_the_pace_is_the_median_of_the_last_steps() -> None:

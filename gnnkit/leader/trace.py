@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from gnnkit.comm import Mailbox, PeerLost
+from gnnkit.leader.channel import LEADER
 from gnnkit.spans import LIMIT, Span, Spans
 from gnnkit.storage import write_atomically
-from gnnkit.watch.channel import LEADER
 
 TRACE = "trace.json"  # in the run folder
 MOST = 400_000  # spans of all ranks

@@ -1,9 +1,9 @@
-"""The partition of a run that was rebalanced, for later runs of its folder."""
+"""The partition in a run folder, which a rebalancing replaces and later runs read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,14 @@ from typing import Any
 from gnnkit.config.settings import Settings
 from gnnkit.documents import read_object
 from gnnkit.errors import UserError
+from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
-from gnnkit.result.folder import COORDINATION, PARTITION
-from gnnkit.storage import load_arrays, save_arrays, write_atomically
+from gnnkit.partition.quality import measure
+from gnnkit.partition.shard import cut_all
+from gnnkit.prepare import picture
+from gnnkit.result.folder import COORDINATION, PARTITION, PICTURE, PREPARED, SOURCE
+from gnnkit.storage import load_arrays, passing, save_arrays, write_atomically
 
 
 def save_partition(folder: Path, partition: Partition, meta: Mapping[str, Any]) -> None:
@@ -49,11 +53,34 @@ def keep(folder: Path, settings: Settings, partition: Partition, *, changed: boo
     save_partition(folder, partition, {"keys": _keys(settings), "rebalanced": changed})
 
 
-def note(folder: Path, done: Sequence[Mapping[str, Any]]) -> None:
-    """Adds to `coordination.json` how work was dealt out anew."""
-    path = folder / COORDINATION
-    coordination = read_object(path) if path.exists() else {}
-    write_atomically(path, json.dumps({**coordination, "rebalanced": list(done)}).encode())
+def open_run(folder: Path) -> tuple[Graph, Partition]:
+    """Reads graph and partition of a run whose leader has a hook with `keeps_graph`."""
+    return Graph.load(folder / PREPARED / SOURCE), load_partition(folder)[0]
+
+
+def replace_shards(folder: Path, name: str, graph: Graph, partition: Partition) -> dict[str, float]:
+    """Cuts the graph of a run anew, for `LeaderRun.take_shard`.
+
+    Updates the partition and the files that describe it. Returns max/mean over workers.
+
+    Args:
+        folder: The run folder.
+        name: Of the folder of the new shards.
+        graph: The graph.
+        partition: The new partition.
+    """
+    with passing():
+        for shard in cut_all(graph, partition):
+            shard.save(folder / PREPARED / name / str(shard.rank))
+    quality = measure(graph, partition)
+    report, path = quality.to_dict(), folder / COORDINATION
+    if path.exists():
+        coordination = read_object(path) | {key: report[key] for key in ("regions", "peers")}
+        write_atomically(path, json.dumps(coordination).encode())
+    save_partition(folder, partition, {**load_partition(folder)[1], "rebalanced": True})
+    if (folder / PICTURE).exists():
+        picture.save(graph, partition, folder)
+    return {key: quality.balance()[key] for key in ("nodes", "edges", "train_nodes")}
 
 
 def rebalanced(settings: Settings, num_nodes: int) -> tuple[Partition | None, list[str]]:

@@ -26,12 +26,12 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph, Split
 from gnnkit.jobs import train as running
+from gnnkit.leader.channel import StateChannel
+from gnnkit.leader.stragglers import Straggler, Stragglers
+from gnnkit.leader.watch import Watch, WorkerState
 from gnnkit.model.gcn import GCN
 from gnnkit.sampler import Loader, NeighborSampler
 from gnnkit.training.display import Display, worker_table
-from gnnkit.watch.channel import StateChannel
-from gnnkit.watch.stragglers import Straggler, Stragglers
-from gnnkit.watch.watch import Watch, WorkerState
 from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from gnnkit.leader.epochs import EpochLog
+from gnnkit.leader.rates import Rates, duration
+from gnnkit.leader.stragglers import Stragglers
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.result.result import finite
 from gnnkit.storage import Lines
-from gnnkit.watch.epochs import EpochLog
-from gnnkit.watch.rates import Rates, duration
-from gnnkit.watch.stragglers import Stragglers
 
 STATUS_SECONDS = 10.0  # between lines of progress where there is no terminal
 Log = Callable[[Mapping[str, float], int], None]  # (scalars by name, step)
@@ -71,15 +71,15 @@ class WorkerState:
 class Watch:
     """The states of all workers as these arrive, and the conclusions.
 
-    Writes `workers.jsonl`, a line for each worker and step, `epochs.jsonl`, and
-    scalars. Names stragglers. Measures how even the work of each epoch was, counted in
-    edges. No step waits.
+    Names stragglers, and measures how even the work of each epoch was, counted in
+    edges. With a folder, writes `workers.jsonl`, a line for each worker and step, and
+    `epochs.jsonl`. No step waits.
     """
 
     def __init__(
         self,
         world_size: int,
-        folder: Path,
+        folder: Path | None,
         max_epochs: int,
         *,
         quiet: bool,
@@ -91,7 +91,7 @@ class Watch:
 
         Args:
             world_size: Number of workers.
-            folder: The run folder.
+            folder: The run folder. None: no file is written.
             max_epochs: Epochs of the run, for lines of progress.
             quiet: No lines of progress, because a display shows progress.
             every: Steps between the scalars of every worker.
@@ -102,7 +102,7 @@ class Watch:
         self.world_size, self.max_epochs, self.quiet, self.every, self.log = world_size, max_epochs, quiet, every, log
         self.states: list[WorkerState] = []  # of the last step that all workers left have done, by rank
         self.lost: set[int] = set()  # workers that the others have gone on without
-        self.stragglers: dict[str, float] = {}  # times slower than the others, when last named
+        self.slow_factors: dict[int, float] = {}  # by rank: times slower than the others, when last reported
         self.train_loss = math.nan  # mean over the rows of the last epoch that has begun
         self.work_max_over_mean: list[float] = []  # of each epoch, over the ranks: 1 is even
         self.wait_share = 0.0  # of the run's steps, mean over workers
@@ -110,10 +110,12 @@ class Watch:
         self._epoch: list[tuple[float, int]] = []  # loss and rows of each step of this epoch
         self._edges = np.zeros(world_size, np.int64)  # of this epoch, by rank
         self._seconds = {"wait": 0.0, "all": 0.0}
+        self.listeners: list[Callable[[Sequence[WorkerState]], None]] = []  # called with each step of all workers
         self._slow = Stragglers(world_size)
-        self._relieved = 0  # the step after which work was dealt out anew
-        self._lines = Lines(folder / "workers.jsonl")
-        self._log = EpochLog(folder, world_size)
+        self._timed_from = 0  # steps up to this one do not count as slow
+        self._closed = False
+        self._lines = None if folder is None else Lines(folder / "workers.jsonl")
+        self._log = None if folder is None else EpochLog(folder, world_size)
         self.rates = Rates()
         self._first: tuple[float, int] | None = None  # seconds and epoch of the first step
         self._last_status = -math.inf
@@ -138,12 +140,17 @@ class Watch:
     def lacks(self, step: int) -> bool:
         """Whether states of a step, or of one before, have not arrived yet."""
         arrived = self.states[0].step if self.states else 0
-        return not self._lines.closed and arrived < step
+        return not self._closed and arrived < step
 
     def state(self) -> dict[str, Any]:
-        """Returns what a later start of the ranks goes on with, as plain data."""
+        """Returns what a later start of the ranks goes on with, as plain data.
+
+        For a watch with a folder, as is `restore`.
+        """
+        assert self._lines is not None
+        assert self._log is not None
         return {
-            "states": [] if self._lines.closed else [asdict(state) for state in self.states],
+            "states": [] if self._closed else [asdict(state) for state in self.states],
             "size": os.path.getsize(self._lines.path),
             "log": self._log.state(),
             "stragglers": self.stragglers,
@@ -160,11 +167,16 @@ class Watch:
 
         Lines of later steps are taken away.
         """
+        assert self._lines is not None
+        assert self._log is not None
         os.truncate(self._lines.path, 0 if state is None else state["size"])
         self._log.restore(None if state is None else state["log"])
         if state is not None:
             self.states = [WorkerState(**fields) for fields in state["states"]]
-            self.stragglers, self.train_loss = state["stragglers"], state["train_loss"]
+            self.slow_factors = {
+                int(name.removeprefix("rank ")): factor for name, factor in state["stragglers"].items()
+            }
+            self.train_loss = state["train_loss"]
             self.work_max_over_mean, self._seconds = state["work_max_over_mean"], state["seconds"]
             self.wait_share, self._edges = state["wait_share"], np.array(state["edges"], np.int64)
             self._epoch = [(loss, rows) for loss, rows in state["epoch"]]
@@ -177,6 +189,11 @@ class Watch:
             self._conclude([together[rank] for rank in sorted(together)])
 
     @property
+    def stragglers(self) -> dict[str, float]:
+        """`slow_factors` as in `result.json`."""
+        return {f"rank {rank}": factor for rank, factor in self.slow_factors.items()}
+
+    @property
     def pace(self) -> list[float] | None:  # [world_size]
         """Compute seconds of a step of each worker, while any worker is slow."""
         return self._slow.pace() if self._slow.slow else None
@@ -186,21 +203,23 @@ class Watch:
         """The workers that are slow now, ascending."""
         return sorted(self._slow.slow)
 
-    def relieve(self, step: int) -> None:
-        """Forgets the times of steps up to this one. Workers have other work now."""
-        self._slow, self._relieved = Stragglers(self.world_size), step
+    def discard_timings(self, step: int) -> None:
+        """Discards the timings of steps up to this one, as the work has changed."""
+        self._slow, self._timed_from = Stragglers(self.world_size), step
 
     def finish(self) -> None:
         """Ends the last epoch and closes the files, the first time."""
-        if self.states and not self._lines.closed:
+        if self.states and not self._closed:
             self._end_epoch(self.states[0].step)
             self._print_status()
         self.close()
 
     def close(self) -> None:
         """Closes the files. A run that is broken off leaves its last epoch open."""
-        self._lines.close()
-        self._log.close()
+        self._closed = True
+        for file in (self._lines, self._log):
+            if file is not None:
+                file.close()
 
     def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
         """Takes in the figures of an evaluation.
@@ -209,7 +228,8 @@ class Watch:
             epoch: Number of the epoch, from 0.
             figures: The figures of the task by name.
         """
-        self._log.measured(epoch, figures)
+        if self._log is not None:
+            self._log.measured(epoch, figures)
 
     @property
     def status(self) -> str:
@@ -244,7 +264,8 @@ class Watch:
         if self.states and states[0].epoch != self.states[0].epoch:
             self._end_epoch(self.states[0].step)
         self.states = states
-        self._log.add(states)
+        if self._log is not None:
+            self._log.add(states)
         self.rates.add(
             *(
                 sum(counts)
@@ -265,21 +286,24 @@ class Watch:
         self._publish(states, step, loss)
         seconds = {state.rank: state.seconds_compute for state in states}
         queued = {state.rank: state.seconds_queued for state in states}
-        for straggler in self._slow.observe(step, seconds, queued) if step > self._relieved else ():
-            self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
+        for straggler in self._slow.observe(step, seconds, queued) if step > self._timed_from else ():
+            self.slow_factors[straggler.rank] = round(straggler.factor, 1)
             print(straggler, file=sys.stderr, flush=True)
+        for listener in self.listeners:
+            listener(states)
 
     def _end_epoch(self, step: int) -> None:
         left = [rank for rank in range(self.world_size) if rank not in self.lost]
         self.work_max_over_mean.append(max_over_mean(self._edges[left]))
         self.log({"work_max_over_mean": self.work_max_over_mean[-1]}, step - 1)
-        self._log.end(self.states[0].epoch, self.train_loss)
+        if self._log is not None:
+            self._log.end(self.states[0].epoch, self.train_loss)
         self._edges[:], self._epoch = 0, []
 
     def _publish(self, states: list[WorkerState], step: int, loss: float) -> None:
-        for state in states:
+        for state in states if self._lines is not None else ():
             line = finite({"time": time.time(), "phase": state.phase} | asdict(state))
-            self._lines.add(json.dumps(line))
+            self._lines.add(json.dumps(line))  # type: ignore[union-attr]
         if step % self.every == 0:
             self.log({"train_loss": loss} | _scalars(states), step - 1)
         if time.monotonic() - self._last_status > self.status_seconds:

@@ -14,17 +14,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit.config.settings import settle
+from gnnkit_rebalancing import hook
+from gnnkit_rebalancing.recut import recut
 from torch import Tensor
 
 import gnnkit
+from gnnkit.config import compose
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.jobs import relief
+from gnnkit.jobs import Order, dispatch
 from gnnkit.model.gcn import GCN
-from gnnkit.prepare.recut import recut
 from gnnkit.storage import load_arrays
 from gnnkit.training import checkpoint, resume
-from gnnkit.training.observer import Observer
+from gnnkit.training.run_site import RunSite
 from tests.forked import Forked, forked
 from tests.jobs.test_train import ranks_of, small_graph
 from tests.runs import BARE
@@ -54,14 +57,14 @@ def current_rank() -> int:
 
 @pytest.fixture(autouse=True)
 def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relief, "COST", 0.0)  # runs of a test are short
-    monkeypatch.setattr(Observer, "_queued", lambda *_: 0.0)  # threads that sleep count as busy
+    monkeypatch.setattr(hook, "COST", 0.0)  # runs of a test are short
+    monkeypatch.setattr(RunSite, "_queued", lambda *_: 0.0)  # threads that sleep count as busy
 
 
 @pytest.fixture
 def cuts_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts graphs anew in the leader's thread, which spares an interpreter for each."""
-    monkeypatch.setattr(relief, "run_recut", lambda request, *_: recut(request))
+    monkeypatch.setattr(hook, "run_recut", lambda run, request, beat: recut(request))
 
 
 def train(folder: Path, model: Any = Sleeps, **keys: Any) -> dict[str, Any]:
@@ -80,31 +83,31 @@ def logits(folder: Path) -> Any:
     [("gloo", "1d"), ("threads", {"nodes": "hash", "grid": [2, 2, 1]}), ("threads", {"nodes": "hdrf"})],
 )
 @pytest.mark.exhaustive
-def test_a_relieved_run_learns_what_an_undisturbed_run_learns(
+def test_a_rebalanced_run_learns_what_an_undisturbed_run_learns(
     tmp_path: Path, comm: str, partition: Any, request: pytest.FixtureRequest
 ) -> None:
     if comm == "threads":
         request.getfixturevalue("cuts_here")
     keys = {"comm": comm, "partition": partition, "workers": 4 if isinstance(partition, dict) else 3}
-    found = train(tmp_path / "relieved", report=True, **keys)
+    found = train(tmp_path / "rebalanced", report=True, **keys)
     plain = train(tmp_path / "plain", GCN, leader={"rebalance": False}, **keys)
     first = found["rebalanced"][0]
     assert SLOW in first["slow"]
     assert first["epoch"] in (8, 16)
     assert first["step_predicted"] < first["step_before"]
     assert plain["rebalanced"] == []
-    assert np.abs(logits(tmp_path / "relieved") - logits(tmp_path / "plain")).max() < 1e-10
-    told = json.loads((tmp_path / "relieved/coordination.json").read_text())
+    assert np.abs(logits(tmp_path / "rebalanced") - logits(tmp_path / "plain")).max() < 1e-10
+    told = json.loads((tmp_path / "rebalanced/coordination.json").read_text())
     assert told["rebalanced"] == found["rebalanced"]
     edges = [region["edges"] for region in told["regions"]]
     assert edges[SLOW] == min(edges)
-    arrays, meta = load_arrays(tmp_path / "relieved/partition")
+    arrays, meta = load_arrays(tmp_path / "rebalanced/partition")
     assert meta["rebalanced"]
     assert np.bincount(arrays["node_rank"]).tolist() == [region["nodes"] for region in told["regions"]]
-    drawn = json.loads((tmp_path / "relieved/partition.json").read_text())
+    drawn = json.loads((tmp_path / "rebalanced/partition.json").read_text())
     assert drawn["nodes"] == np.bincount(arrays["node_rank"]).tolist()
-    assert "Changes by leader.rebalance" in (tmp_path / "relieved/report.html").read_text()
-    assert not (tmp_path / "relieved/prepared").exists()
+    assert "Changes by leader.rebalance" in (tmp_path / "rebalanced/report.html").read_text()
+    assert not (tmp_path / "rebalanced/prepared").exists()
 
 
 @pytest.mark.slow
@@ -138,13 +141,13 @@ def test_the_work_of_a_run_from_a_store_is_dealt_out_anew(tmp_path: Path) -> Non
     }
     trainer = {"max_epochs": 18, "precision": 64, "checkpoint_every": 8}
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
-    relieved = {**keys, "leader": {"rebalance": True}, "model": Sleeps, "trainer": trainer}
-    found = gnnkit.train(folder=tmp_path / "relieved", **relieved)
+    rebalanced = {**keys, "leader": {"rebalance": True}, "model": Sleeps, "trainer": trainer}
+    found = gnnkit.train(folder=tmp_path / "rebalanced", **rebalanced)
     assert SLOW in found["rebalanced"][0]["slow"]
     gnnkit.train(folder=tmp_path / "plain", trainer=trainer, **keys)
-    assert np.abs(logits(tmp_path / "relieved") - logits(tmp_path / "plain")).max() < 1e-10
+    assert np.abs(logits(tmp_path / "rebalanced") - logits(tmp_path / "plain")).max() < 1e-10
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
-    resumed = {"trainer": {**trainer, "max_epochs": 20, "resume": str(tmp_path / "relieved")}, "model": Sleeps}
+    resumed = {"trainer": {**trainer, "max_epochs": 20, "resume": str(tmp_path / "rebalanced")}, "model": Sleeps}
     with pytest.raises(UserError, match=r"trainer\.resume=.* was dealt out anew, and the parts of .* are as before"):
         gnnkit.train(folder=tmp_path / "resumed", **keys, **resumed)
 
@@ -158,17 +161,17 @@ def test_a_slow_worker_gets_fewer_seeds_of_the_same_step(tmp_path: Path) -> None
         "sampler": "full",
         "trainer": {"checkpoint_every": 4, "max_epochs": 10},
     }
-    found = train(tmp_path / "relieved", **keys)
+    found = train(tmp_path / "rebalanced", **keys)
     plain = train(tmp_path / "plain", GCN, leader={"rebalance": False}, **keys)
     assert SLOW in found["rebalanced"][0]["slow"]
     assert abs(found["train_loss"] - plain["train_loss"]) < 1e-10
-    assert np.abs(logits(tmp_path / "relieved") - logits(tmp_path / "plain")).max() < 1e-10
-    lines = [json.loads(line) for line in (tmp_path / "relieved/workers.jsonl").read_text().splitlines()]
+    assert np.abs(logits(tmp_path / "rebalanced") - logits(tmp_path / "plain")).max() < 1e-10
+    lines = [json.loads(line) for line in (tmp_path / "rebalanced/workers.jsonl").read_text().splitlines()]
     rows = {
         rank: sum(line["rows"] for line in lines if line["rank"] == rank and line["epoch"] == 9) for rank in range(3)
     }
     assert rows[SLOW] < min(rows[0], rows[2])
-    longer = keys["trainer"] | {"max_epochs": 11, "resume": str(tmp_path / "relieved")}
+    longer = keys["trainer"] | {"max_epochs": 11, "resume": str(tmp_path / "rebalanced")}
     train(tmp_path / "resumed", **keys | {"leader": {"rebalance": False}, "trainer": longer})
     lines = [json.loads(line) for line in (tmp_path / "resumed/workers.jsonl").read_text().splitlines()]
     assert sum(line["rows"] for line in lines if line["rank"] == SLOW) == rows[SLOW]
@@ -198,6 +201,22 @@ def test_runs_whose_work_cannot_be_dealt_out_anew_are_refused(tmp_path: Path, ke
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (
+            ["strategy=individual_sample", "sync=leader", "sync.on_lost=continue"],
+            "a worker that is lost keeps its nodes",
+        ),
+        (["strategy=vertex_centric", "restarts=1"], "have the first shares"),
+    ],
+)
+def test_runs_that_lose_or_restart_workers_are_refused(overrides: list[str], reason: str) -> None:
+    with pytest.raises(gnnkit.UserError, match=reason):
+        dispatch.check(Order(settle(compose([*overrides, "leader.rebalance=true"]))))
+
+
+@pytest.mark.slow
 def test_jobs_that_do_not_train_refuse_the_key(tmp_path: Path) -> None:
     with pytest.raises(gnnkit.UserError, match=r"leader\.rebalance=true: job=verify does not train"):
         train(tmp_path / "run", "gcn", overrides=["job=verify"])
@@ -220,7 +239,7 @@ def cutting(folder: Path) -> Iterator[tuple[Forked, int, list[int]]]:
 
 def is_cutter(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return b"gnnkit.prepare.recut" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"gnnkit_rebalancing.recut" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

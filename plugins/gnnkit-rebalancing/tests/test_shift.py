@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_rebalancing.shift import shifted, work_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_cases import graphs, partitions
 
 from gnnkit import plugins
 from gnnkit.config.settings import Choice, PartitionSettings
@@ -17,9 +17,9 @@ from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import cut_all
-from gnnkit.partition.shift import shifted, work_of
 from gnnkit.plan.choose import assign
 from tests.cases import exhaustive
+from tests.partition.partition_cases import graphs, partitions
 
 LAYOUTS: dict[str, tuple[str, Any, str, int]] = {
     "1d": ("contiguous", "1d", "none", 4),

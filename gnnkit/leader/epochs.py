@@ -16,7 +16,7 @@ from gnnkit.result.result import finite
 from gnnkit.storage import Lines
 
 if TYPE_CHECKING:
-    from gnnkit.watch.watch import WorkerState
+    from gnnkit.leader.watch import WorkerState
 
 _SUMS = (
     "rows",

@@ -1,4 +1,4 @@
-"""The way of states from the workers to the leader. No step waits."""
+"""Sends states from the workers to the leader. No step waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from gnnkit.comm import DeadlineExceeded, Letter, Mailbox, PeerLost
-from gnnkit.watch.watch import Watch, WorkerState
+from gnnkit.leader.watch import Watch, WorkerState
 
 LEADER = 0
 _STATE = "state"  # without fields: no more states follow
@@ -16,12 +16,12 @@ class StateChannel:
     """One end of the channel: every rank posts, the leader feeds its watch."""
 
     def __init__(
-        self, mailbox: Mailbox, rank: int, world_size: int, watch: Watch | None, *, goes_on: bool = False
+        self, mailbox: Mailbox | None, rank: int, world_size: int, watch: Watch | None, *, goes_on: bool = False
     ) -> None:
         """Keeps the ends.
 
         Args:
-            mailbox: Between the ranks.
+            mailbox: Between the ranks. None: there is one rank.
             rank: This rank.
             world_size: Number of ranks.
             watch: Of the leader. None on other ranks.
@@ -34,10 +34,12 @@ class StateChannel:
     def post(self, state: WorkerState) -> None:
         """Sends a state. The leader also takes in the states that have arrived."""
         if self._watch is None:
+            assert self._mailbox is not None
             self._mailbox.put(LEADER, _STATE, asdict(state))
         else:
             self._watch.take(state)
-            self._take_arrived(self._watch)
+            if self._mailbox is not None:
+                self._take_arrived(self._mailbox, self._watch)
 
     def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
         """Takes in the figures of an evaluation, on the leader.
@@ -54,7 +56,7 @@ class StateChannel:
 
         Gives up after `timeout` seconds without a state, as only figures lack then.
         """
-        while self._watch is not None and self._watch.lacks(step):
+        while self._watch is not None and self._mailbox is not None and self._watch.lacks(step):
             try:
                 self._take(self._mailbox.take(_STATE, timeout=timeout), self._watch)
             except DeadlineExceeded:
@@ -70,6 +72,7 @@ class StateChannel:
         nothing in `timeout` seconds.
         """
         if self._watch is None:
+            assert self._mailbox is not None
             self._mailbox.put(LEADER, _STATE)
             return
         for rank in range(self._world_size):
@@ -79,6 +82,7 @@ class StateChannel:
 
     def _wait_for(self, rank: int, timeout: float, watch: Watch) -> None:
         """Takes in one state of a rank, or goes on without the rank."""
+        assert self._mailbox is not None
         try:
             self._take(self._mailbox.take(_STATE, src=rank, timeout=timeout), watch)
         except PeerLost:
@@ -87,9 +91,9 @@ class StateChannel:
             self._ended.add(rank)
             watch.lose(rank)
 
-    def _take_arrived(self, watch: Watch) -> None:
-        gone = self._mailbox.gone() if self._goes_on else frozenset()
-        while (letter := self._mailbox.poll(_STATE)) is not None:
+    def _take_arrived(self, mailbox: Mailbox, watch: Watch) -> None:
+        gone = mailbox.gone() if self._goes_on else frozenset()
+        while (letter := mailbox.poll(_STATE)) is not None:
             self._take(letter, watch)
         for rank in gone & set(range(self._world_size)):
             watch.lose(rank)

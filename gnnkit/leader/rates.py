@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 SPACING, KEPT = 0.25, 40  # seconds between two looks, and looks that count
+_RATES = ("seeds/s", "edges/s", "bytes/s", "bytes/s from disk")
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -41,12 +42,15 @@ class Rates:
         if now - self._looks[-1][0] >= SPACING:
             self._looks.append((now, self._totals))
 
-    def __str__(self) -> str:
+    def per_second(self) -> dict[str, float]:
+        """Returns the rates by unit, over the last seconds."""
         then, before = self._looks[0]
         seconds = max(self._clock() - then, 1e-9)
-        rates = [(total - old) / seconds for total, old in zip(self._totals, before, strict=True)]
-        names = ("seeds/s", "edges/s", "bytes/s", "bytes/s from disk")[: 4 if self._totals[3] else 3]
-        return "  ".join(f"{short(rate)} {name}" for rate, name in zip(rates, names, strict=False))
+        return {name: (total - old) / seconds for name, total, old in zip(_RATES, self._totals, before, strict=True)}
+
+    def __str__(self) -> str:
+        rates = list(self.per_second().items())[: 4 if self._totals[3] else 3]
+        return "  ".join(f"{short(rate)} {name}" for name, rate in rates)
 
 
 def short(number: float) -> str:

@@ -1,0 +1,192 @@
+"""The leader as a callback: it collects all workers' states, in any `Trainer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from gnnkit.leader.best import Best, BestModel
+from gnnkit.leader.trainer_site import TrainerSite
+from gnnkit.leader.watch import WorkerState
+from gnnkit.ranges import MAX_COUNT, one_of, real, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gnnkit.leader.run import LeaderRun
+    from gnnkit.leader.site import LeaderSite
+
+MAX_TIMEOUT = 1e9  # seconds
+
+
+class Leader(Callback):
+    """Collects every worker's state on rank 0, names stragglers, keeps the best model.
+
+    Works in a `Trainer` on one process, and with any strategy that has a default
+    process group of `torch.distributed`, such as `strategy="ddp"`. Every rank needs the
+    callback. After each step, each rank sends its state to rank 0 as a message over TCP
+    connections of its own, so no step waits for rank 0. A worker that stays twice as
+    slow as the others is reported on standard error.
+
+    `gnnkit.train` uses this class for every run.
+
+    Args:
+        monitor: metric of `self.log` whose best model is kept, averaged over the ranks.
+            Default: no model is kept.
+        mode: whether the `min` or the `max` of the metric is best.
+        patience: values in a row without improvement that end training. Default: never.
+        min_delta: change of the metric that counts as an improvement.
+        folder: existing folder for `workers.jsonl` and `epochs.jsonl`, written by rank
+            0. Default: no file is written.
+        timeout: seconds that a rank waits for another one at the start and the end of
+            training, and for the average of the metric.
+    """
+
+    def __init__(
+        self,
+        monitor: str | None = None,
+        *,
+        mode: str = "min",
+        patience: int | None = None,
+        min_delta: float = 0.0,
+        folder: str | Path | None = None,
+        timeout: float = 120.0,
+    ) -> None:
+        one_of("mode", mode, ("min", "max"))
+        if patience is not None:
+            whole("patience", patience, 1, MAX_COUNT)
+        rule = None
+        if monitor is not None:
+            rule = BestModel(monitor, patience, min_delta, lower_is_better=mode == "min", section="")
+        seconds = real("timeout", timeout, high=MAX_TIMEOUT, above=0)
+        self.site: LeaderSite = TrainerSite(rule, None if folder is None else Path(folder), seconds)
+        self.run: LeaderRun | None = None  # None: the trainer is the user's
+
+    @classmethod
+    def at(cls, site: LeaderSite, run: LeaderRun | None = None) -> Leader:
+        """Makes the leader of a run of `gnnkit.train`."""
+        leader = cls()
+        leader.site, leader.run = site, run
+        return leader
+
+    @property
+    def workers(self) -> Sequence[WorkerState]:
+        """The last step that all workers have done, by rank. Empty on other ranks."""
+        return () if self.site.watch is None else tuple(self.site.watch.states)
+
+    @property
+    def stragglers(self) -> dict[int, float]:
+        """How many times slower than the others a worker was when last reported."""
+        return {} if self.site.watch is None else self.site.watch.slow_factors
+
+    @property
+    def throughput(self) -> dict[str, float]:
+        """Rows, edges and bytes of all workers per second, over the last seconds."""
+        return {} if self.site.watch is None else self.site.watch.rates.per_second()
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the workers' time that was spent waiting for batches."""
+        return 0.0 if self.site.watch is None else self.site.watch.wait_share
+
+    @property
+    def best(self) -> Best | None:
+        """Value, epoch and `state_dict` of the best model, the same on all ranks."""
+        return None if self.site.rule is None else self.site.rule.best_so_far
+
+    @property
+    def stopped(self) -> str | None:
+        """Why `patience` ended training."""
+        return None if self.site.rule is None else self.site.rule.stopped
+
+    @property
+    def pace(self) -> list[float] | None:
+        """Compute seconds of each worker's step, on rank 0 while any worker is slow."""
+        return None if self.site.watch is None else self.site.watch.pace
+
+    @property
+    def slow(self) -> list[int]:
+        """The workers that are slow at present, on rank 0."""
+        return [] if self.site.watch is None else self.site.watch.slow
+
+    def restart_timings(self, module: Any, step: int) -> None:
+        """Discards the timings of steps up to this one, as the work has changed."""
+        self.site.restart_clock(module)
+        if self.site.watch is not None:
+            self.site.watch.discard_timings(step)
+
+    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+        self.site.begin(trainer, module)
+        for hook in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(hook, LeaderHook):
+                hook.start(self)
+                if self.site.watch is not None:
+                    self.site.watch.listeners.append(hook.after_step)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        self.site.begin_epoch(trainer, module)
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        self.site.batch_arrived()
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.site.end_step(trainer, module, outputs, batch)
+
+    def on_validation_start(self, trainer: L.Trainer, module: Any) -> None:
+        self.site.begin_evaluation(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
+        self.site.end_evaluation(trainer, module)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+        self.site.end_epoch(trainer, module)
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        self.site.end(trainer, module)
+
+    def on_exception(self, trainer: L.Trainer, module: Any, exception: BaseException) -> None:
+        self.site.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.site.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.site.load_state_dict(state_dict)
+
+
+class LeaderHook(Callback):
+    """A callback that the trainer's `Leader` calls with the states of all workers.
+
+    All hooks of Lightning's `Callback` are called as well, on all ranks. In a run of
+    `gnnkit.train`, hooks of the entry-point group `gnnkit.leader` are selected by
+    `leader.NAME=true`, and their Lightning hooks are called after the checkpoint of the
+    same moment. The figures are merged into `result.json`.
+    """
+
+    def check(self, parts: Any) -> None:
+        """Raises `UserError` for a run of `gnnkit.train` that the hook cannot serve.
+
+        Args:
+            parts: `settings`, `strategy`, `sync`, `task` and `sampler` of the run.
+        """
+
+    def keeps_graph(self, strategy: Any) -> bool:
+        """Whether the run folder must hold graph and partition while ranks train."""
+        return False
+
+    def start(self, leader: Leader) -> None:
+        """Receives the leader of this rank, when training starts."""
+
+    def after_step(self, states: Sequence[WorkerState]) -> None:
+        """Receives the states of a step that all workers have done. Rank 0 only.
+
+        Args:
+            states: of the workers, by rank. Comes after the step, while others go on.
+        """
+
+    def figures(self) -> dict[str, Any]:
+        """Returns plain values for `result.json`. Rank 0 only."""
+        return {}

@@ -1,0 +1,92 @@
+"""Runs a module as a program beside training: JSON in, JSON out.
+
+The leader's process has native threads, so it cannot fork. The program is a fresh
+process that ends with its parent, and its memory is freed then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from gnnkit.launch.entry import die_with_parent
+from gnnkit.launch.watchdog import Patience, Watchdog
+
+POLL = 0.1  # seconds
+
+
+class _Program:
+    """The program, as the watchdog sees it."""
+
+    count, phase, training = 0, "computing", False
+
+    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
+        self.process, self.name = process, name
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+def run(name: str, request: Mapping[str, Any], patience: Patience, meanwhile: Callable[[], None]) -> dict[str, Any]:
+    """Runs a module in a fresh process, which it always ends. Returns the answer.
+
+    Raises `RuntimeError` with the reason if the process fails or hangs.
+
+    Args:
+        name: The module, which calls `answer`.
+        request: Plain values for the program.
+        patience: How long to wait for a process that is stopped, idle, or computes.
+        meanwhile: Called a few times a second.
+    """
+    with _started(name) as process:
+        watchdog, watched = Watchdog(patience), _Program(process, f"the process {name}")
+        text: str | None = json.dumps(request)
+        while True:
+            try:
+                output, _ = process.communicate(text, timeout=POLL)
+                break
+            except subprocess.TimeoutExpired:
+                text = None  # only the first call takes it
+                meanwhile()
+            if stuck := watchdog.look([watched]):
+                raise RuntimeError(stuck)
+    if process.returncode:
+        raise RuntimeError(f"{watched.name} {_ending(process.returncode)}")
+    result: dict[str, Any] = json.loads(output)
+    return result
+
+
+@contextlib.contextmanager
+def _started(name: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts the program, and kills it when nobody waits for the answer any more."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    argv = [sys.executable, "-P", "-m", name, str(os.getpid())]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    try:
+        process = subprocess.Popen(argv, **pipes, text=True, env=environment)
+    except OSError as error:
+        raise RuntimeError(f"cannot start the process {name}: {error}") from error
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _ending(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def answer(function: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    """Answers the request on standard input. Called by the program."""
+    die_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the leader decides
+    sys.stdout.write(json.dumps(dict(function(json.load(sys.stdin)))))

@@ -1,0 +1,215 @@
+"""The leader's site in a user's own `Trainer`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox, PeerLost
+from gnnkit.comm.process import Gloo
+from gnnkit.errors import UserError
+from gnnkit.leader.best import BestModel
+from gnnkit.leader.channel import StateChannel
+from gnnkit.leader.meter import SyncMeter, seconds_queued
+from gnnkit.leader.site import LeaderSite
+from gnnkit.leader.watch import Watch, WorkerState, peak_memory
+
+if TYPE_CHECKING:
+    import lightning as L
+
+_CPU = torch.device("cpu")
+
+
+class TrainerSite(LeaderSite):
+    """Measures the steps between Lightning's hooks. Connects at the start of `fit`."""
+
+    def __init__(self, rule: BestModel | None, folder: Path | None, timeout: float) -> None:
+        """Keeps the arguments of `Leader`."""
+        self.rule, self.folder, self.timeout = rule, folder, timeout
+        self.watch: Watch | None = None
+        self._comm: Communicator | None = None  # None: one process, or not connected
+        self._mailbox: Mailbox | None = None
+        self._meter = SyncMeter()
+        self._steps = 0
+        self._begun = self._arrived = self._queued = 0.0
+        self._known: set[str] = set()  # metrics before the evaluation
+        self._validates: bool | None = None  # whether an evaluation logs the metric. None: not yet known
+
+    def begin(self, trainer: L.Trainer, module: Any) -> None:
+        self.close()
+        self._steps, self._meter = 0, SyncMeter()
+        if trainer.world_size > 1:
+            self._connect(trainer)
+        if trainer.global_rank == 0:
+            epochs = trainer.max_epochs or 0
+            self.watch = Watch(trainer.world_size, self.folder, epochs, quiet=True, every=1, log=_log_nothing)
+        self.channel = StateChannel(self._mailbox, trainer.global_rank, trainer.world_size, self.watch)
+        self._meter.attach(trainer.strategy.model)
+
+    def _connect(self, trainer: L.Trainer) -> None:
+        """Makes a process group of the leader's own, and a mailbox. Collective."""
+        if not dist.is_initialized():
+            raise UserError(
+                f"Leader: {type(trainer.strategy).__name__} has {trainer.world_size} processes and no default process "
+                "group of torch.distributed; use strategy='ddp'"
+            )
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.timeout))
+        self._comm = Gloo(group, _CPU, self.timeout)  # type: ignore[arg-type]
+        self._mailbox = self._comm.mailbox()
+
+    def begin_epoch(self, trainer: L.Trainer, module: Any) -> None:
+        self.restart_clock(module)
+
+    def restart_clock(self, module: Any) -> None:
+        self._begun = self._arrived = time.perf_counter()
+        self._queued = seconds_queued()
+        self._meter.reset()
+
+    def batch_arrived(self) -> None:
+        self._arrived = time.perf_counter()
+
+    def end_step(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any) -> WorkerState:
+        now, waited = time.perf_counter(), self._arrived - self._begun
+        computed = max(now - self._arrived - self._meter.seconds, 0.0)
+        rows, edges = batch_sizes(batch)
+        self._steps += 1
+        state = WorkerState(
+            rank=trainer.global_rank,
+            epoch=trainer.current_epoch,
+            step=self._steps,
+            loss=_loss_of(outputs),
+            rows=rows,
+            total=rows,
+            synchronised=self._meter.seconds > 0,
+            gradient_norm=math.nan,  # a pass over all gradients, which a user's own step does without
+            seconds_wait=waited,
+            seconds_compute=computed,
+            seconds_exchange=0.0,
+            seconds_sync=self._meter.seconds,
+            edges=edges,
+            rows_per_second=rows / max(now - self._begun, 1e-9),
+            memory=peak_memory(module.device),
+            seconds_queued=min(seconds_queued() - self._queued, computed),
+        )
+        self.channel.post(state)
+        self.restart_clock(module)
+        return state
+
+    def begin_evaluation(self, trainer: L.Trainer) -> None:
+        if self._validates is None:
+            self._known = set(trainer.callback_metrics)
+
+    def end_evaluation(self, trainer: L.Trainer, module: Any) -> None:
+        if self.rule is None or trainer.sanity_checking:
+            return
+        if self._validates is None:
+            self._validates = self.rule.name in set(trainer.callback_metrics) - self._known
+        if self._validates:
+            self._look(self.rule, trainer, module)
+        self.restart_clock(module)
+
+    def end_epoch(self, trainer: L.Trainer, module: Any) -> None:
+        if self.rule is None:
+            return
+        if not self._validates and self.rule.name in trainer.callback_metrics:
+            self._look(self.rule, trainer, module)
+        trainer.should_stop = trainer.should_stop or self.rule.stopped is not None
+
+    def _look(self, rule: BestModel, trainer: L.Trainer, module: Any) -> None:
+        value = torch.tensor(float(trainer.callback_metrics[rule.name]), dtype=torch.float64)
+        if self._comm is not None:
+            value = self._comm.all_reduce(value) / self._comm.world_size
+        rule.look(float(value), trainer, _Copies(module, self._comm))
+
+    def end(self, trainer: L.Trainer, module: Any) -> None:
+        if self.rule is not None and not self.rule.best_epoch:
+            logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+            raise UserError(
+                f"Leader(monitor={self.rule.name!r}): no such metric was logged, only {logged}; use self.log"
+            )
+        try:
+            self.channel.finish(self.timeout)
+        except (PeerLost, DeadlineExceeded) as error:
+            print(f"Leader: the last states are incomplete: {error}", file=sys.stderr, flush=True)
+        self.close()
+
+    def close(self) -> None:
+        if self._mailbox is not None:
+            self._mailbox.close()
+        if self.watch is not None:
+            self.watch.close()
+        if self._comm is not None:
+            dist.destroy_process_group(self._comm.group)  # type: ignore[attr-defined]
+        self._mailbox = self._comm = None
+
+    def state_dict(self) -> dict[str, Any]:
+        rule = self.rule
+        if rule is None or rule.parameters is None:
+            return {}
+        return {
+            "monitor": rule.name,
+            "best": rule.best,
+            "best_epoch": rule.best_epoch,
+            "waited": rule.waited,
+            "parameters": rule.parameters,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        rule = self.rule
+        if rule is not None and state.get("monitor") == rule.name:
+            rule.best, rule.best_epoch, rule.waited = state["best"], state["best_epoch"], state["waited"]
+            rule.parameters = state["parameters"]
+
+
+class _Copies:
+    """Copies of a user's module. Buffers, which differ between ranks, are rank 0's."""
+
+    def __init__(self, module: Any, comm: Communicator | None) -> None:
+        self.model, self._comm = module, comm
+
+    def joint(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def snapshot(self) -> dict[str, Tensor]:
+        state = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        if self._comm is not None:
+            for name, _ in self.model.named_buffers():
+                if name in state:
+                    state[name].copy_(self._comm.broadcast(state[name].cpu().contiguous(), src=0))
+        return state
+
+    def put_back(self, snapshot: dict[str, Tensor]) -> None:
+        self.model.load_state_dict(snapshot)
+
+
+def batch_sizes(batch: Any) -> tuple[int, int]:
+    """Returns rows that the loss reads, and edges, of a batch in any form of `Loader`.
+
+    1 row and 0 edges for a batch of another kind.
+    """
+    if isinstance(batch, Mapping):
+        rows, blocks = batch.get("seeds", (0,)), batch.get("blocks", ())
+        return len(rows), sum(len(block["indices"]) for block in blocks)
+    if hasattr(batch, "blocks") and hasattr(batch, "seeds"):
+        return len(batch.seeds), sum(len(block.indices) for block in batch.blocks)
+    rows, edges = getattr(batch, "batch_size", 1), getattr(batch, "num_edges", 0)
+    return (rows if isinstance(rows, int) else 1), (edges if isinstance(edges, int) else 0)
+
+
+def _loss_of(outputs: Any) -> float:
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return float(loss) if isinstance(loss, Tensor) else math.nan
+
+
+def _log_nothing(scalars: Mapping[str, float], step: int) -> None:
+    """The user's own loggers have the user's scalars."""

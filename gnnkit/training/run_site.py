@@ -1,0 +1,253 @@
+"""The leader's site in a run of `gnnkit.train`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import lightning as L
+
+from gnnkit.leader.channel import StateChannel
+from gnnkit.leader.meter import SyncMeter, seconds_queued
+from gnnkit.leader.site import LeaderSite
+from gnnkit.leader.trace import STEP
+from gnnkit.leader.watch import Watch, WorkerState, peak_memory
+from gnnkit.spans import active
+from gnnkit.strategy import Batch, Measured, Worker
+from gnnkit.training.monitor import Monitor
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The clocks at one moment."""
+
+    time: float
+    waiting: float
+    exchange: float
+    bytes_sent: int
+    bytes_read: int
+    used: float  # of a processor, by this thread
+    queued: float  # this thread waited for a processor
+
+    @classmethod
+    def now(cls, module: Any) -> _Mark:
+        tally = module.strategy.tally
+        return cls(
+            time.perf_counter(),
+            module.loader.seconds_waiting,
+            tally.seconds,
+            tally.bytes_sent,
+            tally.bytes_read,
+            time.thread_time(),
+            seconds_queued(),
+        )
+
+
+class Record(Protocol):
+    """What a run keeps of its figures in checkpoints, for ranks that start again."""
+
+    def end_step(self, step: int) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(slots=True)
+class Validations:
+    """The evaluations during training, of the task's first metric."""
+
+    looks: list[tuple[float, float, int]]  # seconds since the start, value, epoch from 1
+    lower_is_better: bool = False
+
+    @property
+    def time_to_accuracy(self) -> float | None:
+        """Seconds from the start of training to 99 % of the best value.
+
+        An error counts as its inverse. None without a validation.
+        """
+        values = [value for _, value, _ in self.looks]
+        if self.lower_is_better:
+            reached = [value * 0.99 <= min(values) for value in values]
+        else:
+            reached = [value >= 0.99 * max(values) for value in values]
+        return next((seconds for (seconds, _, _), good in zip(self.looks, reached, strict=True) if good), None)
+
+    @property
+    def best(self) -> dict[str, float] | None:
+        """Epoch from 1 and value of the best validation.
+
+        None without a validation whose value is a number.
+        """
+        looks = [(value, epoch) for _, value, epoch in self.looks if not math.isnan(value)]
+        if not looks:
+            return None
+        sign = -1 if self.lower_is_better else 1
+        value, epoch = max(looks, key=lambda look: sign * look[0])  # the first of equal ones
+        return {"epoch": epoch, "value": value}
+
+
+class RunSite(LeaderSite):
+    """Measures the steps of this rank from clocks and tallies that run on.
+
+    The figures of a step are differences.
+    """
+
+    record: Record | None = None
+
+    def __init__(
+        self,
+        worker: Worker,
+        meter: SyncMeter,
+        channel: StateChannel,
+        timeout: float,
+        *,
+        watch: Watch | None = None,
+        rule: Monitor | None = None,
+    ) -> None:
+        """Keeps the parts.
+
+        Args:
+            worker: This rank.
+            meter: Of the synchronisation.
+            channel: To the leader.
+            timeout: Seconds that the leader waits for the last states.
+            watch: Of the leader. Default: none, on other ranks.
+            rule: Keeps the best model. Default: none.
+        """
+        self.worker, self.meter, self.channel, self.timeout = worker, meter, channel, timeout
+        self.watch: Watch | None = watch
+        self.rule: Monitor | None = rule
+        self.epoch_seconds: list[float] = []  # training steps, waiting for batches included
+        self.validations = Validations([])
+        self.started = self.ended = time.perf_counter()
+        self.spans = active()  # of a trace
+        self._epoch = Measured(0.0, 0.0, 0.0, 0)
+        self._goes_on, self._carried, self._over = False, 0.0, False
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a later start of the ranks goes on with."""
+        return {
+            "seconds": self.epoch_seconds,
+            "validations": [list(look) for look in self.validations.looks],
+            "lower_is_better": self.validations.lower_is_better,
+            "started": self.started,
+            "over": self._over,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `state`, on the same host."""
+        self.epoch_seconds = list(state["seconds"])
+        looks = [(seconds, value, epoch) for seconds, value, epoch in state["validations"]]
+        self.validations = Validations(looks, state["lower_is_better"])
+        self.started, self._goes_on = state["started"], True
+        if self.epoch_seconds and not state["over"]:
+            self._carried = self.epoch_seconds.pop()  # of the epoch that goes on
+
+    def begin(self, trainer: L.Trainer, module: Any) -> None:
+        if not self._goes_on:
+            self.started = time.perf_counter()
+        if self.rule is not None:
+            self.rule.begin(module)
+
+    def begin_epoch(self, trainer: L.Trainer, module: Any) -> None:
+        self.epoch_seconds.append(self._carried)
+        self._carried = 0.0
+        self._epoch = Measured(0.0, 0.0, 0.0, 0)
+        self.meter.reset()
+        self._mark = _Mark.now(module)
+
+    def restart_clock(self, module: Any) -> None:
+        self._mark = _Mark.now(module)
+
+    def end_epoch(self, trainer: L.Trainer, module: Any) -> None:
+        module.strategy.end_epoch(trainer.current_epoch, self._epoch, module.model)
+        if self.rule is not None:
+            self.rule.end_epoch(trainer, module)
+
+    def end_step(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch) -> WorkerState:
+        now = _Mark.now(module)
+        seconds, waiting = now.time - self._mark.time, now.waiting - self._mark.waiting
+        exchange = now.exchange - self._mark.exchange
+        if self.spans is not None:
+            self.spans.add(STEP, f"step {trainer.global_step}", self._mark.time, now.time)
+            if self.meter.seconds:
+                self.spans.add("sync", "sync", self.meter.start, self.meter.end)
+        self.epoch_seconds[-1] += seconds
+        computing = max(seconds - waiting - exchange - self.meter.seconds, 0.0)
+        self._epoch = Measured(
+            self._epoch.seconds_compute + computing,
+            self._epoch.seconds_exchange + exchange,
+            self._epoch.seconds_sync + self.meter.seconds,
+            self._epoch.edges + batch.num_edges,
+            self.meter.drift,
+        )
+        state = WorkerState(
+            rank=self.worker.comm.rank,
+            epoch=trainer.current_epoch,
+            step=trainer.global_step,
+            loss=float(module.local_loss),
+            rows=len(batch.rows),
+            total=batch.total,
+            synchronised=batch.synchronise,
+            gradient_norm=self.meter.square_norm**0.5,
+            seconds_wait=waiting,
+            seconds_compute=computing,
+            seconds_exchange=exchange,
+            seconds_sync=self.meter.seconds,
+            edges=batch.num_edges,
+            rows_per_second=batch.adjacencies[-1].num_dst / seconds,
+            memory=peak_memory(self.worker.device),
+            bytes_sent=now.bytes_sent - self._mark.bytes_sent,
+            bytes_read=now.bytes_read - self._mark.bytes_read,
+            seconds_queued=min(self._queued(now, computing), computing),
+        )
+        self.channel.post(state)
+        self.meter.reset()
+        self._mark = _Mark.now(module)
+        if self.record is not None:
+            self.record.end_step(trainer.global_step)
+        if self.rule is not None:
+            self.rule.end_step(module, batch)
+        return state
+
+    def _queued(self, now: _Mark, computing: float) -> float:
+        """Returns how long this rank waited for a processor, or for ranks beside."""
+        if self.worker.comm.in_threads:  # threads wait for each other's Python
+            return max(computing - (now.used - self._mark.used), 0.0)
+        return now.queued - self._mark.queued
+
+    def end_evaluation(self, trainer: L.Trainer, module: Any) -> None:
+        figures = {
+            name: float(trainer.callback_metrics[name])
+            for name in module.task.names
+            if name in trainer.callback_metrics
+        }
+        self.channel.measured(trainer.current_epoch, figures)
+        figure = figures.get(module.task.progress)
+        self.validations.lower_is_better = module.task.lower_is_better
+        if figure is not None:
+            self.validations.looks.append((time.perf_counter() - self.started, figure, trainer.current_epoch + 1))
+        if self.rule is not None:
+            self.rule.end_evaluation(trainer, module)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the training, and of what came after until now."""
+        return {"training": self.ended - self.started, "evaluation": time.perf_counter() - self.ended}
+
+    def end(self, trainer: L.Trainer, module: Any) -> None:
+        module.settle()  # a worker that is ahead waits here for the others, without a deadline
+        self.channel.finish(self.timeout)
+        self.ended = time.perf_counter()
+        self._over = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.record is None else self.record.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.record is not None:
+            self.record.load_state_dict(state)

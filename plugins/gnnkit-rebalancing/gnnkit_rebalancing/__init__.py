@@ -1,0 +1,1 @@
+"""Rebalancing: work moves from a straggler to the other workers."""
