@@ -72,6 +72,11 @@ class Leader(Callback):
         leader.site, leader.run = site, run
         return leader
 
+    @classmethod
+    def of(cls, trainer: L.Trainer) -> Leader | None:
+        """Returns the trainer's leader."""
+        return next((callback for callback in trainer.callbacks if isinstance(callback, cls)), None)  # type: ignore[attr-defined]
+
     @property
     def workers(self) -> Sequence[WorkerState]:
         """The last step that all workers have done, by rank. Empty on other ranks."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
-
-import lightning as L
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.leader.best import BestModel
 from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.watch import Watch, WorkerState
+
+if TYPE_CHECKING:
+    import lightning as L
 
 
 class LeaderSite(ABC):

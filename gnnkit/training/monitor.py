@@ -150,6 +150,5 @@ def ended_by_user(trainer: L.Trainer) -> str | None:
 
 def monitor(trainer: L.Trainer) -> Monitor | None:
     """Returns the rule of the trainer's leader."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    leader = next((callback for callback in callbacks if isinstance(callback, Leader)), None)
+    leader = Leader.of(trainer)
     return None if leader is None else leader.site.rule  # type: ignore[return-value]
