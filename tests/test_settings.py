@@ -781,7 +781,7 @@ def test_a_leader_plugin_that_is_not_installed_is_named(monkeypatch: pytest.Monk
     monkeypatch.setattr(plugins, "names", lambda kind: [] if kind == "leader" else installed(kind))
     with pytest.raises(
         UserError,
-        match=r"^leader\.rebalance=true : the package gnnkit-rebalancing is not installed: pip install gnnkit-rebalancing$",
+        match=r"^leader\.rebalance=true: the package gnnkit-rebalancing is not installed: pip install gnnkit-rebalancing$",
     ):
         settle(config.compose(["strategy=vertex_centric", "leader.rebalance=true"]))
     assert settle(config.compose(["strategy=vertex_centric"])).leader.hooks == ()

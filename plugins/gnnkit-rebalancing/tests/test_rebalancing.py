@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gnnkit.config.settings import settle
 from gnnkit_rebalancing import hook
 from gnnkit_rebalancing.recut import recut
 from torch import Tensor
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
