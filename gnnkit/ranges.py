@@ -142,7 +142,7 @@ def real(
     return number
 
 
-def number_of(value: object) -> bool | float | None:
+def parse_scalar(value: object) -> bool | float | None:
     """Returns what text spells: a number, true or false. None for all other values."""
     if value in ("true", "false"):
         return value == "true"
@@ -226,12 +226,12 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
     choices = sorted(known)
     lower = {choice.lower(): choice for choice in choices}
     word = name.lower()
-    same = [lower[match] for match in own_words(word) if match in lower][:1]
+    same = [lower[match] for match in known_words(word) if match in lower][:1]
     near = same or [lower[match] for match in difflib.get_close_matches(word, lower, n=1, cutoff=0.5)]
     return _unknown(what, near, choices)
 
 
-def own_words(word: str) -> tuple[str, ...]:
+def known_words(word: str) -> tuple[str, ...]:
     """Returns a word, and what gnnkit calls it if the word is one of other tools."""
     return (word, _ALSO_CALLED[word]) if word in _ALSO_CALLED else (word,)
 
@@ -251,7 +251,7 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
         section = section.rpartition(".")[0]
     choices = sorted(name for name in known if name.rpartition(".")[0] == section)
     by_last = {name.rpartition(".")[2]: name for name in sorted(known, key=lambda name: -name.count("."))}
-    same = [by_last[name] for name in own_words(last) if name in by_last][:1]
+    same = [by_last[name] for name in known_words(last) if name in by_last][:1]
     close = difflib.get_close_matches(key, choices, n=1, cutoff=0.6)
     far = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)]
     near = same or close or far

@@ -17,7 +17,7 @@ from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.ranges import local_path, number_of, one_of, real, share, switch, unknown, unknown_key, whole
+from gnnkit.ranges import local_path, one_of, parse_scalar, real, share, switch, unknown, unknown_key, whole
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.leader import Leader
@@ -55,8 +55,8 @@ def test_text_that_spells_a_number_is_told_apart() -> None:
 
 def test_text_that_spells_a_number_or_a_switch_is_read_and_no_other() -> None:
     spelt = ["3", "-3", "0.5", "1e-4", "2E3", "true", "false"]
-    assert [number_of(text) for text in spelt] == [3, -3, 0.5, 1e-4, 2000.0, True, False]
-    assert type(number_of("3")) is int
+    assert [parse_scalar(text) for text in spelt] == [3, -3, 0.5, 1e-4, 2000.0, True, False]
+    assert type(parse_scalar("3")) is int
     for other in (
         "",
         "nan",
@@ -75,7 +75,7 @@ def test_text_that_spells_a_number_or_a_switch_is_read_and_no_other() -> None:
         [1],
         ["true"],
     ):
-        assert number_of(other) is None, other
+        assert parse_scalar(other) is None, other
 
 
 def test_limits_are_said_in_full() -> None:

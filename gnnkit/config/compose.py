@@ -19,7 +19,7 @@ from gnnkit.config.sweeps import space_of
 from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts, unknown_plugin
-from gnnkit.ranges import own_words, shown, unknown, unknown_key
+from gnnkit.ranges import known_words, shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
 MAIN = "config"  # name of the main configuration
@@ -247,7 +247,7 @@ class _Composer:
     def _of_another_option(self, key: str, known: Collection[str]) -> UserError | None:
         """Makes the error for a key of an option that is not chosen, if one has it."""
         section, _, last = key.rpartition(".")
-        words = own_words(last)
+        words = known_words(last)
         if any(name.rpartition(".")[2] in words for name in known):
             return None
         candidates = [
@@ -368,7 +368,7 @@ def _meant_by(word: str) -> str | None:
     """Spells a job or an option that was given without its key."""
     if word in JOBS:
         return f"job={word}"
-    matches = ((kind, name) for kind in KINDS for name in own_words(word.lower()) if name in options(kind))
+    matches = ((kind, name) for kind in KINDS for name in known_words(word.lower()) if name in options(kind))
     return next((f"{kind}={name}" for kind, name in matches), None)
 
 
@@ -376,7 +376,7 @@ def key_for(word: str) -> str | None:
     """Returns the key that a word such as `epochs` stands for, or None."""
     with contextlib.suppress(UserError):
         keys = sorted(dotted(compose(["strategy=auto"])), key=lambda key: key.count("."))
-        return next((key for name in own_words(word) for key in keys if key.rpartition(".")[2] == name), None)
+        return next((key for name in known_words(word) for key in keys if key.rpartition(".")[2] == name), None)
     return None
 
 

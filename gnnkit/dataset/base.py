@@ -17,9 +17,9 @@ from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, EdgeColumns, Graph
 from gnnkit.graph.duplicates import JOIN, without_duplicates
-from gnnkit.graph.features import without_gaps
+from gnnkit.graph.features import replace_nan
 from gnnkit.graph.fields import count_nodes
-from gnnkit.graph.table import as_ids
+from gnnkit.graph.id_columns import as_ids
 from gnnkit.ranges import shown
 
 ONE_WAY = 0.1  # share of the edges with a reverse edge, below which these run one way
@@ -124,7 +124,7 @@ def read_whole(pieces: GraphPieces) -> Graph:
         values: dict[str, Any] = EdgeColumns.concat([piece.columns for piece in edges]).without("position").arrays()
         missing = None
         if features is not None and pieces.has_gaps:
-            features, missing = without_gaps(features)
+            features, missing = replace_nan(features)
         graph = Graph.from_edges(
             src,
             dst,

@@ -20,13 +20,17 @@ from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
-from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, cure_of_nodes, without_duplicates
-from gnnkit.graph.features import without_gaps
-from gnnkit.graph.ids import narrowed
-from gnnkit.graph.index_columns import common_index, warn_of_index
+from gnnkit.graph.column_table import require
+from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
+from gnnkit.graph.feature_columns import find_readings, warn_readings
+from gnnkit.graph.features import replace_nan
+from gnnkit.graph.id_columns import as_ids, joined_ids
+from gnnkit.graph.ids import narrow_text
+from gnnkit.graph.index_columns import common_index, warn_index
+from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table, as_ids, joined_ids, read_labels, readings_of, require, warn_of_readings
+from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
 from gnnkit.ranges import local_path, one_of, shown
 from gnnkit.storage import Array, read_npy
@@ -188,7 +192,7 @@ class EdgeFolder(Dataset):
         if nodes is not None:
             self.asked("id", nodes.names, nodes.name)
             nodes = nodes.first_rows(self.id) if self.duplicates == FIRST else nodes
-        ids = None if nodes is None else nodes.ids(self.id, cure_of_nodes("dataset.duplicates", self.duplicates))
+        ids = None if nodes is None else nodes.ids(self.id, node_hint("dataset.duplicates", self.duplicates))
         # Ids that are text must not be read as numbers. Numbers are checked below.
         edges = self._edges(narrow=ids is None or not is_text(ids.type))
         for table in edges.values():
@@ -205,11 +209,11 @@ class EdgeFolder(Dataset):
         features, names, category_of, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
         further = first.others(self.known_of_edges)
-        readings = readings_of(first.name, tables, further, LEFT_OUT)
-        rows = [table.knowing(readings).rows(further) for table in tables]
+        readings = find_readings(first.name, tables, further, LEFT_OUT)
+        rows = [table.use_readings(readings).rows(further) for table in tables]
         for table in (nodes, first):
             if table is not None:
-                warn_of_readings(table.name, table.readings)
+                warn_readings(table.name, table.readings)
         types, type_names = first.types("type") if ONE in edges else _by_file(edges)
         return Graph.from_edges(
             np.concatenate([table.positions(self.ends[0], ids) for table in tables]),
@@ -273,13 +277,13 @@ class EdgeFolder(Dataset):
         self.check_ignored({table.name: table.names for table in tables})
         links = {relation: table.without(self.ignore) for relation, table in edges.items()}
         index = common_index([table.index_columns(self.known_of_edges) for table in links.values()])
-        warn_of_index(next(iter(links.values())).name, index, RENAME)
+        warn_index(next(iter(links.values())).name, index, RENAME)
         links = {relation: table.without(index) for relation, table in links.items()}
         if nodes is None:
             return None, links
         nodes = nodes.without(self.ignore)
         index = nodes.index_columns(self.known_of_nodes)
-        warn_of_index(nodes.name, index, RENAME)
+        warn_index(nodes.name, index, RENAME)
         return nodes.without(index), links
 
     @property
@@ -297,7 +301,7 @@ class EdgeFolder(Dataset):
         array = self.array("features")
         columns = nodes.others(self.known_of_nodes) if nodes else []
         if nodes is None or not columns:
-            rows, missing = (None, None) if array is None else without_gaps(array)
+            rows, missing = (None, None) if array is None else replace_nan(array)
             return rows, None, None, missing
         if array is not None:
             raise UserError(f"features.npy and {nodes.name} both hold features")
@@ -460,7 +464,7 @@ def _table(path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow: bo
         table = _read_csv(path, dict.fromkeys(ids, pa.string()))
         for name in ids if narrow else ():
             if table.column_names.count(name) == 1:
-                table = table.set_column(table.column_names.index(name), name, narrowed(table.column(name)))
+                table = table.set_column(table.column_names.index(name), name, narrow_text(table.column(name)))
         return Table(path.name, table, 0, LEFT_OUT, missing)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error

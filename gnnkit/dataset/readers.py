@@ -13,19 +13,20 @@ from gnnkit.dataset.importing.source import Source
 from gnnkit.dataset.importing.sources import ArraySource, ParquetSource, PartSource
 from gnnkit.dataset.importing.tables import Cells, labels_of, split_of, survey, texts_of
 from gnnkit.documents import check_regular, read_mapping
-from gnnkit.graph.attributes import tell_unread
+from gnnkit.graph.attributes import warn_unread
+from gnnkit.graph.feature_columns import warn_readings
 from gnnkit.graph.labels import unlabelled
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table, warn_of_readings
-from gnnkit.graph.values import Reading, is_text
+from gnnkit.graph.table import Table
+from gnnkit.graph.values import ColumnReading, is_text
 
 __all__ = [
     "ArraySource",
     "Cells",
+    "ColumnReading",
     "CsvSource",
     "ParquetSource",
     "PartSource",
-    "Reading",
     "Source",
     "Table",
     "check_regular",
@@ -37,8 +38,8 @@ __all__ = [
     "read_missing",
     "split_of",
     "survey",
-    "tell_unread",
     "texts_of",
     "unlabelled",
-    "warn_of_readings",
+    "warn_readings",
+    "warn_unread",
 ]

@@ -22,7 +22,7 @@ _WORDS = re.compile(r"\w+")
 Get = Callable[[str], Any]  # name -> value, None where there is none
 
 
-def tell_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> None:
+def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> None:
     """Warns, in one line, of attributes that are not read.
 
     Raises `UserError` for times without a split: a random split would mix past and
@@ -45,7 +45,7 @@ def tell_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> N
         warnings.warn(f"{what}: not read, as gnnkit knows no meaning of: {', '.join(unread)}", stacklevel=4)
 
 
-def warn_of_times(columns: Iterable[str]) -> None:
+def warn_times(columns: Iterable[str]) -> None:
     """Warns of columns with times, whose split is drawn at random.
 
     Args:

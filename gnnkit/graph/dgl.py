@@ -7,7 +7,7 @@ from typing import Any
 from gnnkit import checks
 from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, ranges_of, split_of, tell_unread, types_of
+from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, ranges_of, split_of, types_of, warn_unread
 from gnnkit.graph.graph import Graph
 
 _ID = "_ID"  # dgl.NID and dgl.EID: ids in the graph that this one was taken from
@@ -28,7 +28,7 @@ def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features:
     splits, masks = split_of("ndata.", nodes, num_nodes, split)
     unread = _unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks})
     unread += _unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE})
-    tell_unread("Graph.from_dgl", unread, has_split=bool(masks))
+    warn_unread("Graph.from_dgl", unread, has_split=bool(masks))
     return Graph.from_edges(
         checks.array("src", src),
         checks.array("dst", dst),

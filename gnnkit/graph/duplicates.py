@@ -20,7 +20,7 @@ JOIN = "dataset.duplicates=first, sum or mean keeps one of them"  # the cure for
 KEEP, REFUSE, FIRST, SUM, MEAN = DUPLICATES = ("keep", "refuse", "first", "sum", "mean")
 
 
-def cure_of_nodes(key: str, how: str) -> str:
+def node_hint(key: str, how: str) -> str:
     """Says what to do about two nodes of one id.
 
     Args:

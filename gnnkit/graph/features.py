@@ -175,7 +175,7 @@ def read_features(arrays: Mapping[str, Array]) -> Features:
     return SparseFeatures(CSC(indptr, columns, values, width))
 
 
-def without_gaps(rows: Floats) -> tuple[Floats, Ids | None]:
+def replace_nan(rows: Floats) -> tuple[Floats, Ids | None]:
     """Puts 0 in place of NaN.
 
     Args:
@@ -198,7 +198,7 @@ def without_gaps(rows: Floats) -> tuple[Floats, Ids | None]:
     return filled, missing
 
 
-def cells_of(values: object | None, shape: tuple[int, int]) -> Ids | None:
+def read_missing_cells(values: object | None, shape: tuple[int, int]) -> Ids | None:
     """Reads row and column of cells [k, 2] of features. Returns None for no cell.
 
     Raises `UserError` for cells beyond the shape.

@@ -14,18 +14,18 @@ import numpy.typing as npt
 
 from gnnkit import checks
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import warn_of_times
+from gnnkit.graph.attributes import warn_times
 from gnnkit.graph.csc import CSC, sort_edges
 from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.features import (
     Features,
     SparseFeatures,
-    cells_of,
     feature_arrays,
     node_features,
     normalized,
     optional_rows,
     read_features,
+    read_missing_cells,
     rows_of,
 )
 from gnnkit.graph.fields import (
@@ -150,7 +150,7 @@ class Graph:
             node_types=node_types_of(self.node_types, n),
             **EdgeColumns.read(self.edge_columns.arrays(), self.num_edges).fields_of(Graph),
         )
-        set_fields(self, missing=cells_of(self.missing, self.features.shape))
+        set_fields(self, missing=read_missing_cells(self.missing, self.features.shape))
         self._check_columns()
         self._check_relations()
         self._read_types({"feature_tables": self.feature_tables, "relations": self.relations})
@@ -165,7 +165,7 @@ class Graph:
             "nodes": f"{self.num_nodes:,}",
             "edges": f"{self.num_edges:,}",
             "features": f"{self.features.shape[1]:,}",
-            "labels": self.outputs_told + (f": {shown}" if shown else ""),
+            "labels": self.label_summary + (f": {shown}" if shown else ""),
             **{name: f"{count:,}" for name, count in self.split_sizes.items()},
         }
         style = ' style="text-align:left"'
@@ -176,10 +176,10 @@ class Graph:
         """Says in a line how large the graph is."""
         sizes = (f"{self.num_nodes:,} nodes", f"{self.num_edges:,} edges", f"{self.features.shape[1]:,} features")
         splits = (f"{count:,} {name}" for name, count in self.split_sizes.items())
-        return f"Graph({', '.join([*sizes, self.outputs_told, *splits])})"
+        return f"Graph({', '.join([*sizes, self.label_summary, *splits])})"
 
     @property
-    def outputs_told(self) -> str:
+    def label_summary(self) -> str:
         """How many classes, or numbers of each node, the labels have, for people."""
         return f"{self.num_classes} {'numbers to predict' if self.labels.dtype.kind == 'f' else 'classes'}"
 
@@ -636,7 +636,7 @@ class Graph:
         split = random_split(self.labelled, shares, seed)
         if not (split == Split.TRAIN).any():
             raise UserError(f"split={list(shares)} trains on no node: {self.labelled.sum()} nodes have a label")
-        warn_of_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])
+        warn_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])
         return replace(self, split=split)
 
     def row_normalize(self) -> Graph:

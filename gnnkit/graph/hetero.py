@@ -10,7 +10,7 @@ import numpy as np
 from gnnkit import checks
 from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import as_column, as_row, getter, optional, split_of, tell_unread
+from gnnkit.graph.attributes import as_column, as_row, getter, optional, split_of, warn_unread
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.schema import Relation, pack_tables
 from gnnkit.graph.split import SPLITS
@@ -40,7 +40,7 @@ def from_hetero(data: Any, split: int | None) -> Graph:
     src, dst = np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64)
     weight, edge_features, unread = _of_edges(data, [ends.shape[1] for ends in edges])
     features, tables = pack_tables(_tables(data, counts), list(counts.values()))
-    tell_unread("Graph.from_pyg", [*_unread(data, predicted, masks), *unread], has_split=bool(masks))
+    warn_unread("Graph.from_pyg", [*_unread(data, predicted, masks), *unread], has_split=bool(masks))
     return Graph.from_edges(
         src,
         dst,

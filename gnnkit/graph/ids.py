@@ -78,7 +78,7 @@ def whole_numbers(text: pa.Array, *, fraction: bool = False) -> pa.Array | None:
     return numbers if _are_plain(text) else None
 
 
-def narrowed(text: pa.ChunkedArray) -> pa.ChunkedArray:
+def narrow_text(text: pa.ChunkedArray) -> pa.ChunkedArray:
     """Returns a column of text as int64, where all cells are spelt as whole numbers.
 
     The cells may all have a fraction of zeros, as pandas writes a column of whole
@@ -104,7 +104,7 @@ def first_row(column: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
     return low
 
 
-def counts_on(column: pa.Array, first: int) -> bool:
+def is_consecutive(column: pa.Array, first: int) -> bool:
     """Returns whether the column is `first`, `first` + 1, ..."""
     if not pa.types.is_integer(column.type) or column.null_count:
         return False

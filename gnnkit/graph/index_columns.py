@@ -35,7 +35,7 @@ def common_index(found: Sequence[Sequence[str]]) -> list[str]:
     return [name for name in found[0] if all(name in names for names in found)]
 
 
-def warn_of_index(table: str, names: Collection[str], cure: str) -> None:
+def warn_index(table: str, names: Collection[str], cure: str) -> None:
     """Warns, in one line, of columns that are left out of the features.
 
     Args:

@@ -9,10 +9,14 @@ import pyarrow as pa
 
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import tell_unread
+from gnnkit.graph.attributes import warn_unread
+from gnnkit.graph.feature_columns import warn_readings
+from gnnkit.graph.frames import values_as_arrow
 from gnnkit.graph.graph import Graph
+from gnnkit.graph.id_columns import as_ids
+from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table, as_ids, read_labels, values_as_arrow, warn_of_readings
+from gnnkit.graph.table import Table
 
 
 def from_networkx(
@@ -40,7 +44,7 @@ def from_networkx(
     features_of_nodes, cells = nodes.cells(wide)
     features_of_edges = edges.rows(rows)
     for table in (nodes, edges):
-        warn_of_readings(table.name, table.readings)
+        warn_readings(table.name, table.readings)
     labels, class_names = read_labels(lambda: [nodes], label) if label else (None, None)
     return Graph.from_edges(
         [u for u, _, _ in links],
@@ -75,7 +79,7 @@ def _table(
     if absent and attributes:
         raise UserError(f"no one of the {name} of the networkx graph has an attribute {absent[0]!r}")
     unread = [f"{name}[{str(key)!r}]" for key in known if key not in wanted]
-    tell_unread("Graph.from_networkx", unread, has_split=split is not None)
+    warn_unread("Graph.from_networkx", unread, has_split=split is not None)
     columns = {
         key: _column(f"{name}, attribute {key!r}", [each.get(key) for each in attributes], missing) for key in wanted
     }

@@ -16,9 +16,9 @@ import pyarrow.csv
 from gnnkit.checks import Array, one_line
 from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import tell_unread
+from gnnkit.graph.attributes import warn_unread
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.ids import counts_on, narrowed
+from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.split import Split
 from gnnkit.graph.types import Ids
 from gnnkit.graph.values import is_text
@@ -35,14 +35,14 @@ _PARTS = {"train": Split.TRAIN, "valid": Split.VAL, "test": Split.TEST}
 
 def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> Graph:
     """Reads a folder, as `Graph.from_ogb` says."""
-    inverse, raw = turns_around(folder, add_inverse_edge), folder / "raw"
+    inverse, raw = adds_inverse_edges(folder, add_inverse_edge), folder / "raw"
     arrays = _binary(raw) if (raw / "data.npz").exists() else _tables(raw)
     num_nodes = int(arrays["num_nodes"])
     src, dst = arrays["edge_index"]
     rows = arrays.get("edge_feat")
     if inverse:
-        src, dst, rows = turned_around(src, dst, rows)
-    labels, own_split, class_names, node_ids = of_nodes(folder, arrays["node_label"], split, num_nodes)
+        src, dst, rows = add_inverse_edges(src, dst, rows)
+    labels, own_split, class_names, node_ids = read_node_fields(folder, arrays["node_label"], split, num_nodes)
     return Graph.from_edges(
         src,
         dst,
@@ -56,20 +56,20 @@ def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> 
     )
 
 
-def turns_around(folder: Path, asked: bool | None) -> bool:
+def adds_inverse_edges(folder: Path, asked: bool | None) -> bool:
     """Says whether each edge is also turned around. Checks the kind of the folder."""
     name = folder.resolve().name.replace("-", "_")
     _check(folder, name)
     return _inverse(name) if asked is None else asked
 
 
-def turned_around(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
+def add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
     """Adds the edges turned around, in the order of ogb: each behind its edge."""
     both = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
     return *both, None if rows is None else np.repeat(rows, 2, axis=0)
 
 
-def of_nodes(
+def read_node_fields(
     folder: Path, given: Array, split: str | None, num_nodes: int
 ) -> tuple[Array, npt.NDArray[np.int8], list[str] | None, Array | None]:
     """Returns labels, the split, names of classes, and ids of the nodes.
@@ -108,16 +108,16 @@ def _inverse(name: str) -> bool:
     return _INVERSE[name]
 
 
-def tables_of(raw: Path) -> set[str]:
+def list_tables(raw: Path) -> set[str]:
     """Names the tables of a folder, and tells of those that nobody reads."""
     found = {path.name.removesuffix(".csv.gz") for path in raw.glob("*.csv.gz")}
-    tell_unread(f"{raw}", found - _READ)
+    warn_unread(f"{raw}", found - _READ)
     return found
 
 
 def _tables(raw: Path) -> dict[str, Any]:
     """Reads the kind of tables without names of columns."""
-    found = tables_of(raw)
+    found = list_tables(raw)
     edges = read_numbers(raw / "edge.csv.gz")
     if edges.shape[1] != 2:
         raise UserError(f"{raw / 'edge.csv.gz'} has {edges.shape[1]} columns, expected source and destination")
@@ -128,7 +128,7 @@ def _tables(raw: Path) -> dict[str, Any]:
     }
     counts = read_numbers(raw / f"{_NODES}.csv.gz").ravel()
     return {
-        "num_nodes": one_graph(raw, counts),
+        "num_nodes": read_num_nodes(raw, counts),
         "edge_index": edges.T,
         "node_label": read_numbers(raw / "node-label.csv.gz"),
         **optional,
@@ -141,7 +141,7 @@ def _binary(raw: Path) -> dict[str, Any]:
         check_arrays(raw, data, (edges := data["edge_index"]).shape)
         optional = {key: data[key] for key in ("node_feat", "edge_feat") if key in data}
         return {
-            "num_nodes": one_graph(raw, data["num_nodes_list"].ravel()),
+            "num_nodes": read_num_nodes(raw, data["num_nodes_list"].ravel()),
             "edge_index": edges,
             "node_label": labels["node_label"],
             **optional,
@@ -150,12 +150,12 @@ def _binary(raw: Path) -> dict[str, Any]:
 
 def check_arrays(raw: Path, data: Arrays, shape: tuple[int, ...]) -> None:
     """Checks the shape of the edges, and tells of arrays that nobody reads."""
-    tell_unread(f"{raw / 'data.npz'}", set(data.names) - _KEYS)
+    warn_unread(f"{raw / 'data.npz'}", set(data.names) - _KEYS)
     if len(shape) != 2 or shape[0] != 2:
         raise UserError(f"{raw / 'data.npz'}: edge_index has shape {list(shape)}, expected [2, num_edges]")
 
 
-def one_graph(raw: Path, counts: Array) -> int:
+def read_num_nodes(raw: Path, counts: Array) -> int:
     """Returns the number of nodes of the only graph."""
     if len(counts) != 1:
         raise UserError(
@@ -210,8 +210,8 @@ def _mapped(folder: Path, pattern: str, count: int) -> Array | None:  # [count]
     table = _read(paths[0], pyarrow.csv.ReadOptions(), spelt=True)
     if table.num_columns != 2 or table.num_rows < count:
         return None
-    numbers, values = (narrowed(column).combine_chunks()[:count] for column in table.columns)
-    if not counts_on(numbers, 0):
+    numbers, values = (narrow_text(column).combine_chunks()[:count] for column in table.columns)
+    if not is_consecutive(numbers, 0):
         return None
     return np.array(values.to_pylist(), np.str_) if is_text(values.type) else np.asarray(values.to_numpy())
 

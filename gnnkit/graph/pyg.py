@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gnnkit import checks
 from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, optional, ranges_of, split_of, tell_unread, types_of
+from gnnkit.graph.attributes import Get, as_column, as_row, optional, ranges_of, split_of, types_of, warn_unread
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.hetero import from_hetero
 
@@ -49,7 +49,7 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
         )
     graph, read = _read(data, num_nodes, split)
     has_split = val is not None or test is not None or bool(graph.split.any())
-    tell_unread("Graph.from_pyg", [f"data.{name}" for name in given - read - links], has_split=has_split)
+    warn_unread("Graph.from_pyg", [f"data.{name}" for name in given - read - links], has_split=has_split)
     if val is None and test is None:
         return graph
     _check_supervision(data, num_nodes)

@@ -9,12 +9,16 @@ import pyarrow as pa
 
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
-from gnnkit.graph.duplicates import DUPLICATES, FIRST, cure_of_nodes, without_duplicates
+from gnnkit.graph.duplicates import DUPLICATES, FIRST, node_hint, without_duplicates
+from gnnkit.graph.feature_columns import warn_readings
 from gnnkit.graph.features import Features, rows_of
+from gnnkit.graph.frames import table_of
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.index_columns import warn_of_index
+from gnnkit.graph.id_columns import as_ids, joined_ids
+from gnnkit.graph.index_columns import warn_index
+from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table, as_ids, joined_ids, read_labels, table_of, warn_of_readings
+from gnnkit.graph.table import Table
 from gnnkit.ranges import one_of
 
 
@@ -46,11 +50,11 @@ def from_tables(
         )
     if named and duplicates == FIRST:
         named = named.first_rows(columns[0])
-    ids = node_ids(links, named, ends, columns[0], cure_of_nodes("duplicates", duplicates))
+    ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
     fields = _node_fields(named, columns, features) | _edge_fields(links, edge_type, edge_features)
     for table in (named, links):
         if table is not None:
-            warn_of_readings(table.name, table.readings)
+            warn_readings(table.name, table.readings)
     graph = Graph.from_edges(
         links.positions(ends[0], ids),
         links.positions(ends[1], ids),
@@ -111,7 +115,7 @@ def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str
 def _all_features(table: Table, known: Collection[str | None], cure: str) -> list[str]:
     """Returns all columns but the known ones, and warns of an index."""
     index = table.index_columns(known)
-    warn_of_index(table.name, index, cure)
+    warn_index(table.name, index, cure)
     return table.others({*known, *index})
 
 

@@ -1,6 +1,6 @@
 """How the cells of a column become numbers or categories, the same in every reader.
 
-`Survey` looks at all cells of a column, piece by piece, and decides on one `Reading`.
+`Survey` looks at all cells of a column, piece by piece, and decides on one reading.
 The reading then applies to any piece of the column, so that a table that is read in
 pieces gives the numbers of a table that is read at once.
 """
@@ -60,7 +60,7 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ColumnReading:
     """What the cells of one column become."""
 
     kind: str  # numbers, seconds or categories
@@ -121,12 +121,12 @@ class Survey:
         self._no_number: str | None = None  # the first text that is no number
         self._no_date: str | None = None
         self._fits = {False: True, True: True}  # whether all texts are numbers, by `Style.comma`
-        self._spelt = {comma: _Spread() for comma in (False, True)}
+        self._spelt = {comma: _NumberRange() for comma in (False, True)}
         self._comma: str | None = None  # the first text with a comma
         self._whole = True
         self._with_unit: dict[str, str] = {}  # the first text with a unit, by unit
         self._without_unit: dict[str, str] = {}
-        self._typed, self._dates = _Spread(), _Spread()
+        self._typed, self._dates = _NumberRange(), _NumberRange()
         self._date = ""  # a typed date, for people
         self._integers: tuple[int, int] | None = None  # the least and the largest, of integer types
 
@@ -193,7 +193,7 @@ class Survey:
             except pa.ArrowException:  # such as 2026-02-30
                 self._no_date = text[first_row(text, _are_readable)].as_py()
 
-    def reading(self, too_many: Sequence[str] = ()) -> Reading:
+    def reading(self, too_many: Sequence[str] = ()) -> ColumnReading:
         """Decides how the column is read.
 
         Raises `UserError` for a column whose cells have no common meaning.
@@ -207,19 +207,19 @@ class Survey:
                 f"{self.place} holds numbers in some files and dates in others: use one of both{self._cure}"
             )
         if not self._kinds:
-            return Reading("numbers", whole=True)
+            return ColumnReading("numbers", whole=True)
         self._check_integers()
         if not has_text:
-            return Reading(kinds.pop(), narrow=not self._typed.loses, sample=self._date)
+            return ColumnReading(kinds.pop(), narrow=not self._typed.loses, sample=self._date)
         sample = min(self._texts)
         if self._no_date is None and "numbers" not in kinds:
-            return Reading("seconds", narrow=not (self._dates | self._typed).loses, sample=sample)
+            return ColumnReading("seconds", narrow=not (self._dates | self._typed).loses, sample=sample)
         if "seconds" in kinds:
             raise UserError(f"{self.place} holds dates, and {self._no_date!r}, which is no date{self._cure}")
         style = self._style() if self._no_number is None else None
         if style is not None:
             spread = self._spelt[style.comma] | self._typed
-            return Reading(
+            return ColumnReading(
                 "numbers", style, narrow=not spread.loses, whole=self._whole and style.unit != "%", sample=sample
             )
         if self._most is not None:
@@ -229,7 +229,7 @@ class Survey:
             raise UserError(f"{self.place} holds numbers in some files, and {sample!r} in others{self._cure}")
         if self._most is not None and len(self._texts) > self._most:
             raise self._too_many(too_many)
-        return Reading("categories", categories=tuple(sorted(self._texts)))
+        return ColumnReading("categories", categories=tuple(sorted(self._texts)))
 
     def _check_integers(self) -> None:
         """Refuses whole numbers beyond 2^53 that float64 hardly tells apart."""
@@ -291,7 +291,7 @@ class Survey:
 
 
 @dataclass(slots=True)
-class _Spread:
+class _NumberRange:
     """The range of some numbers, and what float32 makes of them."""
 
     low: float = np.inf
@@ -308,9 +308,9 @@ class _Spread:
             self.error = max(self.error, errors.max())
             self.merges |= bool(errors[values == np.floor(values)].any())
 
-    def __or__(self, other: _Spread) -> _Spread:
+    def __or__(self, other: _NumberRange) -> _NumberRange:
         ends = min(self.low, other.low), max(self.high, other.high)
-        return _Spread(*ends, max(self.error, other.error), self.merges or other.merges)
+        return _NumberRange(*ends, max(self.error, other.error), self.merges or other.merges)
 
     @property
     def loses(self) -> bool:

@@ -345,7 +345,7 @@ def sizes_of(graph: Graph) -> str:
     """Says how large a graph is, and what its nodes have."""
     share = both_ways(graph.csc)
     few = f" ({100 * share:.2g} % have a reverse edge)" if share < ONE_WAY else ""
-    return f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges{few}, {graph.features.shape[1]:,} features, {graph.outputs_told}"
+    return f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges{few}, {graph.features.shape[1]:,} features, {graph.label_summary}"
 
 
 def shape(grid: Grid) -> list[int]:

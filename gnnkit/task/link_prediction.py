@@ -17,7 +17,7 @@ from gnnkit.checks import Array
 from gnnkit.engine import Tally, derive
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
-from gnnkit.graph.attributes import warn_of_times
+from gnnkit.graph.attributes import warn_times
 from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
 from gnnkit.remote import Lookup
 from gnnkit.sampler import Sampler
@@ -128,7 +128,7 @@ class LinkPrediction(Task):
         has_held_out = graph.val_edges is not None or graph.test_edges is not None
         val, test, held = self._given(graph, pairs) if has_held_out else self._drawn(n, pairs)
         if not has_held_out:
-            warn_of_times([*(graph.feature_names or ()), *(graph.edge_feature_names or ())])
+            warn_times([*(graph.feature_names or ()), *(graph.edge_feature_names or ())])
         if not np.any(~held & (pairs[:, 0] != pairs[:, 1])):
             raise UserError("task=link_prediction: the dataset has no training edges")
         training, known = _filters(pairs, held, np.concatenate([val, test]), n) if self.filtered else (None, None)

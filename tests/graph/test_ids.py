@@ -25,7 +25,7 @@ from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.ids import MAX_EXACT, narrowed, whole_numbers
+from gnnkit.graph.ids import MAX_EXACT, narrow_text, whole_numbers
 from gnnkit.graph.missing import MISSING
 from tests.cases import few
 
@@ -245,10 +245,10 @@ def test_whole_numbers_are_those_that_python_spells_so() -> None:
         except ValueError:
             spelt = False
         assert (found is not None) == spelt, text
-    assert narrowed(pa.chunked_array([["-9223372036854775808", "9223372036854775807"]])).type == pa.int64()
-    assert narrowed(pa.chunked_array([["9223372036854775808"]])).type == pa.string()
-    assert narrowed(pa.chunked_array([["1.0", "20.00"]])).to_pylist() == [1, 20]
-    assert narrowed(pa.chunked_array([["1.0", "20"]])).to_pylist() == ["1.0", "20"]
+    assert narrow_text(pa.chunked_array([["-9223372036854775808", "9223372036854775807"]])).type == pa.int64()
+    assert narrow_text(pa.chunked_array([["9223372036854775808"]])).type == pa.string()
+    assert narrow_text(pa.chunked_array([["1.0", "20.00"]])).to_pylist() == [1, 20]
+    assert narrow_text(pa.chunked_array([["1.0", "20"]])).to_pylist() == ["1.0", "20"]
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from gnnkit.config import JOBS, JobFacts
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, number_of, one_of, real, shown, switch, unknown_key, whole
+from gnnkit.ranges import MAX_COUNT, one_of, parse_scalar, real, shown, switch, unknown_key, whole
 
 if TYPE_CHECKING:
     from gnnkit.config.settings.settings import Settings
@@ -169,5 +169,5 @@ def read_texts(section: dict[str, Any], rules: Collection[KeyRule]) -> None:
     `${oc.env:NAME}` returns text. Keys that take text are left alone.
     """
     for rule in rules:
-        if not rule.takes_text and (number := number_of(section.get(rule.name))) is not None:
+        if not rule.takes_text and (number := parse_scalar(section.get(rule.name))) is not None:
             section[rule.name] = number

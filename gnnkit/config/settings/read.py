@@ -16,7 +16,7 @@ from gnnkit.config.settings.layout import partition_of
 from gnnkit.config.settings.ranks import num_ranks, replace_auto
 from gnnkit.config.settings.settings import Settings
 from gnnkit.errors import UserError
-from gnnkit.ranges import number_of, real, shown, unknown_key
+from gnnkit.ranges import parse_scalar, real, shown, unknown_key
 
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
@@ -124,6 +124,6 @@ def _read_texts(config: dict[str, Any]) -> None:
         read_texts(config[section], key_rules(kind))
     for section in plugins.KINDS:
         values = config[section] or {}
-        texts = [key for key, value in values.items() if number_of(value) is not None]
+        texts = [key for key, value in values.items() if parse_scalar(value) is not None]
         defaults = of_option(section, plugins.plugin_name(section, values)) if texts else {}
-        values.update({key: number_of(values[key]) for key in texts if isinstance(defaults.get(key), int | float)})
+        values.update({key: parse_scalar(values[key]) for key in texts if isinstance(defaults.get(key), int | float)})

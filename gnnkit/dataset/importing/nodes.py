@@ -17,11 +17,11 @@ from gnnkit.dataset.importing.progress import ProgressReporter
 from gnnkit.dataset.pieces import FILLED_BY, GraphPieces, NodeFields, Room, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
-from gnnkit.graph.features import normalized, without_gaps
+from gnnkit.graph.features import normalized, replace_nan
 from gnnkit.graph.fields import distinct_ids, names_of, node_ids_of
+from gnnkit.graph.id_columns import as_ids
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.schema import node_types_of
-from gnnkit.graph.table import as_ids
 from gnnkit.graph.values import is_text
 from gnnkit.npy_writer import NpyWriter
 from gnnkit.storage import forget_pages, save_array
@@ -132,7 +132,7 @@ def _without_gaps(
     """
     first = 0
     for rows in pieces:
-        filled, cells = without_gaps(rows)
+        filled, cells = replace_nan(rows)
         if cells is not None:
             if categories is not None:
                 names, (row, column) = graph.feature_names(), cells[0].tolist()

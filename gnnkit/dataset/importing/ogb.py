@@ -16,7 +16,15 @@ from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
 from gnnkit.graph.features import features_of
-from gnnkit.graph.ogb import check_arrays, of_nodes, one_graph, read_numbers, tables_of, turned_around, turns_around
+from gnnkit.graph.ogb import (
+    add_inverse_edges,
+    adds_inverse_edges,
+    check_arrays,
+    list_tables,
+    read_node_fields,
+    read_num_nodes,
+    read_numbers,
+)
 from gnnkit.graph.zipped import Arrays
 
 if TYPE_CHECKING:
@@ -33,13 +41,13 @@ class OgbPieces(GraphPieces):
 
     @property
     def files(self) -> Sequence[Path]:
-        turns_around(self.root, self._dataset.add_inverse_edge)  # looks at the folder
+        adds_inverse_edges(self.root, self._dataset.add_inverse_edge)  # looks at the folder
         paths = [path for name in ("raw", "split", "mapping") for path in (self.root / name).rglob("*")]
         return sorted(path for path in paths if path.is_file())
 
     @cached_property
     def _inverse(self) -> bool:
-        return turns_around(self.root, self._dataset.add_inverse_edge)
+        return adds_inverse_edges(self.root, self._dataset.add_inverse_edge)
 
     @cached_property
     def _data(self) -> Arrays | None:
@@ -52,12 +60,12 @@ class OgbPieces(GraphPieces):
 
     @cached_property
     def _tables(self) -> set[str]:
-        return tables_of(self._raw)
+        return list_tables(self._raw)
 
     def open(self, room: Room) -> int:
         if self._data is not None:
-            return one_graph(self._raw, self._data["num_nodes_list"].ravel())
-        return one_graph(self._raw, read_numbers(self._raw / "num-node-list.csv.gz").ravel())
+            return read_num_nodes(self._raw, self._data["num_nodes_list"].ravel())
+        return read_num_nodes(self._raw, read_numbers(self._raw / "num-node-list.csv.gz").ravel())
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         step, place = max(rows // 2 if self._inverse else rows, 1), str(self._raw)
@@ -70,7 +78,7 @@ class OgbPieces(GraphPieces):
             src, dst = ids("src", ends[0]), ids("dst", ends[1])
             features = None if rows_read is None else features_of("edge_features", rows_read, len(src))
             if self._inverse:
-                src, dst, features = turned_around(src, dst, features)
+                src, dst, features = add_inverse_edges(src, dst, features)
             yield EdgePiece(place, src, dst, None, features, list_positions(first, len(src)))
             first += len(src)
 
@@ -106,7 +114,7 @@ class OgbPieces(GraphPieces):
         else:
             with Arrays(self._raw / "node-label.npz") as arrays:
                 labels = arrays["node_label"]
-        return NodeFields(*of_nodes(self.root, labels, self._dataset.split, num_nodes))
+        return NodeFields(*read_node_fields(self.root, labels, self._dataset.split, num_nodes))
 
     def features(self, room: Room) -> Iterator[Floats] | None:
         if self._data is not None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gnnkit.dataset.edges import LEFT_OUT
 from gnnkit.dataset.pieces import WHOLE, Share
-from gnnkit.graph.ids import counts_on, narrowed
+from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.index_columns import index_columns
 from gnnkit.graph.missing import MISSING
 from gnnkit.graph.table import Table
@@ -65,7 +65,7 @@ class Source(ABC):
         row = 0
         for piece in self.pieces(_INDEX_ROWS, [name], {name: pa.string()}):
             column = pa.chunked_array([piece.plain(name)])
-            if not counts_on((narrowed(column) if is_text(column.type) else column).combine_chunks(), row):
+            if not is_consecutive((narrow_text(column) if is_text(column.type) else column).combine_chunks(), row):
                 return False
             row += len(column)
         return True

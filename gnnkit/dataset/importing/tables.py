@@ -32,12 +32,14 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.duplicates import SUM
+from gnnkit.graph.feature_columns import find_readings, warn_readings
 from gnnkit.graph.fields import edge_types_of
-from gnnkit.graph.ids import IdTable, counts_on, narrowed
-from gnnkit.graph.index_columns import common_index, warn_of_index
+from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
+from gnnkit.graph.index_columns import common_index, warn_index
+from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_signs
-from gnnkit.graph.table import Table, read_labels, readings_of, warn_of_readings
-from gnnkit.graph.values import Reading, is_text, needs_survey
+from gnnkit.graph.table import Table
+from gnnkit.graph.values import ColumnReading, is_text, needs_survey
 from gnnkit.storage import read_npy
 
 _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
@@ -61,7 +63,7 @@ class Cells:
         return {name: kinds[name] for name in self.columns}
 
     @cached_property
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, ColumnReading]:
         """How the cells of each column are read."""
         return survey([self.source], self.columns)
 
@@ -73,7 +75,7 @@ class Cells:
     @cached_property
     def _first(self) -> Table:
         first = next(self.source.pieces(1, self.columns, self._types), None)
-        return (first or self.source.empty()).knowing(self.readings)
+        return (first or self.source.empty()).use_readings(self.readings)
 
     @property
     def names(self) -> list[str]:
@@ -89,7 +91,7 @@ class Cells:
         """Yields all rows, `step` at once, with NaN in empty cells."""
         width = len(self.names)
         for piece in self.source.pieces(step, self.columns, self._types):
-            values = piece.knowing(self.readings).open_cells(self.columns)
+            values = piece.use_readings(self.readings).rows_with_nan(self.columns)
             if width != values.shape[1]:
                 raise UserError(
                     f"{piece.name}: lists have {values.shape[1]} numbers in some rows, and {width} in others"
@@ -97,12 +99,12 @@ class Cells:
             yield values
 
 
-def texts_of(readings: Mapping[str, Reading]) -> dict[str, str]:
+def texts_of(readings: Mapping[str, ColumnReading]) -> dict[str, str]:
     """Maps the features that are values of text to the column of the text."""
     return {f"{name}={value}": name for name, reading in readings.items() for value in reading.categories}
 
 
-def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, Reading]:
+def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, ColumnReading]:
     """Determines how columns are read, over all rows of several tables."""
     kinds = [source.types() for source in sources]
     several = len(sources) > 1 or len(sources[0].files) > 1
@@ -112,8 +114,8 @@ def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, Reading
         for source, types in zip(sources, kinds, strict=True):
             yield from source.pieces(_PIECE, open_, {name: types[name] for name in open_})
 
-    readings = readings_of(sources[0].title, pieces() if open_ else (), open_, LEFT_OUT)
-    return {name: readings.get(name, Reading("numbers")) for name in names}
+    readings = find_readings(sources[0].title, pieces() if open_ else (), open_, LEFT_OUT)
+    return {name: readings.get(name, ColumnReading("numbers")) for name in names}
 
 
 class EdgeTables:
@@ -139,7 +141,7 @@ class EdgeTables:
         return 8 * len(self.first.names) + 4 * values
 
     @cached_property
-    def readings(self) -> dict[str, Reading]:
+    def readings(self) -> dict[str, ColumnReading]:
         """How the columns of features are read, and text weights."""
         sources, names = list(self.sources.values()), list(self.columns)
         if "weight" in self.first.kept and any(_are_text(source, ["weight"]) for source in sources):
@@ -165,7 +167,7 @@ class EdgeTables:
         head = next(tables, None) or (None if stretch.share.number else source.empty())
         for table in itertools.chain([] if head is None else [head], tables):
             src, dst = self._ends(source, table)
-            features, weight = table.knowing(self.readings).rows(self.columns), self._weight(table)
+            features, weight = table.use_readings(self.readings).rows(self.columns), self._weight(table)
             if weight is None and self._folder.duplicates == SUM:
                 weight = np.ones(len(src), np.float32)
             self.feature_names = self.feature_names or table.column_names(self.columns)
@@ -221,7 +223,7 @@ class NodeTable:
         in_order = True  # ids so far are 0, 1, ..., so counting them is enough
         for piece in source.pieces(_PIECE, [name], {name: pa.string()} if isinstance(source, CsvSource) else None):
             column = piece.plain(name)
-            if in_order and not counts_on(column, rows):
+            if in_order and not is_consecutive(column, rows):
                 in_order = False
                 parts = [pa.array(np.arange(rows), column.type)] if rows else []
                 size = 2 * (sum(part.nbytes for part in parts) + _ID_BYTES * rows)
@@ -236,7 +238,7 @@ class NodeTable:
             return rows
         column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
         if isinstance(source, CsvSource):
-            column = narrowed(column)
+            column = narrow_text(column)
         ids = Table(source.title, pa.table({name: column}), missing=source.missing).ids(name, _ONE_ROW)
         in_order = not is_text(ids.type) and np.array_equal(numbers_of(ids), np.arange(len(ids)))
         return len(ids) if in_order else ids
@@ -345,8 +347,8 @@ class TablePieces(GraphPieces):
         del num_nodes, room
         (edges, nodes), cells, folder = self._tables, self._cells, self._folder
         if nodes is not None and cells is not None:
-            warn_of_readings(nodes.source.title, cells.readings)
-        warn_of_readings(edges.first.title, edges.readings)
+            warn_readings(nodes.source.title, cells.readings)
+        warn_readings(edges.first.title, edges.readings)
         labels, names, split, title = None, None, None, ""
         if nodes is not None:
             title, split, (labels, names) = nodes.source.title, split_of(nodes.source), nodes.labels()
@@ -440,7 +442,7 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
 def _leave_out_index(sources: Sequence[Source], known: Sequence[str]) -> None:
     """Drops columns that hold the index of a data frame, with a warning."""
     index = common_index([source.index_columns(known) for source in sources])
-    warn_of_index(sources[0].title, index, RENAME)
+    warn_index(sources[0].title, index, RENAME)
     for source in sources:
         source.ignored = (*source.ignored, *index)
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit.dataset.readers import (
     Cells,
-    Reading,
+    ColumnReading,
     Source,
     Table,
     is_text,
@@ -23,7 +23,7 @@ from gnnkit.dataset.readers import (
     survey,
     texts_of,
     unlabelled,
-    warn_of_readings,
+    warn_readings,
 )
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
@@ -128,7 +128,9 @@ class GraphArPieces(GraphPieces):
             weight = np.ones(head.num_rows, np.float32)
         columns = [(name, table) for name in relation.feature_names for table in others if name in table.names]
         parts = [
-            rows for name, table in columns if (rows := table.knowing(self._edge_readings).rows([name])) is not None
+            rows
+            for name, table in columns
+            if (rows := table.use_readings(self._edge_readings).rows([name])) is not None
         ]
         self._edge_names = [column for name, table in columns for column in table.column_names([name]) or []]
         features = np.concatenate(parts, 1) if parts else None
@@ -137,9 +139,9 @@ class GraphArPieces(GraphPieces):
         return EdgePiece(head.name, ends[0], ends[1], weight, features, positions, types)
 
     @cached_property
-    def _edge_readings(self) -> dict[str, Reading]:
+    def _edge_readings(self) -> dict[str, ColumnReading]:
         """How edge properties are read, over all relations."""
-        readings: dict[str, Reading] = {}
+        readings: dict[str, ColumnReading] = {}
         for name in dict.fromkeys(name for relation in self._edge_types for name in relation.feature_names):
             groups = [group for relation in self._edge_types for group in relation.groups if name in group.names]
             readings |= survey([group.source for group in groups], [name]) if groups else {}
@@ -197,8 +199,8 @@ class GraphArPieces(GraphPieces):
         categories = [text for _, text in self._names]
         for each, tables in self._columns:
             for cells in tables:
-                warn_of_readings(each.name, cells.readings)
-        warn_of_readings("edges", self._edge_readings)
+                warn_readings(each.name, cells.readings)
+        warn_readings("edges", self._edge_readings)
         return NodeFields(
             labels,
             split,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gnnkit.checks import Array, array, check_range, int64s
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, pieces_of
-from gnnkit.dataset.readers import ArraySource, CsvSource, Source, read_mapping, tell_unread, unlabelled
+from gnnkit.dataset.readers import ArraySource, CsvSource, Source, read_mapping, unlabelled, warn_unread
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.ranges import unknown
@@ -82,7 +82,7 @@ class GraphBoltPieces(GraphPieces):
     def open(self, room: Room) -> int:
         graph = self._metadata["graph"]
         unread = [str(entry.get("name")) for entry in graph.get("feature_data") or []]
-        tell_unread(f"{FILE}: graph.feature_data", unread)
+        warn_unread(f"{FILE}: graph.feature_data", unread)
         (nodes,) = graph["nodes"]
         if not isinstance(nodes, dict) or not isinstance(nodes.get("num"), int) or nodes["num"] < 0:
             raise UserError(f"{FILE}: graph.nodes must give num, the number of nodes")
@@ -164,7 +164,7 @@ def _seeds_and_labels(key: str, entries: Any) -> dict[str, Any]:
     seeds = next((by_name[name] for name in _SEEDS if name in by_name), None)
     if seeds is None or "labels" not in by_name:
         raise UserError(f"{FILE}: {key} has {', '.join(map(str, by_name))}, expected seeds and labels of nodes")
-    tell_unread(f"{FILE}: {key}", [str(name) for name in by_name if name not in (*_SEEDS, "labels")])
+    warn_unread(f"{FILE}: {key}", [str(name) for name in by_name if name not in (*_SEEDS, "labels")])
     return {"seeds": seeds, "labels": by_name["labels"]}
 
 

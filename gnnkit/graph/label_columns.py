@@ -1,0 +1,145 @@
+"""Columns of labels, splits and edge types."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.errors import UserError
+from gnnkit.graph.arrow import nulls_of, numbers_of
+from gnnkit.graph.id_columns import IdColumns
+from gnnkit.graph.labels import check_signs
+from gnnkit.graph.missing import missing_cells
+from gnnkit.graph.split import SPLIT_NAMES
+from gnnkit.graph.types import Ids, Labels
+from gnnkit.graph.values import ColumnReading, Survey, is_text
+
+
+class LabelColumns(IdColumns):
+    """Reads labels and splits of nodes, and types of edges."""
+
+    def labels(self, name: str, reading: ColumnReading) -> Labels:  # [rows]
+        """Reads class numbers, -1 for none, or decimal fractions, NaN for none.
+
+        Args:
+            name: of the column.
+            reading: of text and truth values, over all pieces of a larger table.
+        """
+        column = self.plain(name)
+        if _has_words(column.type):
+            return self._text_labels(name, column.cast(pa.string()), reading)
+        if pa.types.is_decimal(column.type):
+            column = self._cast(name, pa.int64() if column.type.scale == 0 else pa.float64())
+        if pa.types.is_floating(column.type):
+            return numbers_of(column)
+        if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+            raise UserError(f"{self._place(name)} holds {column.type}, expected numbers or text")
+        return self._classes(name, self._cast(name, pa.int64()))
+
+    def _text_labels(self, name: str, text: pa.Array, reading: ColumnReading) -> Labels:
+        if reading.kind == "seconds":
+            raise UserError(f"{self._place(name)} holds dates such as {reading.sample!r}, expected classes or numbers")
+        if reading.kind == "categories":
+            return reading.places(text, self.missing)
+        numbers = reading.numbers(text, self.missing)
+        return self._classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64())) if reading.whole else numbers
+
+    def _classes(self, name: str, labels: pa.Array) -> Labels:
+        labels = labels.fill_null(-1)
+        numbers = numbers_of(labels)
+        self._refuse(name, numbers < -1, labels, "is no class and not -1")
+        return numbers
+
+    def has_minus_one(self, name: str) -> bool:
+        """Whether a cell of labels spells -1, and is not just empty."""
+        column = self.plain(name)
+        if is_text(column.type):
+            return bool(pc.any(pc.equal(pc.utf8_trim_whitespace(column), "-1")).as_py())
+        return pa.types.is_integer(column.type) and bool(pc.any(pc.equal(column, -1)).as_py())
+
+    def missing_words(self, name: str) -> list[str]:
+        """Lists the cells of a text column that hold a word for a missing value."""
+        column = self.plain(name)
+        if not is_text(column.type):
+            return []
+        spelt = missing_cells(column, self.missing) & ~missing_cells(column, ("",))
+        words: list[str] = column.filter(pa.array(spelt)).to_pylist()
+        return words
+
+    def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
+        if name not in self.names:
+            return None
+        words = pc.utf8_trim_whitespace(self._cast(name, pa.string()).fill_null(""))
+        words = pc.if_else(pa.array(missing_cells(words, self.missing)), "none", words)
+        found = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
+        self._refuse(name, nulls_of(found), words, "is none of train, val, test, none")
+        return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[numbers_of(found)])
+
+    def types(self, name: str, known: Sequence[str] | None = None) -> tuple[Ids | None, list[str] | None]:
+        """Reads types of edges [rows], and their names if these are text.
+
+        Names are numbered in the order of code points.
+
+        Args:
+            name: of the column.
+            known: names in order. Default: those of the column.
+        """
+        if name not in self.names:
+            return None, None
+        if not self.is_text(name):
+            return self.positions(name, None), None
+        column = pc.utf8_trim_whitespace(self.plain(name).cast(pa.string()))
+        empty = pc.fill_null(pc.equal(column, ""), True)
+        self._refuse(name, empty.to_numpy(zero_copy_only=False), None, "is empty")
+        names = pc.unique(column).sort() if known is None else pa.array(known, pa.string())
+        found = pc.index_in(column, value_set=names)
+        self._refuse(name, nulls_of(found), column, "was not there a moment ago: the table changes while it is read")
+        return numbers_of(found), names.to_pylist()
+
+
+def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tuple[Labels, list[str] | None]:
+    """Reads a column of labels, and the names of classes. Text is read twice.
+
+    Text that spells numbers is read as these are. Raises `UserError` for the classes -1
+    and 1, unless all -1 are empty cells.
+
+    Args:
+        pieces: yields the rows, in one or several tables.
+        name: of the column.
+    """
+    survey, reading = None, ColumnReading("numbers")
+    for piece in pieces():
+        if not _has_words(piece.plain(name).type):
+            break
+        survey = survey or Survey(piece.name, name, words=piece.missing, most=None)
+        survey.add(piece.plain(name).cast(pa.string()))
+    if survey is not None:
+        reading = survey.reading()
+    found, has_minus_one = [np.empty(0, np.int64)], False
+    num_missing, word = 0, None
+    for piece in pieces():
+        found.append(piece.labels(name, reading))
+        has_minus_one |= piece.has_minus_one(name)
+        words = piece.missing_words(name)
+        num_missing, word = num_missing + len(words), word or next(iter(words), None)
+    if word is not None:
+        warnings.warn(
+            f"column {name!r}: {num_missing:,} nodes have no label, because {word!r} and the like stand for a missing "
+            "value, unless missing=[WORD, ...] (dataset.missing) lists other words",
+            stacklevel=4,
+        )
+    labels = np.concatenate(found[1:] or found)
+    names = list(reading.categories) if reading.kind == "categories" else None
+    if has_minus_one:
+        check_signs(labels, names)
+    return labels, names
+
+
+def _has_words(kind: pa.DataType) -> bool:
+    """Whether labels of a type are read as text."""
+    return is_text(kind) or pa.types.is_boolean(kind)
