@@ -137,7 +137,7 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
     if store is not None:
         write_atomically(folder / INPUTS, (store / INPUTS).read_bytes())
     else:
-        transform, lines = fit(settings, raw)
+        transform, _, lines = fit(settings, raw)
         forget_pages(np.asarray(raw.features))
         lines += warn_of_edges(raw)
         facts = replace(Inputs.of(raw, settings.inputs), scale=transform.scale, fill=transform.fill)

@@ -18,7 +18,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph
 from gnnkit.prepare.columns import ColumnTable, TrainedColumns, check_texts
 from gnnkit.prepare.run_partition import resumed_folder
-from gnnkit.prepare.transform import ColumnTransform, Fill, Scale, warn_of_edges
+from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
 from gnnkit.ranges import shown, switch
 from gnnkit.result.folder import INPUTS
 from gnnkit.storage import write_atomically
@@ -96,8 +96,9 @@ class Inputs:
         """
         graph = self.ordered(graph, folder)
         table = ColumnTable.of_nodes(graph)
-        rows = self.transform.apply(table, folder)
-        for line in self.transform.describe_clipped(table):
+        filled = FilledTable.create(table, self.fill, folder)
+        rows = self.scale.apply_to(filled)
+        for line in self.scale.describe_clipped(filled):
             print(f"gnnkit: warning: {line}", file=sys.stderr)
         return with_columns(graph, rows)
 
@@ -140,18 +141,18 @@ def with_columns(graph: Graph, table: ColumnTable) -> Graph:
     )
 
 
-def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, list[str]]:
-    """Returns the transform of a new model's columns, and lines that describe it.
+def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, FilledTable, list[str]]:
+    """Returns a new model's transform, the filled columns, and lines of description.
 
     Columns that the model does not read are not transformed.
     """
-    if settings.inputs != "features":
-        return ColumnTransform(), []
     keys, table = settings.features, ColumnTable.of_nodes(graph)
+    if settings.inputs != "features":
+        return ColumnTransform(), FilledTable(table, Fill()), []
     lines = check_texts(graph, keys.text)
-    transform, why = ColumnTransform.fit(table, graph.split, fill=keys.fill, scale=keys.scale)
+    transform, filled, why = ColumnTransform.fit(table, graph.split, fill=keys.fill, scale=keys.scale)
     lines = [*transform.fill.describe(table), *lines, *([why] if why else [])]
-    return transform, [*lines, *transform.describe_clipped(table)]
+    return transform, filled, [*lines, *transform.scale.describe_clipped(filled)]
 
 
 def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, list[str]]:
@@ -165,18 +166,18 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
     if settings.inputs != "features":
         graph = replace(graph, missing=None)  # nobody reads these columns
     if trained is None:
-        transform, lines = fit(settings, graph)
-        lines, folder = [*lines, *warn_of_edges(graph)], None
+        transform, filled, lines = fit(settings, graph)
+        lines += warn_of_edges(graph)
     else:
         facts, folder = trained
         graph, transform, text = _as_trained(settings, graph, facts, folder), facts.transform, facts.text
         table = ColumnTable.of_nodes(graph)
-        transform.fill.check(table, folder)
-        lines = [*transform.fill.describe(table), *transform.describe_clipped(table)]
+        filled = FilledTable.create(table, transform.fill, folder)
+        lines = [*transform.fill.describe(table), *transform.scale.describe_clipped(filled)]
     if settings.job.keeps_inputs:
         facts = replace(Inputs.of(graph, settings.inputs), scale=transform.scale, fill=transform.fill, text=text)
         facts.save(run_folder)
-    return with_columns(graph, transform.apply(ColumnTable.of_nodes(graph), folder)), lines
+    return with_columns(graph, transform.scale.apply_to(filled)), lines
 
 
 def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:

@@ -16,7 +16,7 @@ from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Spl
 from gnnkit.graph.features import normalized
 from gnnkit.prepare.columns import ColumnTable, are_numbers
 from gnnkit.ranges import one_of, shown
-from gnnkit.storage import forget_pages
+from gnnkit.storage import forget_pages, mapped_file
 
 _LARGE = 4.0  # standard deviation of a column, or mean of a constant one, beyond which training suffers
 _UNEVEN = 30.0  # largest ratio of two columns' deviations in a table
@@ -203,6 +203,28 @@ class Scale:
         distance: Numbers = (rows - np.array(self.mean)) / np.array(self.deviation)
         return distance
 
+    def describe_clipped(self, filled: FilledTable) -> list[str]:
+        """Returns a line that counts clipped values by column, if there are any."""
+        if self.kind != "standard":
+            return []
+        names, counts = filled.names, self.count_clipped(filled.rows)
+        columns = [
+            f"{counts[column]:,} in column {column if names is None else repr(names[column])}"
+            for column in np.flatnonzero(counts)
+        ]
+        line = f"values far outside the range of the nodes that train are clipped: {shown(', '.join(columns))}"
+        return [f"features: {line}"] if columns else []
+
+    def apply_to(self, filled: FilledTable) -> ColumnTable:
+        """Returns the scaled table. Raises `UserError` if the scale does not fit it."""
+        table = filled.load()
+        self.check(table)
+        if self.kind == "none":
+            return table
+        sparse = isinstance(table.rows, SparseFeatures)
+        rows = table.rows.row_normalize() if sparse else FilledRows(table, scale=self).whole()  # type: ignore[union-attr]
+        return replace(table, rows=rows)
+
     def count_clipped(self, rows: FilledRows, distance: float = 0) -> npt.NDArray[np.int64]:  # [width]
         """Counts each column's clipped values that are some distance from the mean.
 
@@ -282,6 +304,48 @@ class FilledRows:
                 forget_pages(self._rows)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FilledTable:
+    """A table of which empty cells are filled.
+
+    A table in memory is filled once, on creation. To bound memory, the rows of a mapped
+    table are filled when they are read.
+    """
+
+    table: ColumnTable
+    fill: Fill  # applied on reading
+
+    @classmethod
+    def create(cls, table: ColumnTable, fill: Fill, folder: Path | None = None) -> FilledTable:
+        """Raises `UserError` like `Fill.check`."""
+        fill.check(table, folder)
+        in_memory = isinstance(table.rows, np.ndarray) and mapped_file(table.rows) is None
+        if not (in_memory and fill.changes(table)):
+            return cls(table, fill)
+        cells = np.empty((0, 2), np.int64) if table.missing is None else table.missing
+        filled = cls(table, fill)
+        rows = fill.apply(np.asarray(table.rows), cells)
+        return cls(ColumnTable(rows, filled.names, filled.category_of, row_ids=table.row_ids), Fill())
+
+    @property
+    def names(self) -> tuple[str, ...] | None:  # [width]
+        return self.fill.keep(self.table.names)
+
+    @property
+    def category_of(self) -> tuple[str, ...] | None:  # [width]
+        return self.fill.keep(self.table.category_of)
+
+    @property
+    def rows(self) -> FilledRows:
+        return FilledRows(self.table, self.fill)
+
+    def load(self) -> ColumnTable:
+        """Returns the filled table in memory."""
+        if not self.fill.changes(self.table):
+            return self.table
+        return ColumnTable(self.rows[:], self.names, self.category_of, row_ids=self.table.row_ids)
+
+
 def _by_row(cells: Ids) -> Ids:
     """Sorts cells by row, without a copy where they are in order."""
     rows = cells[:, 0]
@@ -323,8 +387,8 @@ class ColumnTransform:
     @classmethod
     def fit(
         cls, table: ColumnTable, split: npt.NDArray[np.int8], *, fill: str = "refuse", scale: str = "none"
-    ) -> tuple[ColumnTransform, str]:
-        """Returns the transform of a new model, and why its scale was chosen.
+    ) -> tuple[ColumnTransform, FilledTable, str]:
+        """Returns a new model's transform, the filled table, and the scale's reason.
 
         Reads the table in pieces. The reason is empty where nothing is scaled. Raises
         `UserError` for cells that are not filled, and for rows that the scale does not
@@ -339,46 +403,25 @@ class ColumnTransform:
         train_rows = np.flatnonzero(split == Split.TRAIN)
         train_rows = train_rows if len(train_rows) else np.arange(len(table.rows))
         filling = Fill.fit(table, train_rows, fill)
-        filling.check(table)
-        scaling, why = _fit_scale(table, filling, train_rows, scale)
-        return cls(filling, scaling), why
+        filled = FilledTable.create(table, filling)
+        scaling, why = _fit_scale(filled, train_rows, scale)
+        return cls(filling, scaling), filled, why
 
     def apply(self, table: ColumnTable, folder: Path | None = None) -> ColumnTable:
         """Returns the table as the model reads it, in the same type.
 
         Raises `UserError` as `fit` does, with the folder of the trained model.
         """
-        self.fill.check(table, folder)
-        if self.fill.changes(table):
-            names, texts = self.fill.keep(table.names), self.fill.keep(table.category_of)
-            table = ColumnTable(FilledRows(table, self.fill)[:], names, texts, row_ids=table.row_ids)
-        self.scale.check(table)
-        if self.scale.kind == "none":
-            return table
-        sparse = isinstance(table.rows, SparseFeatures)
-        rows = table.rows.row_normalize() if sparse else FilledRows(table, scale=self.scale).whole()  # type: ignore[union-attr]
-        return replace(table, rows=rows)
+        return self.scale.apply_to(FilledTable.create(table, self.fill, folder))
 
     def read(self, table: ColumnTable) -> FilledRows:
         """Returns dense rows that are transformed when they are read."""
         return FilledRows(table, self.fill, self.scale)
 
-    def describe_clipped(self, table: ColumnTable) -> list[str]:
-        """Counts clipped values of a raw table in one line, if there are any."""
-        if self.scale.kind != "standard":
-            return []
-        names, counts = self.fill.keep(table.names), self.scale.count_clipped(FilledRows(table, self.fill))
-        columns = [
-            f"{counts[column]:,} in column {column if names is None else repr(names[column])}"
-            for column in np.flatnonzero(counts)
-        ]
-        line = f"values far outside the range of the nodes that train are clipped: {shown(', '.join(columns))}"
-        return [f"features: {line}"] if columns else []
 
-
-def _fit_scale(table: ColumnTable, fill: Fill, train_rows: Ids, kind: str) -> tuple[Scale, str]:
+def _fit_scale(filled: FilledTable, train_rows: Ids, kind: str) -> tuple[Scale, str]:
     """Returns the scale of filled rows, and why it was chosen."""
-    rows, width = table.rows, table.width - len(fill.dropped or ())
+    rows, width = filled.table.rows, filled.rows.shape[1]
     if isinstance(rows, PackedFeatures) or not (len(rows) and width):  # a store's rows are scaled already
         return Scale("none"), ""
     if kind == AUTO and isinstance(rows, SparseFeatures):
@@ -391,9 +434,8 @@ def _fit_scale(table: ColumnTable, fill: Fill, train_rows: Ids, kind: str) -> tu
         return Scale(kind), "" if kind == "none" else "features: each row is divided by its sum (features.scale=row)"
     if isinstance(rows, SparseFeatures):
         raise UserError(_NEEDS_DENSE)
-    filled, texts = FilledRows(table, fill), fill.keep(table.category_of)
-    scale, why = Scale.standard(filled, train_rows, texts), f"features.scale={kind}"
-    if kind == AUTO and not (why := scale.why_uneven(filled, are_numbers(texts, width))):
+    scale, why = Scale.standard(filled.rows, train_rows, filled.category_of), f"features.scale={kind}"
+    if kind == AUTO and not (why := scale.why_uneven(filled.rows, are_numbers(filled.category_of, width))):
         return Scale("none"), ""
     return scale, f"features: standardised by {len(train_rows):,} nodes that train ({why})"
 

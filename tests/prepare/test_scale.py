@@ -16,7 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.prepare.columns import ColumnTable
 from gnnkit.prepare.trained import Inputs, with_columns
-from gnnkit.prepare.transform import ColumnTransform, Scale, is_table, warn_of_edges, why_uneven
+from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, is_table, warn_of_edges, why_uneven
 from tests.cases import few
 from tests.runs import BARE, within_process
 
@@ -38,7 +38,7 @@ def table(scales: np.ndarray | float = SCALES, *, noise: float = 1.0) -> Graph:
 
 
 def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
-    transform, why = ColumnTransform.fit(ColumnTable.of_nodes(graph), graph.split, scale=kind)
+    transform, _, why = ColumnTransform.fit(ColumnTable.of_nodes(graph), graph.split, scale=kind)
     return transform.scale, why
 
 
@@ -47,7 +47,7 @@ def scaled(scale: Scale, graph: Graph) -> Graph:
 
 
 def clipped(scale: Scale, graph: Graph) -> list[str]:
-    return ColumnTransform(scale=scale).describe_clipped(ColumnTable.of_nodes(graph))
+    return scale.describe_clipped(FilledTable(ColumnTable.of_nodes(graph), Fill()))
 
 
 def test_mean_and_deviation_are_those_of_the_rows_that_train() -> None:
