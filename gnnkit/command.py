@@ -157,7 +157,7 @@ def _run_dir(overrides: Sequence[str], hydra: config.HydraSettings) -> list[str]
         return []
     if any(config.key_of(text) == "output" for text in overrides):
         raise UserError("output and hydra.run.dir both name the run folder: give one of them")
-    return [f"output={hydra.given['run.dir'].partition('=')[2]}"]
+    return [f"output={hydra.typed['run.dir'].partition('=')[2]}"]
 
 
 def _set_verbosity(verbose: object) -> None:

@@ -193,7 +193,7 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
             "model.num_heads is not known: model.heads needs model=gat: choose it, or remove",
         ),
         exhaustive(([STRATEGY, "seed=range(3)"], "seed=range(3) is a sweep over 3 values: add -m (--multirun)")),
-        ([STRATEGY, "hydra.job.chdir=true"], "hydra.job.chdir cannot be changed: of Hydra's settings there are hydra."),
+        ([STRATEGY, "hydra.job.chdir=true"], "hydra.job.chdir cannot be changed: the supported Hydra settings are hydra."),
         ([STRATEGY, "hydra/job_logging=x"], "hydra/job_logging cannot be changed"),
         ([STRATEGY, "hydra.run.dir=a", "output=b"], "output and hydra.run.dir both name the run folder"),
         ([STRATEGY, "hydra.run.dir=${eval:1}"], "override 'hydra.run.dir=${eval:1}': resolvers other than"),

@@ -256,7 +256,7 @@ def test_values_of_the_environment_and_the_time_are_text(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_plus_before_a_key_that_is_there_is_told() -> None:
-    with pytest.raises(UserError, match=r"^\+trainer.precision adds a key that is there already: leave out the \+"):
+    with pytest.raises(UserError, match=r"^\+trainer.precision adds a key that already exists: remove the \+"):
         compose(["strategy=vertex_centric", "+trainer.precision=64"])
 
 
@@ -311,7 +311,7 @@ def test_a_file_with_defaults_is_a_main_configuration(tmp_path: Path) -> None:
 
 def test_a_secret_that_was_not_kept_must_be_given_again(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model: {name: gcn, options: {api_key: '***'}}\n")
-    with pytest.raises(UserError, match=r"model\.options\.api_key was a secret and was not kept: give "):
+    with pytest.raises(UserError, match=r"model\.options\.api_key was a secret and was not saved: set "):
         of_file("config", [tmp_path], [])
     assert of_file("config", [tmp_path], ["model.options.api_key=x"])[1] == "config"
 
@@ -359,8 +359,8 @@ def test_the_grammar_of_sweeps_is_hydras(text: str, expected: tuple[str, ...]) -
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("config", "defaults: [gcn]\n", "config.yaml has defaults, give the file another name than ours"),
-        ("mine", "- seed\n", r"mine\.yaml is no mapping of keys to values"),
+        ("config", "defaults: [gcn]\n", "config.yaml has defaults: rename the file, as this name is reserved"),
+        ("mine", "- seed\n", r"mine\.yaml: expected a mapping of keys to values"),
     ],
 )
 def test_a_file_of_another_form_is_refused(name: str, text: str, expected: str, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_files_that_include_each_other_many_times_are_refused(tmp_path: Path) ->
     for number in range(30):
         (tmp_path / f"model/b{number}.yaml").write_text(f"defaults: [b{number + 1}@x, /model/b{number + 1}@y]\n")
     (tmp_path / "model/b30.yaml").write_text("hidden: 3\n")
-    with pytest.raises(UserError, match=r"includes more than 200 files by its defaults"):
+    with pytest.raises(UserError, match=r"includes more than 200 files through its defaults"):
         compose(["strategy=vertex_centric", "model=b0"], config_dirs=[tmp_path])
 
 
@@ -154,7 +154,7 @@ def test_files_that_include_each_other_many_times_are_refused(tmp_path: Path) ->
 def test_only_options_of_a_folder_are_included(entry: str, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model/mine.yaml").write_text(f"defaults: [{entry}]\n")
-    with pytest.raises(UserError, match="only options of a folder are read"):
+    with pytest.raises(UserError, match="only options in the folder are read"):
         compose(["strategy=vertex_centric", "model=mine"], config_dirs=[tmp_path])
 
 
@@ -196,8 +196,7 @@ PARSES = {
     "launch/processes.py": "the answer of work in this process",
     "launcher/in_process.py": "results of ranks in this process",
     "launch/handshake.py": "facts of ranks",
-    "jobs/record.py": "facts of ranks",
-    "jobs/resumable.py": "a copy of plain data",
+    "jobs/restarts.py": "facts of ranks",
     "prepare/run_partition.py": "a copy of plain data",
     "prepare/recut.py": "the answer of a process",
 }

@@ -620,8 +620,8 @@ def test_workers_auto_chooses_up_to_the_gpus_or_the_cores(
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["job=verify"], "workers=auto is of job=train and job=compare: name a number for job=verify"),
-        (["partition.grid=[2,2,1]"], "workers=auto: partition.grid=[2, 2, 1] is of one number of workers"),
+        (["job=verify"], "workers=auto requires job=train or job=compare: set a number for job=verify"),
+        (["partition.grid=[2,2,1]"], "workers=auto: partition.grid=[2, 2, 1] fixes the number of workers"),
     ],
 )
 def test_workers_auto_is_refused_where_nothing_is_tried(overrides: list[str], told: str) -> None:
@@ -669,7 +669,7 @@ def test_one_gpu_that_stays_idle_is_mentioned_with_the_way_to_use_it(
     machine: Callable[..., Settings], runs: list[Settings], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     found = machine(gpus=1)
-    assert found.notes == ("4 workers on CPUs, one GPU stays idle: workers=1 or auto uses it",)
+    assert found.notes == ("4 workers on CPUs, one GPU stays idle: use workers=1 or workers=auto",)
     start(Order(found, folder=tmp_path / "run"))
     assert found.notes[0] in capsys.readouterr().out.splitlines()[:2]
     for overrides, gpus in ((["workers=1"], 1), (["workers=4"], 1), (["workers=auto"], 1), ([], 0), ([], 2)):
@@ -711,7 +711,7 @@ def test_a_page_is_served_on_request_only() -> None:
             "trainer.warmup_epochs=2: trainer.schedule=plateau has no warm-up: leave the key out",
         ),
         (["trainer.patience=3"], "trainer.patience=3 is read by trainer.monitor=NAME only: leave the key out"),
-        (["strategy=auto", "exchange=exact"], "exchange=exact: strategy=auto chooses the exchange too, leave it out"),
+        (["strategy=auto", "exchange=exact"], "exchange=exact: strategy=auto also chooses the exchange: leave it out"),
         (["job=compare", "compare.ways=3"], "compare.ways=3 must be a list of strategies: [NAME,'NAME KEY=VALUE']"),
         (["job=report", f"runs=[{','.join(map(str, ['x'] * 65))}]"], "runs has 65 folders, at most 64 are compared"),
         (

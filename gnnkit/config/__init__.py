@@ -1,11 +1,11 @@
-"""From names, YAML and overrides to a configuration, and to typed settings.
+"""Composes YAML files and overrides to plain data and typed settings.
 
-`compose` composes, `code` refuses what would run code, and `earlier` reads the
-configuration of a run again. `hydra` takes the settings of Hydra that are allowed, and
-`sweeps` reads the grammar of `--multirun`. Hydra is imported at the first call. `keys`
-reads defaults and comments from the YAML files, for `usage` (the text of `--help`),
-`info` and `completion`. `settings` checks a composed configuration. It is imported by
-name, as it imports launchers.
+`compose` composes the configuration, `code` rejects anything that would execute code,
+and `earlier` rereads a run's configuration. `hydra` reads the supported Hydra settings,
+and `sweeps` parses `--multirun` overrides. Hydra is imported on first use. `keys` reads
+defaults and comments from the YAML files for `usage` (the text of `--help`), `info` and
+`completion`. `settings` validates a composed configuration. It imports launchers and is
+therefore not exported here.
 """
 
 from gnnkit.config.code import key_of as key_of

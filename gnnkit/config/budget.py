@@ -1,7 +1,7 @@
-"""Bounds on what a few lines of configuration may make Hydra and OmegaConf compute.
+"""Limits on the work that a configuration may cause in Hydra and OmegaConf.
 
-Files that include others, and values that refer to others, multiply along a chain: each
-of thirty files may include the next one twice.
+Includes and references multiply along a chain: thirty files that each include the next
+one twice cause a billion includes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 from gnnkit.errors import UserError
 
-MAX_INCLUDES = 200  # files that one file may include, all together. Each takes some 20 ms
-MAX_REFERENCES = 1000  # values that all values refer to, those of a chain included. Each takes some 4 ms
-_UNKNOWN = 40  # counted for a file or a value whose name is itself an interpolation
-_WORDS = re.compile(r"^(?:(?:optional|override)\s+)*|@.*$")  # of an entry of a list of defaults, not of the name
+MAX_INCLUDES = 200  # transitive includes of one file, about 20 ms each
+MAX_REFERENCES = 1000  # transitive references of all values, about 4 ms each
+_UNKNOWN = 40  # counted for a file or value whose name is itself an interpolation
+_WORDS = re.compile(r"^(?:(?:optional|override)\s+)*|@.*$")  # the parts of a defaults entry that are not its name
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 
 
 def check_includes(defaults: Mapping[str, Any]) -> None:
-    """Raises `UserError` for a file that includes too many files, or one outside.
+    """Raises `UserError` if a file has too many includes, a cycle or an outside path.
 
     Args:
-        defaults: The lists of defaults, by the file's path in its folder, without
+        defaults: Each file's defaults list, by the file's path in its folder, without
             `.yaml`.
     """
     counts: dict[str, int | None] = {}
@@ -34,13 +34,13 @@ def check_includes(defaults: Mapping[str, Any]) -> None:
             return 1
         known = counts.get(name, 0)
         if known is None:
-            raise UserError(f"{name}.yaml includes itself by its defaults")
+            raise UserError(f"{name}.yaml includes itself through its defaults: remove the cycle")
         if known:
             return known
         counts[name] = None
         number = 1 + sum(_UNKNOWN if "${" in target else count(target) for target in _targets(name, defaults[name]))
         if number > MAX_INCLUDES:
-            raise UserError(f"{name}.yaml includes more than {MAX_INCLUDES} files by its defaults: leave some out")
+            raise UserError(f"{name}.yaml includes more than {MAX_INCLUDES} files through its defaults: remove some")
         counts[name] = number
         return number
 
@@ -49,7 +49,7 @@ def check_includes(defaults: Mapping[str, Any]) -> None:
 
 
 def _targets(name: str, entries: Any) -> Iterator[str]:
-    """Yields the paths of the files that a list of defaults includes."""
+    """Yields the paths of the files that a defaults list includes."""
     for entry in entries if isinstance(entries, list) else ():
         for group, option in entry.items() if isinstance(entry, dict) else [("", entry)]:
             for value in option if isinstance(option, list) else [option]:
@@ -59,22 +59,22 @@ def _targets(name: str, entries: Any) -> Iterator[str]:
                 target = posixpath.join("/", posixpath.dirname(name), *parts if parts[0] else parts[1:])
                 if {"..", ".hydra"} & set(target.split("/")):
                     raise UserError(
-                        f"{name}.yaml includes {value!r} by its defaults: only options of a folder are read"
+                        f"{name}.yaml includes {value!r} through its defaults: only options in the folder are read"
                     )
                 yield posixpath.normpath(target).lstrip("/")
 
 
 def check_references(node: Mapping[str, Any]) -> None:
-    """Raises `UserError` where values refer to too many others, all together.
+    """Raises `UserError` if the values contain too many references.
 
     Args:
-        node: The configuration, composed and not resolved.
+        node: The composed, unresolved configuration.
     """
     counts: dict[tuple[str, ...], int] = {}
 
     def count(place: tuple[str, ...], value: Any) -> int:
         if place not in counts:
-            counts[place] = 1  # of a value that refers to itself, which OmegaConf refuses
+            counts[place] = 1  # for a value that refers to itself, which OmegaConf rejects
             counts[place] = 1 + sum(count(other, item) for other, item in _parts(node, place, value))
         return _UNKNOWN if isinstance(value, str) and re.search(r"\$\{[^}]*\$\{", value) else counts[place]
 
@@ -98,12 +98,12 @@ def _items(node: Any) -> list[tuple[str, Any]]:
 
 
 def _parts(root: Any, place: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields what a value is made of: the items of a container, the targets of text."""
+    """Yields a container's items, or the values that a text refers to."""
     for key, item in _items(value):
         yield (*place, key), item
     for reference in _REFERENCE.findall(value) if isinstance(value, str) else ():
         if ":" in reference:
-            continue  # of the environment or the time, which hold no reference
+            continue  # resolvers for environment and time contain no references
         dots = len(reference) - len(reference.lstrip("."))
         base = place[: len(place) - dots] if dots else ()
         target = (*base, *filter(None, re.split(r"[.\[\]]+", reference)))

@@ -1,7 +1,7 @@
-"""Refuses text of a configuration that would run code.
+"""Rejects configuration text that would execute code.
 
-Nothing in a configuration is evaluated or called. Two resolvers are allowed, because
-both give plain text: `${oc.env:NAME}`, with or without a default, and `${now:FORMAT}`.
+Nothing in a configuration is evaluated or called. Only two resolvers are allowed, since
+both return plain text: `${oc.env:NAME}`, with an optional default, and `${now:FORMAT}`.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from gnnkit.errors import UserError
 
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z_]\w*)(?:,[^${}]*)?\}")
 _NOW = re.compile(r"\$\{now:[^${}]+\}")
-_TEXT = "\0"  # in place of an allowed resolver
+_TEXT = "\0"  # replaces an allowed resolver
 _HYDRA = re.compile(r"(override\s+)?/?hydra\b")
 
 
 def key_of(text: str) -> str:
-    """Returns the key of an override, without `+` and `~`."""
+    """Returns an override's key, without `+` and `~`."""
     return text.split("=", 1)[0].strip().lstrip("+~")
 
 
 def refuse_code(text: str, where: str) -> None:
-    """Raises `UserError` for `_target_`, and for resolvers that are not allowed.
+    """Raises `UserError` for `_target_` and for disallowed resolvers.
 
-    An allowed resolver inside another interpolation is refused too: otherwise the
-    environment would choose what is resolved.
+    An allowed resolver inside another interpolation is rejected too, since the
+    environment would otherwise control what is resolved.
     """
     if "_target_" in text:
-        raise UserError(f"{where}: _target_ is refused, a configuration names plugins, it does not call code")
+        raise UserError(f"{where}: _target_ is refused: a configuration selects plugins and does not call code")
     rest = _NOW.sub(_TEXT, _ENVIRONMENT.sub(_TEXT, text))
     if re.search(rf"\$\{{[^}}]*[:{_TEXT}]", rest):
         raise UserError(
             f"{where}: resolvers other than ${{oc.env:NAME}}, ${{oc.env:NAME,default}} and ${{now:FORMAT}} are "
-            "refused, write the value itself"
+            "refused: write the value itself"
         )
 
 
 def refuse_hydra(key: str, where: str) -> None:
-    """Raises `UserError` for a key of Hydra's own."""
+    """Raises `UserError` for a key in Hydra's own section."""
     if _HYDRA.match(key):
         raise UserError(f"{where}: Hydra's own settings cannot be changed here")
 
 
 def refuse_code_in(node: Any, where: str) -> None:
-    """Raises `UserError` for code or keys of Hydra's in plain data."""
+    """Raises `UserError` if plain data contains code or Hydra's keys."""
     if isinstance(node, str):
         refuse_code(node, where)
     elif isinstance(node, dict):
@@ -63,9 +63,9 @@ def refuse_code_in(node: Any, where: str) -> None:
 
 
 def check_environment(node: Any) -> None:
-    """Raises `UserError` for a variable whose value would be resolved once more.
+    """Raises `UserError` if an environment variable contains an interpolation.
 
-    The value stands in `config.yaml`, from which a later run may be made.
+    Its value is written to `config.yaml`, where a later run would resolve it.
     """
     for text in _texts(node):
         for name in _ENVIRONMENT.findall(text):
@@ -74,10 +74,10 @@ def check_environment(node: Any) -> None:
 
 
 def check_folder(folder: Path) -> dict[str, Any]:
-    """Refuses a user's folder whose YAML cannot be read or asks for code.
+    """Rejects a user's folder if its YAML is unreadable or contains code.
 
-    Called before Hydra opens the folder. Returns the lists of defaults, by the file's
-    path in the folder without `.yaml`.
+    This runs before Hydra opens the folder. Returns each file's defaults list, by the
+    file's path in the folder, without `.yaml`.
     """
     if not folder.is_dir():
         raise UserError(f"--config-dir {folder} is not a folder")
@@ -95,15 +95,15 @@ def check_folder(folder: Path) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yields the YAML files that Hydra may open, also below links to folders.
+    """Yields the YAML files that Hydra may open, following links to folders.
 
-    Leaves out Hydra's record of a run, which is no option.
+    Skips `.hydra`, where Hydra records a run.
     """
     seen: set[str] = set()
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if name != ".hydra")
         if (place := os.path.realpath(root)) in seen:
-            folders.clear()  # a link to a folder around it
+            folders.clear()  # a link to a parent folder
             continue
         seen.add(place)
         yield from (Path(root, name) for name in sorted([*names, *folders]) if name.endswith((".yaml", ".yml")))

@@ -1,7 +1,7 @@
-"""Tab completion: the words that may come next, and scripts for three shells.
+"""Tab completion: candidate words, and completion scripts for three shells.
 
-A shell asks with the command line so far. The answer needs YAML files and the names of
-entry points only, so nothing heavy is imported.
+The shell passes the command line so far. Answering reads only YAML files and entry
+point names, so no heavy package is imported.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _UNINSTALL = {
 def answer(request: str) -> str:
     """Answers `install=SHELL`, `uninstall=SHELL` or `query=SHELL`.
 
-    Raises `UserError` for anything else.
+    Raises `UserError` for any other request.
     """
     verb, _, shell = request.partition("=")
     if verb not in ("install", "uninstall", "query") or shell not in _INSTALL:
@@ -71,11 +71,11 @@ def answer(request: str) -> str:
 
 
 def words(line: str) -> list[str]:
-    """Lists the words that may stand in place of the last one of a command line."""
+    """Lists the completions of a command line's last word."""
     *before, last = re.split(r"\s+", line)
     try:
         return sorted({word for word in _candidates(before[1:], last) if word.startswith(last)})
-    except (UserError, OSError):  # of a folder that is not there
+    except (UserError, OSError):  # a missing folder
         return []
 
 
@@ -102,7 +102,7 @@ def _first_words() -> Iterator[str]:
 
 
 def _keys(section: str, before: Sequence[str]) -> Iterator[str]:
-    """Yields the keys of the options that were chosen, as in `model.hidden`."""
+    """Yields the keys of a section's selected options, such as `model.hidden`."""
     if section == "hydra":
         yield from (f"hydra.{name}" for name in _names("", "hydra"))
         for part in HYDRA_PARTS:
@@ -131,7 +131,7 @@ def _values(key: str, before: Sequence[str]) -> Iterable[str]:
 
 
 def of_comment(key: keys.Key) -> list[str]:
-    """Lists the values that a key's comment names, as in `adam | sgd`."""
+    """Lists the values named in a key's comment, such as `adam | sgd`."""
     if key.default in ("true", "false"):
         return ["true", "false"]
     parts = [part.strip() for part in re.sub(r"\([^)]*\)|\bnull: [^|]*", "", key.comment).split("|")]
@@ -145,7 +145,7 @@ def _names(section: str, name: str) -> list[str]:
 
 
 def _keys_of(section: str, before: Sequence[str]) -> Iterator[keys.Key]:
-    """Yields the keys of the options that stand on the line, else of the default."""
+    """Yields the keys of the options on the line, or of the default option."""
     for name in re.findall(r"[^\[\],]+", _chosen(section, before) or _default(section)):
         yield from keys.read(section, name).keys
 
@@ -162,7 +162,7 @@ def _default(section: str) -> str:
 
 
 def _folders(before: Sequence[str]) -> Iterator[Path]:
-    """Yields the folders that `--config-dir` names on the line."""
+    """Yields the line's `--config-dir` folders."""
     for word, after in itertools.zip_longest(before, before[1:], fillvalue=""):
         name = after if word in ("--config-dir", "-cd") else word.removeprefix("--config-dir=")
         if name != word and name:

@@ -1,6 +1,6 @@
-"""Composes configurations: overrides as on the command line in, plain data out.
+"""Composes command-line overrides and YAML files to plain data.
 
-Configuration is data. `code` says what is refused. Hydra is imported at the first call.
+A configuration never executes code (see `code`). Hydra is imported on first use.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from gnnkit.errors import UserError
 from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts, unknown_plugin
 from gnnkit.ranges import known_words, shown, unknown, unknown_key
 
-SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
+SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
-EXPERIMENT = "experiment"  # chooses a YAML file of several sections
+EXPERIMENT = "experiment"  # selects a YAML file that sets several sections
 RENAMED = {
     "strategy.exchange": "exchange",
     **{
         f"strategy.{key}": f"exchange.{key}"
         for key in ("bits", "staleness", "smoothing", "keep", "variation", "max_age")
     },
-}  # keys of earlier versions, which go on working
-# Groups of Hydra's section, which is dropped. Without them, composing takes 15 % less.
+}  # deprecated keys, which still work
+# Config groups of Hydra's unused section. Removing them makes composing 15 % faster.
 _UNUSED = [f"~hydra/{group}" for group in (
     "output", "launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging", "env"
 )]  # fmt: skip
-_NO_NAME = re.compile(
+_NOT_A_NAME = re.compile(
     r"|null|true|false|nan|[-+]?(inf|[\d._]+(e[-+]?\d+)?)|\w*[(\[{].*", re.IGNORECASE
-)  # Hydra's values
+)  # values that are not an option's name in Hydra's grammar
 
 
 def compose(
@@ -45,13 +45,13 @@ def compose(
 ) -> dict[str, Any]:
     """Composes the main configuration and command-line overrides to plain data.
 
-    Raises `UserError` with the key and the nearest known key for all that Hydra
-    refuses, for missing values, and for anything that would run code.
+    Raises `UserError` for missing values, for anything that would execute code, and for
+    whatever Hydra rejects. The message names the key and the most similar known key.
 
     Args:
-        overrides: As on the command line, such as `model=gcn` and `model.hidden=8`.
-        config_dirs: Folders of the user's own YAML, searched after ours.
-        config_name: The main configuration. Default: ours.
+        overrides: Command-line overrides, such as `model=gcn` and `model.hidden=8`.
+        config_dirs: The user's YAML folders, searched after the packaged ones.
+        config_name: Name of the main configuration. Default: the packaged one.
     """
     return _Composer(overrides, config_dirs, config_name).plain()
 
@@ -59,7 +59,7 @@ def compose(
 def choices(
     overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), config_name: str = MAIN
 ) -> dict[str, str]:
-    """Returns the option that each section gets. Arguments are those of `compose`."""
+    """Returns each section's selected option. Takes the arguments of `compose`."""
     composer = _Composer(overrides, config_dirs, config_name)
     with composer.as_user_errors():
         chosen = composer.composed(with_hydra=True).hydra.runtime.choices
@@ -67,41 +67,39 @@ def choices(
 
 
 def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Spells Python values as overrides.
+    """Converts Python values to overrides.
 
     `{"model": {"name": "gcn", "hidden": 8}}` becomes `model=gcn model.hidden=8`.
     """
     overrides = []
     for key, value in keys.items():
         if key in SEVERAL and not prefix:
-            overrides += _several(key, value)
+            overrides += _plugin_overrides(key, value)
         elif isinstance(value, Mapping):
-            chosen = [f"{prefix}{key}={_literal(value['name'])}"] if "name" in value else []
+            chosen = [f"{prefix}{key}={_format_literal(value['name'])}"] if "name" in value else []
             rest = {name: item for name, item in value.items() if name != "name"}
             overrides += chosen + as_overrides(rest, f"{prefix}{key}.")
         else:
-            overrides.append(f"{prefix}{key}={_literal(value)}")
+            overrides.append(f"{prefix}{key}={_format_literal(value)}")
     return overrides
 
 
-def _several(kind: str, plugins: Any) -> list[str]:
-    """Spells the choice of any number of plugins as overrides.
+def _plugin_overrides(kind: str, plugins: Any) -> list[str]:
+    """Converts a section with any number of plugins to overrides.
 
-    Args:
-        kind: One of `plugins.SEVERAL`.
-        plugins: A name, a mapping with name and keys, a list of these, or None.
-            Also the section of a composed configuration.
+    `plugins` is a name, a mapping with name and keys, a list of these, None, or the
+    section in a composed configuration.
     """
     if isinstance(plugins, Mapping) and "name" not in plugins:
         plugins = [{"name": name, **keys} for name, keys in plugins.items()]
     parts = plugins if isinstance(plugins, list | tuple) else [] if plugins is None else [plugins]
     chosen = [part if isinstance(part, Mapping) else {"name": part} for part in parts]
     keys = {part["name"]: {key: value for key, value in part.items() if key != "name"} for part in chosen}
-    return [f"{kind}={_literal(list(keys))}", *as_overrides(keys, f"{kind}.")]
+    return [f"{kind}={_format_literal(list(keys))}", *as_overrides(keys, f"{kind}.")]
 
 
 def dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yields all keys of nested mappings, as in `model.hidden`."""
+    """Yields all keys of nested mappings in dotted form, such as `model.hidden`."""
     for key, value in node.items():
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):
@@ -109,7 +107,7 @@ def dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields keys as in `model.hidden` with values that are no mappings."""
+    """Yields dotted keys, such as `model.hidden`, with their non-mapping values."""
     for key, value in node.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{key}.")
@@ -117,8 +115,8 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
-def _literal(value: Any) -> str:
-    """Spells a plain value in Hydra's grammar."""
+def _format_literal(value: Any) -> str:
+    """Formats a plain value in Hydra's grammar."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     if value is None or isinstance(value, bool):
@@ -126,12 +124,12 @@ def _literal(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_literal, value))}]"
+        return f"[{','.join(map(_format_literal, value))}]"
     return QuotedString(str(value), Quote.single).with_quotes()
 
 
 class _Composer:
-    """Overrides and folders that have been checked, on the way to plain data."""
+    """Composes validated overrides and folders to plain data."""
 
     def __init__(self, overrides: Sequence[str], config_dirs: Sequence[Path], name: str) -> None:
         for text in overrides:
@@ -143,14 +141,14 @@ class _Composer:
             raise UserError("strategy appears more than once: choose one")
         check_includes({name: entries for folder in config_dirs for name, entries in check_folder(folder).items()})
         self.folders = [*conf_folders(), *(folder.resolve() for folder in config_dirs)]
-        self.overrides, self.name = [_spell(text) for text in _renamed(overrides, self.folders)], name
-        if name != MAIN:  # Hydra looks for the main configuration in the first folder alone
+        self.overrides, self.name = [_normalize(text) for text in _replace_renamed(overrides, self.folders)], name
+        if name != MAIN:  # Hydra searches the main configuration in the first folder only
             self.folders.sort(key=lambda folder: not (folder / f"{name}.yaml").is_file())
         _register_without_yaml(self.folders)
         _register_joined(self.overrides, self.folders)
 
     def plain(self) -> dict[str, Any]:
-        """Returns plain data, with every interpolation resolved."""
+        """Returns plain data with all interpolations resolved."""
         from omegaconf import OmegaConf
 
         with self.as_user_errors():
@@ -160,15 +158,15 @@ class _Composer:
             check_environment(raw)
             check_references(raw)
             if missing := sorted(OmegaConf.missing_keys(composed)):
-                raise _missing(missing[0])
+                raise _missing_error(missing[0])
             return typing.cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
 
     def composed(self, overrides: Sequence[str] | None = None, *, with_hydra: bool = False) -> Any:
-        """Lets Hydra compose.
+        """Returns the configuration as Hydra composes it.
 
         Args:
-            overrides: Instead of all overrides.
-            with_hydra: Whether to add Hydra's own section. Default: False.
+            overrides: Replace this object's overrides. Default: None.
+            with_hydra: Whether to include Hydra's own section. Default: False.
         """
         from hydra import compose, initialize_config_dir
         from hydra.core.override_parser.types import Quote, QuotedString
@@ -180,7 +178,7 @@ class _Composer:
 
     @contextlib.contextmanager
     def as_user_errors(self) -> Iterator[None]:
-        """Turns errors of Hydra into one line with the key."""
+        """Converts Hydra's errors to one-line `UserError`s that name the key."""
         from hydra.errors import HydraException, MissingConfigException, OverrideParseException
         from omegaconf.errors import OmegaConfBaseException
 
@@ -196,38 +194,38 @@ class _Composer:
                 f"cannot read {shown(error.override)!r}: write KEY=VALUE{quotes} ({shown(_first_line(error))})"
             ) from error
         except MissingConfigException as error:
-            raise self._unknown_choice(error) from error
+            raise self._unknown_option_error(error) from error
         except (HydraException, OmegaConfBaseException) as error:
             if there := re.search(r"already at '([^']+)'", str(error)):
-                raise UserError(f"+{there[1]} adds a key that is there already: leave out the +") from error
-            raise (self._why_refused() or UserError(_first_line(error))) from error
+                raise UserError(f"+{there[1]} adds a key that already exists: remove the +") from error
+            raise (self._explain_error() or UserError(_first_line(error))) from error
         except RecursionError as error:
             raise UserError("the configuration is nested too deeply to be read") from error
-        except (OSError, ValueError) as error:  # too long a name, a choice of options that is no name
+        except (OSError, ValueError) as error:  # an overlong name, or an invalid option name
             raise UserError(f"the configuration cannot be read: {shown(error)}") from error
 
-    def _why_refused(self) -> UserError | None:
-        """Finds why Hydra may have refused.
+    def _explain_error(self) -> UserError | None:
+        """Returns the likely reason for Hydra's error.
 
-        The reason is the first override of a key that the chosen options lack.
+        This is the first override whose key the selected options do not have.
         """
         from hydra.errors import HydraException, MissingConfigException
         from omegaconf import OmegaConf
 
         named = {key_of(text) for text in self.overrides}
-        lacks_strategy = not named & {"strategy", EXPERIMENT} and self.name == MAIN
-        chosen = ["strategy=auto"] if lacks_strategy else []  # any: Hydra composes nothing without one
+        needs_strategy = not named & {"strategy", EXPERIMENT} and self.name == MAIN
+        chosen = ["strategy=auto"] if needs_strategy else []  # Hydra requires one, any will do
         chosen += [text for text in self.overrides if key_of(text) in (*KINDS, EXPERIMENT)]
         try:
             composed = typing.cast("dict[str, Any]", OmegaConf.to_container(self.composed(chosen)))
         except MissingConfigException as error:
-            return self._unknown_choice(error)
+            return self._unknown_option_error(error)
         except HydraException:
             return None
         known = set(dotted(composed))
         key = next((key for text in self.overrides if text[0] not in "+~" and (key := key_of(text)) not in known), None)
         if key is None:
-            return _missing("strategy") if lacks_strategy else None
+            return _missing_error("strategy") if needs_strategy else None
         section, _, rest = key.partition(".")
         name = rest.partition(".")[0]
         if section in SEVERAL and name in names(section) and name not in composed.get(section, {}):
@@ -237,15 +235,15 @@ class _Composer:
                 f"{key} needs {'an' if section[0] in 'aeiou' else 'a'} {section}, and none is chosen: leave the key out, or "
                 f"choose {section}=NAME for a strategy that reads one"
             )
-        return self._of_another_option(key, known) or unknown_key(key, known)
+        return self._unselected_key_error(key, known) or unknown_key(key, known)
 
-    def _unknown_choice(self, error: Any) -> UserError:
-        """Makes the error for a file that Hydra has not found."""
+    def _unknown_option_error(self, error: Any) -> UserError:
+        """Returns the error for a file that Hydra did not find."""
         kind, _, name = (error.missing_cfg_file or "").rpartition("/")
         return unknown_plugin(kind, name, options(kind, self.folders), f"{kind}={name}")
 
-    def _of_another_option(self, key: str, known: Collection[str]) -> UserError | None:
-        """Makes the error for a key of an option that is not chosen, if one has it."""
+    def _unselected_key_error(self, key: str, known: Collection[str]) -> UserError | None:
+        """Returns the error for a key that only an unselected option has, if any."""
         section, _, last = key.rpartition(".")
         words = known_words(last)
         if any(name.rpartition(".")[2] in words for name in known):
@@ -266,7 +264,7 @@ class _Composer:
 
 
 def _register_without_yaml(folders: Sequence[Path]) -> None:
-    """Makes `kind=name` work for plugins that ship no YAML."""
+    """Registers `kind=name` for plugins without a YAML file."""
     from hydra.core.config_store import ConfigStore
 
     for kind in KINDS:
@@ -280,7 +278,7 @@ def _register_without_yaml(folders: Sequence[Path]) -> None:
 
 
 def _register_joined(overrides: Sequence[str], folders: Sequence[Path]) -> None:
-    """Makes `kind=A+B` work, with the keys of both."""
+    """Registers `kind=A+B` with the keys of both options."""
     from hydra.core.config_store import ConfigStore
 
     for text in overrides:
@@ -296,19 +294,19 @@ def _register_joined(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 
 
 def of_option(kind: str, name: str) -> dict[str, Any]:
-    """Returns the keys of `kind=name` with defaults, no keys where there is no YAML."""
+    """Returns the defaults of `kind=name`, empty if it has no YAML file."""
     return _values(kind, name, conf_folders())
 
 
 def _values(kind: str, name: str, folders: Sequence[Path]) -> dict[str, Any]:
-    """Reads the YAML file of `kind=name`. Returns no keys where there is none."""
+    """Reads the YAML file of `kind=name`. Returns no keys if there is none."""
     path = next((path for folder in folders if (path := folder / kind / f"{name}.yaml").is_file()), None)
     values = {} if path is None else read_yaml(path)
     return values if isinstance(values, dict) else {}
 
 
-def _renamed(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Replaces keys of earlier versions, unless the chosen strategy has such a key."""
+def _replace_renamed(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Replaces deprecated keys, unless the selected strategy has such a key."""
     if not any(key_of(text) in RENAMED for text in overrides):
         return list(overrides)
     chosen = next((text.partition("=")[2].strip("'\"") for text in overrides if key_of(text) == "strategy"), "")
@@ -323,10 +321,10 @@ def _renamed(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
     return renamed
 
 
-def _spell(text: str) -> str:
-    """Adds the `+` that Hydra wants for a group without default and for new keys.
+def _normalize(text: str) -> str:
+    """Adds the `+` that Hydra requires for new keys and groups without a default.
 
-    Takes the `+` of `+strategy` away, as the strategy stands in the list of defaults.
+    Removes it from `+strategy`, which the defaults list already contains.
     """
     if key_of(text) == "strategy":
         return text.lstrip("+")
@@ -337,7 +335,7 @@ def _spell(text: str) -> str:
 
 
 def _refuse_sweep(text: str) -> None:
-    """Refuses several values for one key, and says what to type."""
+    """Raises `UserError` if one key has several values."""
     if "," in text or "(" in text:
         space = space_of(text)
         if space is not None:
@@ -349,10 +347,10 @@ def _refuse_sweep(text: str) -> None:
 
 
 def _check_choice(text: str) -> None:
-    """Refuses choices of options that Hydra would not report by their key."""
+    """Rejects invalid options for which Hydra's error would not name the key."""
     key, equals, value = text.partition("=")
-    if not equals and text[:1] not in "+~" and (meant := _meant_by(text)):
-        raise UserError(f"cannot read {text!r}: write KEY=VALUE, as in {meant}")
+    if not equals and text[:1] not in "+~" and (suggestion := _suggest_override(text)):
+        raise UserError(f"cannot read {text!r}: write KEY=VALUE, as in {suggestion}")
     if not key_of(text):
         raise UserError(f"cannot read {text!r}: write KEY=VALUE")
     if "@" in key:
@@ -360,12 +358,12 @@ def _check_choice(text: str) -> None:
     section = key.lstrip("+")
     if section in SEVERAL and value.startswith("["):
         return
-    if section in (*SECTIONS, EXPERIMENT) and _NO_NAME.fullmatch(value):
+    if section in (*SECTIONS, EXPERIMENT) and _NOT_A_NAME.fullmatch(value):
         raise unknown(f"{key}={value}", value, options(section))
 
 
-def _meant_by(word: str) -> str | None:
-    """Spells a job or an option that was given without its key."""
+def _suggest_override(word: str) -> str | None:
+    """Returns the override for a job or option that was typed without its key."""
     if word in JOBS:
         return f"job={word}"
     matches = ((kind, name) for kind in KINDS for name in known_words(word.lower()) if name in options(kind))
@@ -373,14 +371,14 @@ def _meant_by(word: str) -> str | None:
 
 
 def key_for(word: str) -> str | None:
-    """Returns the key that a word such as `epochs` stands for, or None."""
+    """Returns the key that a word such as `epochs` abbreviates, or None."""
     with contextlib.suppress(UserError):
         keys = sorted(dotted(compose(["strategy=auto"])), key=lambda key: key.count("."))
         return next((key for name in known_words(word) for key in keys if key.rpartition(".")[2] == name), None)
     return None
 
 
-def _missing(key: str) -> UserError:
+def _missing_error(key: str) -> UserError:
     if key in KINDS:
         return UserError(f"{key} is missing: choose one with {key}=NAME, there are: {', '.join(options(key))}")
     return UserError(f"{key} is missing: set it with {key}=VALUE")

@@ -1,4 +1,4 @@
-"""The configuration of an earlier run, or of a file, as overrides."""
+"""Converts an earlier run's configuration, or a file, to overrides."""
 
 from __future__ import annotations
 
@@ -17,51 +17,50 @@ from gnnkit.plugins import arguments_of, load, names, options
 from gnnkit.ranges import local_path, shown
 from gnnkit.redaction import HIDDEN
 
-RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as Hydra keeps them
-_OF_MODEL = ("model", "task")  # sections that belong to a trained model
-_FIXED = (*_OF_MODEL, "inputs", "features", "embedding", "learned")  # keys that do
-_PLACES = tuple(
+RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
+_MODEL_SECTIONS = ("model", "task")  # sections that belong to a trained model
+_MODEL_KEYS = (*_MODEL_SECTIONS, "inputs", "features", "embedding", "learned")  # keys that belong to a trained model
+_STORAGE_KEYS = tuple(
     f"features.{key}" for key in ("place", "cache", "policy", "direct", "reads")
-)  # of these, keys that do not
-_OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
-_OF_TRAINER = ("precision", "evaluation_memory")
-_OF_CUT = ("workers", "partition")  # keys of data that are cut already
-_OF_FOLDER = ("output", "on_exists")  # keys that a repeated run does not take over
+)  # exceptions to `_MODEL_KEYS`
+_RUN_KEYS = (*_MODEL_KEYS, "dataset", "partition", "strategy", "sampler", "workers", "seed")
+_TRAINER_KEYS = ("precision", "evaluation_memory")
+_PARTITION_KEYS = ("workers", "partition")  # keys that partitioned data determine
+_FOLDER_KEYS = ("output", "on_exists")  # keys that a repeated run does not inherit
 
 
 def of_run(folder: Path) -> dict[str, Any]:
-    """Reads the configuration of a run from the run folder.
+    """Reads a run's configuration from its folder.
 
-    Raises `UserError` for any other folder.
+    Raises `UserError` if the folder is not a run folder.
     """
     if not folder.is_dir():
         raise UserError(f"checkpoint={folder} is not a folder: choose the folder of a run that has trained")
     composed = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
-    if not isinstance(composed, dict) or not all(isinstance(composed.get(key), dict) for key in _OF_MODEL):
+    if not isinstance(composed, dict) or not all(isinstance(composed.get(key), dict) for key in _MODEL_SECTIONS):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
     return composed
 
 
-def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]:
-    """Puts the configuration of a run before overrides that name `checkpoint`.
+def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> list[str]:
+    """Inserts the run's configuration before overrides that set `checkpoint`.
 
-    A section that an override chooses anew is left out, but new data is read as the
-    data of the run was. Model and task stay those of the run. Raises `UserError` for
-    overrides of either, and for sections that the run got from Python, unless given
-    again.
+    Sections that an override selects are omitted, but new data is read like the run's
+    data. Raises `UserError` for overrides that change the trained model, and for
+    sections that the run received from Python, unless they are passed again.
 
     Args:
-        overrides: As on the command line.
-        given: Sections that come from Python.
+        overrides: Command-line overrides.
+        from_python: Sections that are passed from Python.
     """
     named = {key_of(text): text.partition("=")[2] for text in overrides}
-    job = _job(named)
-    if job.reads_data_only and (other := next((key for key in named if not _of_data(key)), None)):
+    job = _selected_job(named)
+    if job.reads_data_only and (other := next((key for key in named if not _is_data_key(key)), None)):
         raise UserError(
-            f"{other}: job={job} chooses for your data, leave the key out and edit the file that is written"
+            f"{other}: job={job} chooses this setting for your data: leave the key out and edit the written file"
         )
     if not job.reads_strategy and "strategy" not in named:
-        return ["strategy=auto", *overrides]  # the key must have a value
+        return ["strategy=auto", *overrides]  # the key is mandatory
     if named.get("checkpoint", "null") in ("", "null"):
         if job.reads_checkpoint:
             raise UserError(f"job={job} needs checkpoint=FOLDER of a run that has trained")
@@ -69,31 +68,35 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
     folder = local_path("checkpoint", named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
     for key in named:
-        if key.partition(".")[0] in _FIXED and key not in _PLACES:
+        if key.partition(".")[0] in _MODEL_KEYS and key not in _STORAGE_KEYS:
             raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
-    sections = {key: value for key, value in run.items() if key in _OF_RUN and key not in named and value is not None}
-    for kind in ("dataset", *_OF_MODEL):
-        if kind in given:
+    sections = {key: value for key, value in run.items() if key in _RUN_KEYS and key not in named and value is not None}
+    for kind in ("dataset", *_MODEL_SECTIONS):
+        if kind in from_python:
             sections.pop(kind, None)
         elif kind in sections and (name := sections[kind].get("name")) not in options(kind):
-            way = "choose dataset=NAME" if kind == "dataset" else f"use gnnkit.predict with {kind}="
-            raise UserError(f"checkpoint={folder}: {kind}={name} was handed in from Python: {way}")
-    trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _OF_TRAINER}
-    taken = [*as_overrides({**_named(sections), "trainer": trainer}), *_for_new_data(run, named)]
+            advice = "choose dataset=NAME" if kind == "dataset" else f"use gnnkit.predict with {kind}="
+            raise UserError(f"checkpoint={folder}: {kind}={name} was passed from Python: {advice}")
+    trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _TRAINER_KEYS}
+    taken = [*as_overrides({**_with_partitioner_name(sections), "trainer": trainer}), *_dataset_overrides(run, named)]
     return [*taken, *overrides]
 
 
-def _for_new_data(run: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[str]:
-    """Spells the keys by which other data than that of a run is read.
+def _dataset_overrides(run: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[str]:
+    """Yields the overrides that apply a run's data set keys to new data.
 
     Args:
-        run: The configuration of the run.
-        named: Values that the command names, by key.
+        run: The run's configuration.
+        named: Values that the command sets, by key.
     """
     trained, name = _dataset_of(run), named.get("dataset", "").strip("'\"")
     if trained is None:
         return
-    if "dataset" not in named and not _job(named).needs_labels and any(key.startswith("dataset.") for key in named):
+    if (
+        "dataset" not in named
+        and not _selected_job(named).needs_labels
+        and any(key.startswith("dataset.") for key in named)
+    ):
         for key in load("dataset", trained.name).of_training:
             if key in trained.arguments and f"dataset.{key}" not in named:
                 yield f"++dataset.{key}=null"
@@ -107,12 +110,12 @@ def _for_new_data(run: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[
 
 
 def read_otherwise(folder: str | Path, name: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Says which keys of a data set read other data than a run has trained on.
+    """Describes the data set keys whose values differ from the trained run's.
 
     Args:
         folder: The run folder.
-        name: The data set.
-        arguments: Of the data set, by key.
+        name: The data set's name.
+        arguments: The data set's arguments, by key.
     """
     trained = _dataset_of(of_run(Path(folder)))
     if trained is None or name not in names("dataset"):  # a graph from Python
@@ -121,42 +124,44 @@ def read_otherwise(folder: str | Path, name: str, arguments: Mapping[str, Any]) 
     lines = []
     for key in sorted({*trained.arguments, *arguments} - of_data):
         here, there = arguments.get(key), trained.arguments.get(key)
-        if (here or None) != (there or None):  # false and none are the same
-            lines.append(f"dataset.{key}={_spelt(here)}, and the model of {folder} was trained with {_spelt(there)}")
+        if (here or None) != (there or None):  # false equals None
+            lines.append(
+                f"dataset.{key}={_format_argument(here)}: the model of {folder} was trained with {_format_argument(there)}"
+            )
     return tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
-class _DataOfRun:
-    """The data set of a run, with the values of its keys."""
+class _RunDataset:
+    """A run's data set, with its arguments."""
 
     name: str
     arguments: Mapping[str, Any]
 
 
-def _dataset_of(run: Mapping[str, Any]) -> _DataOfRun | None:
-    """Returns the data set of a run. None where none of that name is installed."""
+def _dataset_of(run: Mapping[str, Any]) -> _RunDataset | None:
+    """Returns a run's data set, or None if it is not installed."""
     section = run.get("dataset")
     if not isinstance(section, dict) or section.get("name") not in names("dataset"):
         return None
-    return _DataOfRun(section["name"], arguments_of("dataset", section))
+    return _RunDataset(section["name"], arguments_of("dataset", section))
 
 
-def _spelt(value: Any) -> str:
+def _format_argument(value: Any) -> str:
     return "null" if value is None else shown(str(value).lower() if isinstance(value, bool) else value)
 
 
-def _job(named: Mapping[str, str]) -> JobFacts:
-    """Returns the job that overrides name. For another name, that of no special job."""
+def _selected_job(named: Mapping[str, str]) -> JobFacts:
+    """Returns the job that overrides select, or an empty one if it is unknown."""
     return JOBS.get(named.get("job", ""), JobFacts(""))
 
 
-def _of_data(key: str) -> bool:
-    """Says whether a job reads a key that reads nothing but data."""
+def _is_data_key(key: str) -> bool:
+    """Returns whether a job with `reads_data_only` reads the key."""
     return key.partition(".")[0] in ("dataset", "job", "output", "init", "cache", "seed")
 
 
-def _named(composed: Mapping[str, Any]) -> dict[str, Any]:
+def _with_partitioner_name(composed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a composed configuration with the partitioner under `name`."""
     section = composed.get("partition")
     if not isinstance(section, dict) or "nodes" not in section:
@@ -165,53 +170,58 @@ def _named(composed: Mapping[str, Any]) -> dict[str, Any]:
     return {**composed, "partition": {"name": section["nodes"], **rest}}
 
 
-def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Puts the keys that data bring before overrides, unless the user has named these.
+def with_data(overrides: Sequence[str], user_overrides: Sequence[str]) -> list[str]:
+    """Inserts the keys that the data determine, unless the user has set them.
 
-    Data that were cut for a number of workers bring this number, as `parts` where the
-    user has named another number of workers. A value `auto` of the user gives way, and
-    so do keys of a checkpoint that do not belong to its model.
+    Partitioned data determine the number of workers. If the user has set another
+    number, it is inserted as `parts` instead. User values `auto` are replaced, and so
+    are a checkpoint's keys that do not belong to its model.
 
     Args:
-        overrides: As on the command line.
-        own: Those of the overrides that the user has named.
+        overrides: Command-line overrides.
+        user_overrides: The overrides that the user has typed.
     """
-    named, users = ({key_of(text): text.partition("=")[2].strip("'\"") for text in texts} for texts in (overrides, own))
-    fixed = {key.partition(".")[0] for key in named if key not in _PLACES}.intersection(_FIXED)
+    named, users = (
+        {key_of(text): text.partition("=")[2].strip("'\"") for text in texts} for texts in (overrides, user_overrides)
+    )
+    fixed = {key.partition(".")[0] for key in named if key not in _STORAGE_KEYS}.intersection(_MODEL_KEYS)
     name, root = named.get("dataset", ""), named.get("dataset.root", "").replace("\\'", "'")
     if name not in names("dataset") or not root:
         return list(overrides)
     keys = dict(load("dataset", name).brought_keys(root))
     job = JOBS.get(named.get("job", "train"))
     if job is not None and job.cuts:
-        keys = {key: value for key, value in keys.items() if key not in _OF_CUT}
+        keys = {key: value for key, value in keys.items() if key not in _PARTITION_KEYS}
     is_other = users.get("workers", "auto") not in ("auto", "null", str(keys.get("workers")))
-    if is_other and job is not None and not job.reads_plan:  # fewer workers, of several parts each
+    if is_other and job is not None and not job.reads_plan:  # fewer workers, with several parts each
         keys = {"parts" if key == "workers" else key: value for key, value in keys.items()}
     brought = {
         key: value
         for key, value in keys.items()
         if users.get(key, "auto") in ("auto", "null")
-        and not any(other.startswith(f"{key}.") and other not in _PLACES for other in users)
+        and not any(other.startswith(f"{key}.") and other not in _STORAGE_KEYS for other in users)
         and key not in fixed
     }
-    rest = [text for text in overrides if key_of(text).partition(".")[0] not in brought or key_of(text) in _PLACES]
-    return [*as_overrides(_named(brought)), *rest]
+    rest = [
+        text for text in overrides if key_of(text).partition(".")[0] not in brought or key_of(text) in _STORAGE_KEYS
+    ]
+    return [*as_overrides(_with_partitioner_name(brought)), *rest]
 
 
 def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) -> tuple[list[str], str]:
-    """Spells the values of a file as overrides. The file may be that of a run.
+    """Converts a file, possibly a run's `config.yaml`, to overrides.
 
-    A file with a list of `defaults` is composed by Hydra instead. A section that an
-    override chooses anew is left out.
+    A file with a `defaults` list is left to Hydra. Sections that an override selects
+    are omitted.
 
     Args:
-        name: Name of the file in one of the folders, without `.yaml`.
-        config_dirs: Folders of the user.
-        overrides: As on the command line.
+        name: The file's name in one of the folders, without `.yaml`.
+        config_dirs: The user's folders.
+        overrides: Command-line overrides.
 
     Returns:
-        The values, to stand before the overrides, and the main configuration's name.
+        The values, to be placed before the overrides, and the main configuration's
+            name.
     """
     name = name.removesuffix(".yaml")
     path = next((path for folder in config_dirs if (path := folder / f"{name}.yaml").is_file()), None)
@@ -222,27 +232,27 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
         raise UserError(
             f"--config-name {name}: no such file in any --config-dir, there are: {', '.join(listed) or 'none'}"
         )
-    values = _mapping(path)
+    values = _read_values(path)
     if "defaults" in values:
         if name == MAIN:
-            raise UserError(f"--config-name {name}: {path} has defaults, give the file another name than ours")
+            raise UserError(f"--config-name {name}: {path} has defaults: rename the file, as this name is reserved")
         return [], name
     named = {key_of(text) for text in overrides}
     sections = {key: value for key, value in values.items() if key not in named and value is not None}
     if (path.parent / RECORD).is_dir():
-        sections = {key: value for key, value in sections.items() if key not in _OF_FOLDER}
-    overrides_of_file = as_overrides(_named(sections))
+        sections = {key: value for key, value in sections.items() if key not in _FOLDER_KEYS}
+    overrides_of_file = as_overrides(_with_partitioner_name(sections))
     for text in overrides_of_file:
         if HIDDEN in text and key_of(text) not in named:
-            raise UserError(f"{path}: {key_of(text)} was a secret and was not kept: give {key_of(text)}=VALUE")
+            raise UserError(f"{path}: {key_of(text)} was a secret and was not saved: set {key_of(text)}=VALUE")
     return overrides_of_file, MAIN
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def _read_values(path: Path) -> dict[str, Any]:
     from gnnkit.config.code import check_folder
 
     check_folder(path.parent)
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise UserError(f"{path} is no mapping of keys to values")
+        raise UserError(f"{path}: expected a mapping of keys to values")
     return values

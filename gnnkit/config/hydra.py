@@ -1,8 +1,8 @@
-"""The settings of Hydra that gnnkit takes: folders, verbosity, sweeper and launcher.
+"""The supported Hydra settings: folders, verbosity, sweeper and launcher.
 
-Hydra never sees these. Known keys and defaults stand in `conf/hydra.yaml`, and in a
-file for each of Hydra's sweepers and launchers, which names the launcher of ours that
-does the same. Every other setting of Hydra is refused.
+These settings are not passed to Hydra. `conf/hydra.yaml` contains the known keys and
+defaults. Each supported sweeper and launcher has a file that names the equivalent in
+this package. All other Hydra settings are rejected.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from gnnkit.errors import UserError
 from gnnkit.plugins import CONF, conf_folders
 from gnnkit.ranges import shown, unknown
 
-HYDRA_PARTS = ("sweeper", "launcher")  # chosen with hydra/PART=NAME
-_OF_HYDRA = re.compile(r"[+~]*hydra[./]")
+HYDRA_PARTS = ("sweeper", "launcher")  # selected with hydra/PART=NAME
+_HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 
 
 @dataclass(frozen=True, slots=True)
 class HydraSettings:
-    """The values by key, as in `sweep.dir` and `launcher.name`."""
+    """Hydra's settings by key, such as `sweep.dir` and `launcher.name`."""
 
     values: Mapping[str, Any]
-    given: Mapping[str, str]  # keys that the user has set, with the text of the override
-    means: Mapping[str, str]  # by part: our name for the sweeper or the launcher
+    typed: Mapping[str, str]  # overrides typed by the user, by key
+    means: Mapping[str, str]  # by part: this package's name for the sweeper or launcher
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
 
     def refuse(self, prefixes: tuple[str, ...], why: str) -> None:
-        """Raises `UserError` for a setting under one of the prefixes."""
-        for key, text in self.given.items():
+        """Raises `UserError` if the user has set a key with one of the prefixes."""
+        for key, text in self.typed.items():
             if key.startswith(prefixes):
                 raise UserError(f"{text} {why}")
 
@@ -53,7 +53,7 @@ class HydraSettings:
         return nested
 
     def under(self, part: str) -> dict[str, Any]:
-        """Returns the arguments of the sweeper or the launcher, without the name."""
+        """Returns the arguments of the sweeper or launcher, without its name."""
         prefix = f"{part}."
         arguments = {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
         del arguments["name"]
@@ -61,21 +61,21 @@ class HydraSettings:
 
 
 def split(overrides: Sequence[str]) -> tuple[list[str], HydraSettings]:
-    """Separates overrides of the run from settings of Hydra.
+    """Separates the run's overrides from Hydra settings.
 
-    Raises `UserError` for a setting that is not allowed.
+    Raises `UserError` for an unsupported setting.
     """
-    of_hydra = [text for text in overrides if _OF_HYDRA.match(text)]
-    return [text for text in overrides if not _OF_HYDRA.match(text)], _read(of_hydra)
+    of_hydra = [text for text in overrides if _HYDRA_KEY.match(text)]
+    return [text for text in overrides if not _HYDRA_KEY.match(text)], _read(of_hydra)
 
 
 def hydra_section(part: str) -> str:
-    """Returns the folder with a file for each option of a part."""
+    """Returns the folder that contains a file for each of the part's options."""
     return f"hydra_{part}"
 
 
 def hydra_options(part: str) -> list[str]:
-    """Lists the sweepers or the launchers."""
+    """Lists the part's options."""
     return sorted(path.stem for path in (CONF / hydra_section(part)).glob("*.yaml"))
 
 
@@ -87,7 +87,7 @@ def fill(text: str, composed: Mapping[str, Any], **job: Any) -> str:
     Args:
         text: The path.
         composed: The composed configuration.
-        **job: What is known about the job, under `hydra.job`.
+        **job: Values under `hydra.job`.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -104,42 +104,42 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
     for text in overrides:
         part, is_choice, name = text.removeprefix("hydra/").partition("=")
         if text.startswith("hydra/") and is_choice and part in HYDRA_PARTS:
-            chosen[part] = _known(text, name, hydra_options(part))
+            chosen[part] = _check_option(text, name, hydra_options(part))
     conf = conf_folders()[0]
-    values, means = _flat(conf / "hydra.yaml"), {}
+    values, means = _read_flat(conf / "hydra.yaml"), {}
     for part, name in chosen.items():
-        defaults = _flat(conf / hydra_section(part) / f"{name}.yaml")
+        defaults = _read_flat(conf / hydra_section(part) / f"{name}.yaml")
         means[part] = defaults["name"]
         values |= {f"{part}.{key}": value for key, value in defaults.items()} | {f"{part}.name": name}
-    given = {}
+    typed_overrides = {}
     for text in overrides:
         key = _dotted_key(text, values)
-        values[key], given[key] = _value(text), text
-    return HydraSettings(values, given, means)
+        values[key], typed_overrides[key] = _parse_value(text), text
+    return HydraSettings(values, typed_overrides, means)
 
 
-def _flat(path: Path) -> dict[str, Any]:
+def _read_flat(path: Path) -> dict[str, Any]:
     return dict(leaves(read_yaml(path)))
 
 
 def _dotted_key(text: str, known: Mapping[str, Any]) -> str:
-    """Returns the key that an override sets. `hydra/sweeper` is `sweeper.name`."""
-    typed_key = text.partition("=")[0].strip()
-    key = typed_key.removeprefix("hydra/").replace("/", ".") + ".name"
-    if typed_key.startswith("hydra."):
-        key = typed_key.removeprefix("hydra.")
-    if key not in known or typed_key.endswith(".name"):
-        allowed = ", ".join(sorted(_spelt(name) for name in known))
-        raise UserError(f"{typed_key} cannot be changed: of Hydra's settings there are {allowed}")
+    """Returns the key that an override sets. `hydra/sweeper` sets `sweeper.name`."""
+    typed = text.partition("=")[0].strip()
+    key = typed.removeprefix("hydra/").replace("/", ".") + ".name"
+    if typed.startswith("hydra."):
+        key = typed.removeprefix("hydra.")
+    if key not in known or typed.endswith(".name"):
+        allowed = ", ".join(sorted(_typed_key(name) for name in known))
+        raise UserError(f"{typed} cannot be changed: the supported Hydra settings are {allowed}")
     return key
 
 
-def _spelt(key: str) -> str:
-    """Spells a key as users type it."""
+def _typed_key(key: str) -> str:
+    """Returns a key as users type it."""
     return f"hydra/{key.removesuffix('.name').replace('.', '/')}" if key.endswith(".name") else f"hydra.{key}"
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
@@ -149,11 +149,11 @@ def _value(text: str) -> Any:
     except OverrideParseException as error:
         raise UserError(f"cannot read {shown(text)!r}: write KEY=VALUE") from error
     if override.is_sweep_override() or override.is_delete():
-        raise UserError(f"{shown(text)}: a setting of Hydra has one value for the whole sweep")
+        raise UserError(f"{shown(text)}: a Hydra setting has one value per sweep")
     return override.value()
 
 
-def _known(text: str, name: str, known: Sequence[str]) -> str:
+def _check_option(text: str, name: str, known: Sequence[str]) -> str:
     if name not in known:
         raise unknown(text, name, known)
     return name

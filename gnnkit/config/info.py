@@ -1,4 +1,4 @@
-"""The text of `--info`: what is installed, where YAML is searched, what is chosen."""
+"""The text of `--info`: packages, plugins, search path and selected options."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PACKAGES = ("gnnkit", "torch", "lightning", "hydra-core", "numpy", "optuna", "s
 
 
 def text(topic: str, config_dirs: Sequence[Path], choices: Callable[[], Mapping[str, str]]) -> str:
-    """Returns the text of one topic.
+    """Returns the text for one topic.
 
     Args:
         topic: all, plugins, searchpath or defaults.
-        config_dirs: Folders of the user.
-        choices: Finds the option that each section gets.
+        config_dirs: The user's folders.
+        choices: Returns each section's selected option.
     """
     parts: dict[str, Callable[[], Iterator[str]]] = {
         "plugins": _plugins,
@@ -36,7 +36,7 @@ def text(topic: str, config_dirs: Sequence[Path], choices: Callable[[], Mapping[
 def _defaults(choices: Callable[[], Mapping[str, str]]) -> Iterator[str]:
     try:
         yield from (f"  {kind}={name}" for kind, name in choices().items())
-    except UserError as error:  # a command without a strategy
+    except UserError as error:  # for example, no strategy is selected
         yield f"  {error}"
 
 

@@ -1,4 +1,4 @@
-"""The jobs of the command line, and what each reads and leaves."""
+"""The command line's jobs, with their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the rest of the package asks about a job."""
+    """A job's properties."""
 
     name: str
-    trains: bool = False  # leaves trained models, and a report. May have loggers and callbacks
-    several: bool = False  # is several runs, each in a folder below the job's
-    reads_checkpoint: bool = False  # of a run that has trained
+    trains: bool = False  # writes trained models and a report, and supports loggers and callbacks
+    several: bool = False  # consists of several runs, each in a subfolder
+    reads_checkpoint: bool = False  # requires a trained run
     reads_strategy: bool = True
-    reads_plan: bool = False  # the section `plan`, whatever else is chosen
+    reads_plan: bool = False  # always reads the section `plan`
     reads_runs: bool = False
-    reads_data_only: bool = False  # no section but `dataset`
+    reads_data_only: bool = False  # reads no section except `dataset`
     needs_labels: bool = True
-    splits: tuple[str, ...] = ("train",)  # with labels, a node of one of these is needed
-    reads_memory: bool = False  # the key `memory`
-    reads_rows: bool = False  # of features, which models compute with
-    goes_on: bool = False  # from what the same job has left in the run folder when it was interrupted
-    one_run: bool = True  # is one run, in a folder of its own
-    cuts: bool = False  # graphs anew, also those of stores
-    keeps_inputs: bool = False  # leaves what later runs must know of the columns of the data
+    splits: tuple[str, ...] = ("train",)  # one of these must contain a node, if labels are needed
+    reads_memory: bool = False  # reads the key `memory`
+    reads_rows: bool = False  # reads feature rows for a model
+    goes_on: bool = False  # resumes an interrupted job of the same kind in the run folder
+    one_run: bool = True  # is a single run with its own folder
+    cuts: bool = False  # repartitions graphs, including stored ones
+    keeps_inputs: bool = False  # saves how the data's columns are read, for later runs
 
     def __str__(self) -> str:
         return self.name

@@ -1,4 +1,4 @@
-"""The keys of each section with default and meaning, from the YAML files."""
+"""Each section's keys with defaults and descriptions, parsed from the YAML files."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from gnnkit.plugins import KINDS, SEVERAL, conf_folders, parts
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
 _NOT_KEYS = ("name", "defaults")
-_SHARED = {"partition": "layout"}  # by section: the file in `conf` with the keys of all options
+_SHARED = {"partition": "layout"}  # by section: the file in `conf` with the keys common to all options
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a section."""
+    """A section's key."""
 
-    name: str  # within the section, such as `hidden` or `options.seed`
-    default: str  # as YAML. Empty: there is none
+    name: str  # relative to the section, such as `hidden` or `options.seed`
+    default: str  # as YAML. Empty: no default
     comment: str
 
     @property
     def value(self) -> Any:
         """The default as a plain value."""
-        return _parsed(self.default)
+        return _parse_default(self.default)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One YAML file, the choice `section=name`."""
+    """A YAML file, selected with `section=name`."""
 
     section: str  # empty: the main configuration
     name: str
-    summary: str  # the comment in the first line
+    summary: str  # the first line's comment
     keys: tuple[Key, ...]
 
 
 def read(section: str, name: str) -> Option:
     """Reads the first YAML file of `section=name`.
 
-    An option without a file has no keys. Two options as one have the keys of both.
+    An option without a file has no keys. A joined option `A+B` has the keys of both.
     """
     if len(joined := parts(section, name)) > 1:
         both = [read(section, part) for part in joined]
@@ -58,7 +58,7 @@ def read(section: str, name: str) -> Option:
 
 
 def shared(section: str) -> tuple[Key, ...]:
-    """Reads the keys that all options of a section have."""
+    """Reads the keys common to all options of a section."""
     return read("", _SHARED[section]).keys if section in _SHARED else ()
 
 
@@ -70,29 +70,29 @@ def described() -> dict[str, Key]:
 
 
 @functools.cache
-def _parsed(text: str) -> Any:
+def _parse_default(text: str) -> Any:
     return parse_yaml(text, "a default")
 
 
 def annotated(composed: Mapping[str, Any]) -> str:
-    """Spells a configuration as YAML, with a comment for each key."""
+    """Formats a configuration as YAML, with a comment for each key."""
     return "\n".join(_annotated(composed, dict(_comments(composed)), "", "")) + "\n"
 
 
 def _annotated(node: Mapping[str, Any], comments: Mapping[str, str], prefix: str, indent: str) -> Iterator[str]:
     for key, value in node.items():
         comment = comments.get(f"{prefix}{key}", "")
-        behind = f"  # {comment}" if comment else ""
+        suffix = f"  # {comment}" if comment else ""
         name = f"{indent}{plain(key)}:"
         if isinstance(value, Mapping) and value:
-            yield f"{name}{behind}"
+            yield f"{name}{suffix}"
             yield from _annotated(value, comments, f"{prefix}{key}.", f"{indent}  ")
         else:
-            yield f"{name} {plain(value)}{behind}"
+            yield f"{name} {plain(value)}{suffix}"
 
 
 def plain(value: Any) -> str:
-    """Spells a value as YAML in one line. Line breaks are quoted, as in JSON."""
+    """Formats a value as one line of YAML. Multi-line text is quoted, as in JSON."""
     import yaml
 
     style = '"' if isinstance(value, str) and len(value.splitlines()) > 1 else None
@@ -101,12 +101,12 @@ def plain(value: Any) -> str:
 
 
 def _comments(composed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the comment of each key, as in `model.hidden`."""
+    """Yields each key, such as `model.hidden`, with its comment."""
     for key in read("", "config").keys:
         yield key.name, key.comment
     for section, chosen in composed.items():
         if section == "hydra":
-            yield from _of_hydra(chosen)
+            yield from _hydra_comments(chosen)
         if section in SEVERAL and isinstance(chosen, Mapping):
             for name in chosen:
                 option = read(section, name)
@@ -125,8 +125,8 @@ def _comments(composed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield f"{section}.{key.name}", key.comment
 
 
-def _of_hydra(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the comment of each setting of Hydra, as in `hydra.run.dir`."""
+def _hydra_comments(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields each Hydra setting, such as `hydra.run.dir`, with its comment."""
     for key in read("", "hydra").keys:
         yield f"hydra.{key.name}", key.comment
     for part in (part for part, section in chosen.items() if isinstance(section, Mapping) and "name" in section):
@@ -137,13 +137,13 @@ def _of_hydra(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _file(section: str, name: str) -> Path | None:
-    """Finds the YAML file, ours before a plugin's."""
+    """Returns the YAML file. The package's files take precedence over plugins'."""
     paths = (folder / section / f"{name}.yaml" for folder in conf_folders())
     return next((path for path in paths if path.is_file()), None)
 
 
 def _keys(lines: Iterable[str]) -> Iterator[Key]:
-    """Yields the keys of a YAML file of at most two levels."""
+    """Yields the keys of a YAML file with at most two levels."""
     parent = ""
     for line in lines:
         match = _LINE.fullmatch(line.rstrip())

@@ -1,4 +1,4 @@
-"""The grammar of a sweep: `seed=range(3)`, `partition=1d,2d`, `choice`, `interval`."""
+"""The grammar of sweeps: `seed=range(3)`, `partition=1d,2d`, `choice`, `interval`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gnnkit.errors import UserError
 from gnnkit.plugins import options
 from gnnkit.ranges import shown
 
-MAX_JOBS = 10_000  # of one sweep
+MAX_JOBS = 10_000  # per sweep
 _TAGS = {"log", "int", "float"}
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The values that one key may take in a sweep."""
+    """A key's values in a sweep."""
 
     key: str  # as typed, such as `model` or `+model.options.x`
     values: tuple[str, ...]  # as typed. Empty: any number from low to high
     low: float = 0.0
     high: float = 0.0
-    step: float | None = None  # between numbers. None: there are no steps
-    is_log: bool = False  # whether orders of magnitude are drawn evenly
-    is_whole: bool = False  # whether numbers are whole
+    step: float | None = None  # difference between numbers. None: no steps
+    is_log: bool = False  # whether to sample uniformly in the logarithm
+    is_whole: bool = False  # whether to sample integers
 
     @property
     def is_numeric(self) -> bool:
-        """Whether numbers between low and high are meant, not a list of names."""
+        """Whether the values are numbers between low and high, not a list."""
         return self.step is not None or not self.values
 
     @property
@@ -44,9 +44,9 @@ class Space:
 
 
 def expand(overrides: Sequence[str]) -> list[tuple[str, ...]]:
-    """Lists the overrides of every job, all combinations in the order typed.
+    """Lists the overrides of each job: all combinations, in the order typed.
 
-    Raises `UserError` for an interval, which has no list of values.
+    Raises `UserError` for an interval, which cannot be enumerated.
     """
     fixed, swept = spaces(overrides)
     for space in swept:
@@ -56,10 +56,10 @@ def expand(overrides: Sequence[str]) -> list[tuple[str, ...]]:
                 f"interval: the basic sweeper runs all values of choice(...) or range(...)"
             )
     if (number := math.prod(len(space.values) for space in swept)) > MAX_JOBS:
-        raise _too_many(number)
+        raise _too_many_jobs(number)
     sets = {space.key: [f"{space.key}={value}" for value in space.values] for space in swept}
     sets |= {text: [text] for text in fixed}
-    return list(itertools.product(*(sets[key] for key in _in_order(overrides, sets))))
+    return list(itertools.product(*(sets[key] for key in _sort_overrides(overrides, sets))))
 
 
 def spaces(overrides: Sequence[str]) -> tuple[list[str], list[Space]]:
@@ -82,13 +82,13 @@ def spaces(overrides: Sequence[str]) -> tuple[list[str], list[Space]]:
 
 
 def space_of(text: str) -> Space | None:
-    """Reads the values of one override. None for one value, and for unreadable text."""
+    """Parses an override's values. Returns None for a single value or invalid text."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
         override: Any = OverridesParser.create().parse_override(text)
-    except (HydraException, RecursionError):  # compose says what is wrong
+    except (HydraException, RecursionError):  # `compose` reports the error
         return None
     if not override.is_sweep_override():
         return None
@@ -102,13 +102,13 @@ def space_of(text: str) -> Space | None:
 
 
 def _values(text: str, override: Any) -> tuple[str, ...]:
-    """Lists the values of a choice, a range or a glob, as typed."""
+    """Lists the values of a choice, range or glob, as typed."""
     if override.value_type.name == "GLOB_CHOICE_SWEEP":
         values = tuple(override.value().filter(options(override.key_or_group)))
     else:
         values = tuple(itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1))
     if len(values) > MAX_JOBS:
-        raise _too_many(len(values))
+        raise _too_many_jobs(len(values))
     if not values:
         raise UserError(f"{shown(text)} has no value")
     return values
@@ -124,7 +124,7 @@ def _range(key: str, values: tuple[str, ...], bounds: Any) -> Space:
 
 def _interval(text: str, key: str, interval: Any) -> Space:
     if unknown := sorted(interval.tags - _TAGS):
-        raise UserError(f"{shown(text)}: tag {unknown[0]} is not known: there are: {', '.join(sorted(_TAGS))}")
+        raise UserError(f"{shown(text)}: unknown tag {unknown[0]}; the tags are: {', '.join(sorted(_TAGS))}")
     low, high = float(interval.start), float(interval.end)
     is_log = "log" in interval.tags
     is_whole = "int" in interval.tags or (isinstance(interval.start, int) and isinstance(interval.end, int))
@@ -134,11 +134,11 @@ def _interval(text: str, key: str, interval: Any) -> Space:
     return Space(key, (), low, high, is_log=is_log, is_whole=is_whole)
 
 
-def _in_order(overrides: Sequence[str], sets: Iterable[str]) -> list[str]:
-    """Sorts the keys of sweeps and the fixed overrides as they were typed."""
+def _sort_overrides(overrides: Sequence[str], sets: Iterable[str]) -> list[str]:
+    """Returns the keys of sweeps and the fixed overrides in the order typed."""
     known = set(sets)
     return [text if text in known else text.partition("=")[0].strip() for text in overrides]
 
 
-def _too_many(number: int) -> UserError:
+def _too_many_jobs(number: int) -> UserError:
     return UserError(f"the sweep has {number:,} jobs or more, at most {MAX_JOBS:,} are allowed")

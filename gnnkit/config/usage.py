@@ -18,7 +18,7 @@ Train graph neural networks on several workers.
     python -m gnnkit strategy=vertex_centric dataset=npz dataset.root=FILE \\
         workers=4 trainer.max_epochs=200
 
-Choose parts with SECTION=NAME, set their keys with SECTION.KEY=VALUE:
+Select options with SECTION=NAME, set their keys with SECTION.KEY=VALUE:
 
 {sections}
 
@@ -41,26 +41,26 @@ Options:
     -m, --multirun      run a job for each combination of values, such as
                         seed=range(3) partition=1d,2d
     -cd, --config-dir DIR
-                        a folder with YAML of your own, such as
+                        a folder with your own YAML files, such as
                         DIR/model/wide.yaml for model=wide; may be repeated
     -cn, --config-name NAME
                         DIR/NAME.yaml gives values; --config-dir RUN
                         --config-name config repeats a run
     -sc, --shell-completion install=SHELL
-                        print what makes bash, zsh or fish complete words:
+                        print the completion script of bash, zsh or fish:
                         eval "$(gnnkit -sc install=bash)"
 
 A run writes outputs/<date>/<time>/ with config.yaml, result.json,
 predictions.npy (values.npy of a program), checkpoints and logs. A sweep writes
 multirun/<date>/<time>/ with a folder for each job, results.csv, results.json
 and report.html.
-Exit codes: 0 done; 2 an error that you can mend, named on one line; 1 any
-other; 130 or 143 ended by a signal.
+Exit codes: 0 done; 2 a user error, described on one line; 1 any other
+error; 130 or 143 terminated by a signal.
 """
 
 
 def general() -> str:
-    """Lists the options of each section and the keys of the run. Imports no plugin."""
+    """Lists each section's options and the run's keys. Imports no plugin."""
     sections = [_entry(kind, " ".join(plugins.options(kind)), 12) for kind in plugins.KINDS]
     trainer = _entry("trainer", " ".join(key.name for key in keys.read("trainer", "default").keys), 12)
     experiments = _entry(EXPERIMENT, " ".join(plugins.options(EXPERIMENT)), 12)
@@ -70,16 +70,16 @@ def general() -> str:
 
 
 def section(topic: str) -> str:
-    """Lists the keys of the options of one section, or of one option.
+    """Lists the keys of a section's options, or of one option.
 
-    Raises `UserError` for a section or an option that does not exist.
+    Raises `UserError` if the section or option does not exist.
 
     Args:
         topic: A section such as `model`, or an option such as `model=gcn`.
     """
     kind, _, name = topic.lstrip("+").partition("=")
     if kind == "hydra":
-        return _of_hydra()
+        return _hydra_section()
     if kind not in (*SECTIONS, EXPERIMENT):
         raise unknown(f"--help {topic}", kind, (*SECTIONS, EXPERIMENT, "hydra"))
     known = plugins.options(kind)
@@ -91,27 +91,27 @@ def section(topic: str) -> str:
     return "\n\n".join(options) + "\n"
 
 
-def _of_hydra() -> str:
-    """Lists the settings of Hydra with defaults, by sweeper and launcher."""
+def _hydra_section() -> str:
+    """Lists Hydra's settings with defaults, for each sweeper and launcher."""
     parts = ["\n".join(["hydra", *(_key("hydra", key, 30) for key in keys.read("", "hydra").keys)])]
     for part in HYDRA_PARTS:
         for option in (keys.read(hydra_section(part), name) for name in hydra_options(part)):
-            lines = [f"hydra/{part}={option.name}", *_wrapped(option.summary, 2)]
+            lines = [f"hydra/{part}={option.name}", *_wrap(option.summary, 2)]
             parts.append("\n".join([*lines, *(_key(f"hydra.{part}", key, 30) for key in option.keys)]))
     return "\n\n".join(parts) + "\n"
 
 
 def _option(option: keys.Option) -> str:
-    """Spells one option. Leaves out keys of the whole section with the same default."""
+    """Formats an option. Omits shared keys whose default it does not change."""
     everywhere = {key.name: key.default for key in keys.shared(option.section)}
     option_keys = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
     shown = [key for key in option_keys if everywhere.get(key.name) != key.default]
-    lines = [f"{option.section}={option.name}", *_wrapped(option.summary, 2)]
+    lines = [f"{option.section}={option.name}", *_wrap(option.summary, 2)]
     prefix = "" if option.section == EXPERIMENT else option.section
     lines += [_key(prefix, key, 30) for key in shown]
     if not (option.summary or option.keys):
         section = f"{option.section}.{option.name}" if option.section in plugins.SEVERAL else option.section
-        lines += _wrapped(f"Ships no YAML. Set its arguments with {section}.options.KEY=VALUE", 2)
+        lines += _wrap(f"Ships no YAML. Set its arguments with {section}.options.KEY=VALUE", 2)
     return "\n".join(lines)
 
 
@@ -123,18 +123,18 @@ def _key(section: str, key: keys.Key, column: int) -> str:
 
 
 def _entry(name: str, text: str, column: int) -> str:
-    """Sets a name and a text in two columns.
+    """Formats a name and a text in two columns.
 
-    The text begins on a new line if the name is too long.
+    The text starts on a new line if the name is too long.
     """
-    lines = _wrapped(text, _INDENT + column)
+    lines = _wrap(text, _INDENT + column)
     head = f"{'':{_INDENT}}{name:<{column}}"
     if len(name) < column and lines:
         return "\n".join([head + lines[0].lstrip(), *lines[1:]])
     return "\n".join([head.rstrip(), *lines])
 
 
-def _wrapped(text: str, indent: int) -> list[str]:
+def _wrap(text: str, indent: int) -> list[str]:
     margin = " " * indent
     return textwrap.wrap(
         text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False

@@ -15,7 +15,7 @@ from torch import nn
 from gnnkit.config.settings import OPTIMIZERS, Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs.imports import import_for_training
+from gnnkit.jobs.dispatch import import_for_training
 from gnnkit.jobs.models import Widths, reads_sparse
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype
@@ -113,7 +113,7 @@ def _try(
     else:
         prepared = {name: Prepared(**facts) for name, facts in counted["prepared"].items()}
         work, num_ranks = functools.partial(trial_steps.try_layouts, job, prepared), settings.world_size
-    launcher = settings.create_launcher(beside=True)
+    launcher = settings.create_launcher(additional=True)
     figures = start_ranks(work, settings, num_ranks, launcher, meanwhile)
     measured = trial_steps.MachineFigures(**figures["machine"])
     machine = machine_of(settings, measured)

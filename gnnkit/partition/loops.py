@@ -1,4 +1,4 @@
-"""Self-loops: which nodes have one, and how missing ones are added."""
+"""Self-loops: detects existing loops and adds missing ones."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _EDGES_AT_A_TIME = 1 << 22
 
 
 def looped(csc: CSC) -> npt.NDArray[np.bool_]:  # [num_nodes]
-    """Says which nodes have a loop.
+    """Returns whether each node has a loop.
 
-    Reads some million edges at a time, because the edges may be a file larger than
+    Reads a few million edges at a time, because the edges may be in a file that exceeds
     memory.
     """
     result = np.zeros(csc.num_nodes, bool)
@@ -31,13 +31,13 @@ def looped(csc: CSC) -> npt.NDArray[np.bool_]:  # [num_nodes]
 
 
 def stretches(indptr: Ids, edges: int = _EDGES_AT_A_TIME) -> Iterator[tuple[int, int]]:
-    """Yields ranges of nodes, from the first to the last, with some million in-edges.
+    """Yields consecutive node ranges with about `edges` in-edges each.
 
-    A node's in-edges are never divided, so a range may have more of them.
+    A node's in-edges are never split, so a range may have more.
 
     Args:
-        indptr: [num_nodes + 1] in-edges of each node.
-        edges: edges of a range, about. Default: 4 million.
+        indptr: [num_nodes + 1] offsets of each node's in-edges.
+        edges: Approximate number of edges per range. Default: 4 million.
     """
     num_nodes, pieces = len(indptr) - 1, np.arange(0, int(indptr[-1]), edges)
     bounds = np.unique([0, *np.searchsorted(indptr, pieces), num_nodes])
@@ -45,19 +45,19 @@ def stretches(indptr: Ids, edges: int = _EDGES_AT_A_TIME) -> Iterator[tuple[int,
 
 
 def mean_in_edges(indptr: Ids, edge_features: Floats | None) -> Floats | None:  # [num_nodes, edge_width]
-    """Returns the mean features of each node's in-edges, which an added loop gets.
+    """Returns each node's mean in-edge features, or zeros without in-edges.
 
-    Nodes without in-edges have zeros.
+    An added loop gets these features.
 
     Args:
-        indptr: [num_nodes + 1] in-edges of each node.
-        edge_features: [num_edges, edge_width]. None: there are none.
+        indptr: [num_nodes + 1] offsets of each node's in-edges.
+        edge_features: [num_edges, edge_width], or None.
     """
     if edge_features is None:
         return None
     degree = np.diff(indptr)
     mean = np.zeros((len(degree), edge_features.shape[1]), edge_features.dtype)
-    read = degree > 0  # reduceat has no empty ranges
+    read = degree > 0  # reduceat does not support empty ranges
     if read.any():
         mean[read] = np.add.reduceat(edge_features, indptr[:-1][read], axis=0) / degree[read, None]
     return mean
@@ -65,38 +65,38 @@ def mean_in_edges(indptr: Ids, edge_features: Floats | None) -> Floats | None:  
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddedLoops:
-    """Loops added to some rows of a CSC, each at the end of its row."""
+    """Loops appended to some rows of a CSC."""
 
-    rows: Ids  # [num_added] that get a loop
-    indptr: Ids  # [num_rows + 1] with the loops
-    last: Ids  # [num_added] places of the loops among all edges
-    kept: npt.NDArray[np.bool_]  # [num_edges] True: an edge that was there before
+    rows: Ids  # [num_added] rows with an added loop
+    indptr: Ids  # [num_rows + 1] offsets, including the loops
+    last: Ids  # [num_added] positions of the loops among all edges
+    exists: npt.NDArray[np.bool_]  # [num_edges] whether the edge existed before
 
     @classmethod
     def to(cls, rows: Ids, degree: Ids) -> AddedLoops:
         """Adds a loop to each of some rows.
 
         Args:
-            rows: [num_added] rows that get a loop.
-            degree: [num_rows] edges of each row before.
+            rows: [num_added] rows without a loop.
+            degree: [num_rows] number of edges per row, without the loops.
         """
         degree = degree.copy()
         degree[rows] += 1
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree, dtype=np.int64)])
         last = indptr[rows + 1] - 1
-        kept = np.ones(indptr[-1], bool)
-        kept[last] = False
-        return cls(rows, indptr, last, kept)
+        exists = np.ones(indptr[-1], bool)
+        exists[last] = False
+        return cls(rows, indptr, last, exists)
 
     def insert(self, old: npt.NDArray[Any], new: npt.NDArray[Any] | float) -> npt.NDArray[Any]:  # [num_edges, ...]
-        """Puts values of edges and of loops in order.
+        """Merges the values of edges and loops.
 
         Args:
-            old: [num_edges before, ...] values of the edges. Sets the type of the
-                result.
+            old: [num_old_edges, ...] values of the existing edges, which set the
+                result's dtype.
             new: [num_added, ...] values of the loops, or one value for all.
         """
-        values = np.empty((len(self.kept), *old.shape[1:]), old.dtype)
-        values[self.kept] = old
+        values = np.empty((len(self.exists), *old.shape[1:]), old.dtype)
+        values[self.exists] = old
         values[self.last] = new
         return values

@@ -1,4 +1,4 @@
-"""Shards of a graph that memory cannot hold, cut and written piece by piece."""
+"""Cuts shards of graphs that exceed memory, and writes them piece by piece."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from gnnkit.partition.shard import Shard, grouped
 from gnnkit.storage import Array, forget_pages, save_array, whole_folder
 from gnnkit.work_group import ALONE, WorkGroup
 
-NODE_BYTES = 48  # of memory for each node of the graph
-_LEAST_PIECE = 1 << 14  # edges that are cut at once
-_EDGE_BYTES, _TYPE_BYTES = 64, 64  # of memory for each edge of a piece, and for its type
-_ROW_BYTES = 1 << 24  # bytes of rows that are copied at once
+NODE_BYTES = 48  # memory per node
+_LEAST_PIECE = 1 << 14  # minimum number of edges per piece
+_EDGE_BYTES, _TYPE_BYTES = 64, 64  # memory per edge in a piece, and additionally per edge type
+_ROW_BYTES = 1 << 24  # bytes of feature rows copied at a time
 _SOURCES = "source_degrees"  # temporary file
 
 
 def edge_bytes(graph: Graph) -> int:
-    """Returns the bytes of memory for each edge of a piece."""
+    """Returns the memory per edge in a piece, in bytes."""
     return _EDGE_BYTES + (0 if graph.edge_types is None else _TYPE_BYTES)
 
 
 def least_memory(num_nodes: int, edge: int = _EDGE_BYTES) -> int:
-    """Returns the bytes without which the parts of so many nodes cannot be cut.
+    """Returns the minimum memory for cutting a graph, in bytes.
 
     Args:
-        num_nodes: Of the graph.
-        edge: Bytes of each edge of a piece.
+        num_nodes: Number of nodes in the graph.
+        edge: Bytes per edge in a piece.
     """
     return num_nodes * NODE_BYTES + _LEAST_PIECE * edge
 
@@ -53,18 +53,19 @@ def write_shards(
     group: WorkGroup = ALONE,
     threads: int = 1,
 ) -> Iterator[Shard]:
-    """Cuts the shards of ranks 0, 1, ... as `cut_all` does, and writes each to `root`.
+    """Cuts the shards of ranks 0, 1, ... as in `cut_all`, and writes each below `root`.
 
-    Yields each shard, mapped. Raises `UserError` for a grid other than P x 1 x 1.
+    Yields each shard, memory-mapped. Raises `UserError` for a grid other than P x 1 x
+    1.
 
     Args:
-        graph: Mapped, with dense or packed features.
-        partition: Owners of nodes.
-        root: Folder of the shards.
-        edges: Edges that each process holds in memory at the same time, about.
-        rows: Whether shards get rows of features. False: these have none.
-        group: Processes that share the shards.
-        threads: Threads of each process.
+        graph: A memory-mapped graph with dense or packed features.
+        partition: The node assignment.
+        root: Parent folder of the shards.
+        edges: Approximate number of edges that each process holds in memory.
+        rows: Whether to write feature rows. Default: True.
+        group: Processes that share the work. Default: this process.
+        threads: Threads per process. Default: 1.
     """
     grid = partition.grid
     if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
@@ -75,7 +76,7 @@ def write_shards(
         "in_degree": _in_degree(graph, edges),
         "out_degree": _out_degree(graph, edges),
     }
-    _forget(graph)
+    _release_pages(graph)
     sources = _source_degrees(graph, root / _SOURCES, edges)
 
     def work(first: int) -> None:
@@ -104,7 +105,7 @@ def write_shards(
 
 
 def _in_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
-    """Sums as `CSC.in_degree` does, node by node."""
+    """Computes `CSC.in_degree`, node by node."""
     csc = graph.csc
     if csc.weight is None:
         return np.diff(csc.indptr).astype(np.float64)
@@ -116,22 +117,23 @@ def _in_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
 
 
 def _out_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
-    """Sums as `CSC.out_degree` does, in the order of edges."""
+    """Computes `CSC.out_degree`, in edge order."""
     csc, total = graph.csc, np.zeros(graph.num_nodes)
     if csc.weight is None:
         return _core.count_bins(csc.indices, 0, graph.num_nodes, 1).astype(np.float64)
     for first in range(0, csc.num_edges, edges):
         weight = csc.weight[first : first + edges].astype(np.float64)
         np.add.at(total, csc.indices[first : first + edges], weight)
-        _forget(graph)
+        _release_pages(graph)
     return total
 
 
 def _source_degrees(graph: Graph, path: Path, edges: int) -> Floats | None:  # [num_edges] float64, mapped
-    """Sums the weights of the edges that share source and relation, for each edge.
+    """Returns for each edge the total weight of edges with its source and relation.
 
-    Adds in the order of edges, as `relation_degrees` does. Reads all edges for each few
-    relations, whose sums fit the memory of a piece. None for edges without types.
+    Adds in edge order, as `relation_degrees` does. Relations are processed in groups
+    whose sums fit a piece's memory, each in a pass over all edges. None without edge
+    types.
     """
     csc, types = graph.csc, graph.edge_types
     if types is None:
@@ -145,16 +147,16 @@ def _source_degrees(graph: Graph, path: Path, edges: int) -> Floats | None:  # [
         for adds in (True, False):
             for first in range(0, csc.num_edges, edges):
                 some = slice(first, first + edges)
-                own = np.flatnonzero((types[some] >= low) & (types[some] < low + width))
-                pairs = csc.indices[some][own].astype(np.int64) * width + (types[some][own] - low)
+                matches = np.flatnonzero((types[some] >= low) & (types[some] < low + width))
+                pairs = csc.indices[some][matches].astype(np.int64) * width + (types[some][matches] - low)
                 if adds:
-                    np.add.at(total, pairs, 1.0 if csc.weight is None else csc.weight[some][own].astype(np.float64))
+                    np.add.at(total, pairs, 1.0 if csc.weight is None else csc.weight[some][matches].astype(np.float64))
                 else:
                     count = len(types[some])
                     rows = file.read((count,), np.float64, 8 * first) if low else np.empty(count)
-                    rows[own] = total[pairs]
+                    rows[matches] = total[pairs]
                     file.write(rows, 8 * first)
-                _forget(graph)
+                _release_pages(graph)
     file.close()
     return np.memmap(path, np.float64, "r") if csc.num_edges else np.empty(0)
 
@@ -190,7 +192,7 @@ def _write_edges(
 ) -> None:
     csc, cell = graph.csc, partition.node_cell
     seen = np.zeros(graph.num_nodes, bool)
-    for _, ids in _held(csc.indptr, owned, edges):
+    for _, ids in _in_edge_pieces(csc.indptr, owned, edges):
         seen[csc.indices[ids]] = True
         forget_pages(csc.indices)
     seen[owned] = False
@@ -204,10 +206,10 @@ def _write_edges(
     ends = {"halo": halo, "halo_cell": cell[halo], "partial": none, "partial_cell": cell[none]}
     for name, values in ends.items():
         save_array(folder / f"{name}.npy", values)
-    _write_held(graph, owned, row, edges, sources, folder, threads)
+    _write_in_edges(graph, owned, row, edges, sources, folder, threads)
 
 
-def _write_held(
+def _write_in_edges(
     graph: Graph,
     owned: Ids,
     row: npt.NDArray[np.int32],
@@ -216,15 +218,15 @@ def _write_held(
     folder: Path,
     threads: int,
 ) -> None:
-    """Writes the in-edges of the owned nodes.
+    """Writes the owned nodes' in-edges.
 
     Args:
         graph: As in `write_shards`.
         owned: [num_owned] ascending.
-        row: [num_nodes] Renumbers sources.
+        row: [num_nodes] renumbers sources.
         edges: As in `write_shards`.
-        sources: [num_edges] Of `_source_degrees`.
-        folder: Of the shard.
+        sources: [num_edges] from `_source_degrees`, or None.
+        folder: The shard's folder.
         threads: As in `write_shards`.
     """
     csc, columns = graph.csc, graph.edge_columns.cut_columns()
@@ -237,13 +239,15 @@ def _write_held(
     stored = columns.arrays()
     if "features" in columns:
         stored["mean_edge_features"] = columns["features"]
-    arrays |= {name: NpyWriter(folder / f"{name}.npy", each.dtype, each.shape[1:]) for name, each in stored.items()}
+    arrays |= {
+        name: NpyWriter(folder / f"{name}.npy", column.dtype, column.shape[1:]) for name, column in stored.items()
+    }
     if "relation" in columns:
         arrays["relation_degrees"] = NpyWriter(folder / "relation_degrees.npy", np.float64, (2,))
     with BackgroundTask() as writer:
-        for nodes, ids in _held(csc.indptr, owned, edges):
+        for nodes, ids in _in_edge_pieces(csc.indptr, owned, edges):
             piece: dict[str, Array] = {
-                "indices": _taken(row, csc.indices[ids], threads),
+                "indices": _gather(row, csc.indices[ids], threads),
                 "edge_ids": np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids,
             }
             held = columns.take(ids)
@@ -258,39 +262,39 @@ def _write_held(
                 into = shared_weights(ends, held["relation"], nodes.stop - nodes.start, held.get("weight"))
                 piece["relation_degrees"] = np.stack([into, sources[ids]], 1)
             writer.start(append_all, arrays, piece)
-            _forget(graph, sources)
-    for each in arrays.values():
-        each.finish()
+            _release_pages(graph, sources)
+    for array_writer in arrays.values():
+        array_writer.finish()
 
 
-def _taken(row: npt.NDArray[np.int32], ids: Ids, threads: int) -> npt.NDArray[np.int32]:
+def _gather(row: npt.NDArray[np.int32], ids: Ids, threads: int) -> npt.NDArray[np.int32]:
     """Returns `row[ids]`."""
-    found = np.empty((len(ids), 1), np.int32)
-    _core.gather_rows(row[:, None].view(np.uint8), np.ascontiguousarray(ids), found.view(np.uint8), threads)
-    return found[:, 0]
+    gathered = np.empty((len(ids), 1), np.int32)
+    _core.gather_rows(row[:, None].view(np.uint8), np.ascontiguousarray(ids), gathered.view(np.uint8), threads)
+    return gathered[:, 0]
 
 
-def _held(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice, Ids | slice]]:
-    """Yields the ids of the in-edges of owned nodes, and which nodes these are of.
+def _in_edge_pieces(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice, Ids | slice]]:
+    """Yields ranges of owned nodes, with the ids of their in-edges.
 
     Args:
-        indptr: [num_nodes + 1] in-edges of each node.
+        indptr: [num_nodes + 1] offsets of each node's in-edges.
         owned: [num_owned] ascending.
-        edges: Edges of a piece, about.
+        edges: Approximate number of edges per piece.
     """
     begins = indptr[owned]
     degree = indptr[owned + 1] - begins
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
     for first, last in stretches(before, edges):
-        if owned[last - 1] - owned[first] == last - 1 - first:  # a range of nodes, and of edges
+        if owned[last - 1] - owned[first] == last - 1 - first:  # consecutive nodes have consecutive edges
             yield slice(first, last), slice(int(begins[first]), int(begins[last - 1] + degree[last - 1]))
             continue
         offsets = np.repeat(begins[first:last] - before[first:last], degree[first:last])
         yield slice(first, last), np.arange(before[first], before[last]) + offsets
 
 
-def _forget(graph: Graph, *others: Array | None) -> None:
-    """Lets go of the pages of edges that were read."""
+def _release_pages(graph: Graph, *others: Array | None) -> None:
+    """Releases the pages of edges that were read."""
     for array in (graph.csc.indices, *graph.edge_columns.values(), *others):
         if array is not None:
             forget_pages(array)

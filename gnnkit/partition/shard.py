@@ -1,4 +1,4 @@
-"""Partition -> Shard: one routine cuts any rank's share out of any layout."""
+"""Cuts a partition into shards, with one routine for all layouts."""
 
 from __future__ import annotations
 
@@ -24,86 +24,85 @@ from gnnkit.storage import load_arrays, save_arrays
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """One rank's share: the rows owned by the rank, and the edges held by its cell.
+    """One rank's share: the rows it owns, and the edges that its cell holds.
 
-    Edges of `csc` lead from rows [`cell_nodes` | `halo`] into rows [`cell_nodes` |
-    `partial`]. A gather brings the halo from the ranks of `halo_cell`. A reduce sends
-    the partial sums to the ranks of `partial_cell`. The ranks of one cell, its slices,
-    hold the same edges, halo and partial sums.
+    Edges of `csc` lead from rows [`cell_nodes` | `halo`] to rows [`cell_nodes` |
+    `partial`]. A gather receives halo rows from the ranks in `halo_cell`. A reduce
+    sends partial sums to the ranks in `partial_cell`. The ranks of a cell, one per
+    slice, hold the same edges, halo and partial sums.
     """
 
     rank: int
     grid: Grid
-    num_nodes: int  # of the whole graph
-    num_edges: int  # of the whole graph, without added self-loops
+    num_nodes: int  # in the full graph
+    num_edges: int  # in the full graph, without added self-loops
     num_classes: int  # as `Graph.num_classes`
-    owned: Ids  # [num_owned] int64 global ids, ascending as cut
-    cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of each rank of the cell, slice 0 first. = owned without slices
-    halo: Ids  # [num_halo] int64 global ids of held edges' sources that other cells own, ordered by (halo_cell, id)
-    halo_cell: Ids  # [num_halo] int32 cell whose ranks own each node of the halo
-    partial: Ids  # [num_partial] int64 global ids of held edges' destinations that other cells own, by (cell, id)
+    owned: Ids  # [num_owned] int64 global ids, ascending in a new shard
+    cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of the cell's ranks, slice 0 first. = owned without slices
+    halo: Ids  # [num_halo] int64 global ids of edge sources owned by other cells, by (halo_cell, id)
+    halo_cell: Ids  # [num_halo] int32 cell that owns each halo node
+    partial: Ids  # [num_partial] int64 global ids of edge destinations owned by other cells, by (cell, id)
     partial_cell: Ids  # [num_partial] int32
-    csc: CSC  # in-edges of [cell_nodes | partial], leaving [cell_nodes | halo]; of a row in ascending order of edge id
+    csc: CSC  # in-edges of [cell_nodes | partial], from [cell_nodes | halo]. Rows are sorted by edge id
     edge_ids: Ids  # [num_held_edges] int64 global edge ids
-    in_degree: Floats  # [num_cell_nodes] float64 degree in the whole graph: sum of weights, or number of edges
+    in_degree: Floats  # [num_cell_nodes] float64 degree in the full graph: sum of weights, or number of edges
     out_degree: Floats  # [num_cell_nodes] float64
-    looped: npt.NDArray[np.bool_]  # [num_cell_nodes] has a loop, whichever cell holds it
+    looped: npt.NDArray[np.bool_]  # [num_cell_nodes] whether any cell holds a loop of the node
     features: Features  # [num_owned, width]
     labels: Labels  # [num_owned, ...] as `Graph.labels`
     split: npt.NDArray[np.int8]  # [num_owned] values of `Split`
     edge_features: Floats | None  # [num_held_edges, edge_width]
-    mean_edge_features: Floats | None  # [num_cell_nodes, edge_width] of all in-edges, zeros if none: a loop's features
+    mean_edge_features: Floats | None  # [num_cell_nodes, edge_width] mean over all in-edges, for added loops
     num_relations: int = 1  # as `Graph.num_relations`
     edge_types: Ids | None = None  # [num_held_edges]. None: one relation, or added loops, which have none
-    relation_degrees: Floats | None = (
-        None  # [num_held_edges, 2] of the target and of the source, in the edge's relation
-    )
+    relation_degrees: Floats | None = None  # [num_held_edges, 2] degrees of target and source in the edge's relation
 
     @property
     def edge_columns(self) -> EdgeColumns:
-        """The values of the held edges: weights, features and relations."""
+        """The held edges' weights, features and relations."""
         return EdgeColumns.of(self)
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:  # [num_owned]
-        """Which owned nodes have a label."""
+        """Whether each owned node has a label."""
         return labelled(self.labels)
 
     @property
     def sources(self) -> Ids:  # [num_sources]
-        """The global ids of all rows that held edges can leave."""
+        """Global ids of all rows that can be an edge's source."""
         return np.concatenate([self.cell_nodes, self.halo])
 
     @property
     def targets(self) -> Ids:  # [num_targets]
-        """The global ids of all rows that held edges can enter."""
+        """Global ids of all rows that can be an edge's destination."""
         return np.concatenate([self.cell_nodes, self.partial])
 
     @property
     def num_in_edges(self) -> Ids:  # [num_cell_nodes]
-        """How many of the held edges enter each of the cell's nodes."""
+        """Number of held edges that enter each of the cell's nodes."""
         return np.diff(self.csc.indptr[: len(self.cell_nodes) + 1])
 
     @property
     def cell(self) -> int:
-        """The cell of the plane."""
+        """The rank's cell in the plane."""
         return self.rank // self.grid.slices
 
     @property
     def slice(self) -> int:
-        """The share of the feature columns."""
+        """The rank's slice of the feature columns."""
         return self.rank % self.grid.slices
 
     def with_self_loops(self) -> Shard:
         """Adds v -> v to every node v of `cell_nodes` without a loop.
 
-        An added loop has weight 1 and edge id num_edges + v. Both degrees of v grow by
-        1. Features are the mean of v's in-edges, as in PyG's
-        `add_self_loops(fill_value="mean")`. Loops stand in the owner's cell, so that no
-        layout receives a row for a loop. Loops are of no relation, so the result has no
+        An added loop has weight 1 and edge id num_edges + v, and increases both degrees
+        of v by
+        1. Its features are the mean over v's in-edges, as in PyG's
+        `add_self_loops(fill_value="mean")`. Loops are stored in the owner's cell, so no
+        layout receives a row for a loop. They have no relation, so the result has no
         edge types.
         """
-        # Behind a row's edges, because a loop's id is larger than all other ids.
+        # A loop comes last in its row, since its id is larger than all other ids.
         loops = AddedLoops.to(np.flatnonzero(~self.looped), np.diff(self.csc.indptr))
         columns = self.edge_columns.with_loops(loops.insert, take(self.mean_edge_features, loops.rows))
         return replace(
@@ -123,7 +122,7 @@ class Shard:
         )
 
     def save(self, folder: Path) -> None:
-        """Writes one `.npy` per array into `folder`, whole or not at all."""
+        """Writes one `.npy` per array to `folder`, atomically."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {name: getattr(self.csc, name) for name in _CSC_ARRAYS} | feature_arrays(self.features)
         scalars = {name: getattr(self, name) for name in _SCALARS}
@@ -131,9 +130,9 @@ class Shard:
 
     @classmethod
     def load(cls, folder: Path) -> Shard:
-        """Maps the shard saved in `folder`, read-only.
+        """Memory-maps the shard saved in `folder`, read-only.
 
-        Raises `UserError` naming a bad file.
+        Raises `UserError` that names an invalid file.
         """
         shard = cls._of_folder(folder, CSC)
         try:
@@ -144,7 +143,7 @@ class Shard:
 
     @classmethod
     def trusted(cls, folder: Path) -> Shard:
-        """Maps a shard that gnnkit has just written, without a look at each edge."""
+        """Memory-maps a shard written by this program, without checking each edge."""
         return cls._of_folder(folder, CSC.trusted)
 
     @classmethod
@@ -162,9 +161,9 @@ class Shard:
             raise UserError(f"{folder}: {error}") from error
 
     def check(self) -> None:
-        """Raises `UserError` for arrays that do not fit each other.
+        """Raises `UserError` for inconsistent arrays.
 
-        Those of a stranger would otherwise ask for any amount of memory.
+        Untrusted arrays could otherwise cause unbounded memory allocations.
         """
         whole("num_nodes", self.num_nodes, 0, 2**48)
         whole("num_edges", self.num_edges, 0, 2**48)
@@ -193,7 +192,7 @@ class Shard:
             check_range("labels", self.labels, -1, max(self.num_classes, 1))
 
 
-_MAX_CLASSES = 1 << 24  # more would be ids of nodes, and no classes
+_MAX_CLASSES = 1 << 24  # larger values are probably node ids
 _SCALARS = ("rank", "num_nodes", "num_edges", "num_classes", "num_relations")
 _OPTIONAL = (*EdgeColumns().fields_of(Shard), "mean_edge_features", "relation_degrees")
 _CSC_ARRAYS = ("indptr", "indices", "weight")
@@ -201,47 +200,42 @@ _ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SC
 
 
 def cut(graph: Graph, partition: Partition, rank: int) -> Shard:
-    """Cuts the share of one rank, in time linear in the graph.
+    """Cuts one rank's shard, in time linear in the graph size.
 
-    Raises `UserError` where graph and partition do not match.
-
-    Args:
-        graph: The whole graph.
-        partition: The partition of the graph.
-        rank: The rank.
+    Raises `UserError` if graph and partition do not match.
     """
-    whole = _Whole.of(graph, partition)
+    shared = _SharedValues.of(graph, partition)
     cell = rank // partition.grid.slices
-    return whole.shard(rank, whole.hold(cell, np.flatnonzero(partition.cells_of_edges(graph) == cell)))
+    return shared.shard(rank, shared.hold(cell, np.flatnonzero(partition.cells_of_edges(graph) == cell)))
 
 
 def uncut(graph: Graph) -> Shard:
-    """Returns the shard of one rank that owns all nodes."""
+    """Returns the shard of a single rank that owns all nodes."""
     return next(cut_all(graph, Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))))
 
 
 def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
     """Cuts the shards of ranks 0, 1, ... in one pass over the edges.
 
-    Raises `UserError` where graph and partition do not match.
+    Raises `UserError` if graph and partition do not match.
     """
     grid = partition.grid
     cells = partition.cells_of_edges(graph)
     by_cell, start = grouped(cells, grid.num_cells)
     del cells
-    whole = _Whole.of(graph, partition)
+    shared = _SharedValues.of(graph, partition)
     for cell in range(grid.num_cells):
-        held = whole.hold(cell, by_cell[start[cell] : start[cell + 1]])
+        held = shared.hold(cell, by_cell[start[cell] : start[cell + 1]])
         for rank in range(cell * grid.slices, (cell + 1) * grid.slices):
-            yield whole.shard(rank, held)
+            yield shared.shard(rank, held)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Held:
-    """The edges that all ranks of one cell hold."""
+class _HeldEdges:
+    """The edges held by all ranks of a cell."""
 
     cell_nodes: Ids  # [num_cell_nodes]
-    edge_ids: Ids  # [num_held_edges] in the order of csc
+    edge_ids: Ids  # [num_held_edges] in CSC order
     halo: Ids  # [num_halo]
     partial: Ids  # [num_partial]
     csc: CSC
@@ -250,15 +244,15 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Whole:
-    """Values of the whole graph that every shard needs, computed once."""
+class _SharedValues:
+    """Values of the full graph that all shards share."""
 
     graph: Graph
     grid: Grid
     node_cell: Ids  # [num_nodes]
     destinations: Ids  # [num_edges]
-    by_rank: Ids  # [num_nodes] ordered by (owner, id)
-    rank_start: Ids  # [world_size + 1] each rank's range of by_rank
+    by_rank: Ids  # [num_nodes] node ids, sorted by (owner, id)
+    rank_start: Ids  # [world_size + 1] each rank's range in by_rank
     looped: npt.NDArray[np.bool_]  # [num_nodes]
     in_degree: Floats  # [num_nodes]
     out_degree: Floats  # [num_nodes]
@@ -266,7 +260,7 @@ class _Whole:
     relation_degrees: Floats | None  # [num_edges, 2]
 
     @classmethod
-    def of(cls, graph: Graph, partition: Partition) -> _Whole:
+    def of(cls, graph: Graph, partition: Partition) -> _SharedValues:
         csc = graph.csc
         destinations = np.repeat(np.arange(csc.num_nodes, dtype=csc.indices.dtype), np.diff(csc.indptr))
         return cls(
@@ -284,8 +278,8 @@ class _Whole:
             else relation_degrees(csc, destinations, graph.edge_types),
         )
 
-    def hold(self, cell: int, edges: Ids) -> _Held:
-        """Renumbers the ends of `edges`, ascending ids. The cell's nodes come first."""
+    def hold(self, cell: int, edges: Ids) -> _HeldEdges:
+        """Renumbers the ends of `edges` (ascending ids), the cell's nodes first."""
         first, last = self.rank_start[[cell * self.grid.slices, (cell + 1) * self.grid.slices]]
         cell_nodes = self.by_rank[first:last]
         partial, rows = self._renumber(self.destinations[edges], cell_nodes)
@@ -295,7 +289,7 @@ class _Whole:
         indptr = _offsets(np.bincount(rows, minlength=len(cell_nodes) + len(partial)))
         halo, indices = self._renumber(self.graph.csc.indices[edges], cell_nodes)
         columns = self.graph.edge_columns.cut_columns().take(edges)
-        return _Held(
+        return _HeldEdges(
             cell_nodes,
             edges,
             halo,
@@ -306,9 +300,9 @@ class _Whole:
         )
 
     def _renumber(self, nodes: Ids, cell_nodes: Ids) -> tuple[Ids, Ids]:
-        """Returns the distinct nodes of other cells by (cell, id), and each node's row.
+        """Returns other cells' distinct nodes by (cell, id), and the nodes' rows.
 
-        Rows are those of `cell_nodes`, then those of the nodes of other cells.
+        Rows of `cell_nodes` come first, followed by other cells' nodes.
         """
         seen = np.zeros(self.graph.num_nodes, bool)
         seen[nodes] = True
@@ -320,7 +314,7 @@ class _Whole:
         row[others] = np.arange(len(cell_nodes), len(cell_nodes) + len(others), dtype=np.int32)
         return others, row[nodes]
 
-    def shard(self, rank: int, held: _Held) -> Shard:
+    def shard(self, rank: int, held: _HeldEdges) -> Shard:
         graph, cell_nodes = self.graph, held.cell_nodes
         owned = self.by_rank[self.rank_start[rank] : self.rank_start[rank + 1]]
         return Shard(
@@ -351,11 +345,8 @@ class _Whole:
 
 
 def grouped(keys: Ids, num_keys: int) -> tuple[Ids, Ids]:
-    """Orders positions by (key, position).
-
-    Also returns the start of each key's range [num_keys + 1].
-    """
-    narrow = np.min_scalar_type(max(num_keys - 1, 0))  # of 8 and 16 bits NumPy's stable sort is a radix sort
+    """Returns positions sorted by key (stable), and each key's start [num_keys + 1]."""
+    narrow = np.min_scalar_type(max(num_keys - 1, 0))  # NumPy's stable sort is a radix sort for 8 and 16 bits
     order = np.argsort(keys.astype(narrow), kind="stable")
     return order, _offsets(np.bincount(keys, minlength=num_keys))
 

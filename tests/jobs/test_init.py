@@ -160,7 +160,7 @@ def test_every_form_of_labels_runs_as_it_is(tmp_path: Path, form: str) -> None:
 @pytest.mark.slow
 def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["job=init", "dataset=saved", "model=gat", f"output={tmp_path}/new"]) == 2
-    assert "model: job=init chooses for your data" in capsys.readouterr().err
+    assert "model: job=init chooses this setting for your data" in capsys.readouterr().err
     assert main(["job=init"]) == 2
     assert "job=init needs output=FOLDER" in capsys.readouterr().err
     assert main(["job=init", "dataset=edges", f"dataset.root={tmp_path}/none", f"output={tmp_path}/new"]) == 2

@@ -38,7 +38,7 @@ def test_the_command_may_read_new_data_otherwise(tmp_path: Path) -> None:
     assert found == {"++dataset.row_normalize=true"}
     arguments = {"root": "new", "row_normalize": True, "symmetrize": False, "split": [1], "seed": 9}
     assert list(config.read_otherwise(tmp_path, "edges", arguments)) == [
-        f"dataset.symmetrize=false, and the model of {tmp_path} was trained with true"
+        f"dataset.symmetrize=false: the model of {tmp_path} was trained with true"
     ]
     assert config.read_otherwise(tmp_path, "edges", arguments | {"symmetrize": True}) == ()
 
@@ -75,7 +75,7 @@ class Mine(Dataset):
     assert taken(tmp_path, "job=predict", "dataset=mine", own=own) == {"++dataset.hops=4"}
     assert taken(tmp_path, "job=predict", "dataset=mine", "dataset.options.hops=2", own=own) == set()
     lines = config.read_otherwise(tmp_path, "mine", {"hops": 2})
-    assert lines == (f"dataset.hops=2, and the model of {tmp_path} was trained with 4",)
+    assert lines == (f"dataset.hops=2: the model of {tmp_path} was trained with 4",)
 
 
 @pytest.mark.slow
@@ -103,4 +103,4 @@ def test_a_table_in_another_order_without_labels_is_predicted_as_trained(
         error = capfd.readouterr().err
         alike = np.array_equal(np.load(tmp_path / name / "logits.npy"), np.load(tmp_path / "run/logits.npy"))
         assert (error == "") == alike == (name != "told")
-    assert error == "gnnkit: warning: dataset.symmetrize=false, and the model of run was trained with true\n"
+    assert error == "gnnkit: warning: dataset.symmetrize=false: the model of run was trained with true\n"

@@ -212,9 +212,9 @@ def test_ranks_are_threads_of_processes_that_were_started_from_outside(size: int
     [
         (
             ["comm=gloo"],
-            "parts=4: comm=gloo has one rank in each process, and comm=threads several: leave comm or parts",
+            "parts=4: comm=gloo runs one rank per process; use comm=threads, or leave parts out",
         ),
-        (["launcher=threads"], "launcher=threads has all ranks in one process, and workers=2: leave launcher out"),
+        (["launcher=threads"], "launcher=threads runs all ranks in one process, but workers=2: leave launcher out"),
         (["workers=5"], "workers=5 must be auto or a whole number, of processes that hold parts, from 1 to 4"),
     ],
 )

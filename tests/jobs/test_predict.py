@@ -206,7 +206,7 @@ def test_a_model_of_the_users_is_loaded_into_the_users_own(tmp_path: Path) -> No
     assert not all(torch.equal(value, before[name]) for name, value in instance.state_dict().items())
     gnnkit.predict(result.folder, graph, model=Own, folder=tmp_path / "again", comm="threads", write=["logits"], **BARE)
     np.testing.assert_allclose(np.load(tmp_path / "again/logits.npy"), np.load(tmp_path / "run/logits.npy"), rtol=1e-10)
-    with pytest.raises(UserError, match=r"model=Own was handed in from Python: use gnnkit.predict with model="):
+    with pytest.raises(UserError, match=r"model=Own was passed from Python: use gnnkit.predict with model="):
         gnnkit.predict(result.folder, graph)
     with pytest.raises(UserError, match=r"graph was handed in|dataset=graph was handed in"):
         gnnkit.predict(result.folder, model=Own)

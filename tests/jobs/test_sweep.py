@@ -128,7 +128,7 @@ def test_a_job_that_fails_does_not_stop_the_others(here: Path, capfd: pytest.Cap
         (["seed=1,2", "hydra.launcher.n_jobs=2"], "hydra.launcher.n_jobs cannot be changed"),
         (["seed=1,2", "hydra.launcher._target_=os.mkdir"], "hydra.launcher._target_ cannot be changed"),
         (["seed=1,2", "+hydra.callbacks.x=1"], "+hydra.callbacks.x cannot be changed"),
-        (["seed=1,2", "hydra.sweep.dir=a,b"], "hydra.sweep.dir=a,b: a setting of Hydra has one value for the whole"),
+        (["seed=1,2", "hydra.sweep.dir=a,b"], "hydra.sweep.dir=a,b: a Hydra setting has one value per sweep"),
         (["seed=1,2", "upload=s3://a/b"], "upload names the folder of one run: leave it out, and copy the folder of"),
         (["seed=1,2", "hydra.sweep.dir=${eval:1}"], "override 'hydra.sweep.dir=${eval:1}': resolvers other than"),
         ([*OPTUNA, "seed=1"], "hydra/sweeper=optuna has nothing to search"),
@@ -137,7 +137,7 @@ def test_a_job_that_fails_does_not_stop_the_others(here: Path, capfd: pytest.Cap
         ([*OPTUNA, "seed=1,2", "hydra.sweeper.metric=accuracy"], "hydra.sweeper.metric=accuracy is not known"),
         ([*OPTUNA, "model.hidden=int(interval(8,2000000))"], "model.hidden=2000000 must be"),
         ([*OPTUNA, "trainer.lr=tag(log,interval(0,1))"], "trainer.lr=tag(log,interval(0,1)): interval(low,high) needs"),
-        ([*OPTUNA, "trainer.lr=tag(exp,interval(0,1))"], "trainer.lr=tag(exp,interval(0,1)): tag exp is not known"),
+        ([*OPTUNA, "trainer.lr=tag(exp,interval(0,1))"], "trainer.lr=tag(exp,interval(0,1)): unknown tag exp"),
         ([*OPTUNA, "seed=1,2", "job=partition"], "hydra/sweeper=optuna compares trained models"),
     ],
 )  # fmt: skip

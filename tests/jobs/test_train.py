@@ -371,7 +371,7 @@ def test_threads_begin_with_equal_parameters_however_long_a_model_takes_to_make(
 def test_ranks_that_were_started_cannot_be_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"^comm=threads makes its ranks itself, but ranks were started"):
+    with pytest.raises(ValueError, match=r"^comm=threads creates its own ranks, but ranks were started"):
         train(tmp_path, comm="threads")
 
 

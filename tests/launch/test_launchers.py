@@ -71,10 +71,10 @@ def test_ranks_that_are_threads_get_a_communicator_of_threads() -> None:
     [
         (["launcher=outside"], {}, "launcher=outside finds no rank in the environment"),
         (["launcher=processes", "launcher.n_jobs=2"], {}, "launcher.n_jobs=2 applies to sweeps only: add -m"),
-        (["launcher=processes"], STARTED, "launcher=processes: this is rank 1 of 2 that were started before"),
-        (["launcher.ask=[processes]"], STARTED, "launcher=auto: this is rank 1 of 2 that were started before"),
-        (["launcher=processes", "comm=threads"], {}, "comm=threads has all ranks in one process, and launcher=proc"),
-        (["launcher=threads", "comm=gloo"], {}, "launcher=threads has all ranks in one process, and comm=gloo each"),
+        (["launcher=processes"], STARTED, "launcher=processes: this process is rank 1 of 2, which were started externally"),
+        (["launcher.ask=[processes]"], STARTED, "launcher=auto: this process is rank 1 of 2, which were started externally"),
+        (["launcher=processes", "comm=threads"], {}, "comm=threads runs all ranks in one process, but launcher=proc"),
+        (["launcher=threads", "comm=gloo"], {}, "launcher=threads runs all ranks in one process, but comm=gloo runs"),
         (["launcher.ask=[outside]"], {}, "launcher.ask=['outside']: none of these starts the ranks of comm=gloo"),
         (
             ["launcher.ask=[mars]"],

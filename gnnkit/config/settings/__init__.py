@@ -1,4 +1,4 @@
-"""A checked configuration as typed values. Nothing heavy is imported here."""
+"""Typed, validated settings. Importing this package imports no heavy dependency."""
 
 from gnnkit.config.settings.choice import Choice as Choice
 from gnnkit.config.settings.inputs import FILLS as FILLS

@@ -1,4 +1,4 @@
-"""One plugin by name, as a section of the configuration chooses it."""
+"""The plugin that a section of the configuration selects."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
 
-_OPEN = ("partition", "strategy", "launcher")  # sections that may be AUTO
+_AUTO_SECTIONS = ("partition", "strategy", "launcher")  # sections that may be AUTO
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One plugin by name, with the arguments of the constructor."""
+    """A plugin's name, with its constructor arguments."""
 
     kind: str
     name: str
     arguments: Mapping[str, Any]
-    given: Any = None  # the plugin itself, where it comes from Python
+    instance: Any = None  # the plugin itself, if passed from Python
 
     @property
     def origin(self) -> str:
-        """Where the plugin comes from, or Python for a given graph or model."""
+        """The plugin's entry point and distribution, or "Python" for an object."""
         names = plugins.parts(self.kind, self.name)
         if not set(names) <= set(plugins.names(self.kind)):
             return "Python"
@@ -42,26 +42,26 @@ class Choice:
         return plugins.load(self.kind, self.name)
 
     def check(self, extra: Collection[str] = ()) -> None:
-        """Raises `UserError` for arguments that the constructor does not take.
+        """Raises `UserError` for arguments that the constructor does not accept.
 
-        `extra` names arguments that gnnkit adds.
+        `extra` names the arguments that gnnkit adds.
         """
         plugins.check(self, extra)
 
     def create(self, **extra: Any) -> Any:
-        """Makes the plugin. `extra` are arguments that gnnkit adds.
+        """Creates the plugin. `extra` are arguments that gnnkit adds.
 
-        Copies a plugin that is given, because ranks may be threads.
+        A plugin passed from Python is copied, because ranks may be threads.
         """
-        return plugins.create(self, **extra) if self.given is None else copy.deepcopy(self.given)
+        return plugins.create(self, **extra) if self.instance is None else copy.deepcopy(self.instance)
 
 
 def choice_of(kind: str, config: Mapping[str, Any]) -> Choice:
-    """Looks up the plugin that one section names. Imports nothing."""
+    """Returns the plugin that a section names, without importing it."""
     section = config[kind]
     name = plugins.plugin_name(kind, section)
     arguments = plugins.arguments_of(kind, section)
-    if name != AUTO or kind not in _OPEN:
+    if name != AUTO or kind not in _AUTO_SECTIONS:
         for part in plugins.parts(kind, name):
             plugins.find(kind, part)
     elif kind == "strategy":
@@ -72,17 +72,17 @@ def choice_of(kind: str, config: Mapping[str, Any]) -> Choice:
 
 
 def exchange_of(config: Mapping[str, Any]) -> Choice | None:
-    """Looks up the exchange. Raises `UserError` under strategy=auto."""
+    """Returns the exchange. Raises `UserError` if it is set under strategy=auto."""
     if config["exchange"] is None:
         return None
     choice = choice_of("exchange", config)
     if config["strategy"].get("name") == AUTO:
-        raise UserError(f"exchange={choice.name}: strategy=auto chooses the exchange too, leave it out")
+        raise UserError(f"exchange={choice.name}: strategy=auto also chooses the exchange: leave it out")
     return choice
 
 
 def several_of(kind: str, config: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Looks up any number of plugins, each under its name in the section."""
+    """Returns a section's plugins, each of which is keyed by its name."""
     for name, section in config[kind].items():
         plugin_name = section.get("name") if isinstance(section, dict) else section
         if not isinstance(section, dict) or plugin_name != name:

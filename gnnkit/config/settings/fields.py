@@ -1,8 +1,8 @@
-"""Keys of the configuration as annotated fields.
+"""Configuration keys as annotated fields.
 
-A field's annotation holds all that is known about a key except its default and its
-description, which are in the YAML file: the type, the rule that checks and converts a
-value, and the configurations that read the key.
+A field's annotation contains the key's type, the rule that checks and converts its
+value, and the configurations that read the key. Its default and description are in the
+YAML file.
 """
 
 import functools
@@ -21,7 +21,7 @@ from gnnkit.ranges import MAX_COUNT, one_of, parse_scalar, real, shown, switch, 
 if TYPE_CHECKING:
     from gnnkit.config.settings.settings import Settings
 
-Rule = Callable[[str, Any], Any]  # takes key and value, returns the value, raises `UserError`
+Rule = Callable[[str, Any], Any]  # maps key and value to the checked value, or raises `UserError`
 
 Count = Annotated[int, functools.partial(whole, low=1, high=MAX_COUNT)]
 CountOrZero = Annotated[int, functools.partial(whole, low=0, high=MAX_COUNT)]
@@ -31,17 +31,17 @@ Switch = Annotated[bool, switch]
 
 
 def names(known: Collection[Any]) -> Rule:
-    """Returns the rule that accepts one of some names."""
+    """Returns the rule that accepts one of the names."""
     return functools.partial(one_of, known=known)
 
 
 @dataclass(frozen=True, slots=True)
 class OnlyWith:
-    """A condition of reading a key. Otherwise, only its default is allowed."""
+    """The condition for reading a key. Otherwise only its default is allowed."""
 
     condition: str  # as overrides, such as inputs=features
     holds: "Callable[[Settings], bool]"
-    hint: str = ""  # what to do instead of leaving the key out
+    hint: str = ""  # alternative to removing the key
 
 
 def by_job(reads: Callable[[JobFacts], bool], hint: str = "") -> OnlyWith:
@@ -52,17 +52,17 @@ def by_job(reads: Callable[[JobFacts], bool], hint: str = "") -> OnlyWith:
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """One key of a section."""
+    """The rule and conditions of a section's key."""
 
     name: str
     rule: Rule | None
-    section: "type[Section] | None"  # the type of a section's field
+    section: "type[Section] | None"  # the field's type, if it is a section
     nullable: bool
     takes_text: bool
     conditions: tuple[OnlyWith, ...]
 
     def read(self, key: str, value: Any) -> Any:
-        """Checks a value. A number stays as the user typed it, for messages."""
+        """Checks a value. For messages, a number stays as the user typed it."""
         if self.rule is None or (value is None and self.nullable):
             return value
         checked = self.rule(key, value)
@@ -77,22 +77,22 @@ class KeyRule:
 
 
 class Section:
-    """A section of the configuration: a dataclass with a field for each key.
+    """A configuration section: a dataclass with a field for each key.
 
-    Fields with a default are not keys, whose defaults are in the YAML.
+    Fields with a default are not keys, since the defaults of keys are in the YAML file.
     """
 
     __slots__ = ()
-    conditions: ClassVar[tuple[OnlyWith, ...]] = ()  # of all keys
+    conditions: ClassVar[tuple[OnlyWith, ...]] = ()  # apply to all keys
 
     @classmethod
     def optional_keys(cls) -> Collection[str]:
-        """Returns further keys that the section may have."""
+        """Returns further keys that the section may contain."""
         return ()
 
     @classmethod
     def read(cls, section: str, values: Mapping[str, Any]) -> Self:
-        """Reads and checks the values. `section` is the section's key, for messages."""
+        """Reads and checks the values. Messages name the keys under `section`."""
         return cls(**{rule.name: rule.read(f"{section}.{rule.name}", values[rule.name]) for rule in key_rules(cls)})
 
 
@@ -129,10 +129,10 @@ def _is_rule(part: object) -> bool:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Yields the types and the metadata of an annotation.
+    """Yields an annotation's types and metadata.
 
-    In `Annotated[T, rule] | None`, null is a value. In `Annotated[T | None, rule]`, the
-    rule decides.
+    `Annotated[T, rule] | None` accepts null without calling the rule. In `Annotated[T |
+    None, rule]`, the rule decides.
     """
     if typing.get_origin(annotation) is Annotated:
         yield from annotation.__metadata__
@@ -148,7 +148,7 @@ def _parts(annotation: Any) -> Iterator[Any]:
 def expect_keys(
     section: str, values: Mapping[str, Any], needed: Collection[str], optional: Collection[str] = ()
 ) -> None:
-    """Raises `UserError` for a key of a section that is missing or unknown."""
+    """Raises `UserError` if a key of the section is missing or unknown."""
     known = [f"{section}.{key}" for key in (*needed, *optional)]
     for key in values:
         if f"{section}.{key}" not in known:
@@ -164,9 +164,9 @@ def missing(key: str) -> UserError:
 
 
 def read_texts(section: dict[str, Any], rules: Collection[KeyRule]) -> None:
-    """Replaces text that spells a number or a switch, in place.
+    """Parses text that contains a number or a boolean, in place.
 
-    `${oc.env:NAME}` returns text. Keys that take text are left alone.
+    `${oc.env:NAME}` returns text. Keys that accept text are not changed.
     """
     for rule in rules:
         if not rule.takes_text and (number := parse_scalar(section.get(rule.name))) is not None:

@@ -1,4 +1,4 @@
-"""The rows that models read, as features or learned."""
+"""Settings of the model's input rows, which are features or learned."""
 
 import functools
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ INPUT_ROWS = (AUTO, "dense", "sparse")
 SCALES = ("standard", "row", "none")
 TEXTS = ("one_hot", "known", "refuse")
 FILLS = ("refuse", "mean", "zero", "drop")
-DTYPES = ("as_is", "bf16", "int8")  # of dense feature rows in files and in memory
-PLACES = ("memory", "mapped", "disk")  # of feature rows
+DTYPES = ("as_is", "bf16", "int8")  # number formats of dense feature rows, in files and in memory
+PLACES = ("memory", "mapped", "disk")  # where feature rows are stored
 READS = ("threads", "io_uring")  # how rows are read from disk
-POLICIES = ("exact", "static", "lru")  # of the cache of rows on disk
-DEFAULT_EMBEDDING = 64  # numbers of a learned row
-MAX_SCALE = 1e6  # of initial learned rows
+POLICIES = ("exact", "static", "lru")  # cache policies for rows on disk
+DEFAULT_EMBEDDING = 64  # width of a learned row
+MAX_SCALE = 1e6  # largest standard deviation of initial learned rows
 
 FEATURES = OnlyWith("inputs=features", lambda s: s.inputs == "features")
 LEARNED = OnlyWith("inputs=learned", lambda s: s.inputs == "learned")
@@ -31,19 +31,19 @@ DISK = OnlyWith("features.place=disk", lambda s: s.features.place in (AUTO, "dis
 class FeaturesSettings(Section):
     """The section `features`."""
 
-    scale: Annotated[str, names((AUTO, *SCALES)), FEATURES]  # AUTO: chosen by the columns
-    fill: Annotated[str, names(FILLS), FEATURES]  # what replaces empty cells
-    text: Annotated[str, names(TEXTS), FEATURES]  # how text columns are read
+    scale: Annotated[str, names((AUTO, *SCALES)), FEATURES]  # AUTO: depends on the columns
+    fill: Annotated[str, names(FILLS), FEATURES]  # replacement for empty cells
+    text: Annotated[str, names(TEXTS), FEATURES]  # encoding of text columns
     dtype: Annotated[str, names(DTYPES), FEATURES]
-    place: Annotated[str, names((AUTO, *PLACES)), ROWS, FEATURES]  # AUTO: chosen by the available memory
-    cache: Annotated[int | None, size, ROWS, DISK]  # bytes of rows that each worker caches. None: chosen
+    place: Annotated[str, names((AUTO, *PLACES)), ROWS, FEATURES]  # AUTO: depends on the available memory
+    cache: Annotated[int | None, size, ROWS, DISK]  # cache size per worker, in bytes. None: automatic
     policy: Annotated[str, names(POLICIES), ROWS, DISK]
     direct: Annotated[Switch, ROWS, DISK]  # whether reads bypass the page cache
     reads: Annotated[str, names(READS), ROWS, DISK]
 
     @property
     def sets_disk_keys(self) -> bool:
-        """Whether a key that place "disk" reads differs from its default."""
+        """Whether a key that requires features.place=disk differs from its default."""
         return self.cache is not None or (self.policy, self.direct, self.reads) != (POLICIES[0], False, READS[0])
 
 
@@ -54,4 +54,4 @@ class LearnedSettings(Section):
     conditions = (LEARNED,)
 
     scale: Annotated[float, functools.partial(real, above=0, high=MAX_SCALE)] | None  # standard deviation
-    weight_decay: NotNegative | None  # L2 penalty on the rows. None: the model chooses
+    weight_decay: NotNegative | None  # L2 penalty on the rows. None: the model's default

@@ -1,4 +1,4 @@
-"""Sections that some jobs read, such as `plan`, and the simulated link."""
+"""Sections that only some jobs read, such as `plan`, and the simulated link."""
 
 import functools
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.ranges import real, shown, switch, whole
 
-WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # of job=compare
-MAX_SEEDS = 100  # of job=compare
-MAX_MINUTES = 1e5  # of trials
-MAX_RATE = 1e9  # of the numbers that describe a machine
+WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # default strategies of job=compare
+MAX_SEEDS = 100  # for job=compare
+MAX_MINUTES = 1e5  # for trial runs
+MAX_RATE = 1e9  # upper limit of numbers that describe a machine
 
 Rate = Annotated[float, functools.partial(real, above=0, high=MAX_RATE)]
 Latency = Annotated[float, functools.partial(real, low=0, high=MAX_RATE)]
@@ -26,7 +26,7 @@ class LeaderSettings(Section):
     """The section `leader`: a switch for each plugin of the leader."""
 
     rebalance: Switch  # whether work is moved away from a straggler
-    others: tuple[str, ...] = ()  # other plugins that are switched on. Has a default, so is not a key
+    others: tuple[str, ...] = ()  # other enabled plugins. Not a key, since it has a default
 
     @classmethod
     def optional_keys(cls) -> list[str]:
@@ -43,13 +43,13 @@ class LeaderSettings(Section):
 
     @property
     def hooks(self) -> tuple[Choice, ...]:
-        """The plugins that are switched on."""
+        """The enabled plugins."""
         return tuple(Choice("leader", name, {}) for name in ("rebalance",) * self.rebalance + self.others)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings(Section):
-    """The section `plan`: a cluster described by numbers. None: measured here."""
+    """The section `plan`, which describes a cluster. None: measured on this machine."""
 
     conditions = (
         OnlyWith(
@@ -58,15 +58,15 @@ class PlanSettings(Section):
         ),
     )
 
-    flops: Rate | None  # GFLOP/s of a rank in dense products
-    bandwidth: Rate | None  # GB/s that a rank receives from other hosts
-    latency: Latency | None  # microseconds of a message to another host
-    memory: Rate | None  # GiB for each rank
-    ranks_per_host: Count | None  # consecutive ranks
+    flops: Rate | None  # GFLOP/s per rank in dense matrix products
+    bandwidth: Rate | None  # GB/s per rank, received from other hosts
+    latency: Latency | None  # microseconds per message to another host
+    memory: Rate | None  # GiB per rank
+    ranks_per_host: Count | None  # consecutive ranks on one host
 
     @property
     def is_cluster(self) -> bool:
-        """Whether any number of another machine was set."""
+        """Whether any value describes another machine."""
         return any(getattr(self, field.name) is not None for field in fields(self))
 
 
@@ -74,8 +74,8 @@ class PlanSettings(Section):
 class LinkSettings(Section):
     """A simulated link between ranks."""
 
-    gigabits: Rate  # per second, of each rank's network card
-    milliseconds: Latency  # one way
+    gigabits: Rate  # Gbit/s of each rank's network card
+    milliseconds: Latency  # one-way latency
 
 
 def link(key: str, value: object) -> LinkSettings:
@@ -86,12 +86,12 @@ def link(key: str, value: object) -> LinkSettings:
 
 
 def _ways(key: str, value: Any) -> tuple[str, ...]:
-    """Reads the list of runs that job=compare makes, or a single one."""
+    """Reads one strategy, or a list of strategies, to compare."""
     ways = WAYS if value == AUTO else [value] if isinstance(value, str) else value
     if not isinstance(ways, list | tuple) or not all(isinstance(way, str) for way in ways):
         raise UserError(f"{key}={shown(value)} must be a list of strategies: [NAME,'NAME KEY=VALUE']")
     if not ways:
-        raise UserError(f"{key}=[] must name a strategy or more")
+        raise UserError(f"{key}=[] must name at least one strategy")
     return tuple(ways)
 
 
@@ -101,8 +101,8 @@ class CompareSettings(Section):
 
     conditions = (by_job(lambda job: job.several),)
 
-    ways: Annotated[tuple[str, ...], _ways]  # a strategy's name and further overrides, separated by blanks
-    seeds: Annotated[int, functools.partial(whole, low=1, high=MAX_SEEDS)]  # runs of each way
+    ways: Annotated[tuple[str, ...], _ways]  # a strategy's name and further overrides, separated by spaces
+    seeds: Annotated[int, functools.partial(whole, low=1, high=MAX_SEEDS)]  # runs per strategy
     link: Annotated[LinkSettings, link] | None  # between the ranks of each run
 
 
@@ -112,4 +112,4 @@ class InitSettings(Section):
 
     conditions = (by_job(lambda job: job.reads_data_only),)
 
-    minutes: Annotated[float, functools.partial(real, low=0, high=MAX_MINUTES)]  # of trials, 0 for none
+    minutes: Annotated[float, functools.partial(real, low=0, high=MAX_MINUTES)]  # time budget of trial runs. 0: none

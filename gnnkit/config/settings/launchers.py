@@ -1,4 +1,4 @@
-"""The launcher of ranks, and whether ranks were started before."""
+"""Selects the launcher, and detects ranks that were started externally."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gnnkit.launcher import Launcher
 
 
-def _asked(choice: Choice) -> list[Choice]:
-    """Returns the launcher, or all that launcher=auto asks."""
+def _candidates(choice: Choice) -> list[Choice]:
+    """Returns the launcher, or the candidates of launcher=auto."""
     if choice.name != AUTO:
         return [choice]
     names, known = choice.arguments["ask"], plugins.names("launcher")
@@ -27,43 +27,44 @@ def _asked(choice: Choice) -> list[Choice]:
 
 
 def started_of(choice: Choice) -> StartedRank | None:
-    """Returns this process's rank, where a launcher finds one.
+    """Returns this process's rank, if a launcher detects one.
 
-    Raises `UserError` where ranks were started, and the launcher would start others.
+    Raises `UserError` if ranks were started externally, but the launcher would start
+    others.
     """
     from gnnkit.launch.environment import started_rank
 
-    for candidate in _asked(choice):
+    for candidate in _candidates(choice):
         launcher: Launcher = candidate.create()
         if (started := launcher.started()) is not None:
             return started
     if (other := started_rank()) is not None:
         raise UserError(
-            f"launcher={choice.name}: this is rank {other.rank} of {other.world_size} that were started before, leave the "
+            f"launcher={choice.name}: this process is rank {other.rank} of {other.world_size}, which were started externally: leave the "
             "launcher out"
         )
     return None
 
 
-def that_suits(choice: Choice, comm: str, in_one_process: bool, beside: bool) -> Choice:
-    """Returns the first launcher that suits, of those that launcher=auto asks.
+def find_launcher(choice: Choice, comm: str, in_one_process: bool, additional: bool) -> Choice:
+    """Returns the first suitable candidate of launcher=auto.
 
     Args:
-        choice: The section. Another launcher stands for the usual ones.
-        comm: Name of the communicator.
+        choice: The section. For another launcher, the default candidates are used.
+        comm: The communicator's name.
         in_one_process: Whether all ranks are threads of one process.
-        beside: Whether to leave out launchers that have started the ranks before.
+        additional: Whether to skip launchers that have already started ranks.
     """
     auto = choice if choice.name == AUTO else Choice("launcher", AUTO, {"ask": of_option("launcher", AUTO)["ask"]})
-    for candidate in _asked(auto):
+    for candidate in _candidates(auto):
         launcher: Launcher = candidate.create()
-        if launcher.suits(in_one_process=in_one_process) and not (beside and launcher.started() is not None):
+        if launcher.suits(in_one_process=in_one_process) and not (additional and launcher.started() is not None):
             return candidate
     raise UserError(f"launcher.ask={shown(auto.arguments['ask'])}: none of these starts the ranks of comm={comm} here")
 
 
 def launcher_for(choice: Choice, what: str) -> Launcher:
-    """Makes a launcher. Raises `UserError` where the launcher does not start `what`.
+    """Creates a launcher. Raises `UserError` if it does not start `what`.
 
     Args:
         choice: The launcher.

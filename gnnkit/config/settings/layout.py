@@ -16,12 +16,12 @@ from gnnkit.ranges import one_of, shown
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
-    """The owner of each node, and the process grid."""
+    """The node assignment and the process grid."""
 
     nodes: Choice  # the partitioner
     grid: str | list[int]  # 1d, 1.5d, 2d, 3d or [rows, cols, slices]
-    replication: int | None  # of grid 1.5d
-    border: str  # of `gnnkit.partition.border`
+    replication: int | None  # for grid 1.5d
+    border: str  # a name in `gnnkit.partition.border`
 
 
 def partition_of(config: Mapping[str, Any], workers: int) -> PartitionSettings:
@@ -39,8 +39,8 @@ def partition_of(config: Mapping[str, Any], workers: int) -> PartitionSettings:
 
 
 def _check_auto(section: Mapping[str, Any]) -> None:
-    """Raises `UserError` for a key that `partition=auto` chooses itself."""
+    """Raises `UserError` for a key that `partition=auto` selects itself."""
     defaults = {key.name: key.value for key in keys.shared("partition")}
     for key, value in section.items():
         if key != "nodes" and value != defaults.get(key):
-            raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself, leave it out")
+            raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself: leave it out")

@@ -1,4 +1,4 @@
-"""How many ranks and threads a run has. Every `auto` is replaced here."""
+"""Resolves every `auto` in the numbers of ranks and threads."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 DEFAULT_WORKERS = 4
 MAX_WORKERS = 2**16
-MOST_EPOCHS_UNSEEN = 10  # between two evaluations, of trainer.check_val_every_n_epoch=auto
+MOST_EPOCHS_UNSEEN = 10  # upper limit of trainer.check_val_every_n_epoch=auto
 
 
 @dataclass(frozen=True, slots=True)
 class AutoWorkers:
-    """What the leader chooses from, for workers=auto."""
+    """The candidates for workers=auto."""
 
-    counts: tuple[int, ...]  # numbers of workers, fewest first
-    usual: int  # number that null means, where no seconds are predicted
+    counts: tuple[int, ...]  # numbers of workers, ascending
+    usual: int  # default number of workers, used without a prediction
     threads: int | str  # as configured
     comm: str  # as configured
 
@@ -37,9 +37,9 @@ class AutoWorkers:
 def replace_auto(
     config: dict[str, Any], launcher: Choice, started: StartedRank | None
 ) -> tuple[tuple[str, ...], AutoWorkers | None]:
-    """Replaces each `auto` but workers=auto, which has the fewest workers meanwhile.
+    """Replaces each `auto`. workers=auto becomes the fewest workers for now.
 
-    Returns notes for the user, one line each, and what workers=auto chooses from.
+    Returns notes for the user, one line each, and the candidates for workers=auto.
     """
     notes, auto = [], None
     servers = servers_of(plugins.arguments_of("sync", config["sync"]))
@@ -48,9 +48,9 @@ def replace_auto(
     elif started is not None:
         config["workers"] = _started_workers(config["workers"], started.world_size, servers)
     elif config["workers"] is None:
-        config["workers"] = _usual_workers(servers)
+        config["workers"] = _default_workers(servers)
         if num_gpus() == 1 and config["comm"].get("name") == "auto":
-            notes.append(f"{DEFAULT_WORKERS} workers on CPUs, one GPU stays idle: workers=1 or auto uses it")
+            notes.append(f"{DEFAULT_WORKERS} workers on CPUs, one GPU stays idle: use workers=1 or workers=auto")
     elif config["workers"] == "auto":
         auto = _auto_workers(config, servers)
         config["workers"] = auto.counts[0]
@@ -65,7 +65,7 @@ def replace_auto(
 
 
 def share_machine(config: dict[str, Any], launcher: Choice, started: StartedRank | None) -> None:
-    """Replaces `auto` of threads and communicator, by the number of workers."""
+    """Replaces `auto` for threads and communicator, given the number of workers."""
     gpus, servers = num_gpus(), servers_of(plugins.arguments_of("sync", config["sync"]))
     here = _ranks_here(num_ranks(config) + servers, started)
     if config["threads"] == "auto":
@@ -77,21 +77,25 @@ def share_machine(config: dict[str, Any], launcher: Choice, started: StartedRank
         config["comm"]["name"] = several or usual or ("nccl" if one_each else "gloo")
 
 
-def _usual_workers(servers: int) -> int:
+def _default_workers(servers: int) -> int:
     gpus = num_gpus()
     return max(gpus - servers, 1) if gpus > 1 else DEFAULT_WORKERS
 
 
 def _auto_workers(config: Mapping[str, Any], servers: int) -> AutoWorkers:
-    """Lists what workers=auto chooses from: doubled up to the GPUs, else the cores.
+    """Lists the candidates for workers=auto: powers of two up to the GPUs or cores.
 
-    Raises `UserError` for a job that trains nothing, and for a grid of a fixed size.
+    Raises `UserError` if the job does not train, or if the grid has a fixed size.
     """
     job, grid = config["job"], config["partition"]["grid"]
     if job in JOBS and not (JOBS[job].trains or JOBS[job].reads_data_only or JOBS[job].reads_runs):
-        raise UserError(f"workers=auto is of job=train and job=compare: name a number for job={job}, such as workers=4")
+        raise UserError(
+            f"workers=auto requires job=train or job=compare: set a number for job={job}, such as workers=4"
+        )
     if isinstance(grid, list):
-        raise UserError(f"workers=auto: partition.grid={shown(grid)} is of one number of workers: name the number")
+        raise UserError(
+            f"workers=auto: partition.grid={shown(grid)} fixes the number of workers: set workers to this number"
+        )
     threads, comm = config["threads"], config["comm"].get("name")
     gpus = num_gpus()
     if gpus and comm != "auto" and choice_of("comm", config).load().device_type != "cuda":
@@ -99,34 +103,28 @@ def _auto_workers(config: Mapping[str, Any], servers: int) -> AutoWorkers:
     cores = num_cores() // (1 if threads == "auto" else count_of("threads", threads, MAX_THREADS))
     most = max(gpus - servers if gpus else cores, 1)
     counts = {2**power for power in range(most.bit_length())} | {most}
-    return AutoWorkers(tuple(sorted(counts)), _usual_workers(servers), threads, comm)
+    return AutoWorkers(tuple(sorted(counts)), _default_workers(servers), threads, comm)
 
 
 def _ranks_here(ranks: int, started: StartedRank | None) -> int:
-    """Returns how many ranks this host has, as many in each process."""
+    """Returns this host's number of ranks. All processes have equally many."""
     return ranks if started is None else -(-ranks // started.world_size) * started.local_world_size
 
 
 def servers_of(arguments: Mapping[str, Any]) -> int:
-    """Returns `sync.servers`, 0 for a synchronisation without this key."""
+    """Returns `sync.servers`, or 0 if the synchronisation has no such key."""
     return whole("sync.servers", arguments.get("servers", 0), 0, MAX_WORKERS)
 
 
 def num_ranks(config: Mapping[str, Any]) -> int:
-    """Returns the number of ranks that train: `parts`, else `workers`."""
+    """Returns the number of training ranks: `parts` if set, otherwise `workers`."""
     if config["parts"] is None:
         return whole("workers", config["workers"], 1, MAX_WORKERS, what="null, auto or a whole number")
     return whole("parts", config["parts"], 1, MAX_WORKERS, what="null or a whole number")
 
 
 def _processes(config: Mapping[str, Any], started: StartedRank | None, servers: int) -> int:
-    """Returns the number of processes that hold the ranks.
-
-    Args:
-        config: The configuration, with `parts`.
-        started: This process's rank, where ranks were started before.
-        servers: Number of ranks that serve.
-    """
+    """Returns the number of processes, each of which may run several ranks."""
     ranks = num_ranks(config) + servers
     processes = "auto" if config["workers"] is None else config["workers"]
     if started is not None and processes not in ("auto", started.world_size):
@@ -137,14 +135,9 @@ def _processes(config: Mapping[str, Any], started: StartedRank | None, servers: 
 
 
 def _started_workers(workers: object, started: int, servers: int) -> int:
-    """Returns the number of workers among the ranks that were started.
+    """Returns the number of workers among the started ranks.
 
-    Raises `UserError` for another number of workers.
-
-    Args:
-        workers: The value of the key, maybe `auto` or null.
-        started: Number of ranks.
-        servers: Number of ranks that serve.
+    Raises `UserError` if `workers` is set to another number.
     """
     serving = f", of which sync.servers={servers} serve" if servers else ""
     if started <= servers or workers not in (None, "auto", started - servers):
@@ -154,12 +147,12 @@ def _started_workers(workers: object, started: int, servers: int) -> int:
 
 
 def count_of(key: str, value: object, most: int) -> int:
-    """Reads a whole number from 1 on, which could be `auto`."""
+    """Reads a positive integer. The message mentions `auto` as an alternative."""
     return whole(key, value, 1, most, what="auto or a whole number")
 
 
 def num_gpus() -> int:
-    """Counts the GPUs that torch can use. Asks torch only if there is a driver."""
+    """Counts the GPUs available to torch, which is only imported if a driver exists."""
     if not any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")):
         return 0
     import torch
@@ -168,11 +161,11 @@ def num_gpus() -> int:
 
 
 def in_notebook() -> bool:
-    """Says whether a notebook shows what this process prints: lines, no display."""
+    """Returns whether this process's output appears in a notebook."""
     return type(sys.stderr).__module__.startswith("ipykernel.")
 
 
 def in_ipython() -> bool:
-    """Says whether IPython or a notebook shows the errors of this process."""
+    """Returns whether this process runs in IPython or a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
     return shell() is not None

@@ -1,4 +1,4 @@
-"""Reads a composed configuration: each key is known, and has a value in its range."""
+"""Validates a composed configuration and converts it to typed settings."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -19,9 +19,9 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import parse_scalar, real, shown, unknown_key
 
 DEFAULT_TIMEOUT = 120.0  # seconds
-MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
+MAX_TIMEOUT = 1e9  # seconds, limited by torch's milliseconds
 _CHOICES = ("dataset", "strategy", "sync", "model", "task", "order")  # sections with one plugin
-_RULES = tuple(rule for rule in key_rules(Settings) if rule.rule is not None)  # of keys outside sections
+_RULES = tuple(rule for rule in key_rules(Settings) if rule.rule is not None)  # for keys outside sections
 _TYPED: dict[str, type[Section]] = {
     rule.name: rule.section for rule in key_rules(Settings) if rule.section is not None
 }  # sections without plugins
@@ -29,13 +29,14 @@ _KEYS = (*dict.fromkeys((*SECTIONS, *_TYPED, *(rule.name for rule in _RULES))),)
 
 
 def settle(composed: Mapping[str, Any]) -> Settings:
-    """Checks a composed configuration and replaces each `auto`.
+    """Validates a composed configuration and replaces each `auto`.
 
-    Raises `UserError` with the configuration key for keys, names of plugins, types and
-    ranges, and for a grid that does not fit the workers. Imports torch only on machines
-    with GPUs.
+    Raises `UserError` with the configuration key for unknown keys, plugin names, types
+    and ranges, and for a grid that does not match the workers. Imports torch only if
+    the machine has GPUs.
     """
-    left_out: dict[str, Any] = {**dict.fromkeys(plugins.OPTIONAL), "logger": {}, "callback": {}}  # by Hydra
+    # Hydra omits sections without a selection.
+    left_out: dict[str, Any] = {**dict.fromkeys(plugins.OPTIONAL), "logger": {}, "callback": {}}
     config: dict[str, Any] = {**left_out, **copy.deepcopy(dict(composed))}
     _check_keys(config)
     _read_texts(config)
@@ -64,14 +65,14 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         **values,
     )
     described = keys.described()
-    for key, value, rule in _conditional(config):
+    for key, value, rule in _conditional_keys(config):
         if value != described[key].value:
             rule.check_read(key, value, settings)
     return settings
 
 
-def _conditional(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, KeyRule]]:
-    """Yields name, value and rule of each key that only some configurations read."""
+def _conditional_keys(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, KeyRule]]:
+    """Yields name, value and rule of each conditional key."""
     yield from ((rule.name, config[rule.name], rule) for rule in _RULES if rule.conditions)
     for section, kind in _TYPED.items():
         yield from (
@@ -80,7 +81,7 @@ def _conditional(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, KeyRule]
 
 
 def _communicator(choice: Choice) -> dict[str, Any]:
-    """Reads the section `comm`, whose keys are not a constructor's arguments."""
+    """Reads the section `comm`, whose keys are not constructor arguments."""
     expect_keys("comm", choice.arguments, (), ("timeout", "link"))
     timeout, simulated = choice.arguments.get("timeout", DEFAULT_TIMEOUT), choice.arguments.get("link")
     return {
@@ -95,7 +96,7 @@ def _read_otherwise(checkpoint: str | None, dataset: Choice) -> tuple[str, ...]:
 
 
 def _check_keys(config: Mapping[str, Any]) -> None:
-    """Raises `UserError` for missing and unknown keys, and for ill-typed sections."""
+    """Raises `UserError` for missing or unknown keys, and for ill-typed sections."""
     known = {*_KEYS, *dotted({key: config.get(key) for key in _KEYS})}
     for key in config:
         if key not in _KEYS:
@@ -115,9 +116,10 @@ def _check_keys(config: Mapping[str, Any]) -> None:
 
 
 def _read_texts(config: dict[str, Any]) -> None:
-    """Replaces text that spells a number or a switch, as `${oc.env:NAME}` returns it.
+    """Parses text that contains a number or a boolean, as `${oc.env:NAME}` returns it.
 
-    The annotation tells whether a key takes text, and the default for plugins' keys.
+    Whether a key accepts text follows from its annotation, or from the default for a
+    plugin's key.
     """
     read_texts(config, _RULES)
     for section, kind in _TYPED.items():

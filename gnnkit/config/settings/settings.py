@@ -1,4 +1,4 @@
-"""A checked configuration as typed values."""
+"""The typed settings of one job."""
 
 import functools
 import inspect
@@ -21,7 +21,7 @@ from gnnkit.config.settings.inputs import (
     LearnedSettings,
 )
 from gnnkit.config.settings.jobs import CompareSettings, InitSettings, LeaderSettings, LinkSettings, PlanSettings
-from gnnkit.config.settings.launchers import launcher_for, that_suits
+from gnnkit.config.settings.launchers import find_launcher, launcher_for
 from gnnkit.config.settings.layout import PartitionSettings
 from gnnkit.config.settings.ranks import MAX_WORKERS, AutoWorkers, servers_of, share_machine
 from gnnkit.config.settings.trainer import TrainerSettings
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank
     from gnnkit.launcher import Launcher
 
-_USUAL_LOGGERS = ("tensorboard", "csv")  # of `conf/config.yaml`, chosen for every job
-FEW_EDGES = 500_000  # one worker is quicker. Measured up to 240,000 on two cores, with 2 and 4
+_USUAL_LOGGERS = ("tensorboard", "csv")  # default loggers of `conf/config.yaml`
+FEW_EDGES = 500_000  # below this, one worker is faster: measured up to 240,000 edges on two cores, with 2 and 4
 DEFAULT_TASK = "node_classification"
-USUAL_ORDERS = ("auto", "none")  # of rows, which go with every strategy
-FORMATS = ("npy", "parquet", "csv")  # of the files that `write` names
+USUAL_ORDERS = ("auto", "none")  # row orders that all strategies support
+FORMATS = ("npy", "parquet", "csv")  # file formats for `write`
 ON_EXISTS = ("refuse", "resume", "replace")
 PERMISSIONS = ("private", "shared")
 MAX_RESTARTS = 1000
@@ -72,43 +72,43 @@ def _report(key: str, value: object) -> bool | Literal["live"]:
 class Settings:
     """One job's configuration.
 
-    The partition or the strategy may be `AUTO` until the leader has decided, and the
-    number of workers that of `auto_workers`. Nothing else is `auto` any more.
+    Until the leader has decided, the partition or the strategy may be `AUTO`, and the
+    number of workers is provisional if `auto_workers` is set. No other value is `auto`.
     """
 
     job: Annotated[JobFacts, _job]
     inputs: Annotated[str, names(INPUTS)]
-    types: Annotated[str, names(TYPES)]  # of nodes and edges
+    types: Annotated[str, names(TYPES)]  # node and edge types
     input_rows: Annotated[str, names(INPUT_ROWS), FEATURES]
     features: FeaturesSettings
-    embedding: Annotated[_Width | None, LEARNED]  # numbers of a learned row. None: rows are not learned
+    embedding: Annotated[_Width | None, LEARNED]  # width of a learned row. None: rows are not learned
     learned: LearnedSettings
     seed: Annotated[int, functools.partial(whole, low=0, high=2**63 - 1)]
-    workers: _Workers  # ranks that train
-    parts: _Workers | None  # `workers`, where set
-    processes: int | None  # that hold the ranks, several in each. None: as the communicator does
+    workers: _Workers  # training ranks
+    parts: _Workers | None  # equals `workers` if set
+    processes: int | None  # processes with several ranks each. None: up to the communicator
     threads: Annotated[int, functools.partial(whole, low=1, high=MAX_THREADS, what="auto or a whole number")]
     output: Annotated[str, functools.partial(path, more=UPLOADED)] | None  # the run folder
-    on_exists: Annotated[str, names(ON_EXISTS)]  # if the run folder holds a run
-    permissions: Annotated[str, names(PERMISSIONS)]  # who may read the run folder
-    upload: Annotated[Url | None, by_job(lambda job: job.one_run)]  # URL that gets a copy of the run folder
-    cache: Annotated[Path | None, cache_folder]  # folder of partitions and shards. None: nowhere
-    memory: Annotated[int | None, _MEMORY, by_job(lambda job: job.reads_memory)]  # bytes. None: a share of what is free
-    checkpoint: Annotated[LocalPath | None, _CHECKPOINT]  # folder of the trained run
+    on_exists: Annotated[str, names(ON_EXISTS)]  # action if the run folder already contains a run
+    permissions: Annotated[str, names(PERMISSIONS)]  # access to the run folder
+    upload: Annotated[Url | None, by_job(lambda job: job.one_run)]  # destination for a copy of the run folder
+    cache: Annotated[Path | None, cache_folder]  # folder for partitions and shards. None: not cached
+    memory: Annotated[int | None, _MEMORY, by_job(lambda job: job.reads_memory)]  # bytes. None: share of free memory
+    checkpoint: Annotated[LocalPath | None, _CHECKPOINT]  # the trained run's folder
     runs: Annotated[tuple[str, ...], run_folders, by_job(lambda job: job.reads_runs)]
     write: Annotated[tuple[str, ...], written]
     write_format: Annotated[str, names(FORMATS)]
     dataset: Choice
     partition: PartitionSettings
-    order: Choice  # of the rows of full graphs in memory
-    sampler: Choice | None  # None: nothing was chosen
+    order: Choice  # row order of full graphs in memory
+    sampler: Choice | None  # None: not selected
     strategy: Choice
-    exchange: Choice | None  # None: nothing was chosen
+    exchange: Choice | None  # None: not selected
     comm: Choice
-    timeout: float  # seconds that a rank waits for another
+    timeout: float  # seconds that a rank waits for another rank
     link: LinkSettings | None  # simulated between ranks
     launcher: Choice
-    started: "StartedRank | None"  # this process's rank, where ranks were started before
+    started: "StartedRank | None"  # this process's rank, if ranks were started externally
     sync: Choice
     model: Choice
     task: Choice
@@ -119,15 +119,15 @@ class Settings:
     plan: PlanSettings
     compare: CompareSettings
     init: InitSettings
-    report: Annotated[bool | Literal["live"], _report]  # whether a training run leaves report.html, or serves it too
-    report_port: Annotated[int, functools.partial(whole, low=0, high=2**16 - 1), _LIVE]  # 0: any
-    profile: Switch  # whether a training run leaves trace.json
-    restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # after ranks have died
-    composed: Mapping[str, Any]  # as plain data, for config.yaml
-    auto_workers: AutoWorkers | None = None  # what the leader chooses `workers` from. None: the number is fixed
-    notes: tuple[str, ...] = ()  # lines for the user, printed before the job
-    read_otherwise: tuple[str, ...] = ()  # lines on keys by which `dataset` is read otherwise than that of `checkpoint`
-    # The leader's decision for `auto`: why, figures of each layout, and the chosen one.
+    report: Annotated[bool | Literal["live"], _report]  # whether training writes report.html, or also serves it
+    report_port: Annotated[int, functools.partial(whole, low=0, high=2**16 - 1), _LIVE]  # 0: any free port
+    profile: Switch  # whether training writes trace.json
+    restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # limit, after ranks have died
+    composed: Mapping[str, Any]  # plain data for config.yaml
+    auto_workers: AutoWorkers | None = None  # candidates for `workers`. None: the number is fixed
+    notes: tuple[str, ...] = ()  # lines printed before the job
+    read_otherwise: tuple[str, ...] = ()  # describes keys by which `dataset` differs from the checkpoint's data set
+    # The leader's decision: its reason, each layout's figures, and the selected layout.
     decided: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class Settings:
 
     @property
     def companions(self) -> list[str]:
-        """What was asked to accompany training, as on the command line."""
+        """Overrides for options that only apply to training, such as callbacks."""
         return [
             *(f"callback={choice.name}" for choice in self.callback),
             *(f"logger={choice.name}" for choice in self.logger if choice.name not in _USUAL_LOGGERS),
@@ -151,30 +151,30 @@ class Settings:
 
     @property
     def draws_report(self) -> bool:
-        """Whether the run leaves `report.html`."""
+        """Whether the run writes `report.html`."""
         return self.job.trains and bool(self.report)
 
     @property
     def serves_report(self) -> bool:
-        """Whether a page is served while the run trains."""
+        """Whether the report is served during training."""
         return self.job.trains and self.report == "live"
 
     @property
     def is_open(self) -> bool:
-        """Whether the leader has anything to decide that the job reads."""
+        """Whether the leader must decide anything that the job reads."""
         strategy = (self.strategy.name,) if self.job.reads_strategy else ()
         return self.auto_workers is not None or AUTO in (self.partition.nodes.name, *strategy)
 
     def create_strategy(self) -> Any:
-        """Makes the strategy, with the chosen exchange.
+        """Creates the strategy with the selected exchange.
 
-        Raises `UserError` for an exchange where the strategy takes none.
+        Raises `UserError` if an exchange is selected but the strategy accepts none.
         """
         takes = "exchange" in inspect.signature(self.strategy.load()).parameters
         exchange = None if self.exchange is None else self.exchange.create()
         if exchange is not None and not takes:
             raise UserError(
-                f"exchange={self.exchange.name}: strategy={self.strategy.name} has no exchange to choose, leave it out"  # type: ignore[union-attr]
+                f"exchange={self.exchange.name}: strategy={self.strategy.name} takes no exchange: leave it out"  # type: ignore[union-attr]
             )
         return self.strategy.create(exchange=exchange) if takes else self.strategy.create()
 
@@ -183,48 +183,51 @@ class Settings:
         """Whether the launcher starts no process."""
         return self.launcher.name != AUTO and bool(self.launcher.load().inline)
 
-    def create_launcher(self, *, beside: bool = False) -> "Launcher":
-        """Makes the launcher of the ranks. Imports the communicator.
+    def create_launcher(self, *, additional: bool = False) -> "Launcher":
+        """Creates the launcher of the ranks. Imports the communicator.
 
-        Raises `UserError` where the launcher starts no ranks, or none of this kind.
+        Raises `UserError` if the launcher cannot start ranks of this kind.
 
         Args:
-            beside: Whether the ranks measure on this machine, beside those of the run.
+            additional: Whether to start additional ranks for measurements, on this
+                machine. Default: False.
         """
         in_threads, processes = self.comm.load().in_threads, self.processes
         if processes is not None and not in_threads:
             raise UserError(
-                f"parts={self.workers}: comm={self.comm.name} has one rank in each process, and comm=threads several: "
-                "leave comm or parts out"
+                f"parts={self.workers}: comm={self.comm.name} runs one rank per process; use comm=threads, or "
+                "leave parts out"
             )
         choice = self.launcher
-        if choice.name == AUTO or (beside and self.started is not None):
-            choice = that_suits(choice, self.comm.name, in_threads and processes in (None, 1), beside)
+        if choice.name == AUTO or (additional and self.started is not None):
+            choice = find_launcher(choice, self.comm.name, in_threads and processes in (None, 1), additional)
         launcher = launcher_for(choice, "ranks")
         if processes is not None:
             if launcher.in_one_process and processes > 1:
                 raise UserError(
-                    f"launcher={choice.name} has all ranks in one process, and workers={processes}: leave launcher out"
+                    f"launcher={choice.name} runs all ranks in one process, but workers={processes}: leave launcher out"
                 )
             return launcher
-        if in_threads and self.started is not None and not beside:
-            raise UserError(f"comm={self.comm.name} makes its ranks itself, but ranks were started: choose another one")
+        if in_threads and self.started is not None and not additional:
+            raise UserError(
+                f"comm={self.comm.name} creates its own ranks, but ranks were started externally: choose another one"
+            )
         if in_threads != launcher.in_one_process:
             one, other = ("comm", "launcher") if in_threads else ("launcher", "comm")
             raise UserError(
-                f"{one}={getattr(self, one).name} has all ranks in one process, and {other}={getattr(self, other).name} "
-                f"each in its own: leave {other} out"
+                f"{one}={getattr(self, one).name} runs all ranks in one process, but {other}={getattr(self, other).name} "
+                f"runs each in its own: leave {other} out"
             )
         return launcher
 
     @property
     def cut(self) -> Mapping[str, Any]:
-        """The composed configuration, in which `workers` is the number of parts."""
+        """The composed configuration, with the number of parts as `workers`."""
         return {**self.composed, "workers": self.workers}
 
     @property
     def workers_here(self) -> int:
-        """Number of workers of this host."""
+        """Number of workers on this host."""
         if self.started is None:
             return self.workers
         in_each = -(-self.world_size // self.started.world_size)
@@ -232,34 +235,34 @@ class Settings:
 
     @property
     def ranks_per_host(self) -> int:
-        """Number of ranks of each host, for predictions. 1 in a cluster of numbers."""
+        """Number of ranks per host, for predictions. Default in a cluster: 1."""
         if self.plan.ranks_per_host is not None:
             return self.plan.ranks_per_host
         return 1 if self.plan.is_cluster and self.started is None else self.workers_here
 
     @property
     def servers(self) -> int:
-        """Number of ranks beyond the workers, which serve the synchronisation."""
+        """Number of ranks in addition to the workers that serve the synchronisation."""
         return servers_of(self.sync.arguments)
 
     @property
     def predicted(self) -> Mapping[str, Any] | None:
-        """What the leader predicts of the layout that it chose. None: nothing."""
+        """The leader's prediction for the selected layout, or None."""
         decided = self.decided or {}
         layout: Mapping[str, Any] = decided["layouts"][decided["chosen"]] if "chosen" in decided else {}
         return layout if "seconds" in layout else None
 
     @property
     def world_size(self) -> int:
-        """Number of ranks: the workers, and after them the servers."""
+        """Number of ranks: first the workers, then the servers."""
         return self.workers + self.servers
 
 
 def with_workers(settings: Settings, workers: int) -> Settings:
-    """Puts a number of workers in the place of workers=auto, which stays open.
+    """Sets the number of workers for workers=auto, and keeps the candidates.
 
-    Shares the machine as if this number was configured. Raises `UserError` for a number
-    that does not go with the grid.
+    Threads and communicator are chosen as if this number were configured. Raises
+    `UserError` if the number does not match the grid.
     """
     from gnnkit.partition.grid import make_grid
 
@@ -274,14 +277,14 @@ def with_workers(settings: Settings, workers: int) -> Settings:
 
 
 def with_choice(settings: Settings, choice: Choice) -> Settings:
-    """Puts another plugin in the place of the configured one."""
+    """Replaces the configured plugin."""
     composed = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
     changed: dict[str, Any] = {choice.kind: choice, "composed": composed}
     return replace(settings, **changed)
 
 
 def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Settings:
-    """Adds plugins from Python to those that are configured.
+    """Adds plugins from Python to the configured ones.
 
     Args:
         settings: The configuration.
@@ -298,7 +301,7 @@ def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Set
 
 
 def with_partition(settings: Settings, partition: PartitionSettings) -> Settings:
-    """Puts another layout in the place of the configured one."""
+    """Replaces the configured layout."""
     keys = {"grid": partition.grid, "replication": partition.replication, "border": partition.border}
     rest = {key: value for key, value in partition.nodes.arguments.items() if key in plugins.PARTITION_KEYS}
     options = {key: value for key, value in partition.nodes.arguments.items() if key not in rest}

@@ -12,16 +12,16 @@ from gnnkit.ranges import real, whole
 SCHEDULES = ("cosine", "linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")
 ON_NAN = ("stop", "skip", "rollback")
-MAX_KEPT = 1000  # checkpoints of a run
+MAX_KEPT = 1000  # checkpoints per run
 OnNan = Literal["stop", "skip", "rollback"]
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerKind:
-    """One value of `trainer.optimizer`."""
+    """A value of `trainer.optimizer`."""
 
-    torch_name: str  # of the class in `torch.optim`
-    moments: int  # numbers that the optimiser keeps for each parameter
+    torch_name: str  # class name in `torch.optim`
+    moments: int  # optimizer state numbers per parameter
 
 
 OPTIMIZERS = {
@@ -47,7 +47,7 @@ class TrainerSettings(Section):
     plateau_factor: Annotated[Share | None, _PLATEAU]
     plateau_patience: Annotated[CountOrZero | None, _PLATEAU]  # evaluations
     clip_norm: Positive | None
-    accumulate: Count  # batches that make one step
+    accumulate: Count  # batches per optimizer step
     max_time: Positive | None  # seconds
     precision: Annotated[Literal[32, 64, "bf16-mixed"], names(PRECISIONS)]
     check_val_every_n_epoch: Count
@@ -57,14 +57,14 @@ class TrainerSettings(Section):
     checkpoint_every: Count  # epochs
     checkpoint_every_n_steps: Count | None  # within an epoch
     checkpoint_every_minutes: Positive | None
-    keep_checkpoints: Annotated[int, functools.partial(whole, low=1, high=MAX_KEPT)]  # the newest ones
+    keep_checkpoints: Annotated[int, functools.partial(whole, low=1, high=MAX_KEPT)]  # the latest ones
     resume: LocalPath | None
     on_nan: Annotated[OnNan, names(ON_NAN)]
     final_average: Switch
     evaluation_memory: Positive  # MiB
-    monitor: str | None  # metric whose best model is kept. The task checks the name
-    patience: Annotated[Count | None, _MONITOR]  # evaluations without a better value
-    min_delta: Annotated[NotNegative | None, _MONITOR]  # change that counts as better
+    monitor: str | None  # metric that selects the best model. The task checks the name
+    patience: Annotated[Count | None, _MONITOR]  # evaluations without improvement
+    min_delta: Annotated[NotNegative | None, _MONITOR]  # smallest change that counts as improvement
 
     def __post_init__(self) -> None:
         if self.schedule == "plateau" and self.monitor is None:

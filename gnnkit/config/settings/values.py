@@ -1,4 +1,4 @@
-"""Rules for values that are neither numbers nor names: paths, sizes, URLs, lists."""
+"""Rules for paths, sizes, URLs and lists."""
 
 import re
 from pathlib import Path
@@ -9,14 +9,14 @@ from gnnkit.ranges import is_url, local_path, one_of, shown
 
 AUTO = "auto"
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
-MAX_RUNS = 64  # that one report compares
-LEAST_MEMORY, MOST_MEMORY = 2**26, 2**60  # bytes that job=import may take
-UPLOADED = ", and upload=URL for a copy of it"  # for the message about a URL as output
+MAX_RUNS = 64  # compared in one report
+LEAST_MEMORY, MOST_MEMORY = 2**26, 2**60  # limits of job=import's memory, in bytes
+UPLOADED = ", and upload=URL for a copy of it"  # appended to the message if output is a URL
 _UNITS = {None: 1, "GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20}
 
 
 def path(key: str, value: object, more: str = "") -> str:
-    """Checks the path of a local file or folder. `more` is as in `local_path`."""
+    """Checks a local path. `more` is as in `local_path`."""
     if not isinstance(value, str) or not value:
         raise UserError(f"{key}={shown(value)} must be a path or null")
     local_path(key, value, more)
@@ -27,7 +27,7 @@ LocalPath = Annotated[str, path]
 
 
 def cache_folder(key: str, value: object) -> Path | None:
-    """Returns the folder that keeps partitions and shards, or None for no folder."""
+    """Returns the folder for cached partitions and shards, or None."""
     from gnnkit import storage
 
     if value == AUTO:
@@ -41,12 +41,12 @@ def cache_folder(key: str, value: object) -> Path | None:
 
 
 def size(key: str, value: object, least: int = 0) -> int | None:
-    """Reads a number of bytes, such as 1GB. None: `auto`.
+    """Parses a size such as 1GB to bytes. Returns None for `auto`.
 
     Args:
         key: Configuration key, for the message.
         value: The value.
-        least: Smallest number of bytes, a multiple of 1 MiB.
+        least: Smallest size in bytes, a multiple of 1 MiB. Default: 0.
     """
     if value == AUTO:
         return None
@@ -60,12 +60,12 @@ def size(key: str, value: object, least: int = 0) -> int | None:
 
 
 def written(key: str, value: object) -> tuple[str, ...]:
-    """Reads one name or a list of names of files."""
+    """Reads one name, or a list of names, of output files."""
     return tuple(one_of(key, name, WRITTEN) for name in (value if isinstance(value, list) else [value]))
 
 
 def url(key: str, value: object) -> str:
-    """Checks the URL of a remote folder."""
+    """Checks a remote folder's URL."""
     if not isinstance(value, str) or not is_url(value) or value.startswith("file:"):
         raise UserError(
             f"{key}={shown(value)} must be a URL such as s3://bucket/folder, or null: output names a local folder"

@@ -12,11 +12,10 @@ from gnnkit.config import HydraSettings, fill, key_of, spaces
 from gnnkit.config.settings import AUTO, Choice, Settings, launcher_for, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
+from gnnkit.jobs.configuration import plain_yaml
 from gnnkit.jobs.folder import check_free, new_folder
-from gnnkit.jobs.lock import locked
+from gnnkit.jobs.lock import apply_permissions, locked
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.permissions import applied
-from gnnkit.jobs.redacted import plain_yaml
 from gnnkit.jobs.sweep import table
 from gnnkit.jobs.sweep.plans import GridSearch, OptunaSearch, Overrides, SweepPlan
 from gnnkit.jobs.sweep.runner import JobOutcome, Runner, SweepJob
@@ -42,7 +41,7 @@ def run(command: Command) -> int:
     Raises `UserError` before the first job starts if any job is invalid.
     """
     sweep = _Sweep(command)
-    with applied(sweep.settings.permissions):
+    with apply_permissions(sweep.settings.permissions):
         return sweep.run()
 
 
@@ -60,7 +59,7 @@ class _Sweep:
         self.checked = {overrides: self._settled(overrides) for overrides in self.plan.first()}
         for settings in self.checked.values():
             dispatch.check(Order(settings))
-        with applied(self.settings.permissions):
+        with apply_permissions(self.settings.permissions):
             self.folder = self._folder()
         draws = self.settings.draws_report
         self.page = table.SweepPage(self.folder, self.task, self.plan.goal(self.task)) if draws else None
@@ -113,7 +112,7 @@ class _Sweep:
         choice = self.settings.launcher
         others = [text for text in self.overrides if key_of(text).partition(".")[0] != "launcher"]
         is_swept = any(space.key.partition(".")[0] == "launcher" for space in spaces(self.overrides)[1])
-        has_keys = any(key.startswith("launcher.") for key in self.hydra.given)
+        has_keys = any(key.startswith("launcher.") for key in self.hydra.typed)
         if has_keys or is_swept or choice.name == AUTO or JOBS not in choice.load().starts:
             return self._launcher_of_hydra()
         self.overrides = others if len(others) < len(self.overrides) else [*others, f"launcher={AUTO}"]
@@ -124,7 +123,7 @@ class _Sweep:
         try:
             return launcher_for(Choice("launcher", name, self.hydra.under("launcher")), JOBS)
         except UserError as error:  # with the keys as typed
-            text, typed = str(error), self.hydra.given.get("launcher.name", f"launcher={name}")
+            text, typed = str(error), self.hydra.typed.get("launcher.name", f"launcher={name}")
             if text.startswith("launcher."):
                 raise UserError(f"hydra.{text}") from error
             raise UserError(text.replace(f"launcher={name}", typed, 1)) from error
@@ -181,7 +180,7 @@ class _Sweep:
     def _arguments(self, order: Order) -> list[str]:
         """Returns the arguments of `gnnkit` that run the job alone."""
         quoted = str(order.folder).replace("\\", "\\\\").replace("'", "\\'")
-        verbose = [text for key, text in self.hydra.given.items() if key == "verbose"]
+        verbose = [text for key, text in self.hydra.typed.items() if key == "verbose"]
         return [*order.options, *order.overrides, *verbose, f"hydra.run.dir='{quoted}'"]
 
 
