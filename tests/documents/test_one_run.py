@@ -15,7 +15,7 @@ ROWS = re.findall(r"^\| \[`([\w/.]+)`\]\(\.\./\.\./([\w/.]+)\) \| `([\w.]+)` \|"
 
 
 def defined(path: Path) -> set[str]:
-    """Returns the classes, functions and methods of a file, methods after their class."""
+    """Returns the names of a file's classes and functions, and of methods as `A.b`."""
     names: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -33,7 +33,7 @@ def test_the_page_names_at_most_40_files_each_once() -> None:
     assert set(re.findall(r"`((?:gnnkit|conf)/[\w/]+\.\w+)`", PAGE)) == set(files)
 
 
-@pytest.mark.parametrize("label,link,start", ROWS)
+@pytest.mark.parametrize(("label", "link", "start"), ROWS)
 def test_each_file_exists_and_defines_where_to_start(label: str, link: str, start: str) -> None:
     assert label == link
     path = ROOT / label

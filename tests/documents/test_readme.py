@@ -32,6 +32,7 @@ from gnnkit.config import keys, settings
 from gnnkit.graph import Graph
 from gnnkit.jobs import Order, dispatch
 from tests.cases import few
+from tests.documents import packages
 from tests.runs import compose_once, within_process
 
 pytestmark = pytest.mark.reads(
@@ -128,8 +129,11 @@ def given(page: str) -> set[str]:
         *((f"docs/howto/{page}.md", "") for page in ("experiments", "keys", "lightning", "loader", "plugin")),
     ],
 )
-def test_code_in_documents_runs(name: str, title: str, namespace: dict[str, Any]) -> None:
+def test_code_in_documents_runs(
+    name: str, title: str, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = sections(name)[title] if title else TEXTS[name]
+    packages.install(packages.files_of(text), tmp_path, monkeypatch)
     for unsaid in {"graph", "data"} - given(text) if not title else ():
         del namespace[unsaid]
     for block in blocks(text):
