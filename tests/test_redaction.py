@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnnkit.errors import MAX_MESSAGE, UserError
-from gnnkit.jobs.redacted import command, override, plain_yaml
+from gnnkit.jobs.configuration import command, plain_yaml, redact_override
 from gnnkit.redaction import as_interpolation, redact, secret_variables
 
 SECRET = "wJalr/XUtn+FEMI"  # with a slash, as keys of AWS have
@@ -52,8 +52,8 @@ def test_no_text_shows_a_secret_of_a_url(url: str) -> None:
         redact(f'Invalid bucket name "{url}": see the traceback'),
         str(UserError(f"dataset.root={url}: there is no such file")),
         command([f"dataset.root={url}"]),
-        override(f"dataset.root='{url}'"),
-        override(f"dataset.root={url}/${{oc.env:REST}}"),
+        redact_override(f"dataset.root='{url}'"),
+        redact_override(f"dataset.root={url}/${{oc.env:REST}}"),
         plain_yaml({"dataset": {"root": url, "urls": [url]}}),
         plain_yaml([f"dataset.root={url}"]),
     ]
@@ -75,13 +75,13 @@ def test_no_message_shows_the_value_of_a_secret_key(text: str) -> None:
 
 @pytest.mark.parametrize("text", [f"x={{api_key:{SECRET},a:1}}", f"x=[{{password: '{SECRET}'}}]", f"api_key={SECRET}"])
 def test_no_override_shows_a_secret_inside_a_mapping(text: str) -> None:
-    assert SECRET not in override(f"dataset.{text}")
+    assert SECRET not in redact_override(f"dataset.{text}")
 
 
 @pytest.mark.parametrize("url", KEPT)
 def test_a_place_without_a_secret_stays_as_it_is(url: str) -> None:
     assert redact(f"dataset.root={url} is there") == f"dataset.root={url} is there"
-    assert override(f"dataset.root={url}") == f"dataset.root={url}"
+    assert redact_override(f"dataset.root={url}") == f"dataset.root={url}"
     assert plain_yaml([url]) == f"- {url}\n" or url in plain_yaml([url])
 
 

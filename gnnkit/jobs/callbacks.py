@@ -13,10 +13,9 @@ from torch import nn
 from gnnkit import callback
 from gnnkit.config.settings import in_notebook
 from gnnkit.errors import UserError
+from gnnkit.jobs.configuration import redact_config
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.record import marks_in
-from gnnkit.jobs.redacted import shown
-from gnnkit.jobs.resumable import resumable
+from gnnkit.jobs.restarts import marks_in, resumable
 from gnnkit.jobs.upload import copy_checkpoints
 from gnnkit.launch.progress import progress, stepping, training
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
@@ -67,7 +66,7 @@ def writers(job: RankJob, model: nn.Module, resumed: list[resume.Resume]) -> Wri
     else:
         loggers = [maker.make(job.folder) for maker in makers]
     made = Writers(tuple(zip(makers, loggers, strict=True)))
-    settings = shown(job.settings.composed)
+    settings = redact_config(job.settings.composed)
     own = getattr(model, "hparams", None)
     if isinstance(own, Mapping) and own:
         settings["hparams"] = {str(name): value if _is_plain(value) else str(value) for name, value in own.items()}

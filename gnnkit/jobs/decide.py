@@ -21,7 +21,7 @@ from gnnkit.config.settings import (
     with_workers,
 )
 from gnnkit.errors import UserError
-from gnnkit.jobs import configuration
+from gnnkit.jobs.configuration import write_configuration
 from gnnkit.jobs.layouts import Layouts, can_try, compare_layouts
 from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
@@ -85,7 +85,7 @@ def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settin
         decided = _with_workers(replace(order, settings=decided), meanwhile)
     elif decided.is_open:
         decided = _decide(replace(order, settings=decided), meanwhile).settings
-    configuration.write(order.run_folder, decided.composed)
+    write_configuration(order.run_folder, decided.composed)
     return decided
 
 

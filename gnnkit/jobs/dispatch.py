@@ -7,6 +7,7 @@ imported once, before ranks are forked, and Lightning while the data are prepare
 from __future__ import annotations
 
 import contextlib
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +15,10 @@ from typing import TYPE_CHECKING
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
-from gnnkit.jobs.imports import import_for_training
 from gnnkit.jobs.job import Job, OnRanks, Run
-from gnnkit.jobs.lock import locked
+from gnnkit.jobs.lock import apply_permissions, locked
 from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.permissions import applied
 from gnnkit.jobs.report import report
 from gnnkit.launch.environment import count_call
 from gnnkit.launch.phases import begin, say
@@ -28,6 +27,9 @@ from gnnkit.result.result import Result
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
     from gnnkit.prepare.cut import Needs
+
+# Lightning's loggers import s3fs where it is installed.
+_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.trial_steps", "s3fs")
 
 
 class Train(OnRanks):
@@ -120,14 +122,14 @@ class Partition(Run):
             return None
         if _reads_store(order):
             return _IMPORT.done(order)
-        from gnnkit.jobs.partition import unchanged
+        from gnnkit.jobs.store_jobs import find_partition
 
-        return unchanged(replace(order, folder=Path(order.named_folder).absolute()))
+        return find_partition(replace(order, folder=Path(order.named_folder).absolute()))
 
     def work(self, order: Order) -> Result:
         if _reads_store(order):
             return _IMPORT.work(order)
-        from gnnkit.jobs.partition import partition
+        from gnnkit.jobs.store_jobs import partition
 
         return partition(order, self.decided(order).settings)
 
@@ -141,9 +143,9 @@ class Import(Run):
     on_ranks = True
 
     def check(self, order: Order) -> Order:
-        from gnnkit.jobs import import_job
+        from gnnkit.jobs.store_jobs import check_import
 
-        import_job.check(order.settings, given=order.graph is not None)
+        check_import(order.settings, given=order.graph is not None)
         if _together(order) and order.named_folder is None:
             raise UserError(
                 "job=import on ranks that were started from outside needs output=FOLDER, on a disk of all hosts"
@@ -156,12 +158,13 @@ class Import(Run):
     def done(self, order: Order) -> Result | None:
         if order.settings.on_exists == "replace" or order.named_folder is None:
             return None
-        from gnnkit.jobs.import_job import unchanged
 
-        return unchanged(replace(order, folder=Path(order.named_folder).absolute()))
+        from gnnkit.jobs.store_jobs import find_import
+
+        return find_import(replace(order, folder=Path(order.named_folder).absolute()))
 
     def work(self, order: Order) -> Result:
-        from gnnkit.jobs.import_job import import_tables
+        from gnnkit.jobs.store_jobs import import_tables
 
         return import_tables(order, together=_together(order))
 
@@ -244,7 +247,7 @@ def start(order: Order) -> Result:
         return Result(order.settings.job.name, {})
     if job.on_ranks and order.settings.started is not None:
         count_call()
-    with applied(order.settings.permissions):
+    with apply_permissions(order.settings.permissions):
         return job.start(order)
 
 
@@ -258,3 +261,10 @@ def preload(order: Order) -> None:
     job = _BY_NAME[order.settings.job.name]
     if isinstance(job, OnRanks):
         job.rank_work(trains=order.source.trains)
+
+
+def import_for_training() -> None:
+    """Imports the modules that training ranks need, once for all forked ranks."""
+    for name in _MODULES:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import platform
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gnnkit.engine import Tally
-from gnnkit.jobs.device import device_name
-from gnnkit.jobs.outputs import Scores
+from gnnkit.jobs.outputs import Scores, all_ranks, write_rows
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.rows import all_ranks, write_rows
 from gnnkit.kernels.products import library
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import WorkerState
+from gnnkit.ranges import num_cores
 from gnnkit.result.folder import WORDS
 from gnnkit.result.result import versions
 from gnnkit.strategy import Worker
@@ -25,10 +27,12 @@ from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 
 if TYPE_CHECKING:  # programs have figures too, and run without Lightning
+    import lightning as L
+
     from gnnkit.callback import LeaderHook
     from gnnkit.training.finite import Guard
     from gnnkit.training.module import TrainingModule
-    from gnnkit.training.run_site import RunSite
+    from gnnkit.training.run_site import RunSite, Validations
 
 MAX_RANKS = 256  # of a matrix of words
 
@@ -237,3 +241,96 @@ def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[
             reasons.append(f"model {reason}")
             print(f"not exact on {worker.comm.world_size} workers: model {reason}", file=sys.stderr, flush=True)
     return {"exact": not reasons, "inexact": reasons, "approximate": approximate}
+
+
+MIN_STEPS = 50  # of the run. After fewer steps a model may have learned nothing yet
+
+
+def of_verdict(
+    trainer: L.Trainer, validations: Validations, task: Task, scores: Scores, approximate: list[str]
+) -> dict[str, Any]:
+    """Returns which model was saved and whether it has learned, and prints both.
+
+    The line on the saved model is printed for approximate training, whose last model
+    may be far worse than its best one. Called on the leader.
+
+    Args:
+        trainer: The trainer of the leader.
+        validations: The evaluations during training.
+        task: Names and compares the of_verdict.
+        scores: The of_verdict of the saved model.
+        approximate: What is approximate in training.
+    """
+    from gnnkit.training.monitor import monitor
+
+    rule = monitor(trainer)
+    saved = rule.best_epoch if rule is not None and rule.parameters is not None else trainer.current_epoch
+    best = validations.best
+    nothing = _learned_nothing(task, scores, trainer.current_epoch, trainer.global_step)
+    name = task.progress
+    if approximate and best is not None and name in scores.figures:
+        is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations log float32
+        keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
+        _print_line(
+            f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
+            f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
+        )
+    if nothing is not None:
+        _print_line(f"gnnkit: warning: {nothing}")
+    return {
+        "approximate": approximate,
+        "saved_epoch": saved,
+        "best_evaluation": best,
+        "learned_nothing": nothing,
+    }
+
+
+def _learned_nothing(task: Task, scores: Scores, epochs: int, steps: int) -> str | None:
+    """Says that the saved model is hardly better than chance, or returns None."""
+    judged = {name: chance for name, chance in scores.chance.items() if name in scores.figures}
+    skills = [_skill(scores.figures[name], chance, task.is_lower_better(name)) for name, chance in judged.items()]
+    if steps < MIN_STEPS or not skills or any(skill > task.least_skill for skill in skills):
+        return None
+    words = " and ".join(
+        f"{name}={scores.figures[name]:.4g} where {task.without_learning} gives {chance:.4g}"
+        for name, chance in judged.items()
+    )
+    return (
+        f"the model has learned nothing after {epochs} epochs ({steps} steps): {words}; change trainer.lr, "
+        "trainer.max_epochs, the model or the features, or compare with workers=1"
+    )
+
+
+def _skill(value: float, chance: float, lower_is_better: bool) -> float:
+    """Returns 0 for a value at chance level, 1 for a perfect one.
+
+    1 too where chance is perfect, as nothing is left to learn.
+    """
+    left = chance if lower_is_better else 1 - chance
+    if left <= 0:
+        return 1.0
+    gained = chance - value if lower_is_better else value - chance
+    return gained / left
+
+
+def _print_line(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+_CPUS = Path("/proc/cpuinfo")
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the model of a GPU, or of the processor with the cores at hand."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_processor()}, {num_cores()} cores"
+
+
+def _processor() -> str:
+    try:
+        lines = _CPUS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine() or "CPU"

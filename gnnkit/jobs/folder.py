@@ -15,11 +15,10 @@ from gnnkit.config import RECORD, key_of
 from gnnkit.config.settings import Settings, in_ipython
 from gnnkit.config.settings.values import UPLOADED
 from gnnkit.errors import Interrupted, UserError
-from gnnkit.jobs import configuration
+from gnnkit.jobs.configuration import CONFIG_FILE, redact_override, write_configuration, write_record
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import override
 from gnnkit.launch.phases import say
 from gnnkit.launch.signals import if_forced
 from gnnkit.ranges import local_path
@@ -28,7 +27,7 @@ from gnnkit.storage import naming, of_disk
 from gnnkit.store.manifest import FILE as STORE
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
-_CONFIG, _CHECKPOINT, _STEPS = configuration.FILE, "checkpoints/last.json", "workers.jsonl"
+_CONFIG, _CHECKPOINT, _STEPS = CONFIG_FILE, "checkpoints/last.json", "workers.jsonl"
 _CHECKPOINTS = "checkpoints/last*.json"  # the newest, and those before
 _KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # go on in the resumed run
 # All that a run writes. A test compares the list with a run that writes everything.
@@ -177,8 +176,8 @@ def _how_to_go_on(folder: Path, order: Order) -> str:
 
 
 def _write_configuration(made: Path, order: Order) -> None:
-    configuration.write(made, order.settings.composed)
-    configuration.record(made, order.settings.composed, [override(text) for text in order.overrides])
+    write_configuration(made, order.settings.composed)
+    write_record(made, order.settings.composed, [redact_override(text) for text in order.overrides])
 
 
 def new_folder(base: Path) -> Path:

@@ -11,8 +11,8 @@ from torch.nn.parameter import is_lazy
 from gnnkit.comm import Communicator
 from gnnkit.config import leaves
 from gnnkit.config.settings import AUTO
+from gnnkit.jobs.configuration import redact_config
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import shown
 from gnnkit.prepare.kept import fingerprint
 from gnnkit.result.result import versions
 
@@ -34,7 +34,7 @@ def identity(order: Order) -> dict[str, str]:
     Leaves out keys that look like secrets, as in `config.yaml`.
     """
     settings, graph, model = order.settings, order.graph, order.model
-    keys = {key: json.dumps(value) for key, value in leaves(shown(settings.composed))}
+    keys = {key: json.dumps(value) for key, value in leaves(redact_config(settings.composed))}
     chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
     chosen += [settings.order, settings.comm, settings.sync, settings.model, settings.task]
     chosen += [*settings.logger, *settings.callback]

@@ -23,9 +23,9 @@ from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import figures
-from gnnkit.jobs.device import device_name
+from gnnkit.jobs.figures import device_name
+from gnnkit.jobs.outputs import write_named, write_names
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.rows import write_named, write_names
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory

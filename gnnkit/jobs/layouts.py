@@ -28,7 +28,7 @@ from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut, cut_all
 from gnnkit.plan.choose import CHOSEN, SAFE, shape, sizes_of
 from gnnkit.plan.layout import Layout, StepCosts, StepLoad, Timing, count_layout
-from gnnkit.plan.machine import Link, Machine, Tried
+from gnnkit.plan.machine import Machine, MachineLink, Tried
 from gnnkit.plan.step import graph_widths
 from gnnkit.prepare.cut import Prepared, read
 from gnnkit.prepare.inputs import load, with_kept
@@ -135,8 +135,8 @@ def num_processes(settings: Settings) -> int:
 
 def machine_of(settings: Settings, measured: MachineFigures) -> Machine:
     """Returns this machine, or the cluster that the section `plan` describes."""
-    plan, within = settings.plan, Link(measured.latency, measured.bandwidth)
-    between = Link(
+    plan, within = settings.plan, MachineLink(measured.latency, measured.bandwidth)
+    between = MachineLink(
         within.latency if plan.latency is None else plan.latency * 1e-6,
         within.bandwidth if plan.bandwidth is None else plan.bandwidth * 1e9,
     )

@@ -1,4 +1,4 @@
-"""The lock of a run folder. One process at a time writes there."""
+"""Access to a run folder: one writing process at a time, and file permissions."""
 
 from __future__ import annotations
 
@@ -78,3 +78,25 @@ def _is_at(path: Path, descriptor: int) -> bool:
     with suppress(OSError):
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     return False
+
+
+_OTHERS = 0o077  # permissions of the group and of everybody
+
+
+@contextmanager
+def apply_permissions(permissions: str) -> Iterator[None]:
+    """Creates folders with 0700 and files with 0600, under `permissions=private`.
+
+    Processes that are started meanwhile do so too. Under `shared`, the user's umask
+    decides. The umask belongs to the process, so files that other threads create
+    meanwhile are private too.
+    """
+    if permissions == "shared":
+        yield
+        return
+    before = os.umask(_OTHERS)
+    os.umask(before | _OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)

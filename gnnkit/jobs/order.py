@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnkit.jobs.redacted import command
+from gnnkit.jobs.configuration import command
 
 if TYPE_CHECKING:
     from gnnkit.config.settings import Settings

@@ -9,9 +9,10 @@ from torch import nn
 
 from gnnkit import config
 from gnnkit.config.settings import Settings, settle, with_choice
-from gnnkit.jobs import models, outputs
+from gnnkit.jobs import models
 from gnnkit.jobs.models import ModelSource
 from gnnkit.jobs.order import Order
+from gnnkit.jobs.outputs import check_layers
 from gnnkit.launch.phases import say
 from gnnkit.model.unchanged import EdgeIndexModel, num_convolutions
 from gnnkit.ranges import one_of
@@ -63,7 +64,7 @@ class Parts:
         models.fit(self.settings, self.strategy, self.sampler, self.model)
         self._tell_hops()
         if "embeddings" in self.settings.write and isinstance(self.model, nn.Module):
-            outputs.check_layers(self.model)
+            check_layers(self.model)
         if isinstance(num_layers := getattr(self.model, "num_layers", None), int):
             self.strategy.check(self.sampler, num_layers)
         if self.settings.trainer.resume is not None:

@@ -12,8 +12,9 @@ import torch
 
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
-from gnnkit.jobs import figures, lost, outputs, rows, weights
+from gnnkit.jobs import figures, lost, weights
 from gnnkit.jobs.models import Widths
+from gnnkit.jobs.outputs import EMBEDDING, scratch_folder, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.leader.channel import LEADER
 from gnnkit.remote import LearnedRows
@@ -42,7 +43,7 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     weights.fill(model, tensors, folder)
 
     learned = _learned(job, worker, folder)
-    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
+    make = functools.partial(lost.evaluation, job, worker, scratch=scratch_folder(job, comm), learned=learned)
     tests = settings.job.needs_labels
     task.recall(weights.read_facts(folder))
     if tests:
@@ -50,10 +51,10 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     names = names or job.prepared.class_names
     if tests and comm.rank == LEADER and own_method(model, "test_step") is not None:
         print(f"model={job.source.name}: its test_step is called after training, not by job=test", file=sys.stderr)
-    scores = outputs.write(job, task, model, make, names, measures=tests)
+    scores = write_outputs(job, task, model, make, names, measures=tests)
     if comm.rank != LEADER:
         return {}
-    rows.write_names(job, names)
+    write_names(job, names)
     found = figures.by_name(task, scores.figures) if tests else {}
     classes = figures.by_class(scores.details, names) if tests else {}
     return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job), **classes}
@@ -71,12 +72,12 @@ def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
     if width is None:
         return None
     try:
-        table = read_npy(folder / rows.EMBEDDING)
+        table = read_npy(folder / EMBEDDING)
     except UserError as error:
-        raise UserError(f"checkpoint={folder}: {rows.EMBEDDING} cannot be read: {error}") from error
+        raise UserError(f"checkpoint={folder}: {EMBEDDING} cannot be read: {error}") from error
     if table.shape != (worker.shard.num_nodes, width) or table.dtype.kind != "f":
         raise UserError(
-            f"dataset has {worker.shard.num_nodes} nodes, {folder / rows.EMBEDDING} has rows of shape "
+            f"dataset has {worker.shard.num_nodes} nodes, {folder / EMBEDDING} has rows of shape "
             f"{list(table.shape)}: learned rows belong to the nodes that were trained"
         )
     learned = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed)

@@ -1,11 +1,12 @@
-"""Training that goes on after ranks have died: `restarts=N`, in the launching process.
+"""Restarts after failures (`restarts=N`), and what a checkpoint holds for later starts.
 
-Ranks live and end together. So after a failure all are started again, from the newest
-whole checkpoint of the run folder.
+Ranks start and end together. After a failure, the launching process starts all of them
+again from the newest valid checkpoint in the run folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -15,11 +16,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from gnnkit.callback import Leader
+from gnnkit.config.settings import Choice
 from gnnkit.jobs.rank_job import RankJob, Start
 from gnnkit.launcher import Failure, RankError
 from gnnkit.ranges import one_line
 from gnnkit.result.folder import FAILURE, PREPARED
 from gnnkit.training import checkpoint, resume
+from gnnkit.training.finite import Guard
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.resume import Identity, Saved
+from gnnkit.training.run_site import RunSite
 
 FIRST_STEP = "first-step-{number}"  # file in PREPARED: seconds from the failure to the first step
 _VOLATILE = re.compile(r"0x[0-9a-f]+|:\d{4,5}\b|\d+(\.\d+)? s\b")  # addresses, ports and times in a cause
@@ -142,3 +151,137 @@ def _seconds_lost(folder: Path, number: int) -> float | None:
         return float((folder / PREPARED / FIRST_STEP.format(number=number)).read_text())
     except (OSError, ValueError):
         return None
+
+
+class RunRecord:
+    """The figures up to a checkpoint, as state of the leader.
+
+    Only a later start of the same run takes the state. A run that resumes another
+    counts from its own begin.
+    """
+
+    def __init__(
+        self, job: RankJob, module: TrainingModule, site: RunSite, guard: Guard, mark: Callable[[], list[Any]]
+    ) -> None:
+        """Keeps the parts.
+
+        Args:
+            job: The job.
+            module: The module of this rank.
+            site: Of this rank.
+            guard: Of this rank.
+            mark: Writes the scalars so far, and returns their end. Of the leader.
+        """
+        assert job.start is not None
+        self.job, self.start, self.module, self.site = job, job.start, module, site
+        self.watch, self.guard, self.mark = site.watch, guard, mark
+        self._step, self._taken, self._waits = 0, False, self.start.number > 0
+
+    def end_step(self, step: int) -> None:
+        """Counts a step. Notes how long a restart took at its first step."""
+        self._step = step
+        if self._waits and self.watch is not None:
+            path = self.job.folder / PREPARED / FIRST_STEP.format(number=self.start.number)
+            path.write_text(f"{time.monotonic() - self.start.failed_at:.3f}")
+        self._waits = False
+
+    def begin(self) -> None:
+        """Takes figures of the start before away, unless a checkpoint brought these."""
+        if self.start.number and not self._taken and self.watch is not None:
+            self.watch.restore(None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the figures of all ranks. Collective."""
+        comm = self.module.worker.comm
+        leader = None
+        if self.watch is not None:
+            self.site.channel.catch_up(self._step, self.job.settings.timeout)
+            leader = self.watch.state() | {"marks": self.mark()}
+        own = {"tally": self.module.strategy.tally.state(), "skipped": self.guard.skipped_steps}
+        text = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8).to(comm.device)
+        ranks = comm.share([json.loads(bytes(each.tolist())) for each in comm.gather(text)])
+        joint = self.module.joint_loss
+        return {
+            "run": self.start.run,
+            "site": self.site.state(),
+            "leader": leader,
+            "ranks": ranks,
+            "rollbacks": self.guard.rollbacks,
+            "joint": [joint.losing, joint.ratio, joint.highest],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on with the figures, if these are of an earlier start of this run."""
+        if state["run"] != self.start.run:
+            return
+        self._taken, own = True, state["ranks"][self.module.worker.comm.rank]
+        self.site.restore(state["site"])
+        self.module.strategy.tally.restore(own["tally"])
+        self.guard.skipped_steps, self.guard.rollbacks = own["skipped"], state["rollbacks"]
+        joint = self.module.joint_loss
+        joint.losing, joint.ratio, joint.highest = state["joint"]
+        if self.watch is not None:
+            self.watch.restore(state["leader"])
+
+
+def marks_in(saved: Saved | None, job: RankJob) -> list[Any] | None:
+    """Returns the marks of the loggers in a checkpoint of this run, from any start."""
+    state = None if saved is None else saved["callbacks"].get(Leader.__qualname__)
+    if not state or job.start is None or state["run"] != job.start.run:
+        return None
+    marks: list[Any] = state["leader"]["marks"]
+    return marks
+
+
+_FIXED_KEYS = (
+    "precision",
+    "optimizer",
+    "lr",
+    "weight_decay",
+    "schedule",
+    "warmup_epochs",
+    "plateau_factor",
+    "plateau_patience",
+    "clip_norm",
+    "accumulate",
+)  # keys of trainer that a resumed run keeps
+_FREE_ARGUMENTS = ("threads", "prefetch", "topology")  # arguments of plugins that change no result
+
+
+def resumable(job: RankJob) -> Identity:
+    """Returns the settings that a later run must have in common with this one.
+
+    Epochs, intervals, threads, deadlines and output may change. The number of workers
+    may change between epochs. `Resume` compares the shapes of parameters.
+    """
+    settings, partition = job.settings, job.settings.partition
+    run: dict[str, Any] = _flatten_choice("task", settings.task)  # first, as the data follow
+    run |= {"inputs": settings.inputs, "embedding": settings.embedding, "features.scale": settings.features.scale}
+    run |= {"features.fill": settings.features.fill, "features.text": settings.features.text}
+    run |= {"learned.weight_decay": settings.learned.weight_decay}
+    run |= {"dataset": job.prepared.fingerprint, "seed": settings.seed}
+    run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _FIXED_KEYS}
+    if settings.trainer.schedule == "plateau":
+        run |= {"trainer.monitor": settings.trainer.monitor}
+    run |= _flatten_choice("strategy", settings.strategy) | _flatten_choice("sampler", settings.sampler)
+    run |= _flatten_choice("exchange", settings.exchange) | _flatten_choice("sync", settings.sync)
+    run |= {"model": job.source.name} if job.model is not None else _flatten_choice("model", settings.model)
+    layout: dict[str, Any] = {"workers": settings.workers, **_flatten_choice("partition.nodes", partition.nodes)}
+    layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}
+    layout |= _flatten_choice("order", settings.order)
+    return Identity(_as_json(run), _as_json(layout))
+
+
+def _flatten_choice(section: str, choice: Choice | None) -> dict[str, Any]:
+    """Returns a plugin's name and arguments by configuration key."""
+    if choice is None:
+        return {section: None}
+    return {section: choice.name} | {
+        f"{section}.{k}": v for k, v in choice.arguments.items() if k not in _FREE_ARGUMENTS
+    }
+
+
+def _as_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values as read back from JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    return plain

@@ -8,7 +8,8 @@ from typing import Any
 
 from gnnkit.comm import Mailbox
 from gnnkit.documents import read_object
-from gnnkit.jobs import lost, rows
+from gnnkit.jobs import lost
+from gnnkit.jobs.outputs import scratch_folder
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch import program
 from gnnkit.launch.progress import progress
@@ -39,7 +40,7 @@ class RunAccess(LeaderRun):
         strategy.setup(worker, module.model)
         strategy.tally.include(tally)
         module.worker = worker
-        module.evaluation = lost.evaluation(job, worker, module.model, rows.scratch(job, comm))
+        module.evaluation = lost.evaluation(job, worker, module.model, scratch_folder(job, comm))
         self.balance = balance
 
     def note(self, fields: Mapping[str, Any]) -> None:

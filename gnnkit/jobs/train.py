@@ -18,10 +18,11 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.graph import SPLITS
-from gnnkit.jobs import callbacks, figures, lost, outputs, rows, verdict, weights
-from gnnkit.jobs.outputs import Scores
+from gnnkit.jobs import callbacks, figures, lost, weights
+from gnnkit.jobs.figures import of_verdict
+from gnnkit.jobs.outputs import EMBEDDING, Scores, scratch_folder, write_names, write_outputs, write_rows
 from gnnkit.jobs.rank_job import RankJob, with_servers
-from gnnkit.jobs.record import RunRecord
+from gnnkit.jobs.restarts import RunRecord
 from gnnkit.jobs.run_access import RunAccess
 from gnnkit.launch.phases import phase
 from gnnkit.leader import trace
@@ -101,7 +102,7 @@ def _train(
         checkpoint.tell()
     guard = callbacks.guard(job, resumed, checkpoints)
     spans = record(trace.limit(comm.world_size)) if job.settings.profile else None
-    module = make_module(job, job.strategy(), job.worker(comm), scratch=rows.scratch(job, comm))
+    module = make_module(job, job.strategy(), job.worker(comm), scratch=scratch_folder(job, comm))
     doubts = module.task.label_warnings(module.worker, job.prepared.class_names)
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     if comm.rank == LEADER:
@@ -124,9 +125,7 @@ def _train(
     job = job.with_balance(fitted.access.balance)
     found = figures.of_training(job, module, fitted.site, scores)
     if comm.rank == LEADER:
-        exactness |= verdict.figures(
-            fitted.trainer, fitted.site.validations, module.task, scores, exactness["approximate"]
-        )
+        exactness |= of_verdict(fitted.trainer, fitted.site.validations, module.task, scores, exactness["approximate"])
     left_out, on_lost = figures.left_out(guard, module.worker), lost.figures(comm)
     restarts = {"restarts": 0, "restarted": []}  # the launching process knows better
     found |= drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer)
@@ -215,13 +214,13 @@ def _check(job: RankJob, module: TrainingModule) -> None:
 def _write(job: RankJob, module: TrainingModule) -> Scores:
     """Writes what the model says of all nodes. Collective."""
     worker, learned = module.worker, module.learned  # with other nodes, where these have moved
-    splits, scratch = None if job.settings.write else measured_splits(module.task), rows.scratch(job, worker.comm)
+    splits, scratch = None if job.settings.write else measured_splits(module.task), scratch_folder(job, worker.comm)
     make = functools.partial(lost.evaluation, job, worker, scratch=scratch, learned=learned, splits=splits)
-    scores = outputs.write(job, module.task, module.model, make, job.prepared.class_names)
+    scores = write_outputs(job, module.task, module.model, make, job.prepared.class_names)
     if learned is not None:
-        rows.write_rows(job.folder / rows.EMBEDDING, by_node(learned.owned.detach(), worker))
+        write_rows(job.folder / EMBEDDING, by_node(learned.owned.detach(), worker))
     if worker.comm.rank == LEADER:
-        rows.write_names(job, job.prepared.class_names)
+        write_names(job, job.prepared.class_names)
     return scores
 
 

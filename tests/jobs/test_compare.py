@@ -16,8 +16,8 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.jobs.sweep.compare import parse_schemes
 from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable, within_noise
-from gnnkit.jobs.sweep.schemes import parse
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
@@ -136,7 +136,7 @@ def test_means_are_equal_within_noise_by_students_test() -> None:
 
 
 def test_a_key_of_a_way_stands_in_place_of_the_same_key_of_all() -> None:
-    (way,) = parse(["preset_workload  partition=hash strategy.halo=none"])
+    (way,) = parse_schemes(["preset_workload  partition=hash strategy.halo=none"])
     common = ["partition=metis", "partition.k=3", "workers=4", "partitions=1"]
     assert way.over(common, ["seed=1"]) == (
         "workers=4", "partitions=1", "strategy=preset_workload", "partition=hash", "strategy.halo=none", "seed=1",
@@ -148,7 +148,7 @@ def test_a_key_of_a_way_stands_in_place_of_the_same_key_of_all() -> None:
 
 
 def test_ways_whose_folders_would_have_one_name_are_numbered() -> None:
-    assert [way.stem for way in parse(["a b=1/2", "a b=1?2", "a"])] == ["a_b=1_2-0", "a_b=1_2-1", "a"]
+    assert [way.stem for way in parse_schemes(["a b=1/2", "a b=1?2", "a"])] == ["a_b=1_2-0", "a_b=1_2-1", "a"]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_ways_whose_folders_would_have_one_name_are_numbered() -> None:
 )
 def test_a_way_that_cannot_be_one_is_refused(ways: list[str], expected: str) -> None:
     with pytest.raises(UserError) as caught:
-        parse(ways)
+        parse_schemes(ways)
     assert str(caught.value).startswith(expected)
 
 

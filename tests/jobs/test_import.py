@@ -31,7 +31,7 @@ from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import Order, dispatch, import_job
+from gnnkit.jobs import Order, dispatch, store_jobs
 from gnnkit.launch.group import RankError
 from gnnkit.partition import Grid
 from gnnkit.prepare import import_graph as entry
@@ -358,7 +358,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
 
     With `process` importer, these are the files of those that a process starts.
     """
-    start, share = import_job.run_in_child, entry.ForkedGroup.run
+    start, share = store_jobs.run_in_child, entry.ForkedGroup.run
     monkeypatch.setattr(entry, "num_cores", lambda: 2 if process == "importer" else 1)
 
     def shared(group: entry.ForkedGroup, work: Callable[[int], Any]) -> list[Any]:
@@ -379,7 +379,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
             return start(work, *arguments, always=True, **keys)
         return start(function, *arguments, **keys)
 
-    monkeypatch.setattr(import_job, "run_in_child", started)
+    monkeypatch.setattr(store_jobs, "run_in_child", started)
 
 
 @pytest.mark.slow
@@ -424,7 +424,7 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_ove
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, store = tables(tmp_path / "data"), tmp_path / "store"
-    start = import_job.run_in_child
+    start = store_jobs.run_in_child
 
     def started(*given: Any, **keys: Any) -> Any:
         found = start(*given, **keys)
@@ -433,7 +433,7 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_ove
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(import_job, "run_in_child", started)
+        patch.setattr(store_jobs, "run_in_child", started)
         with pytest.raises(
             UserError, match=rf"^{data}/nodes.parquet was changed while it was read: run the same command"
         ):
@@ -456,7 +456,7 @@ REFUSED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("message", "overrides"), [*zip(import_job.REFUSED, REFUSED, strict=True)], ids=map(" ".join, REFUSED)
+    ("message", "overrides"), [*zip(store_jobs.REFUSED, REFUSED, strict=True)], ids=map(" ".join, REFUSED)
 )
 def test_what_an_import_does_not_do_is_refused(message: str, overrides: list[str], tmp_path: Path) -> None:
     data = [] if overrides[0].startswith("dataset=") else ["dataset=edges", f"dataset.root={tmp_path}"]
@@ -488,7 +488,7 @@ def test_memory_is_read_by_an_import_only() -> None:
 
 @pytest.mark.slow
 def test_the_process_that_starts_an_import_has_no_torch() -> None:
-    code = "import gnnkit.jobs.import_job, sys; sys.exit('torch' in sys.modules)"
+    code = "import gnnkit.jobs.store_jobs, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -498,7 +498,7 @@ def test_a_graph_from_python_is_cut_by_another_job() -> None:
         compose(["job=import", "strategy=vertex_centric", "dataset=edges", "dataset.root=x", "workers=2"])
     )
     with pytest.raises(UserError, match="job=import reads a folder of tables: job=partition cuts a graph from Python"):
-        import_job.check(settings, given=True)
+        store_jobs.check_import(settings, given=True)
 
 
 def test_a_partitioner_that_needs_more_memory_is_told_with_what_is_needed() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gnnkit.__main__ import main
-from gnnkit.jobs.permissions import applied
+from gnnkit.jobs.lock import apply_permissions
 from gnnkit.testing.graphs import check_graph
 from tests.cases import exhaustive
 
@@ -51,7 +51,7 @@ def test_a_run_folder_is_as_private_as_asked(keys: list[str], expected: set[str]
 def test_the_umask_is_as_before_and_never_widened(tmp_path: Path) -> None:
     os.umask(0o037)
     for permissions in ("private", "shared"):
-        with applied(permissions):
+        with apply_permissions(permissions):
             (tmp_path / permissions).touch()
         assert os.umask(0o037) == 0o037
     assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600

@@ -189,7 +189,7 @@ def test_the_same_job_again_does_nothing_and_says_so(
     root, keys = tmp_path / "cut", {"partition": partition, "workers": 2}
     cut(root, data, **keys)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    monkeypatch.setattr(gnnkit.jobs.partition, "run_in_child", None)  # cuts nothing
+    monkeypatch.setattr(gnnkit.jobs.store_jobs, "run_in_child", None)  # cuts nothing
     again = gnnkit.train(job="partition", dataset=data, folder=root, strategy="auto", **keys)
     assert f"{root} holds this store already, and its data are unchanged" in capfd.readouterr().out
     assert (again["num_nodes"], again.folder) == (N, root)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph
-from gnnkit.jobs import verdict
+from gnnkit.jobs import figures
 from gnnkit.jobs.outputs import Scores
 from gnnkit.partition import Grid
 from gnnkit.task import Task
@@ -82,7 +82,7 @@ def make_graph(task: str) -> Graph:
 
 @pytest.fixture(autouse=True)
 def few_steps_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "MIN_STEPS", EPOCHS)
+    monkeypatch.setattr(figures, "MIN_STEPS", EPOCHS)
 
 
 def run(folder: Path, task: str, **keys: Any) -> Any:
@@ -132,7 +132,7 @@ def test_few_steps_and_little_skill_are_no_alarm(
 ) -> None:
     monkeypatch.undo()
     scores = Scores({"train_accuracy": accuracy}, chance={"train_accuracy": 0.25})
-    assert (verdict._learned_nothing(NodeClassification(), scores, 7, steps) is not None) == warns
+    assert (figures._learned_nothing(NodeClassification(), scores, 7, steps) is not None) == warns
 
 
 CHANCE: list[tuple[Task, Any, dict[str, float]]] = [

@@ -96,7 +96,7 @@ def main() -> None:
     import gnnkit.jobs.dispatch  # noqa: F401
     from gnnkit.config import compose
     from gnnkit.config.settings import settle
-    from gnnkit.jobs.imports import import_for_training
+    from gnnkit.jobs.dispatch import import_for_training
 
     import_for_training()
     settle(compose(["strategy=vertex_centric", "dataset=synthetic"]))

@@ -29,7 +29,8 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph
-from gnnkit.jobs import outputs, weights
+from gnnkit.jobs import train as train_job
+from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.store.parts import Parts
 from gnnkit.strategy import Worker
@@ -216,7 +217,7 @@ def struck(case: Case) -> Iterator[None]:
         before(Parts, "shard", "read", lambda parts, name: int(name))
         before(RankJob, "set_up", "setup", lambda job, strategy, worker, *_: worker.comm.rank)
         before(RankJob, "own_model", "model", lambda job, worker, *_: worker.comm.rank)
-        before(outputs, "write", "outputs", lambda job, task, model, *_: model.rank)
+        before(train_job, "write_outputs", "outputs", lambda job, task, model, *_: model.rank)
         if case.phase == "checkpoint":  # the leader alone writes
             before(checkpoint if case.epoch else weights, "save", "checkpoint", lambda *_: case.rank)
         if case.phase == "evaluation":

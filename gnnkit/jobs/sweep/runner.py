@@ -11,8 +11,8 @@ from gnnkit.config import RECORD, key_of
 from gnnkit.documents import read_object, read_yaml
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
+from gnnkit.jobs.configuration import command, redact_override
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import command, override
 from gnnkit.jobs.sweep import table
 from gnnkit.launch import exits
 from gnnkit.launch.phases import say
@@ -46,7 +46,7 @@ class SweepJob:
     @property
     def title(self) -> str:
         """The swept values, for people."""
-        return " ".join(override(f"{key}={value}") for key, value in self.swept.items()) or "one job"
+        return " ".join(redact_override(f"{key}={value}") for key, value in self.swept.items()) or "one job"
 
     def is_done(self) -> bool:
         """Returns whether the run folder holds the result of these overrides."""
@@ -54,7 +54,7 @@ class SweepJob:
             recorded = read_yaml(self.folder / RECORD / "overrides.yaml")
         except UserError:
             return False
-        overrides = _by_key([override(text) for text in self.order.overrides])
+        overrides = _by_key([redact_override(text) for text in self.order.overrides])
         same = isinstance(recorded, list) and _by_key(recorded) == overrides
         return same and (self.folder / "result.json").is_file()
 
@@ -84,7 +84,7 @@ class JobOutcome:
     def run(self) -> SweptRun:
         """The row of the job in tables and on the page, without secrets."""
         job = self.job
-        swept = {key: override(f"{key}={value}").partition("=")[2] for key, value in job.swept.items()}
+        swept = {key: redact_override(f"{key}={value}").partition("=")[2] for key, value in job.swept.items()}
         return SweptRun(job.number, self.status, swept, self.figures, job.folder, job.log, self.error)
 
 

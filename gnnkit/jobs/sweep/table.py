@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnkit.jobs.redacted import override
+from gnnkit.jobs.configuration import redact_override
 from gnnkit.jobs.report import as_a_warning
 from gnnkit.report import Sweep, SweptRun, write_sweep
 from gnnkit.report.sweep import DONE, by_seed, spread
@@ -47,7 +47,7 @@ def _row(outcome: JobOutcome) -> dict[str, object]:
         "job": run.number,
         "status": run.status,
         "exit_code": outcome.exit_code,
-        "overrides": [override(text) for text in outcome.job.order.overrides],
+        "overrides": [redact_override(text) for text in outcome.job.order.overrides],
         "swept": run.swept,
         "figures": dict(run.figures),
         "error": run.remark,

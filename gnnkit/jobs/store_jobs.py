@@ -1,4 +1,4 @@
-"""job=import: streams data of any size into a store, in bounded memory."""
+"""job=import and job=partition: write a store, which later runs read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.partition import held
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.import_graph import disk_errors, run_import
-from gnnkit.prepare.kept import origin
+from gnnkit.prepare.kept import content, origin
 from gnnkit.result.folder import WORK
 from gnnkit.result.result import Result, versions
 from gnnkit.store.manifest import FILE, Manifest, differing, shaping
+from gnnkit.store.pairs import with_pairs
 
 _CUT = "job=partition {data} does so in memory"
 # Unsupported configurations, by message.
@@ -50,7 +50,7 @@ REFUSED: Mapping[str, Callable[[Settings], object]] = {
 }
 
 
-def check(settings: Settings, *, given: bool) -> None:
+def check_import(settings: Settings, *, given: bool) -> None:
     """Raises `UserError` for an unsupported configuration, with an alternative.
 
     Args:
@@ -87,7 +87,7 @@ def import_tables(order: Order, *, together: bool) -> Result:
             cuts the graph. Others return a result without figures.
     """
     folder = order.run_folder if order.is_leader else run_folders.named(order)
-    patience, key = Patience.of(order.settings.timeout), key_of(order)
+    patience, key = Patience.of(order.settings.timeout), import_key(order)
     stamps = _stamps(order.settings)
     imported = run_in_child(
         run_import, order.settings, folder, key, together, patience=patience, beside=_import_cutting
@@ -99,18 +99,18 @@ def import_tables(order: Order, *, together: bool) -> Result:
     return Result(order.settings.job.name, figures, figures.pop("summary"))
 
 
-def unchanged(order: Order) -> Result | None:
+def find_import(order: Order) -> Result | None:
     """Returns the result of the store in the folder, if the same job has written it.
 
     The same job has the same keys, and files of the same sizes and times.
     """
-    result = held(order, key_of)
+    result = find_stored(order, import_key)
     if result is not None:  # a process may have ended with the store written
         shutil.rmtree(order.run_folder / WORK, ignore_errors=True)
     return result
 
 
-def key_of(order: Order) -> str:
+def import_key(order: Order) -> str:
     """Hashes the keys that shape the store, and what identifies the data."""
     settings = order.settings
     stamps = _stamps(settings)
@@ -148,3 +148,52 @@ def _stored(order: Order, imported: str, key: str) -> dict[str, Any]:
 
     with disk_errors(order.run_folder):
         return write_store(order.settings, order.run_folder, Path(imported), key)
+
+
+def partition(order: Order, decided: Settings) -> Result:
+    """Measures the partition, and writes the store and the partition into the folder.
+
+    Args:
+        order: What was asked, with the run folder.
+        decided: The settings without any `auto`.
+    """
+    figures = run_in_child(_write_partition, order, decided, patience=Patience.of(decided.timeout))
+    return Result("partition", figures, figures.pop("summary"))
+
+
+def find_partition(order: Order) -> Result | None:
+    """Returns the result of the store in a folder, if the same job has written it.
+
+    The same job has the same keys that shape parts, and the same data. Files are the
+    same by size and time.
+    """
+    return find_stored(order, _partition_key)
+
+
+def find_stored(order: Order, asked: Callable[[Order], str]) -> Result | None:
+    """Returns the result of the store in a folder, if `asked` hashes as it did."""
+    folder = order.run_folder
+    try:
+        manifest = with_pairs(Manifest.load(folder), folder)
+    except UserError:  # no store, or none that could be read
+        return None
+    if manifest.asked != asked(order):
+        return None
+    told = f"{folder} holds this store already, and its data are find_partition"
+    return Result(order.settings.job.name, manifest.quality, told, folder)
+
+
+def _write_partition(order: Order, decided: Settings) -> dict[str, Any]:
+    from gnnkit.prepare.storing import write  # imports torch, in the child alone
+
+    return write(decided, order.run_folder, order.graph, _partition_key(order))
+
+
+def _partition_key(order: Order) -> str:
+    """Hashes the keys that shape parts, and what tells the data apart."""
+    settings, graph = order.settings, order.graph
+    data: Any = content(graph) if graph is not None else [asdict(settings.dataset), origin(settings.dataset)]
+    keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "seed")}
+    nodes = settings.partition.nodes
+    asked = [keys, data, None if nodes.name == AUTO else origin(nodes), versions()]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
