@@ -24,6 +24,7 @@ from gnnkit.ranges import known_words, shown, unknown, unknown_key
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
 EXPERIMENT = "experiment"  # selects a YAML file that sets several sections
+_LIST_OR_MAPPING = ("sampler.fanouts",)  # keys that take a list or a mapping, which Hydra cannot merge
 RENAMED = {
     "strategy.exchange": "exchange",
     **{
@@ -75,7 +76,7 @@ def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
     for key, value in keys.items():
         if key in SEVERAL and not prefix:
             overrides += _plugin_overrides(key, value)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and f"{prefix}{key}" not in _LIST_OR_MAPPING:
             chosen = [f"{prefix}{key}={_format_literal(value['name'])}"] if "name" in value else []
             rest = {name: item for name, item in value.items() if name != "name"}
             overrides += chosen + as_overrides(rest, f"{prefix}{key}.")
@@ -125,7 +126,15 @@ def _format_literal(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_format_literal, value))}]"
+    if isinstance(value, Mapping):
+        entries = (f"{_escape_key(str(key))}:{_format_literal(item)}" for key, item in value.items())
+        return "{" + ",".join(entries) + "}"
     return QuotedString(str(value), Quote.single).with_quotes()
+
+
+def _escape_key(key: str) -> str:
+    """Escapes a mapping's key in Hydra's grammar, in which keys have no quotes."""
+    return re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", key)
 
 
 class _Composer:
@@ -171,7 +180,7 @@ class _Composer:
         from hydra import compose, initialize_config_dir
         from hydra.core.override_parser.types import Quote, QuotedString
 
-        chosen = [*(self.overrides if overrides is None else overrides), *([] if with_hydra else _UNUSED)]
+        chosen = _replace_lists(self.overrides if overrides is None else overrides) + ([] if with_hydra else _UNUSED)
         paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in self.folders[1:])
         with initialize_config_dir(str(self.folders[0]), job_name="gnnkit", version_base=None):
             return compose(self.name, [*chosen, f"hydra.searchpath=[{paths}]"], return_hydra_config=with_hydra)
@@ -332,6 +341,16 @@ def _normalize(text: str) -> str:
         return f"+{text}"
     is_new = re.match(rf"({'|'.join(KINDS)})(\.\w+)?\.options[.=]|(comm|compare)\.link\.", text)
     return f"++{text}" if is_new else text
+
+
+def _replace_lists(overrides: Sequence[str]) -> list[str]:
+    """Makes mappings replace lists, by a deletion and an addition for such keys."""
+    mapped = {key for text in overrides if (key := key_of(text)) in _LIST_OR_MAPPING and "={" in text}
+    replaced = []
+    for text in overrides:
+        key = key_of(text)
+        replaced += [f"~{key}", f"+{key}={text.partition('=')[2]}"] if key in mapped else [text]
+    return replaced
 
 
 def _refuse_sweep(text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnkit.config.compose import as_overrides, compose
 from gnnkit.errors import UserError
 from gnnkit.sampler import Fanouts, LaborSampler, NativeSampler, NeighborSampler
 from tests.sampler.test_batching import random_graph
@@ -83,3 +84,24 @@ def test_the_last_hop_repeats() -> None:
     fanouts = Fanouts.parse(TYPED)
     assert fanouts.resized(3).of("author-writes-paper") == (15, 5, 5)
     assert fanouts.resized(1) == Fanouts.parse({"default": [10], "author-writes-paper": [15]})
+
+
+def test_configured_mappings_reach_the_sampler() -> None:
+    overrides = ["strategy=individual_sample", "sampler=neighbor"]
+    written = f"sampler.fanouts={Fanouts.parse(TYPED)}"
+    section = compose([*overrides, written])["sampler"]
+    assert section["fanouts"] == TYPED
+    with pytest.raises(
+        UserError, match=r"^sampler\.fanouts\.author-writes-paper=\[15,5\]: NeighborSampler .* use sampler"
+    ):
+        NeighborSampler(section["fanouts"])
+    odd = {"default": [10, 5], "a b:c,[d]\\": [1, 2]}
+    assert compose([*overrides, *as_overrides({"sampler": {"fanouts": odd}})])["sampler"]["fanouts"] == odd
+    assert compose([*overrides, written, "sampler.fanouts=[2,3]"])["sampler"]["fanouts"] == [2, 3]
+
+
+def test_mappings_need_a_sampler_with_fanouts() -> None:
+    with pytest.raises(UserError, match=r"^sampler\.fanouts needs a sampler"):
+        compose(["strategy=vertex_centric", "sampler.fanouts={default:[1]}"])
+    with pytest.raises(UserError, match=r"^sampler\.fanouts is not known: sampler\.fanouts needs sampler="):
+        compose(["strategy=individual_sample", "sampler=full", "sampler.fanouts={default:[1]}"])
