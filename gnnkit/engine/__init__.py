@@ -1,7 +1,8 @@
-"""One engine for every layout: slice, gather, aggregate, reduce, unslice.
+"""The engine for every layout: slice, gather, aggregate, reduce, unslice.
 
-Models read the graph through an `Adjacency`, strategies make these from shards or from
-sampled blocks. What authors of plugins take from the rooms below stands here too.
+Models read the graph through an `Adjacency`, which strategies create from shards or
+sampled blocks. This package also exports the names from lower-level packages that
+plugin authors need.
 """
 
 from gnnkit.engine.adjacency import Adjacency as Adjacency

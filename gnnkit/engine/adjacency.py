@@ -1,4 +1,4 @@
-"""The graph as a layer of a model sees it."""
+"""The graph as seen by one layer of a model."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ATTENTION: tuple[Operation, ...] = ("scores", "softmax", "weighted sum")
 
 
 class Adjacency(ABC):
-    """The in-edges of `num_dst` rows, wherever these are held, as one layer reads them.
+    """The in-edges of `num_dst` rows, possibly distributed, as one layer reads them.
 
     A layer reads rows `x` [num_src, ...] through the adjacency. The first `num_dst`
-    source rows are the destinations. Degrees are the whole graph's, sums of weights
-    where edges have weights. Per-edge values have a row for each edge that this rank
-    holds. Where several ranks share the graph, every method but `dropout` and
-    `edge_dropout` is collective, in forward and backward. A layer may write into what
-    `aggregate` returns, but not into tensors of the adjacency, which outlast a step.
+    source rows are the destinations. Degrees refer to the complete graph, and are sums
+    of weights if edges have weights. Per-edge values have one row per edge that this
+    rank holds. If several ranks share the graph, every method except `dropout` and
+    `edge_dropout` is collective, in forward and backward. A layer may modify the result
+    of `aggregate`, but not the adjacency's tensors, which are reused by later steps.
 
     A layer written for one process, such as PyG's, reads this rank's edges as a graph:
 
@@ -48,54 +48,54 @@ class Adjacency(ABC):
     in_degree: Tensor  # [num_dst]
     out_degree: Tensor  # [num_src]
     edge_ids: Tensor  # [held edges] int64 global ids
-    num_edges: int  # held edges, by which the leader counts a rank's work
+    num_edges: int  # held edges, the leader's measure of a rank's work
     edge_features: Tensor | None  # [held edges, edge_width]
-    key: int  # of this layer and step: all noise derives from it
-    columns: slice = slice(None)  # of the layer's input, which `x` holds. All, but for models that read columns
+    key: int  # random key of this layer and step
+    columns: slice = slice(None)  # input columns that `x` holds: all, except for models that read columns
 
     @abstractmethod
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
-        """Takes the sum, mean or maximum of the sources' rows over in-edges.
+        """Computes the sum, mean or maximum of source rows over in-edges.
 
-        Rows without in-edges get 0. Sum and mean multiply by the graph's edge weights.
-        The mean divides by their sum. Of equal maxima the gradient goes to the in-edge
-        with the lowest global source id, then to the lowest edge id.
+        Rows without in-edges are 0. Sum and mean multiply by the graph's edge weights,
+        and the mean divides by their sum. Among equal maxima, the gradient goes to the
+        in-edge with the lowest global source id, then to the lowest edge id.
 
         Args:
             x: [num_src, f], or [num_src, H, d] for rows with heads.
             reduce: "sum", "mean" or "max".
-            weight: [held edges, H] used in a sum in place of the graph's weights. `x`
-                then has heads.
+            weight: [held edges, H] weights of a sum, replacing the graph's. `x` then
+                has heads.
 
         Returns:
             [num_dst, f], or [num_dst, H, d].
         """
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
-        """Computes D_in^-1/2 A D_out^-1/2 x. Degrees of 0 count as infinite."""
+        """Computes D_in^-1/2 A D_out^-1/2 x. The factor for degree 0 is 0."""
         return self.aggregate(x * inverse_sqrt(self.out_degree)[:, None]) * inverse_sqrt(self.in_degree)[:, None]
 
     def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
-        """Sums over in-edges, and adds the destination's own row times a scalar.
+        """Sums over in-edges, and adds the destination's row times a scalar.
 
         Args:
             x: [num_src, f].
-            scale: A number, with a gradient.
+            scale: Scalar tensor, differentiable.
         """
         return scale * x[: self.num_dst] + self.aggregate(x)
 
     def add_columns(self, z: Tensor) -> Tensor:  # [num_dst, f] -> [num_dst, f]
-        """Adds up products of the ranks' columns. Collective where ranks have columns.
+        """Adds up products of the ranks' columns. Collective if ranks have columns.
 
-        A layer that is linear before the sum over in-edges may hold a part of its
-        input's columns. Such a layer multiplies `x` with the rows `columns` of its
-        weight, aggregates, and passes the product on to this method. A bias, and all
-        that is not linear, comes after.
+        A layer that is linear before the sum over in-edges may hold some of its input's
+        columns. It multiplies `x` with the rows `columns` of its weight, aggregates,
+        and passes the product to this method. The bias and all nonlinear operations
+        follow.
         """
         return z
 
     def product(self, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # [num_dst, f] -> [num_dst, k]
-        """Computes z W + b, where z and W may have a part of the input's columns.
+        """Computes z W + b, where z and W may hold some of the input's columns.
 
         Args:
             z: [num_dst, f] sums over in-edges.
@@ -105,20 +105,20 @@ class Adjacency(ABC):
         return torch.addmm(bias, z, weight)
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
-        """Returns the mean over in-edges, and beside it the destination's own row.
+        """Concatenates the mean over in-edges and the destination's row.
 
         Args:
             x: [num_src, f].
-            p: Probability in [0, 1) of a dropout of `x` before. Default: 0.
+            p: Probability in [0, 1) of a preceding dropout of `x`. Default: 0.
         """
         x = self.dropout(x, p, training=True)
         return torch.cat([self.aggregate(x, reduce="mean"), x[: self.num_dst]], 1)
 
     def project_first(self, in_features: int, out_features: int) -> bool:
-        """Says whether a product of rows is cheaper before a sum than after the sum.
+        """Returns whether projecting rows is cheaper before a sum than after it.
 
-        Ranks that share the graph give the same answer, because the rows that they
-        exchange have these columns.
+        Ranks that share the graph must agree, because the rows they exchange have these
+        columns.
 
         Args:
             in_features: Columns before the product.
@@ -127,38 +127,38 @@ class Adjacency(ABC):
         return out_features < in_features
 
     def projects(self, x: Rows, out_features: int) -> bool:
-        """Says `project_first` of rows [num_src, f]. Of those no tensor always."""
+        """Like `project_first`, for rows [num_src, f], and true for `ProductRows`."""
         return isinstance(x, ProductRows) or self.project_first(x.shape[1], out_features)
 
     @abstractmethod
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]
         """Sums `message(rows, columns)` over in-edges.
 
-        `rows` [held edges, k] are the sources' rows. `columns` says which columns of
-        `x` these are, because a layout may give a rank a part of the columns. A message
-        works on each column for itself. Besides `rows`, gradients flow into this rank's
-        parameters only.
+        `rows` [held edges, k] are the sources' rows, and `columns` are their columns of
+        `x`, because a layout may assign some of the columns to a rank. A message must
+        process each column independently. Gradients flow into `rows` and into this
+        rank's parameters only.
         """
 
     def aggregate_relations(
         self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:  # [num_src, f] -> [num_dst, k]
-        """Takes the mean over the in-edges of each relation, and combines the means.
+        """Computes the mean over each relation's in-edges, and combines the means.
 
-        `combine(means, pairs, columns)` gets a row for each pair of a destination and a
-        relation that has edges, [num_pairs, columns of x], and returns a sum for each
-        destination: `pairs.sum_products(means, weights[:, columns])` multiplies by the
-        weights of relations. It must be linear in the means, because several
-        ranks may hold edges of one pair. Means divide by degrees of the whole graph,
-        and are weighted where edges have weights.
+        `combine(means, pairs, columns)` gets one row per pair of a destination and a
+        relation with edges, [num_pairs, columns of x], and returns one sum per
+        destination. For example, `pairs.sum_products(means, weights[:, columns])`
+        multiplies by the relations' weights. It must be linear in the means, because
+        several ranks may hold edges of a pair. Means divide by the complete graph's
+        degrees, and are weighted if edges have weights.
 
         Args:
             x: [num_src, f].
             combine: From means and `Pairs` to [pairs.num_rows, k].
-            inverse: Whether each edge u -> v also leads from v to u, by a relation of
-                its own: that of the edge plus the number of relations. Default: no.
-            blocks: Whether `x` has a block of columns for each relation, inverse ones
-                last, of which means take the relation's. Default: no.
+            inverse: Whether each edge u -> v also runs from v to u, with the edge's
+                relation plus the number of relations. Default: no.
+            blocks: Whether `x` has a block of columns per relation, inverse ones last,
+                which are the relation's columns in the means. Default: no.
         """
         raise UserError(
             f"{type(self).__name__} does not tell relations apart, as its edges have no types: a model of relations (rgcn) "
@@ -172,7 +172,7 @@ class Adjacency(ABC):
         Args:
             src: [num_src, H].
             dst: [num_dst, H].
-            edge: [held edges, H]. None: there is none.
+            edge: [held edges, H], or None.
         """
 
     @abstractmethod
@@ -199,10 +199,10 @@ class Adjacency(ABC):
             h: [num_src, H, d] rows.
             source: [num_src, H].
             destination: [num_dst, H].
-            edge: [held edges, H]. None: there is none.
-            slope: Slope of the leaky ReLU below 0.
+            edge: [held edges, H], or None.
+            slope: Negative slope of the leaky ReLU.
             p: Probability in [0, 1) that a weight is zeroed.
-            training: False: no weight is.
+            training: Whether dropout is active.
         """
         if (edges := self._attention_edges(h)) is not None:
             source, rows = self._beside_halo(source), self._beside_halo(h)
@@ -212,90 +212,92 @@ class Adjacency(ABC):
         return self.aggregate(h, weight=weight)
 
     def _attention_edges(self, h: Tensor) -> HeldEdges | None:
-        """Returns the edges over which one kernel attends. None: it does not.
+        """Returns the edges for a fused attention kernel, or None if unsupported.
 
         The kernel needs all in-edges on this rank, and reads rows `with_halo`.
         """
         return None
 
     def _beside_halo(self, x: Tensor) -> Tensor:
-        """Like `with_halo`, for rows that nobody writes into."""
+        """Like `with_halo`, for rows that are not modified."""
         return self.with_halo(x)
 
     def weighing(self, slope: float, p: float, *, training: bool) -> Weighing:
-        """Says how `attend` makes weights of scores, in the native core."""
+        """Returns how the native `attend` computes weights from scores."""
         if not training or p == 0:
             return Weighing(slope)
         return Weighing(slope, p, derive(self.key, 1), self.edge_ids)
 
     def again(self) -> Adjacency:
-        """Returns the same edges for a second look at the same step.
+        """Returns the same edges for a second forward pass in the same step.
 
-        The second look is no part of training: rows of other ranks come exactly, and
-        leave no trace.
+        This pass is not part of training. It receives exact rows from other ranks, and
+        does not change any state.
         """
         return self
 
     def lent(self) -> dict[str, Tensor]:
-        """Returns the tensors that layers have been given so far, by attribute.
+        """Returns the tensors that layers have accessed so far, by attribute.
 
-        Layers must not write into these, because later steps may read them. Here no
-        tensor outlasts a step.
+        Layers must not modify them, because later steps may read them. By default there
+        are none.
         """
         return {}
 
     @property
     def rank_graph(self) -> RankGraph:
-        """The held edges as a graph of this rank's own rows and the halo.
+        """The held edges as a graph over this rank's rows and the halo.
 
-        Raises `UserError` where a rank does not hold all in-edges of its rows.
+        Raises `UserError` unless a rank holds all in-edges of its rows.
         """
         raise UserError(f"{type(self).__name__} does not serve layers written for one process")
 
     def with_halo(self, x: Tensor) -> Tensor:  # [num_dst, ...] -> [num_dst + num_halo, ...]
-        """Returns the rows that `rank_graph` joins: the given ones, then the halo's."""
+        """Returns the rows that `rank_graph` connects: `x`, then the halo's rows."""
         raise UserError(f"{type(self).__name__} does not serve layers written for one process")
 
     def degree_with_halo(self, loop: float) -> Tensor:  # [num_dst + num_halo]
-        """Returns the in-degrees of the rows that `rank_graph` joins.
+        """Returns the in-degrees of the rows that `rank_graph` connects.
 
-        Adds `loop` where there is no loop.
+        Adds `loop` to rows without a self-loop.
         """
         return self.with_halo((self.in_degree + loop * self.lacks_loop)[:, None])[:, 0]
 
     @property
     def lacks_loop(self) -> Tensor:  # [num_dst] bool
-        """Which destinations have no edge to themselves."""
+        """Mask of destinations without a self-loop."""
         edge_index = self.rank_graph.edge_index
         lacks = torch.ones(self.num_dst, dtype=torch.bool, device=edge_index.device)
         lacks[edge_index[1, edge_index[0] == edge_index[1]]] = False
         return lacks
 
     def pool(self, num_rows: int) -> Pool:
-        """Returns what statistics over a layer's rows on all ranks are computed with.
+        """Returns the object that computes statistics over all ranks' rows of a layer.
 
-        Collective. Here rows of other ranks do not count.
+        Collective. By default, rows of other ranks are ignored.
 
         Args:
-            num_rows: Rows of this rank: `num_src`, or the first `num_dst`.
+            num_rows: Number of rows on this rank: `num_src`, or the first `num_dst`.
         """
         return Pool()
 
     def dropout(self, x: Tensor, p: float, *, training: bool, draw: int = 0) -> Tensor:  # [num_src, f]
-        """Drops numbers of the layer's input.
+        """Applies dropout to the layer's input.
 
-        Keyed by global node id, so that the result is the same on any number of ranks.
+        The mask is keyed by global node id, so the result is the same on any number of
+        ranks.
 
         Args:
             x: [num_src, f].
             p: Probability in [0, 1) that a number is zeroed.
             training: False: returns `x`.
-            draw: Tells several draws of one layer apart. Equal numbers drop alike.
+            draw: Distinguishes several masks of one layer. Equal numbers give equal
+                masks.
         """
         return dropout(x, self.src_nodes[: len(x)], p, drawn(self.key, draw)) if training and p > 0 else x
 
     def relu_dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
-        """Applies ReLU, then `dropout`, in one pass.
+        """Applies ReLU and `dropout` in one pass.
 
         Args:
             x: [num_src, f].
@@ -305,7 +307,7 @@ class Adjacency(ABC):
         return relu_dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x.relu()
 
     def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:  # [held edges, H]
-        """Drops per-edge values, keyed by global edge id.
+        """Applies dropout to per-edge values, keyed by global edge id.
 
         Args:
             values: [held edges, H].
@@ -316,13 +318,13 @@ class Adjacency(ABC):
 
 
 def drawn(key: int, draw: int) -> int:
-    """Returns the key of one of several draws of a layer. The first has the layer's."""
+    """Returns the key of a layer's dropout mask. Mask 0 uses the layer's key."""
     return derive(key, 2, draw) if draw else key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardAdjacency(Adjacency):
-    """All edges into the nodes that this rank owns, in one layer of one step."""
+    """All in-edges of the nodes that this rank owns, in one layer of one step."""
 
     engine: Engine
     layer: int
@@ -333,12 +335,12 @@ class ShardAdjacency(Adjacency):
     def layers(
         cls, engine: Engine, num_layers: int, key: int, forward: ForwardPass | None = None
     ) -> tuple[Adjacency, ...]:
-        """Makes one adjacency of the whole graph for each layer of a model.
+        """Creates one adjacency of the complete graph per model layer.
 
         Args:
             engine: The exchange and aggregation over this rank's shard.
-            num_layers: Layers of the model.
-            key: Key of the step.
+            num_layers: Number of model layers.
+            key: The step's key.
             forward: The pass over the graph. None: an exact one.
         """
         forward = forward or ForwardPass()
@@ -348,7 +350,7 @@ class ShardAdjacency(Adjacency):
         return replace(self, forward=self.forward.again)
 
     def _entered(self, operation: Operation) -> Engine:
-        """Returns the engine, after it has entered this pass.
+        """Makes the engine enter this pass, and returns it.
 
         Raises `UserError` for an operation that the pass does not support.
         """
@@ -436,11 +438,11 @@ class ShardAdjacency(Adjacency):
 
     def with_halo(self, x: Tensor) -> Tensor:
         rows = self._entered("halo").with_halo(x, self.layer)
-        return copy_on_write(x) if rows is x else rows  # a layer may write into the rows
+        return copy_on_write(x) if rows is x else rows  # a layer may modify the rows
 
     def pool(self, num_rows: int) -> Pool:
         return Pool(self.engine.comm, self.engine.tally) if self.forward.exchanges else Pool(lasts=False)
 
     def degree_with_halo(self, loop: float) -> Tensor:
-        with self.engine.passes.plain():  # counts, which are not to be rounded
+        with self.engine.passes.plain():  # degrees, which must not be quantized
             return Adjacency.degree_with_halo(self, loop)

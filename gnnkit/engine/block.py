@@ -1,4 +1,4 @@
-"""Sampled blocks as adjacencies: one rank holds all that a layer reads."""
+"""Sampled blocks as adjacencies, in which one rank holds all data of a layer."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from gnnkit.kernels.sums import Factors
 from gnnkit.partition.degrees import Degrees
 from gnnkit.partition.loops import mean_in_edges
 
-# Time of one number of an edge in a sum over that of one multiplication in a product.
-# Sums wait for memory.
+# Time per edge and column of a sum, relative to a multiplication in a matrix product.
+# Sums are limited by memory bandwidth.
 EDGE_COST = 8
-_LENT = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features")  # made when a layer asks
+_LENT = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features")  # created on first access
 
 
 class ById:
-    """Values of some ids, read like an array with a value for every id."""
+    """Values of some ids, indexed like an array with a value for every id."""
 
     def __init__(self, ids: Ids, values: npt.NDArray[Any]) -> None:
         """Sorts the ids.
 
         Args:
-            ids: [num_ids] ids in any order. Ids that repeat have equal values.
+            ids: [num_ids] ids in any order. Repeated ids have equal values.
             values: [num_ids, ...].
         """
         order = np.argsort(ids, kind="stable")
@@ -51,78 +51,78 @@ class ById:
 
 
 class Computed:
-    """Values computed for the ids that are asked for, read like an array of all."""
+    """Values computed for the requested ids, indexed like a full array."""
 
     def __init__(self, of: Callable[[Ids], npt.NDArray[Any]]) -> None:
-        """Computes nothing. `of` returns the values of ids, [k] -> [k, ...]."""
+        """Stores `of`, which returns the values of ids, [k] -> [k, ...]."""
         self._of = of
 
     def __getitem__(self, ids: Ids) -> npt.NDArray[Any]:  # [k] -> [k, ...]
         return self._of(ids)
 
 
-Values = npt.NDArray[Any] | ById | Computed  # by the numbers of blocks
+Values = npt.NDArray[Any] | ById | Computed  # indexed by the ids in blocks
 
 
 class LayerValues(ABC):
-    """The values of nodes and edges that blocks need, in the numbers of the blocks.
+    """Node and edge values that blocks need, indexed by the blocks' ids.
 
-    These numbers are global ids, unless `node_ids` and `edge_ids` say otherwise.
+    These ids are global, unless `node_ids` and `edge_ids` translate them.
 
-    Sums are estimates of the sums over all in-edges: a drawn edge counts as often as
-    its block's `weight` says, or else d/s times in a row that drew s of d in-edges. A
-    softmax is over the drawn edges, and a maximum too. Degrees are the whole graph's.
-    DGL and PyG normalise by the degrees of the block instead.
+    Sums estimate the sums over all in-edges. A drawn edge counts as its block's
+    `weight`, or else d/s times in a row that drew s of d in-edges. A softmax or maximum
+    is over the drawn edges. Degrees refer to the complete graph, whereas DGL and PyG
+    normalise by the block's degrees.
     """
 
     pool: Pool = Pool()  # the ranks that compute the same step
-    num_nodes: int  # of the whole graph
-    num_edges: int  # of the whole graph, without added loops
-    dtype: torch.dtype  # of degrees, weights and features of edges
-    device: torch.device  # of the adjacencies
-    self_loops: bool  # whether nodes without a loop get one
+    num_nodes: int  # in the complete graph
+    num_edges: int  # in the complete graph, without added self-loops
+    dtype: torch.dtype  # type of degrees, weights and edge features
+    device: torch.device  # device of the adjacencies
+    self_loops: bool  # whether nodes without a self-loop get one
     weight: Values | None  # [num_edges] None: 1 each
     edge_features: Values | None  # [num_edges, edge_width]
-    graph_in_degree: Values  # [num_nodes] without added loops
-    in_degree: Values  # [num_nodes] as the model reads the graph
-    out_degree: Values  # [num_nodes] as the model reads the graph
-    gets_loop: Values  # [num_nodes] bool, nodes without a loop
-    mean_edge_features: Values | None  # [num_nodes, edge_width] features of added loops
+    graph_in_degree: Values  # [num_nodes] without added self-loops
+    in_degree: Values  # [num_nodes] including added self-loops
+    out_degree: Values  # [num_nodes] including added self-loops
+    gets_loop: Values  # [num_nodes] bool, nodes without a self-loop
+    mean_edge_features: Values | None  # [num_nodes, edge_width] features of added self-loops
 
     @abstractmethod
     def num_in_edges(self, nodes: Ids) -> Ids:  # [k] -> [k]
-        """Counts the in-edges of nodes in the whole graph."""
+        """Counts the in-edges of nodes in the complete graph."""
 
     def node_ids(self, nodes: Ids) -> Ids:  # [k] -> [k] int64
-        """Returns the global ids of nodes."""
+        """Returns the nodes' global ids."""
         return nodes.astype(np.int64, copy=False)
 
     def edge_ids(self, edges: Ids) -> Ids:  # [k] -> [k] int64
-        """Returns the global ids of edges."""
+        """Returns the edges' global ids."""
         return edges.astype(np.int64, copy=False)
 
     def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
-        """Makes one adjacency for each block, by layer. `key` is the step's."""
+        """Creates one adjacency per block, by layer. `key` is the step's."""
         return tuple(BlockAdjacency(self, block, derive(key, layer)) for layer, block in enumerate(blocks))
 
 
 class BlockLayers(LayerValues):
-    """The values of a whole graph at hand, computed for the nodes of a block.
+    """Values of a complete local graph, computed for a block's nodes.
 
-    No rank holds a number for each node. Ranks of a process share the degrees.
+    No rank stores a number for each node. Ranks of a process share the degrees.
     """
 
     def __init__(
         self, graph: Graph, model: object, dtype: torch.dtype, device: torch.device, pool: Pool | None = None
     ) -> None:
-        """Keeps the graph.
+        """Stores the graph.
 
         Args:
-            graph: The whole graph.
-            model: Its `self_loops` says whether nodes without a loop get one.
-            dtype: Type of degrees, weights and features of edges.
+            graph: The complete graph.
+            model: The model. With `self_loops`, nodes without a self-loop get one.
+            dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
-            pool: The ranks whose rows batch statistics count. None: this rank alone.
+            pool: The ranks whose rows enter batch statistics. None: this rank only.
         """
         self.graph, self.dtype, self.device, self.pool = graph, dtype, device, pool or Pool()
         self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
@@ -131,7 +131,7 @@ class BlockLayers(LayerValues):
         self._read_degrees()
 
     def _read_degrees(self) -> None:
-        """Reads degrees of nodes when these are asked for."""
+        """Defines degrees that are computed on access."""
         known = Degrees.of(self.graph.csc)
         self.gets_loop = Computed(lambda nodes: ~known.looped(nodes))
         self.graph_in_degree = Computed(known.in_degree)
@@ -146,14 +146,14 @@ class BlockLayers(LayerValues):
         return indptr[nodes + 1] - indptr[nodes]
 
     def of_part(self, part: Block) -> BlockLayers:
-        """Returns the same for a part of the graph that counts as a graph of its own.
+        """Returns the same values for a part that is treated as a separate graph.
 
-        Degrees, and features of loops, are the part's. Nodes outside have zeros.
+        Degrees and self-loop features are the part's. Nodes outside it have zeros.
 
         Args:
-            part: Some nodes, and all edges between these that are to count.
+            part: Some nodes, and the edges between them to consider.
         """
-        gets_loop = self.gets_loop  # before the copy, which then has the nodes too
+        gets_loop = self.gets_loop  # taken before the copy, whose values include these nodes
         own, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
         weight = np.ones(len(part.indices)) if csc.weight is None else csc.weight[part.edge_ids]
         rows = np.repeat(np.arange(part.num_dst), np.diff(part.indptr))
@@ -168,9 +168,9 @@ class BlockLayers(LayerValues):
         return own
 
     def _spread(self, nodes: Ids, values: Floats) -> Floats:  # [num_nodes, ...]
-        """Puts the values of some nodes in an array of all.
+        """Scatters the values of some nodes into an array for all nodes.
 
-        Pages that are not written take no memory.
+        Unwritten pages take no memory.
         """
         whole = np.zeros((self.num_nodes, *values.shape[1:]), values.dtype)
         whole[nodes] = values
@@ -182,20 +182,19 @@ class BlockLayers(LayerValues):
 
 
 class BlockAdjacency(Adjacency):
-    """The edges of one sampled block, and the loops that the model asks for.
+    """The edges of one sampled block, with the model's self-loops.
 
-    No rank talks to another here. Values that a model does not ask for are not
-    computed.
+    Ranks do not communicate here. Values are computed on access.
     """
 
     def __init__(self, layers: LayerValues, block: Block, key: int, *, counted: bool = True) -> None:
-        """Adds loops where the model asks for these.
+        """Adds self-loops if the model requires them.
 
         Args:
-            layers: Values of the nodes and edges of the block.
+            layers: Node and edge values of the block.
             block: The sampled block.
             key: Key of the layer and step.
-            counted: Whether drawn edges count as often as they represent in-edges.
+            counted: Whether drawn edges are weighted by the in-edges they represent.
         """
         self.key, self.num_dst, self._layers, self._block = key, block.num_dst, layers, block
         self._pool, self._read = layers.pool, block.src_nodes  # [num_src]
@@ -203,10 +202,7 @@ class BlockAdjacency(Adjacency):
         self.edges, self.num_edges = self._held.edges, self._held.edges.num_edges
 
     def with_key(self, key: int) -> BlockAdjacency:
-        """Returns the same edges for another layer or step.
-
-        The result also has the values that were computed so far.
-        """
+        """Returns the same edges for another layer or step, with cached values."""
         other = copy.copy(self)
         other.key = key
         return other
@@ -218,7 +214,7 @@ class BlockAdjacency(Adjacency):
 
     def again(self) -> Adjacency:
         other = copy.copy(self)
-        other._pool = Pool(lasts=False)  # a rank may look alone
+        other._pool = Pool(lasts=False)  # another rank may not take part
         return other
 
     def pool(self, num_rows: int) -> Pool:
@@ -261,7 +257,7 @@ class BlockAdjacency(Adjacency):
         if p == 0 or self.columns.start or x.device.type != "cpu":
             rows = self.with_halo(self.dropout(x, p, training=True))
             return self.edges.sum_beside(rows, Factors(self._held.factor("mean", x.dtype)))
-        # One bit of a number is less to write and read than the number.
+        # A mask bit per number takes less memory traffic than the number.
         dropped = (kept(self.src_nodes, x.shape[1], p, self.key), p)
         return self.edges.sum_beside(x, Factors(self._held.factor("mean", x.dtype)), dropped)
 

@@ -1,4 +1,4 @@
-"""The edges of a sampled block, and how much each counts in a sum."""
+"""The edges of a sampled block, and their factors in sums."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Factor = Literal["sum", "mean", "normal"]
 
 
 class BlockEdges:
-    """The drawn edges of a block and the loops that the model asks for.
+    """The drawn edges of a block, with the model's self-loops.
 
-    Arrays are made at first use. `tensor` and `ids` alone turn arrays into tensors.
+    Arrays are created on first use. Only `tensor` and `ids` convert arrays to tensors.
     """
 
     def __init__(self, layers: LayerValues, block: Block, *, counted: bool = True) -> None:
-        """Adds loops where the model asks for these.
+        """Adds self-loops if the model requires them.
 
         Args:
-            layers: Values of the nodes and edges of the block.
+            layers: Node and edge values of the block.
             block: The sampled block.
-            counted: Whether drawn edges count as often as they represent in-edges.
-                False: once each.
+            counted: Whether drawn edges are weighted by the in-edges they represent.
+                False: each counts once.
         """
         self._layers, self._block, self._counted = layers, block, counted
         self.dst = block.src_nodes[: block.num_dst]  # [num_dst]
@@ -48,14 +48,14 @@ class BlockEdges:
         self._factors: dict[tuple[Factor, torch.dtype], Tensor | None] = {}
 
     def factor(self, kind: Factor, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
-        """Returns the factor of each edge in a sum, without gradient. None: 1 each.
+        """Returns each edge's factor in a sum, without gradient. None: 1 each.
 
         - sum: the graph's weight times the count
-        - mean: the edge's part in the mean of its row
-        - normal: the edge's number in D_in^-1/2 A D_out^-1/2
+        - mean: the edge's share in the mean of its row
+        - normal: the edge's entry in D_in^-1/2 A D_out^-1/2
 
         Args:
-            kind: Which sum.
+            kind: The kind of sum.
             dtype: Type of the rows.
         """
         dtype = wide(dtype)
@@ -66,7 +66,7 @@ class BlockEdges:
         return self._factors[kind, dtype]
 
     def with_loops(self, values: npt.NDArray[Any], of_loops: npt.NDArray[Any] | float) -> npt.NDArray[Any]:
-        """Returns values of the block's edges, and of added loops where these stand.
+        """Merges values of the block's edges with those of added self-loops.
 
         Args:
             values: [edges of the block, ...].
@@ -76,9 +76,9 @@ class BlockEdges:
 
     @cached_property
     def counts(self) -> Floats | None:  # [edges of the block]
-        """How often each drawn edge counts in an estimate of a sum over all in-edges.
+        """Each drawn edge's count in an estimate of a sum over all in-edges.
 
-        None: once each.
+        None: each edge counts once.
         """
         block = self._block
         if not self._counted:
@@ -87,21 +87,22 @@ class BlockEdges:
         if block.weight is not None:
             if block.edge_ids is not None:
                 return block.weight
-            # Sources need not be neighbours: weights are shares of the whole degree.
+            # Sources may be nodes that are not neighbours, so weights are shares of the
+            # degree.
             return np.repeat(self._layers.graph_in_degree[self.dst], drawn) * block.weight
         degree = self._layers.num_in_edges(self.dst)
         return None if np.array_equal(drawn, degree) else np.repeat(degree / np.maximum(drawn, 1), drawn)
 
     @cached_property
-    def edge_ids(self) -> Ids:  # [num_edges] int64. The added loop of v has num_edges of the graph + v
-        """Global ids. Edges that the graph does not have get ids by pair of nodes."""
+    def edge_ids(self) -> Ids:  # [num_edges] int64. The added self-loop of v has id num_edges of the graph + v
+        """Global ids. Edges that are not in the graph get ids by node pair."""
         layers, ids = self._layers, self._block.edge_ids
         held = _pair_ids(self._block, self.dst, layers.num_nodes) if ids is None else layers.edge_ids(ids)
         return self.with_loops(held, layers.num_edges + layers.node_ids(self._looped))
 
     @cached_property
     def features(self) -> Floats | None:  # [num_edges, edge_width]
-        """The edge features. An added loop has the mean of its node's in-edges."""
+        """Edge features. An added self-loop has the mean of its node's in-edges."""
         features, ids = self._layers.edge_features, self._block.edge_ids
         if features is None or ids is None:
             return None
@@ -110,31 +111,31 @@ class BlockEdges:
 
     @cached_property
     def source_ids(self) -> Ids:  # [rows that edges leave] int64
-        """The global ids of all rows that edges leave."""
+        """Global ids of all source rows."""
         return self._layers.node_ids(self._block.src_nodes)
 
     @property
     def targets(self) -> Ids:  # [num_edges]
-        """The row of each edge's destination."""
+        """Row of each edge's destination."""
         return np.repeat(np.arange(self._block.num_dst), np.diff(self.edges.csc.indptr))
 
     @cached_property
     def by_source_id(self) -> HeldEdges:
-        """The edges of each row in ascending order of source id.
+        """The edges of each row, sorted by source id.
 
-        The first of equal maxima wins. Parallel edges have one source, so any order of
-        parallel edges serves.
+        The first of equal maxima is selected. Parallel edges have the same source, so
+        their order does not matter.
         """
         csc = self.edges.csc
         order = np.argsort(self.targets * self._layers.num_nodes + self.source_ids[csc.indices])
         return HeldEdges(CSC(csc.indptr, csc.indices[order], None, csc.num_sources), self._layers.device)
 
     def tensor(self, values: Floats, dtype: torch.dtype | None = None) -> Tensor:
-        """Returns numbers on the device, in `dtype` or else the layers' type."""
+        """Converts numbers to a tensor, in `dtype` or the layers' type."""
         return torch.from_numpy(values).to(self._layers.device, dtype or self._layers.dtype)
 
     def ids(self, values: Ids) -> Tensor:
-        """Returns ids on the device, as int64. Shares the memory of int64 on a CPU."""
+        """Converts ids to int64 on the device. On a CPU, int64 memory is shared."""
         return torch.from_numpy(values.astype(np.int64, copy=False)).to(self._layers.device)
 
     @property
@@ -150,7 +151,7 @@ class BlockEdges:
         return self.with_loops(weight[ids] if counts is None else weight[ids] * counts, 1)
 
     def _mean_factors(self) -> Floats:
-        """Where edges of a row count equally often, the counts do not matter."""
+        """Computes the mean factors, without counts if a row's edges count equally."""
         indptr = self.edges.csc.indptr
         degree = np.diff(indptr)
         even = self._loops is None and self._block.weight is None and self._layers.weight is None
@@ -170,7 +171,7 @@ class BlockEdges:
 
 
 def _pair_ids(block: Block, dst: Ids, num_nodes: int) -> Ids:  # [edges of the block] int64
-    """Makes ids for sources that are no neighbours: one for each pair of nodes."""
+    """Creates ids for edges that are not in the graph, one per node pair."""
     pairs = np.repeat(dst.astype(np.uint64), np.diff(block.indptr)) * np.uint64(num_nodes)
     return ((pairs + block.src_nodes[block.indices].astype(np.uint64)) >> np.uint64(1)).astype(np.int64)
 

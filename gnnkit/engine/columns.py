@@ -1,4 +1,4 @@
-"""Blocks of all ranks, of whose input rows each rank holds some columns."""
+"""Blocks of all ranks, with the columns of the input rows split over ranks."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gnnkit.kernels.dropout import dropout
 
 
 class ColumnAdjacency(BlockAdjacency):
-    """The first blocks of all ranks, joined. `x` has some columns of all their rows.
+    """The joined first blocks of all ranks. `x` has some columns of all their rows.
 
-    The products of a linear layer go to the rank of each block, and are added up there.
+    Products of a linear layer are sent to each block's rank and added up there.
     """
 
     def __init__(self, layers: LayerValues, block: Block, route: Route, columns: slice, key: int) -> None:
-        """Adds loops where the model asks for these.
+        """Adds self-loops if the model requires them.
 
         Args:
-            layers: Values of the nodes and edges of the joined blocks.
+            layers: Node and edge values of the joined blocks.
             block: The joined blocks.
-            route: From the ranks that hold columns to the ranks of the blocks.
-            columns: Columns of the input that this rank holds.
+            route: From the ranks that hold columns to the blocks' ranks.
+            columns: Input columns that this rank holds.
             key: Key of the layer and step.
         """
         super().__init__(layers, block, key)
@@ -59,13 +59,13 @@ class ColumnAdjacency(BlockAdjacency):
         return self._route.sent_ids[: self._route.owned_counts[0]]
 
     def _is_input(self, x: Tensor) -> bool:
-        """Whether `x` is the layer's input. Otherwise it has rows of the own block."""
+        """Whether `x` is the layer's input, and not rows of this rank's block."""
         return tuple(x.shape) == (self.edges.num_src, self.columns.stop - self.columns.start)
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """Joins blocks that share no row. Destinations of all blocks come first."""
-    first_dst = np.cumsum([0, *(block.num_dst for block in blocks)])  # place of each block's destinations
+    """Joins blocks without common rows. All destinations come first."""
+    first_dst = np.cumsum([0, *(block.num_dst for block in blocks)])  # position of each block's destinations
     first_rest = first_dst[-1] + np.cumsum([0, *(len(block.src_nodes) - block.num_dst for block in blocks)])
     first_edge = np.cumsum([0, *(len(block.indices) for block in blocks)])
     indptr, indices = [np.zeros(1, np.int64)], []
@@ -79,18 +79,18 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 
 def packed(block: Block, device: torch.device) -> Tensor:  # [num_numbers] int64
-    """Writes a block as one array, for `unpacked`."""
+    """Serialises a block to one array, for `unpacked`."""
     columns = dict(block.edge_columns)
     if block.weight is not None:
         columns["weight"] = block.weight.astype(np.float64).view(np.int64)
-    present = sum(1 << i for i, name in enumerate(EDGE_COLUMNS) if name in columns)  # one bit for each column
+    present = sum(1 << i for i, name in enumerate(EDGE_COLUMNS) if name in columns)  # one bit per column
     head = np.array([block.num_dst, len(block.src_nodes), len(block.indices), present], np.int64)
     parts = [head, block.indptr, block.indices, block.src_nodes, *columns.values()]
     return torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
 
 
 def unpacked(numbers: Ids) -> Block:
-    """Reads a block that `packed` has written. `numbers` is [num_numbers] int64."""
+    """Deserialises a block from `packed`. `numbers` is [num_numbers] int64."""
     num_dst, num_src, num_edges, present = numbers[:4].tolist()
     names = [name for i, name in enumerate(EDGE_COLUMNS) if present >> i & 1]
     sizes = [num_dst + 1, num_edges, num_src, *[num_edges] * len(names)]
@@ -102,12 +102,12 @@ def unpacked(numbers: Ids) -> Block:
 
 
 def to_blocks(blocks: Sequence[Block], comm: Communicator) -> Demand:
-    """Says how rows of the joined blocks go to the ranks of the blocks.
+    """Returns which rows of the joined blocks are sent to the blocks' ranks.
 
-    Both sides have the rows of a block in the order of the block.
+    Both sides order a block's rows as in the block.
 
     Args:
-        blocks: [world_size] the block of each rank.
+        blocks: [world_size] each rank's block.
         comm: The ranks.
     """
     dst = [torch.from_numpy(block.src_nodes[: block.num_dst].astype(np.int64)) for block in blocks]

@@ -1,4 +1,4 @@
-"""Copies that cost nothing until somebody writes."""
+"""Lazy copies of tensors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def copy_on_write(x: Tensor) -> Tensor:
-    """Returns a copy, for which torch copies memory when somebody writes into either.
+    """Returns a lazy copy, whose memory is copied on the first write to either.
 
-    Memory that is not torch's own, as that of an array, is copied at once.
+    Memory that was not allocated by torch, such as an array's, is copied immediately.
     """
     try:
         return torch._lazy_clone(x)
-    except RuntimeError:  # torch has no question that tells beforehand
+    except RuntimeError:  # torch cannot report in advance whether it supports a lazy clone
         return x.clone()

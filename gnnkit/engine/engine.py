@@ -1,8 +1,8 @@
-"""One rank's part in the aggregation: slice, gather, aggregate, reduce, unslice.
+"""One rank's aggregation: slice, gather, aggregate, reduce, unslice.
 
 Per-edge values (scores, attention) and their gradients are held, in all columns, by
-every slice rank of the edge's cell. Rows are cut into columns. Both meet in a weighted
-sum, where the gradient of the weights is added up over the cell.
+every slice rank of the edge's cell, whereas rows are split by columns. A weighted sum
+combines both, and the gradient of the weights is summed over the cell.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ Message = Callable[[Tensor, slice], Tensor]
 class Engine:
     """The exchange and aggregation over one rank's shard, for all layers and steps.
 
-    Every method is collective over `comm`, in forward and in backward. `layer` is for
-    counting.
+    Every method is collective over `comm`, in forward and backward. The argument
+    `layer` is recorded by the tally.
     """
 
     def __init__(self, shard: Shard, comm: Communicator, dtype: torch.dtype, tally: Tally | None = None) -> None:
-        """Finds out who needs which rows. Collective.
+        """Sets up the routes of row exchanges. Collective.
 
         Args:
             shard: This rank's shard.
             comm: The ranks of the run.
             dtype: Type of rows, degrees and weights.
-            tally: Counts the rows moved. None: a new one.
+            tally: Counter of exchanged rows. None: a new one.
         """
         self.shard, self.dtype, self.device, self.grid, self.comm = shard, dtype, comm.device, shard.grid, comm
         self.tally, self.passes = tally or Tally(), Passes()
@@ -67,9 +67,9 @@ class Engine:
         self.targets = Route("reduce", partial, shard.cell_nodes, plane)
         self.edges = HeldEdges(shard.csc, self.device)
         self._degrees: Degrees | None = None
-        self.fixed: Rows | None = None  # [num_owned, f] input rows that stay as they are
-        self._kept: dict[tuple[Kind, bool], Tensor] = {}  # sums over these rows
-        self._kept_means: dict[bool, Tensor] = {}  # of pairs, over these rows
+        self.fixed: Rows | None = None  # [num_owned, f] constant input rows
+        self._kept: dict[tuple[Kind, bool], Tensor] = {}  # cached sums over these rows
+        self._kept_means: dict[bool, Tensor] = {}  # cached means of pairs over these rows
         self._pairs: dict[bool, Pairs] = {}
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)
@@ -81,7 +81,7 @@ class Engine:
 
     @cached_property
     def by_id(self) -> Tensor | None:  # [num_owned] int64
-        """The owned rows in ascending order of global ids. None: they are."""
+        """Order of the owned rows by global id. None: already sorted."""
         return torch.argsort(self.nodes) if bool((self.nodes[1:] < self.nodes[:-1]).any()) else None
 
     @property
@@ -91,9 +91,10 @@ class Engine:
         return slice(first, first + len(self.shard.owned))
 
     def keeping(self, kept: Ids) -> Engine:
-        """Returns the engine of the graph that has some of the held edges only.
+        """Returns an engine restricted to some of the held edges.
 
-        Degrees are of this graph. All ranks leave out edges of one rule. Collective.
+        Degrees are recomputed. All ranks must select edges by the same rule.
+        Collective.
 
         Args:
             kept: [num_kept] ascending positions of held edges.
@@ -116,7 +117,7 @@ class Engine:
             relation_degrees=None,
         )
         for name in ("rank_graph", "quarters"):
-            other.__dict__.pop(name, None)  # of all edges
+            other.__dict__.pop(name, None)  # derived from all edges
         other.fixed, other._kept, other._degrees = None, {}, None
         other._kept_means, other._pairs = {}, {}
         other.edges = HeldEdges(csc, self.device)
@@ -132,28 +133,28 @@ class Engine:
         return other
 
     def _owners_sum(self, z: Tensor, route: Route) -> Tensor:  # [num_cell_nodes + num_rows, f] -> [num_cell_nodes, f]
-        """Adds the holders' rows to the owners' own."""
+        """Adds the holders' rows to the owners' rows."""
         own = len(self.shard.cell_nodes)
         return z[:own] + route.collect_rows(z[own:], 0)
 
     def fix(self, x: Rows) -> None:
-        """Says that `x` [num_owned, f] stays as it is.
+        """Declares `x` [num_owned, f] constant.
 
-        Exact training passes make sums over its rows once.
+        Exact training passes then compute sums over its rows only once.
         """
         self.fixed, self._kept, self._kept_means = x, {}, {}
 
     @cached_property
     def quarters(self) -> Quarters:
-        """The held edges, by the ends that this cell owns."""
+        """The held edges, split by whether their ends belong to this cell."""
         return Quarters.of(self.shard, self.edges)
 
-    # No cached property: its lock would keep the threads of other ranks waiting.
+    # Not a cached property, whose lock would block the threads of other ranks.
     @property
     def degrees(self) -> Degrees:
-        """Out-degrees of the sources, in-degrees of the targets.
+        """Out-degrees of the sources and in-degrees of the targets.
 
-        Collective at first use.
+        Collective on first use.
         """
         if self._degrees is None:
             both = (self.shard.out_degree, self.shard.in_degree)
@@ -163,7 +164,7 @@ class Engine:
         return self._degrees
 
     def _peers(self, comm: Communicator) -> tuple[Peers, Peers | None]:
-        """Finds the ranks of the same slice and of the same cell."""
+        """Returns the peers of the same slice, and those of the same cell."""
         cell, place, slices = self.shard.cell, self.shard.slice, self.grid.slices
         plane_ranks = [other * slices + place for other in range(self.grid.num_cells)]
         if slices == 1:
@@ -179,11 +180,11 @@ class Engine:
         return torch.tensor(np.asarray(values), dtype=self.dtype, device=self.device)
 
     def held(self) -> list[Tensor]:
-        """Lists the tensors that last for the whole run and that layers read."""
+        """Lists the tensors that layers read throughout the run."""
         return [self.source_ids, *self._lent().values()]
 
     def lent(self) -> dict[str, Tensor]:
-        """Returns the tensors that layers have been given so far, by attribute."""
+        """Returns the tensors that layers have accessed so far, by attribute."""
         graph: RankGraph | None = self.__dict__.get("rank_graph")
         return self._lent() | ({} if graph is None else graph.lent())
 
@@ -202,14 +203,14 @@ class Engine:
         return self.slicing is None and self.targets.idle
 
     def close(self) -> None:
-        """Ends the thread for exchanges in the background, if there is one."""
+        """Stops the background exchange thread, if there is one."""
         self._wire.close()
 
     @cached_property
     def rank_graph(self) -> RankGraph:
-        """This rank's edges as a graph of its own.
+        """This rank's edges as a separate graph.
 
-        Raises `UserError` where other ranks hold in-edges of this rank's rows.
+        Raises `UserError` if other ranks hold in-edges of this rank's rows.
         """
         if not self.holds_in_edges:
             raise UserError(
@@ -221,7 +222,7 @@ class Engine:
         return RankGraph.of(self.shard, None if weight is None else weight[:, 0], self.device)
 
     def with_halo(self, x: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, ...] -> [num_sources, ...]
-        """Returns the rows that edges leave: the cell's own, then the halo."""
+        """Returns the source rows: the cell's, then the halo."""
         return x if self.sources.idle else torch.cat([x, self.sources.spread(x, layer)])
 
     def _with_partial(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, ...] -> [num_targets, ...]
@@ -234,18 +235,18 @@ class Engine:
     def sum(
         self, x: Tensor, layer: int, kind: Kind = "sum", *, own: Tensor | None = None, beside: bool = False
     ) -> Tensor:  # [num_owned, f] -> [num_owned, f]
-        """Sums over the in-edges of the owned nodes, times the graph's weights.
+        """Sums over the owned nodes' in-edges, times the graph's weights.
 
-        Sums of edges whose source this cell owns are made while the halo travels.
-        Layers may write into the result. A kept sum is copied when a layer does.
+        Sums of edges whose source belongs to this cell overlap with the halo exchange.
+        Layers may modify the result. A cached sum is copied on the first write.
 
         Args:
             x: [num_owned, ...] rows.
             layer: Layer of the model.
             kind: "sum", "mean" (divided by the in-degree), or "normal": D_in^-1/2 A
                 D_out^-1/2 x.
-            own: A scalar. `own * x` is added.
-            beside: Whether rows of `x` come beside the sums, [num_owned, 2 f].
+            own: Scalar tensor. `own * x` is added to the sum.
+            beside: Whether to append `x` to the sums' columns, [num_owned, 2 f].
         """
         known = (kind, beside) in self._kept
         if not self._is_fixed(x) or not (known or torch.is_grad_enabled()):
@@ -256,9 +257,9 @@ class Engine:
         return copy_on_write(z) if own is None else z + own * x
 
     def _is_fixed(self, x: Tensor) -> bool:
-        """Whether the sums over `x` are those of any other exact pass.
+        """Whether sums over `x` are the same in every exact pass.
 
-        The same on all ranks, also on those without rows.
+        All ranks agree, including those without rows.
         """
         return x is self.fixed and self.passes.exact and not x.requires_grad
 
@@ -289,7 +290,7 @@ class Engine:
 
         Args:
             x: [num_owned, f] rows.
-            message: Works on each column for itself.
+            message: Function that processes each column independently.
             layer: Layer of the model.
         """
         rows = self.edges.of_sources.sum(self._gather(x, layer))
@@ -298,12 +299,12 @@ class Engine:
         return self._join(self._at_owners(z, layer), x, layer)
 
     def pairs(self, inverse: bool) -> Pairs:
-        """The pairs (row, relation) of the held edges. Collective at first use.
+        """Returns the (row, relation) pairs of the held edges. Collective on first use.
 
-        Raises `UserError` where the held edges have lost their types.
+        Raises `UserError` if the held edges have no types.
 
         Args:
-            inverse: Whether edges also lead back, by relations of their own.
+            inverse: Whether to add reversed edges, with separate relations.
         """
         if inverse not in self._pairs:
             if self.shard.num_relations > 1 and self.shard.edge_types is None:
@@ -316,23 +317,23 @@ class Engine:
         return self._pairs[inverse]
 
     def set_pairs(self, pairs: dict[bool, Pairs]) -> None:
-        """Takes the pairs without and with inverse relations, in place of its own."""
+        """Sets the pairs without and with inverse relations."""
         self._pairs = dict(pairs)
 
     def relation_sum(
         self, x: Tensor, combine: Combine, layer: int, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:  # [num_owned, f] -> [num_owned, k]
-        """Sums what `combine` makes of the means of each relation, over the holders.
+        """Combines the means of each relation, and sums the results over holders.
 
-        Each row travels once, whatever the number of relations, and the sums after
-        `combine`. Inverse relations read the rows of targets and add up at sources.
+        Each row is sent once, for any number of relations, and so are the sums after
+        `combine`. Inverse relations read target rows and add to source rows.
 
         Args:
             x: [num_owned, f] rows.
-            combine: From means of pairs and columns of `x` to sums of rows.
+            combine: From means of pairs, with columns of `x`, to sums of rows.
             layer: Layer of the model.
-            inverse: Whether edges also lead back, by relations of their own.
-            blocks: Whether means are of the relation's block of columns only.
+            inverse: Whether to add reversed edges, with separate relations.
+            blocks: Whether means cover the relation's block of columns only.
         """
         pairs = self.pairs(inverse)
         columns = self.slicing.columns(x.shape[-1]) if self.slicing else slice(0, x.shape[-1])
@@ -350,7 +351,7 @@ class Engine:
         return self.slicing.add_rows(z, layer) if self.slicing else z
 
     def _means(self, x: Tensor, pairs: Pairs, layer: int, inverse: bool) -> Tensor:  # [num_pairs, f / S]
-        """Returns the means of pairs. Those of fixed rows are made once."""
+        """Returns the means of pairs. Means of constant rows are cached."""
         known = inverse in self._kept_means
         if not self._is_fixed(x) or not (known or torch.is_grad_enabled()):
             return pairs.means(self._all_rows(x, layer, inverse))
@@ -359,20 +360,13 @@ class Engine:
         return copy_on_write(self._kept_means[inverse])
 
     def _block_means(self, rows: Tensor, pairs: Pairs, columns: slice, width: int) -> Tensor:  # [num_pairs, k]
-        """Returns the means of each relation's block, zeros in columns of other slices.
-
-        Args:
-            rows: [num_rows, f / S].
-            pairs: The pairs.
-            columns: Range of the columns that `rows` have.
-            width: Columns of all slices.
-        """
+        """Returns the means of each relation's block, with zeros for other slices."""
         if self.slicing:
             rows = F.pad(rows, (columns.start, width - columns.stop))
         return pairs.block_means(rows)
 
     def _all_rows(self, x: Tensor, layer: int, inverse: bool) -> Tensor:
-        """Returns the rows [cell_nodes | halo | partial], those not read as zeros."""
+        """Returns rows [cell_nodes | halo | partial], with zeros for unread ones."""
         cut = self.slicing.cut(x, layer) if self.slicing else x
         rows, num_partial = self.with_halo(cut, layer), len(self.shard.partial)
         if self.targets.idle:
@@ -382,9 +376,9 @@ class Engine:
         return torch.cat([rows, rows.new_zeros(num_partial, rows.shape[1])])
 
     def max(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned, ...]
-        """Takes the largest over in-edges, 0 without.
+        """Computes the maximum over in-edges, and 0 without in-edges.
 
-        Ties go to the lowest global source id.
+        Ties are resolved to the lowest global source id.
         """
         rows = self._gather(x, layer)
         z: Tensor = _Max.apply(rows.flatten(1), self, layer)
@@ -396,7 +390,7 @@ class Engine:
         Args:
             src: [num_owned, H].
             dst: [num_owned, H].
-            edge: [held edges, H]. None: there is none.
+            edge: [held edges, H], or None.
             layer: Layer of the model.
         """
         if self.slicing:
@@ -419,10 +413,10 @@ class Engine:
                 largest = self._with_partial(self._arrivals.max(arrived)[0], layer)
             return by_destination.spread(largest)
 
-        with torch.no_grad():  # kept: totals last received are sums of powers above the maxima of that time
+        with torch.no_grad():  # cached, because stale totals are sums of powers relative to the earlier maxima
             largest = self.passes.keep(maxima)
         powers = (scores - largest).exp()
-        with self.passes.plain():  # all holders divide by the same bits
+        with self.passes.plain():  # all holders must divide by identical numbers
             totals = self._with_partial(self._at_owners(by_destination.sum(powers), layer), layer)
         return powers / by_destination.spread(totals)
 
@@ -430,19 +424,19 @@ class Engine:
         return self.with_halo(self.slicing.cut(x, layer) if self.slicing else x, layer)
 
     def _arrived(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_cell_nodes + num_arrivals, ...]
-        """Returns the cell's own rows, then the rows of other holders."""
+        """Returns the cell's rows, then the rows received from other holders."""
         own = len(self.shard.cell_nodes)
         return torch.cat([z[:own], self.targets.to_owners(z[own:], layer)])
 
     @cached_property
     def _arrivals(self) -> EdgeKernels:
-        """From rows that have arrived to the cell's nodes."""
+        """Kernels that reduce received rows to the cell's nodes."""
         own, rows = len(self.shard.cell_nodes), self._receivers.cpu().numpy()
         return EdgeKernels.of(CSC(np.arange(len(rows) + 1), rows, num_sources=own), self.device).transpose()
 
     @cached_property
     def _receivers(self) -> Tensor:  # [num_cell_nodes + num_arrivals]
-        """The row of the cell's nodes that each arrived row belongs to."""
+        """The cell node's row for each received row."""
         own = torch.arange(len(self.shard.cell_nodes), device=self.device)
         return torch.cat([own, self.targets.sent])
 
@@ -529,13 +523,13 @@ class _Max(Function):
             source = engine.source_ids[edges.source_of_edge][edge] if edges.num_edges else edge
             arrived, source = engine._arrived(best, layer), engine._arrived(source, layer)
             best = engine._arrivals.max(arrived)[0]
-            # Of equal values the lowest source id wins. Of parallel edges in two cells
-            # the first arrival wins.
+            # Among equal values, the lowest source id is selected. Among parallel edges
+            # in two cells, the first received one is selected.
             candidates = torch.where(arrived == best[engine._receivers], -source.to(torch.float64), -torch.inf)
             place = engine._arrivals.max(candidates)[1]
         ctx.engine, ctx.layer = engine, layer
         ctx.save_for_backward(edge, place)
-        return torch.where((place >= 0) & best.isfinite(), best, 0)  # a holder may have left out its edges
+        return torch.where((place >= 0) & best.isfinite(), best, 0)  # a holder may have dropped its edges
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

@@ -1,4 +1,4 @@
-"""Blocks that ranks sample together: each rank holds the in-edges of its own nodes."""
+"""Jointly sampled blocks, in which each rank holds its owned nodes' in-edges."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from gnnkit.partition.shard import Shard
 class ShardLayers(LayerValues):
     """Values of one rank's shard, which holds all in-edges of the owned nodes.
 
-    Nodes are numbered anew: the owned ones in ascending order of ids, then the halo by
-    (owner, id). Only owned nodes have values. Edges have their positions in the shard.
+    Nodes have local ids: the owned ones in ascending order of global id, then the halo
+    by (owner, id). Only owned nodes have values. Edges are numbered by position in the
+    shard.
     """
 
     def __init__(self, shard: Shard, model: object, dtype: torch.dtype, device: torch.device) -> None:
-        """Numbers the nodes of a shard of a grid with one column and one slice.
+        """Numbers the nodes of a shard in a grid with one column and one slice.
 
         Args:
             shard: This rank's shard.
-            model: Its `self_loops` says whether nodes without a loop get one.
-            dtype: Type of degrees, weights and features of edges.
+            model: The model. With `self_loops`, nodes without a self-loop get one.
+            dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
         """
         self.shard, self.num_nodes, self.num_edges = shard, shard.num_nodes, shard.num_edges
@@ -48,7 +49,7 @@ class ShardLayers(LayerValues):
 
     @cached_property
     def nodes(self) -> Ids:  # [num_owned + num_halo] int64 global ids
-        """The global ids of all nodes of the shard."""
+        """Global ids of the shard's nodes."""
         return self.shard.sources.astype(np.int64)
 
     def num_in_edges(self, nodes: Ids) -> Ids:
@@ -64,74 +65,74 @@ class ShardLayers(LayerValues):
 class JointAdjacency(BlockAdjacency):
     """One rank's part of a block that all ranks have sampled together.
 
-    A layer reads and computes rows of owned nodes. The rows of other ranks that edges
-    leave come from their owners, and their gradients go back. Every method that reads
-    rows is collective.
+    A layer reads and computes rows of owned nodes. Source rows of other ranks are
+    received from their owners, and their gradients are sent back. Every method that
+    reads rows is collective.
     """
 
     def __init__(
         self, layers: ShardLayers, block: Block, route: Route, layer: int, key: int, *, counted: bool = True
     ) -> None:
-        """Adds loops where the model asks for these.
+        """Adds self-loops if the model requires them.
 
         Args:
             layers: Values of the shard.
-            block: In-edges of owned nodes. Its sources are owned nodes, which the layer
-                reads, and behind these the rows that come through `route`.
+            block: In-edges of owned nodes. Its sources are the owned nodes that the
+                layer reads, followed by the rows received through `route`.
             route: From the owners to the ranks that hold edges.
             layer: Layer of the model.
-            key: Key of the step.
-            counted: As of `BlockAdjacency`.
+            key: The step's key.
+            counted: See `BlockAdjacency`.
         """
         super().__init__(layers, block, derive(key, layer), counted=counted)
         self._route, self._layer = route, layer
         self._read = block.src_nodes[: len(block.src_nodes) - len(route.held_ids)]  # [num_src]
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:
-        return Adjacency.aggregate_normalized(self, x)  # owners know the degrees of sources
+        return Adjacency.aggregate_normalized(self, x)  # owners have the sources' degrees
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
         return super().mean_beside(self.dropout(x, p, training=True))
 
     def again(self) -> Adjacency:
-        return self  # all ranks look again
+        return self  # all ranks take part
 
     def pool(self, num_rows: int) -> Pool:
         return Pool(self._route.plane.comm, self._route.plane.wire.tally)
 
     def project_first(self, in_features: int, out_features: int) -> bool:
-        return Adjacency.project_first(self, in_features, out_features)  # the same on all ranks
+        return Adjacency.project_first(self, in_features, out_features)  # must be the same on all ranks
 
     def with_halo(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_src + num_halo, ...]
-        """Returns the given rows, and behind these the rows of other ranks."""
+        """Appends the rows of other ranks to `x`."""
         return torch.cat([x, self._route.spread(x, self._layer)])
 
 
 class JointSubgraph(JointAdjacency):
-    """One rank's part of a batch that all ranks have sampled, as one graph.
+    """One rank's part of a jointly sampled batch, as one graph.
 
-    The graph is that of `Subgraph`. Every owned node of the batch is a destination, and
-    sources of other ranks come from their owners.
+    The graph is the same as `Subgraph`'s. Every owned node of the batch is a
+    destination, and sources of other ranks are received from their owners.
     """
 
     @classmethod
     def of(cls, layers: Sequence[JointAdjacency]) -> JointSubgraph:
         """Joins the layers of a batch in which each node has drawn once.
 
-        The first layer then has the in-edges of all nodes.
+        The first layer then contains the in-edges of all nodes.
         """
         first = layers[0]
         block = first._block
-        unread = np.full(len(first._read) - block.num_dst, block.indptr[-1], block.indptr.dtype)  # of the last hop
+        unread = np.full(len(first._read) - block.num_dst, block.indptr[-1], block.indptr.dtype)  # rows of the last hop
         whole = Block(np.concatenate([block.indptr, unread]), block.indices, block.src_nodes, block.edge_ids)
         return cls(first._layers, whole, first._route, first._layer, first.key, counted=False)  # type: ignore[arg-type]
 
 
 def as_one_graph(layers: Sequence[BlockAdjacency]) -> tuple[BlockAdjacency, Tensor | None]:
-    """Joins the layers of a batch, for modules of (x, edge_index).
+    """Joins a batch's layers, for modules of (x, edge_index).
 
-    Returns the graph, and its rows [num_dst] int64 among those of `layers[0]`. None:
-    all rows.
+    Returns the graph, and its rows [num_dst] int64 within those of `layers[0]`, or None
+    for all rows.
     """
     if isinstance(layers[0], JointAdjacency):
         return JointSubgraph.of(layers), None  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The guard over tensors that a model reads and that outlast its call."""
+"""Detection of in-place changes to tensors that outlast a model's call."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 from gnnkit.engine.adjacency import Adjacency
 from gnnkit.errors import UserError
 
-_NEW = (0,)  # writes into a tensor that was made in between
+_NEW = (0,)  # expected version of a tensor created in the meantime
 
 
 @contextmanager
 def lent(model: object, adjacencies: Sequence[Adjacency], **others: Any) -> Iterator[None]:
-    """Raises `UserError` after its body where `model` has written into a tensor.
+    """Raises `UserError` on exit if `model` has modified a tensor in place.
 
-    Later steps would read what this step wrote. Writes that go round torch, as through
-    `tensor.data` or `tensor.numpy()`, are not seen.
+    Later steps would read the modified values. Writes that bypass torch's version
+    counter, as through `tensor.data` or `tensor.numpy()`, are not detected.
 
     Args:
-        model: Named in the error.
-        adjacencies: All that these have made by then is looked at too.
-        **others: Further values by their names in the error. Only tensors are looked
-            at.
+        model: The model, for the message.
+        adjacencies: Adjacencies, including the tensors they create in the body.
+        **others: Further values by their names in the message. Only tensors are
+            checked.
     """
     tensors = {name: value for name, value in others.items() if isinstance(value, Tensor)}
     before = {id(tensor): (_version(tensor), tensor) for _, tensor in _all(adjacencies, tensors)}
@@ -47,5 +47,5 @@ def _all(adjacencies: Sequence[Adjacency], others: Mapping[str, Tensor]) -> list
 
 
 def _version(tensor: Tensor) -> int:
-    """Counts the writes, of which torch keeps no count in inference mode."""
+    """Returns torch's version counter, which is absent in inference mode."""
     return 0 if tensor.is_inference() else tensor._version

@@ -1,4 +1,4 @@
-"""Statistics over the rows of a layer on all ranks."""
+"""Statistics over a layer's rows on all ranks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from gnnkit.exchange.tally import Tally
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """The rows of one layer on all ranks, in which each node counts once.
+    """One layer's rows on all ranks, in which each node counts once.
 
-    Waiting for other ranks counts as exchange. Sums have no words, as gradients.
+    Time spent waiting for other ranks counts as exchange. Like gradients, sums do not
+    count as exchanged words.
     """
 
-    comm: Communicator | None = None  # None: the rows of this rank are all that count
+    comm: Communicator | None = None  # None: only this rank's rows
     tally: Tally = field(default_factory=Tally)
-    weight: Tensor | None = None  # [num_rows, 1] share of each row in its node. None: 1 each
-    lasts: bool = True  # False: ranks do not meet in this pass, so running statistics stay
+    weight: Tensor | None = None  # [num_rows, 1] weight of each row, so that a node's copies add up to 1. None: 1 each
+    lasts: bool = True  # False: ranks do not communicate in this pass, so running statistics do not change
 
     def mean(self, x: Tensor) -> tuple[Tensor, Tensor]:  # [num_rows, f] -> [f], scalar
-        """Returns the mean over all rows, and their number, or 1 where there are none.
+        """Returns the mean over all rows, and the number of rows, at least 1.
 
-        Collective, in forward and backward. Equal bits on all ranks.
+        Collective, in forward and backward. The result is bit-identical on all ranks.
         """
         ones = x.new_ones(len(x), 1) if self.weight is None else self.weight.to(x.dtype)
         sums = self._sum(torch.cat([x if self.weight is None else x * ones, ones], 1).sum(0))
@@ -45,7 +46,7 @@ class Pool:
 
 
 class _AllSum(Function):
-    """Adds up a tensor of each rank. The sum is equal on all ranks."""
+    """Sums a tensor over ranks. The result is the same on all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, comm: Communicator, tally: Tally) -> Tensor:
@@ -60,9 +61,9 @@ class _AllSum(Function):
 
 
 def pool_of(pool: Pool, ids: Tensor) -> Pool:
-    """Returns the pool for rows of which several ranks may have copies. Collective.
+    """Returns the pool for rows that may have copies on several ranks. Collective.
 
-    Raises `UserError` where the run may go on without a rank.
+    Raises `UserError` if the run may continue without a rank.
 
     Args:
         pool: The ranks.
@@ -82,7 +83,7 @@ def pool_of(pool: Pool, ids: Tensor) -> Pool:
 def copies(ids: Tensor, comm: Communicator) -> Tensor:  # [num_rows] -> [num_rows] int64
     """Counts the ranks that have a row of each node. Collective.
 
-    Each node is counted on the rank of its id modulo the number of ranks.
+    Each node is counted on the rank given by its id modulo the number of ranks.
 
     Args:
         ids: [num_rows] distinct int64 global ids of this rank's rows.

@@ -1,4 +1,4 @@
-"""The held edges by their ends: rows of this cell, or rows that travel."""
+"""The held edges, split by whether their end rows are local or exchanged."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.sums import Factors, wide
 from gnnkit.partition.shard import Shard
 
-Kind = Literal["sum", "mean", "normal"]  # of a sum over in-edges
+Kind = Literal["sum", "mean", "normal"]  # kind of a sum over in-edges
 Degrees = tuple[Tensor, Tensor]  # [num_sources] out-degrees, [num_targets] in-degrees, float64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quarter:
-    """The edges from some of a shard's sources into some of its targets."""
+    """The edges from a range of a shard's sources into a range of its targets."""
 
     edges: HeldEdges
-    rows: slice  # of the targets
-    columns: slice  # of the sources
-    weight: Floats | None  # [edges of the quarter] the graph's own. None: 1 each
+    rows: slice  # range of the targets
+    columns: slice  # range of the sources
+    weight: Floats | None  # [edges of the quarter] the graph's weights. None: 1 each
 
     @classmethod
     def of(cls, csc: CSC, rows: slice, columns: slice, device: torch.device) -> Quarter:
-        """Takes the edges out of all edges of a shard.
+        """Selects the quarter's edges from a shard's.
 
         Args:
-            csc: The edges of the shard.
+            csc: The shard's edges.
             rows: Range of the targets.
             columns: Range of the sources.
             device: Device of the kernels.
@@ -51,8 +51,8 @@ class Quarter:
         """Returns the factors of a sum over these edges.
 
         Args:
-            kind: Which sum.
-            degrees: Degrees in the whole graph.
+            kind: The kind of sum.
+            degrees: Degrees in the complete graph.
             dtype: Type of the factors.
         """
         source = inverse_sqrt(degrees[0][self.columns]) if kind == "normal" else None
@@ -75,7 +75,8 @@ class Quarter:
 class Quarters:
     """The edges of a shard in four parts.
 
-    Own rows are read where they are, and sums of own rows are made while others travel.
+    Local rows are read in place, and their sums overlap with the exchange of other
+    rows.
     """
 
     near: Quarter  # between nodes of this cell
@@ -86,11 +87,11 @@ class Quarters:
 
     @classmethod
     def of(cls, shard: Shard, whole: HeldEdges) -> Quarters:
-        """Divides the edges of a shard.
+        """Splits a shard's edges.
 
         Args:
             shard: This rank's shard.
-            whole: Its edges.
+            whole: All its edges.
         """
         own, csc = len(shard.cell_nodes), shard.csc
         rows, columns = ((slice(0, own), slice(own, total)) for total in (csc.num_nodes, csc.num_sources))
@@ -100,11 +101,11 @@ class Quarters:
         return cls(near, far, near_partial, far_partial)
 
     def factors(self, kind: Kind, degrees: Degrees, dtype: torch.dtype) -> tuple[Factors, ...]:
-        """Returns the factors of each quarter's sums, in order. Made at first use.
+        """Returns the factors of each quarter's sums, in order, cached.
 
         Args:
-            kind: Which sum.
-            degrees: Degrees in the whole graph.
+            kind: The kind of sum.
+            degrees: Degrees in the complete graph.
             dtype: Type of the rows.
         """
         dtype = wide(dtype)

@@ -1,4 +1,4 @@
-"""The edges of one rank as a graph of its own, for layers written for one process."""
+"""One rank's edges as a graph, for layers written for one process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gnnkit.partition.shard import Shard
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankGraph:
-    """All in-edges of a rank's own rows.
+    """All in-edges of a rank's rows.
 
-    Sources are the own rows and, behind these, the halo: rows of other ranks that this
-    rank reads. A loop has equal numbers at both ends.
+    Sources are this rank's rows, followed by the halo, which consists of rows received
+    from other ranks. A self-loop has the same row number at both ends.
     """
 
     edge_index: Tensor  # [2, held edges] int64 source row, destination row < num_dst
-    weight: Tensor | None  # [held edges] the graph's own
+    weight: Tensor | None  # [held edges] the graph's weights
     nodes: Tensor | None = None  # [num_sources] int64 global ids. None: row numbers are ids
 
     def lent(self) -> dict[str, Tensor]:
-        """Returns the tensors by attribute of an adjacency."""
+        """Returns the tensors by their attribute in an adjacency."""
         weight = {} if self.weight is None else {"rank_graph.weight": self.weight}
         return {"rank_graph.edge_index": self.edge_index} | weight
 
@@ -36,7 +36,7 @@ class RankGraph:
 
         Args:
             shard: This rank's shard.
-            weight: [held edges] weights of the edges. None: the graph has none.
+            weight: [held edges] edge weights. None: the graph has none.
             device: Device of the result.
         """
         rows = np.repeat(np.arange(len(shard.owned)), shard.num_in_edges)

@@ -1,4 +1,4 @@
-"""Sums over in-edges by relation: means of pairs (row, relation), products, sums."""
+"""Sums over in-edges by relation: means of (row, relation) pairs, and products."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gnnkit.kernels.sums import Factors, wide
 from gnnkit.partition.relations import by_pair
 from gnnkit.partition.shard import Shard
 
-_PIECE = 1 << 19  # bytes of gradients that are read at a time
+_PIECE = 1 << 19  # bytes of gradients processed at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RelationEdges:
-    """Edges between rows of a rank, each of one relation."""
+    """Typed edges between a rank's rows."""
 
     src: Ids  # [num_edges] row
     dst: Ids  # [num_edges] row
     types: Ids  # [num_edges]
-    factor: Floats  # [num_edges] share of the edge in the mean of its relation, over all ranks
+    factor: Floats  # [num_edges] the edge's share in the mean of its relation, over all ranks
     num_rows: int
     num_relations: int
 
@@ -36,15 +36,16 @@ class RelationEdges:
     def of(
         cls, csc: CSC, types: Ids | None, degrees: tuple[Floats, Floats], *, num_relations: int, inverse: bool = False
     ) -> RelationEdges:
-        """Lists the edges of a block or of a shard. Rows are sources and targets.
+        """Lists the edges of a block or shard. Rows are sources and targets.
 
         Args:
             csc: The edges, with their weights. The targets are the first sources.
             types: [num_edges] relation of each edge. None: all have relation 0.
-            degrees: Within its relation in the whole graph, the in-degree of each
-                edge's target and the out-degree of its source, [num_edges] each.
-            num_relations: Relations of the graph.
-            inverse: Whether edges also lead back, by relations behind the given ones.
+            degrees: In-degree of each edge's target and out-degree of its source,
+                within its relation in the complete graph, [num_edges] each.
+            num_relations: Number of relations of the graph.
+            inverse: Whether to add reversed edges, with relations numbered after the
+                given ones.
         """
         src, dst = np.asarray(csc.indices, np.int64), _targets(csc)
         types = np.zeros(len(src), np.int64) if types is None else np.asarray(types, np.int64)
@@ -60,10 +61,11 @@ class RelationEdges:
         """Lists the held edges. Rows are [cell_nodes | halo | partial].
 
         Args:
-            shard: The shard of the rank.
-            degrees: Brings the out-degrees of the sources and the in-degrees of the
-                targets, for edges of one relation.
-            inverse: Whether edges also lead back, by relations behind the given ones.
+            shard: The rank's shard.
+            degrees: Returns the sources' out-degrees and the targets' in-degrees, for
+                edges of one relation.
+            inverse: Whether to add reversed edges, with relations numbered after the
+                given ones.
         """
         own, csc = len(shard.cell_nodes), shard.csc
         if shard.relation_degrees is None:
@@ -71,7 +73,7 @@ class RelationEdges:
             into, out_of = of_targets[_targets(csc)], of_sources[csc.indices]
         else:
             into, out_of = np.asarray(shard.relation_degrees).T
-        no_edges = np.full(len(shard.halo), csc.indptr[own], csc.indptr.dtype)  # rows of the halo are no targets
+        no_edges = np.full(len(shard.halo), csc.indptr[own], csc.indptr.dtype)  # rows of the halo are not targets
         indptr = np.concatenate([csc.indptr[: own + 1], no_edges, csc.indptr[own + 1 :]])
         rows = CSC.trusted(indptr, csc.indices, csc.weight, own + len(shard.halo))
         return cls.of(rows, shard.edge_types, (into, out_of), num_relations=shard.num_relations, inverse=inverse)
@@ -82,32 +84,32 @@ def _targets(csc: CSC) -> Ids:  # [num_edges]
 
 
 def _shares(csc: CSC, degree: Floats) -> Floats:  # [num_edges]
-    """Divides the weight of each edge by a degree. Degrees of 0 count as 1."""
+    """Divides each edge's weight by a degree. Degrees of 0 count as 1."""
     return (1 if csc.weight is None else np.asarray(csc.weight, np.float64)) / np.where(degree == 0, 1, degree)
 
 
 class Pairs:
-    """The pairs (row, relation) such that edges of the relation enter the row.
+    """The (row, relation) pairs for which the row has in-edges of the relation.
 
-    Pairs stand in the order of relations. No pair is without an edge.
+    Pairs are sorted by relation. Every pair has an edge.
     """
 
     def __init__(self, sizes: Sequence[int], into: HeldEdges, factor: Floats, out: HeldEdges) -> None:
-        """Keeps the parts.
+        """Stores the pairs and their edges.
 
         Args:
-            sizes: [num_relations] pairs of each relation.
-            into: From rows into pairs: the edges.
-            factor: [num_edges] share of each edge in the mean of its pair.
-            out: From pairs into rows, one edge for each pair.
+            sizes: [num_relations] number of pairs per relation.
+            into: The edges, from rows into pairs.
+            factor: [num_edges] each edge's share in the mean of its pair.
+            out: From pairs into rows, one edge per pair.
         """
         self.sizes, self._into, self._factor, self._out = list(sizes), into, factor, out
         self._factors: dict[torch.dtype, Factors] = {}
-        self._of_blocks: HeldEdges | None = None  # from the columns of a relation in a row into pairs
+        self._of_blocks: HeldEdges | None = None  # from a row's columns of a relation into pairs
 
     @classmethod
     def of(cls, edges: RelationEdges, device: torch.device) -> Pairs:
-        """Finds the pairs, in time linear in the edges."""
+        """Builds the pairs, in time linear in the edges."""
         order, first = by_pair(edges.dst, edges.types, edges.num_rows)
         heads = np.flatnonzero(first)
         rows, types = edges.dst[order][heads], edges.types[order][heads]
@@ -125,9 +127,9 @@ class Pairs:
         return self._out.num_dst
 
     def sums_first(self, num_bases: int, width: int) -> bool:
-        """Returns whether a sum for each basis costs less than a product for each pair.
+        """Returns whether a sum per basis is cheaper than a product per pair.
 
-        Compares the multiplications for one input column.
+        Compares the multiplications per input column.
 
         Args:
             num_bases: Number of bases.
@@ -137,21 +139,22 @@ class Pairs:
 
     @cached_property
     def relation(self) -> Tensor:  # [num_pairs] int64
-        """The relation of each pair."""
+        """Relation of each pair."""
         sizes = torch.tensor(self.sizes, device=self._out.device)
         return torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes, output_size=len(self))
 
     def means(self, x: Tensor) -> Tensor:  # [num_rows, f] -> [num_pairs, f]
-        """Takes the mean over the in-edges of each pair.
+        """Computes the mean over each pair's in-edges.
 
-        A pair whose edges several ranks hold gets this rank's part of the mean.
+        If several ranks hold a pair's edges, the result is this rank's part of the
+        mean.
         """
         return self._into.constant_sum(x, self._by(x))
 
     def block_means(self, x: Tensor) -> Tensor:  # [num_rows, num_relations * k] -> [num_pairs, k]
-        """Takes the mean over the in-edges of each pair, of the relation's columns.
+        """Computes the mean over each pair's in-edges, in the relation's columns.
 
-        `x` holds k columns for each relation, in the order of relations.
+        `x` has k columns per relation, in order of relation.
         """
         if self._of_blocks is None:
             csc, num = self._into.csc, len(self.sizes)
@@ -162,7 +165,7 @@ class Pairs:
         return self._of_blocks.constant_sum(rows, self._by(x))
 
     def _by(self, x: Tensor) -> Factors:
-        """Returns the share of each edge in the mean of its pair."""
+        """Returns each edge's share in the mean of its pair."""
         dtype = wide(x.dtype)
         if dtype not in self._factors:
             self._factors[dtype] = Factors(torch.tensor(self._factor, dtype=dtype, device=x.device)[:, None])
@@ -173,7 +176,7 @@ class Pairs:
         return self._out.sum(z)
 
     def weighted_sum(self, z: Tensor, weight: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
-        """Sums over the relations of each row, times a weight of the relation.
+        """Sums over the relations of each row, times the relation's weight.
 
         Args:
             z: [num_pairs, k].
@@ -183,7 +186,7 @@ class Pairs:
         return self._out.weighted_sum(z[:, None], of_edges[:, None])[:, 0]
 
     def sum_products(self, z: Tensor, weights: Tensor) -> Tensor:  # [num_pairs, f] -> [num_rows, k]
-        """Multiplies by the weights of the relation, and sums over relations of a row.
+        """Multiplies by the relation's weights, and sums over each row's relations.
 
         Args:
             z: [num_pairs, f].
@@ -194,14 +197,14 @@ class Pairs:
 
     @cached_property
     def rows(self) -> Tensor:  # [num_pairs] int64
-        """The row of each pair."""
+        """Row of each pair."""
         csc = self._out.csc
         rows = np.empty(len(self), np.int64)
         rows[csc.indices] = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
         return torch.from_numpy(rows).to(self._out.device)
 
     def pieces(self, grad: Tensor) -> Iterator[tuple[int, slice]]:
-        """Yields relations, and ranges of pairs whose gradients fit the cache.
+        """Yields relations, and ranges of pairs whose gradients fit into the cache.
 
         Args:
             grad: [num_rows, k].
@@ -213,16 +216,16 @@ class Pairs:
                 yield relation, slice(start, min(start + step, end))
 
     def out_sum(self, z: Tensor) -> Tensor:
-        """Computes `sum`, outside of autograd."""
+        """Computes `sum` outside autograd."""
         return self._out.kernels.sum(z, Factors())
 
 
 def num_pairs(shard: Shard, *, inverse: bool) -> int:
-    """Counts the pairs of the held edges, as `Pairs` has them.
+    """Counts the held edges' pairs, as in `Pairs`.
 
     Args:
-        shard: The shard of the rank.
-        inverse: Whether edges also lead back, by relations of their own.
+        shard: The rank's shard.
+        inverse: Whether to add reversed edges, with separate relations.
     """
     csc = shard.csc
     types = np.zeros(csc.num_edges, np.int16) if shard.edge_types is None else shard.edge_types
@@ -230,7 +233,7 @@ def num_pairs(shard: Shard, *, inverse: bool) -> int:
     return sum(int(by_pair(rows, types, count)[1].sum()) for rows, count in ends[: 1 + inverse])
 
 
-# From means of pairs [num_pairs, f], which have some columns of the input, to sums
+# Maps means of pairs [num_pairs, f], with some of the input's columns, to sums
 # [num_rows, k]. Linear in the means.
 Combine = Callable[[Tensor, Pairs, slice], Tensor]
 

@@ -13,22 +13,22 @@ from gnnkit.graph import Block, Ids
 
 
 class Subgraph(BlockAdjacency):
-    """One graph of a batch, as PyG's NeighborLoader hands out.
+    """A batch as one graph, like the output of PyG's NeighborLoader.
 
-    Each node that was reached has the in-edges that were drawn when the node was first
-    reached, and nodes of the last hop have none. Every row is a destination, so layers
-    may keep all rows. Drawn edges count once each, as in PyG: a sum is over the drawn
-    edges, and degrees are those of the batch.
+    Each node has the in-edges drawn when it entered the batch, and nodes of the last
+    hop have none. Every row is a destination, so layers may keep all rows. As in PyG,
+    each drawn edge counts once: a sum is over the drawn edges, and degrees refer to the
+    batch.
     """
 
     @classmethod
     def of(cls, layers: Sequence[BlockAdjacency]) -> tuple[Subgraph, Tensor]:
-        """Joins the layers of a batch.
+        """Joins a batch's layers.
 
-        Returns the graph, and its rows [num_dst] int64 among the rows of `layers[0]`.
+        Returns the graph, and its rows [num_dst] int64 within the rows of `layers[0]`.
 
         Args:
-            layers: Adjacencies by layer. The sources of each begin with its
+            layers: Adjacencies by layer. Each one's sources begin with its
                 destinations, which are the sources of the next.
         """
         first = layers[0]

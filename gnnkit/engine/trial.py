@@ -1,4 +1,4 @@
-"""A model tried on a few made-up rows, to see a step's exchanges and memory."""
+"""Trial runs of a model on placeholder rows, to record exchanges and memory."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from gnnkit.partition.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Numbers of rows that a rank's part of one forward pass has."""
+    """Numbers of rows in a rank's part of a forward pass."""
 
     owned: int = 1
     cell_nodes: int = 1  # `owned` of all ranks of the cell, at least `owned`
     partial: int = 1  # partial sums for other cells
     edges: int = 1
     halo: int = 1  # sources that other cells own
-    pairs: int = 1  # of a row and a relation whose edges enter the row, where a model reads relations
+    pairs: int = 1  # (row, relation) pairs with edges, if the model reads relations
 
 
 class Trial:
-    """One rank's engine over made-up rows, with peers that send zeros."""
+    """One rank's engine on placeholder rows, with peers that send zeros."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Trial:
         num_relations: int = 1,
         inputs: torch.dtype | None = None,
     ) -> None:
-        """Makes the rows.
+        """Creates the rows.
 
         Args:
-            traffic: Says which exchanges the ranks make.
+            traffic: The exchanges between ranks.
             slice_: Slice of the rank.
-            edge_width: Columns of an edge's features. 0: there are none.
+            edge_width: Number of edge features, possibly 0.
             dtype: Type of rows.
             sizes: Numbers of rows. None: one of each kind.
             num_relations: Number of edge types.
@@ -75,21 +75,21 @@ class Trial:
         )
 
     def adjacencies(self, num_layers: int) -> tuple[Adjacency, ...]:
-        """Makes one adjacency for each layer."""
+        """Creates one adjacency per layer."""
         return ShardAdjacency.layers(self.engine, num_layers, 0)
 
     def forward(
         self, model: nn.Module, in_features: int, *, sparse: bool = False, keeps_sums: bool = False
     ) -> tuple[Tensor, int]:
-        """Runs the forward pass of a training step, not of the first one.
+        """Runs a training step's forward pass, as in a step after the first.
 
-        Returns the logits [owned, num_classes], and the bytes that autograd saves.
+        Returns the logits [owned, num_classes], and the bytes saved by autograd.
 
         Args:
             model: The model.
             in_features: Columns of a node's features.
-            sparse: Whether input rows are sparse. Such rows keep no number here.
-            keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
+            sparse: Whether input rows are sparse. They contain no values here.
+            keeps_sums: Whether sums over constant input rows are cached. Default: no.
         """
         shape = (len(self.engine.nodes), in_features)
         rows = SparseRows.zeros(shape, self.engine.dtype) if sparse else torch.zeros(shape, dtype=self.engine.dtype)
@@ -100,7 +100,7 @@ class Trial:
         if keeps_sums:
             self.engine.fix(x)
             with self._precision():
-                model(x, self.adjacencies(num_layers))  # the first step
+                model(x, self.adjacencies(num_layers))  # fills the cache
             self.take_exchanges()
         known += [*self.engine.held(), *model.parameters(), *model.buffers()]
         with SavedTensors(known) as saved, self._precision(), fast_products():
@@ -117,7 +117,7 @@ class Trial:
 
 
 def tell_row_counts(engine: Engine) -> None:
-    """Tells an engine with an `Alone` how many rows the peers of its cell own."""
+    """Sets the row counts of cell peers, for an engine with an `Alone`."""
     shard = engine.shard
     if engine.slicing:
         counts = [len(shard.cell_nodes) - len(shard.owned)] + [0] * (shard.grid.slices - 2)
@@ -137,16 +137,16 @@ def exchanges(
 ) -> list[Exchange]:
     """Lists the exchanges of a training step on a rank of a slice.
 
-    The backward pass is included.
+    This includes the backward pass.
 
     Args:
-        model: The model, whose gradients are set to zero.
+        model: The model, whose gradients are reset.
         in_features: Columns of a node's features.
-        edge_width: Columns of an edge's features. 0: there are none.
+        edge_width: Number of edge features, possibly 0.
         traffic: Rows exchanged between the shards.
         slice_: Slice of the rank.
-        keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
-        inputs: Type of input rows. None: that of the parameters.
+        keeps_sums: Whether sums over constant input rows are cached. Default: no.
+        inputs: Type of input rows. None: the parameters' type.
     """
     trial = Trial(traffic, slice_, edge_width, _dtype(model), num_relations=relations_of(model), inputs=inputs)
     trial.forward(model, in_features, keeps_sums=keeps_sums)[0].sum().backward()  # type: ignore[no-untyped-call]
@@ -164,22 +164,23 @@ def activations(
     sparse: bool = False,
     inputs: torch.dtype | None = None,
 ) -> Ids:  # [number of Sizes + 1]
-    """Counts the bytes that a forward pass keeps for the backward pass.
+    """Counts the bytes that a forward pass saves for the backward pass.
 
-    Exact for all that autograd saves, because every tensor has rows of one kind.
+    The count is exact for everything autograd saves, because every tensor has rows of
+    one kind.
 
     Args:
         model: The model.
         in_features: Columns of a node's features.
-        edge_width: Columns of an edge's features. 0: there are none.
+        edge_width: Number of edge features, possibly 0.
         traffic: Rows exchanged between the shards.
         slice_: Slice of the rank.
         sparse: Whether input rows are sparse.
-        inputs: Type of input rows. None: that of the parameters.
+        inputs: Type of input rows. None: the parameters' type.
 
     Returns:
-        Bytes for each row of each of the `Sizes`, in order, then the bytes that do not
-        depend on sizes.
+        Bytes per row for each of the `Sizes`, in order, then the bytes that do not
+            depend on sizes.
     """
 
     def kept(sizes: Sizes) -> int:
@@ -196,7 +197,7 @@ def activations(
 class SavedTensors(saved_tensors_hooks):
     """Counts the tensors that autograd saves in its body.
 
-    A storage that several tensors share counts once. Storages of `known` tensors do not
+    Storage shared by several tensors counts once. Storage of `known` tensors does not
     count.
     """
 
@@ -211,12 +212,12 @@ class SavedTensors(saved_tensors_hooks):
 
     def _pack(self, tensor: Tensor) -> Tensor:
         if _storage(tensor) not in self._known:
-            self._saved[_storage(tensor)] = tensor.detach()  # held, so that no other tensor takes the address
+            self._saved[_storage(tensor)] = tensor.detach()  # keeps the address from being reused
         return tensor.detach()
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tensors saved so far."""
+        """Total bytes of all saved tensors."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self._saved.values())
 
 
@@ -225,12 +226,12 @@ def _storage(tensor: Tensor) -> int:
 
 
 def relations_of(model: object) -> int:
-    """Returns the number of edge types that a model was made for."""
+    """Returns the number of edge types a model was built for."""
     return int(getattr(model, "num_relations", 1))
 
 
 def _pairs(engine: Engine, sizes: Sizes, num_relations: int, inverse: bool) -> Pairs:
-    """Makes up pairs of the first relation. All edges lead into the first pair."""
+    """Creates placeholder pairs, with all edges in the first pair."""
     shard, total = engine.shard, num_relations * (1 + inverse)
     num_rows = len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
     indptr = np.full(sizes.pairs + 1, sizes.edges if sizes.pairs else 0)
@@ -246,10 +247,10 @@ def _dtype(model: nn.Module) -> torch.dtype:
 
 
 def _shard(traffic: Traffic, slice_: int, edge_width: int, sizes: Sizes) -> Shard:
-    """Makes up a shard, in which ids say no more than which rank owns a row.
+    """Creates a placeholder shard, whose ids only encode the owning rank.
 
-    All edges lead from the second source into the first target, so are no loops. A
-    single source has loops.
+    All edges run from the second source to the first target, so they are not
+    self-loops. With a single source they are.
     """
     halo = sizes.halo if traffic.gather_rows.any() else 0
     partial = sizes.partial if traffic.reduce_rows.any() else 0
@@ -296,15 +297,18 @@ class _Notes(Tally):
 
 
 class _Zeros(Pending):
-    """Zeros of peers. Those of a single peer are lent, as from memory of the host."""
+    """Zeros received from peers.
+
+    A single peer's zeros are borrowed, as from host memory.
+    """
 
     def __init__(self, ranks: Alone, own: Tensor, first: int, num_rows: int, *, lends: bool) -> None:
-        """Keeps the parts.
+        """Stores the rows.
 
         Args:
-            ranks: Keep the zeros that are lent.
-            own: Rows of this rank for itself.
-            first: Place of these among the rows received.
+            ranks: The communicator, which owns the borrowed zeros.
+            own: Rows that this rank sends to itself.
+            first: Their position among the rows received.
             num_rows: Number of rows received.
             lends: Whether all rows come from one rank.
         """
@@ -322,7 +326,7 @@ class _Zeros(Pending):
 
 
 class Alone(Communicator):
-    """A rank whose peers send zeros, and ask for nothing."""
+    """A communicator without peers, which receives zeros and no requests."""
 
     def __init__(self, rank: int, world_size: int, device: torch.device | None = None) -> None:
         self.rank, self.world_size, self.device = rank, world_size, device or torch.device("cpu")
@@ -343,7 +347,7 @@ class Alone(Communicator):
         *,
         index: Tensor | None = None,
     ) -> Pending:
-        """Receives zeros. Rows for peers are not gathered: runs do that on the way."""
+        """Receives zeros. Rows for peers are not gathered, as runs do in transit."""
         rows = rows.detach()
         goes, comes = sum(send_counts[: self.rank]), sum(recv_counts[: self.rank])
         own = slice(goes, goes + send_counts[self.rank])
@@ -351,7 +355,7 @@ class Alone(Communicator):
         return _Zeros(self, own_rows, comes, sum(recv_counts), lends=sum(map(bool, recv_counts)) == 1)
 
     def zeros(self, like: Tensor, num_rows: int) -> Tensor:
-        """Returns zeros that later calls give again. Nobody may write there."""
+        """Returns zeros that later calls share, so they must not be modified."""
         size = num_rows * math.prod(like.shape[1:]) * like.element_size()
         if len(self._zeros) < size:
             self._zeros = torch.zeros(size, dtype=torch.uint8, device=like.device)

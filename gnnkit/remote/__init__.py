@@ -1,4 +1,4 @@
-"""Rows by global id, wherever they are kept, and draws at the owners of nodes."""
+"""Rows by global id from any storage, and sampling at the nodes' owners."""
 
 from gnnkit.remote.features import FeatureStore as FeatureStore
 from gnnkit.remote.features import TableFeatures as TableFeatures

@@ -1,4 +1,4 @@
-"""Rows of features that stay on disk, but for a cache of some."""
+"""Feature rows that are read from disk, with a cache in memory."""
 
 from __future__ import annotations
 
@@ -28,45 +28,45 @@ from gnnkit.storage import mapped_file
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """How a rank reads rows that stay on disk."""
+    """How a rank reads rows from disk."""
 
-    cache: int  # bytes of the rows that the rank keeps in memory
-    policy: str = "exact"  # which rows these are: exact, static or lru
-    direct: bool = False  # whether reads pass by the system's cache of files
-    ring: bool = False  # whether io_uring reads, else threads do
+    cache: int  # bytes of rows that the rank caches
+    policy: str = "exact"  # cache policy: exact, static or lru
+    direct: bool = False  # whether reads bypass the page cache
+    ring: bool = False  # whether to read with io_uring instead of threads
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What a rank read from disk, counted."""
+    """Counters of a rank's disk reads."""
 
-    hits: int = 0  # rows that were in memory
-    rows: int = 0  # rows that were read
-    bytes: int = 0  # bytes that were read: whole pages, and gaps between near rows
-    reads: int = 0  # calls of the system
+    hits: int = 0  # rows found in memory
+    rows: int = 0  # rows read
+    bytes: int = 0  # bytes read, including page remainders and gaps between close rows
+    reads: int = 0  # system calls
 
     def __add__(self, other: Reads) -> Reads:
         return Reads(self.hits + other.hits, self.rows + other.rows, self.bytes + other.bytes, self.reads + other.reads)
 
 
 class DiskFeatures(TableRows, FeatureStore):
-    """Rows of a file, read by position into the memory of a batch, as they are kept.
+    """Rows of a file, read by position into a batch's memory, in their stored type.
 
-    Batches are announced in the order in which `take` brings their rows, each by one
-    thread. `rows` reads beside the cache, for evaluation.
+    Batches are announced in the order in which `take` returns their rows, each by one
+    thread. `rows` bypasses the cache, for evaluation.
     """
 
     def __init__(
         self, table: Features, nodes: Ids | None, dtype: torch.dtype, device: torch.device, place: OnDisk
     ) -> None:
-        """Opens the file. Raises `UserError` for a table that is no file of rows.
+        """Opens the file. Raises `UserError` if the table is not stored as dense rows.
 
         Args:
             table: [num_rows, width] features, dense or packed, mapped from a file.
             nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
-            dtype: Type of the rows that `rows` hands out.
+            dtype: Type of the rows returned by `rows`.
             device: Device of these rows.
-            place: The cache.
+            place: Cache and read options.
         """
         super().__init__(table, nodes)
         kept = self._kept
@@ -109,29 +109,29 @@ class DiskFeatures(TableRows, FeatureStore):
 
     @cached_property
     def kept_first(self) -> DiskFeatures:
-        """The same rows, of which those asked for first stay in memory.
+        """The same rows, with a cache of those requested first.
 
-        No policy reads less where rows are read in order, again and again.
+        No policy reads fewer rows when rows are read repeatedly in the same order.
         """
         place = replace(self.place, policy="static")
         return DiskFeatures(self._table, self._nodes, self.opening.dtype, self.opening.device, place)
 
     def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
-        """Reads rows past the cache, for training."""
+        """Reads rows for training, bypassing the cache."""
         self.counts += Reads(*self._file.read(self._places(ids), _as_bytes(out)))
 
     def fill(self, ids: Ids) -> None:
-        """Reads the rows that stay, under policy "static". At most `cache_rows`."""
+        """Fills the cache under policy "static", with at most `cache_rows` rows."""
         self.counts += Reads(*self._file.fill(self._places(np.sort(ids))))
 
     def fill_once(self, ids: Ids) -> None:
-        """Does `fill`, at the first call."""
+        """Calls `fill` the first time only."""
         if not self._filled:
             self.fill(ids)
             self._filled = True
 
     def fill_most_read(self, batches: Iterable[Ids]) -> None:
-        """Does `fill` with the rows that batches read most often."""
+        """Calls `fill` with the rows that batches read most often."""
         places = most_read(map(self._places, batches), self.num_rows, self.cache_rows)
         self.fill(places if self._nodes is None else self._nodes[places])
 
@@ -140,21 +140,21 @@ class DiskFeatures(TableRows, FeatureStore):
             self._file.announce(self._places(ids))
 
     def forget(self) -> None:
-        """Forgets the announced batches that nobody takes."""
+        """Discards announced batches that were not taken."""
         self._file.forget()
 
     def take(self, count: int) -> Array:  # [count, width]
-        """Brings the rows of the first announced batch, which has `count` rows."""
+        """Returns the rows of the first announced batch, which has `count` rows."""
         out = self._empty(count)
         self.counts += Reads(*self._file.take(_as_bytes(out)))
         return out
 
     def fetch(self, ids: Ids, *, counted: bool) -> Array:  # [num_ids] -> [num_ids, width]
-        """Brings rows, each once, by the cache.
+        """Returns distinct rows through the cache.
 
         Args:
-            ids: [num_ids] nodes.
-            counted: Whether the reads are of training.
+            ids: [num_ids] distinct nodes.
+            counted: Whether to count the reads, as in training.
         """
         before = self.counts
         self.announce([ids])
@@ -164,7 +164,7 @@ class DiskFeatures(TableRows, FeatureStore):
         return rows
 
     def foresee(self) -> None:
-        """Counts what `take` would read, and reads nothing."""
+        """Counts the reads of the next `take`, without reading."""
         self.counts += Reads(*self._file.count())
 
     def _empty(self, count: int) -> npt.NDArray[Any]:
@@ -176,14 +176,14 @@ class DiskFeatures(TableRows, FeatureStore):
 
 
 class InOrder(RowTable):
-    """Rows of a file in order, the next piece read while one is computed with."""
+    """Rows of a file in order. The next piece is read while one is processed."""
 
     def __init__(self, features: DiskFeatures, tally: Tally) -> None:
-        """Reads nothing yet.
+        """Stores the table. Nothing is read yet.
 
         Args:
             features: The rows, with policy "static".
-            tally: Counts the bytes.
+            tally: Counter of the bytes read.
         """
         self.width, self.dtype, self.device = features.width, features.opening.dtype, features.opening.device
         self._features, self._tally = features, tally

@@ -1,4 +1,4 @@
-"""Rows of features, in memory or in a file."""
+"""Feature rows, in memory or in a file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gnnkit.sampler import gather_rows
 if TYPE_CHECKING:
     from gnnkit.remote.disk import DiskFeatures
 
-_ROUNDED = 1 << 16  # rows at a time
+_ROUNDED = 1 << 16  # rows converted at a time
 
 
-Bits = npt.NDArray[np.uint16]  # of bfloat16, which NumPy has not
+Bits = npt.NDArray[np.uint16]  # bfloat16 bits, for which NumPy has no type
 
 
 def round_rows(table: Features) -> Bits:  # [n, width] -> [n, width]
-    """Rounds numbers to bfloat16, to the even one of two that are equally near."""
+    """Rounds numbers to bfloat16, with ties to even."""
     bits = np.empty(table.shape, np.uint16)
     for start in range(0, len(table), _ROUNDED):
         rows = torch.tensor(np.asarray(table[start : start + _ROUNDED]))
@@ -44,15 +44,15 @@ def of_bits(bits: Bits) -> Tensor:
 
 
 class Opening:
-    """Turns rows as they are kept into rows of a type on a device."""
+    """Converts stored rows to a type and device."""
 
     def __init__(self, features: Features, dtype: torch.dtype, device: torch.device) -> None:
-        """Keeps the scale of packed rows on the device.
+        """Moves the scale of packed rows to the device.
 
         Args:
-            features: The rows, or some of these.
-            dtype: Type of the rows handed out.
-            device: Device of the rows handed out.
+            features: The table, or some of its rows.
+            dtype: Type of the returned rows.
+            device: Device of the returned rows.
         """
         self.dtype, self.device = dtype, device
         self._packed = isinstance(features, PackedFeatures)
@@ -63,7 +63,7 @@ class Opening:
             )
 
     def __call__(self, rows: Array, dtype: torch.dtype | None = None) -> Tensor:  # [k, width] -> [k, width]
-        """Returns rows, in `dtype` if given. Packed rows become float32 first."""
+        """Returns rows, in `dtype` if given. Packed rows are scaled in float32."""
         kind = dtype or self.dtype
         if not self._packed:
             return torch.from_numpy(rows).to(self.device, kind)
@@ -75,25 +75,25 @@ class Opening:
 
 
 class FeatureStore(ABC):
-    """Features of nodes by global id."""
+    """Node features by global id."""
 
-    width: int  # columns of a row
-    table: Array | None = None  # [num_nodes, width] rows as kept, where all are at hand, for native gathering ahead
-    opening: Opening  # of rows as kept, where a store has a table or a file
-    disk: DiskFeatures | None = None  # the store itself, where rows stay on disk
+    width: int  # number of columns
+    table: Array | None = None  # [num_nodes, width] stored rows, if all are local, for native prefetching
+    opening: Opening  # conversion of stored rows, for a store with a table or a file
+    disk: DiskFeatures | None = None  # this store, if rows are read from disk
 
     def width_held(self, model: object) -> float:
-        """Counts the numbers in memory of one of `input_rows`, on average."""
+        """Returns the mean count of numbers in memory per row of `input_rows`."""
         return self.width
 
     @abstractmethod
     def rows(self, ids: Ids) -> Tensor:  # [num_ids] -> [num_ids, width]
-        """Returns the features of nodes, in the worker's type and on its device."""
+        """Returns the nodes' features, in the worker's type and on its device."""
 
     def input_rows(self, ids: Ids, model: object) -> Rows:  # [num_ids] -> [num_ids, width]
         """Returns the rows that a model's first layer reads.
 
-        Sparse, where features are kept so and the model `reads_sparse`.
+        They are sparse if features are stored so and the model `reads_sparse`.
 
         Args:
             ids: [num_ids] nodes.
@@ -102,24 +102,24 @@ class FeatureStore(ABC):
         return self.rows(ids)
 
     def lasting_rows(self, ids: Ids, model: object, tally: Tally | None = None) -> Rows:  # [num_ids, width]
-        """Returns `input_rows` that a rank keeps for the whole run.
+        """Returns `input_rows` that a rank uses throughout the run.
 
-        Rows on disk stay there. Raises `UserError` for a model that reads these before
+        Rows on disk are not loaded. Raises `UserError` if the model reads them before
         it multiplies them.
 
         Args:
             ids: [num_ids] nodes.
             model: The model.
-            tally: Counts the bytes from disk. None: nobody does.
+            tally: Counter of the bytes read from disk, or None.
         """
         return self.input_rows(ids, model)
 
 
 class TableRows(RowTier):
-    """Rows of one array, in memory or of a mapped file, as they are kept."""
+    """Rows of an array in memory or a mapped file, in their stored type."""
 
     def __init__(self, table: Features, nodes: Ids | None) -> None:
-        """Keeps the array.
+        """Stores the table.
 
         Args:
             table: [num_rows, width] features, dense or sparse.
@@ -145,30 +145,30 @@ class TableRows(RowTier):
 
 
 class TableFeatures(TableRows, FeatureStore):
-    """Features of one array."""
+    """Features of an array."""
 
     def __init__(self, table: Features, nodes: Ids | None, dtype: torch.dtype, device: torch.device) -> None:
-        """Keeps the array.
+        """Stores the table.
 
         Args:
             table: [num_rows, width] features, dense or sparse.
             nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
-            dtype: Type of the rows handed out.
-            device: Device of the rows handed out.
+            dtype: Type of the returned rows.
+            device: Device of the returned rows.
         """
         super().__init__(table, nodes)
         self.width = table.shape[1]
         self.opening = Opening(table, dtype, device)
         if nodes is None:
             self.table = self._kept
-        self._last: tuple[Ids, SparseRows] | None = None  # of the last call: training and evaluation ask for the same
+        self._last: tuple[Ids, SparseRows] | None = None  # last result: training and evaluation read the same
         self._dtype, self._device = dtype, device
 
     def width_held(self, model: object) -> float:
         if not self._gives_sparse(model):
             return self.width
         assert isinstance(self._table, SparseFeatures)
-        return 2 * self._table.csr.num_edges / max(len(self._table), 1)  # a value and a column each
+        return 2 * self._table.csr.num_edges / max(len(self._table), 1)  # one value and one column index per entry
 
     def rows(self, ids: Ids) -> Tensor:
         places = self._places(ids)
@@ -185,12 +185,12 @@ class TableFeatures(TableRows, FeatureStore):
         return self._last[1]
 
     def _gives_sparse(self, model: object) -> bool:
-        native = self._device.type == "cpu"  # as products of sparse rows are
+        native = self._device.type == "cpu"  # like products of sparse rows
         return native and isinstance(self._table, SparseFeatures) and getattr(model, "reads_sparse", False)
 
 
 def positions(nodes: Ids, ids: Ids) -> Ids:  # [num_ids]
-    """Finds ids among ascending ids. Raises `UserError` for another one."""
+    """Returns positions in ascending `nodes`. Raises `UserError` if one is missing."""
     places = np.minimum(np.searchsorted(nodes, ids), max(len(nodes) - 1, 0))
     if len(ids) and (len(nodes) == 0 or (nodes[places] != ids).any()):
         raise UserError("features of nodes that other ranks own are not at hand")

@@ -1,4 +1,4 @@
-"""Rows of nodes that their owners send, each once in a batch."""
+"""Rows fetched from the nodes' owners, each once per batch."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from gnnkit.remote.tier import KeptRows, RowTier
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """The rows of a batch that a rank asks for, and those that others ask for here."""
+    """The rows of a batch that a rank requests, and those requested from it."""
 
     nodes: Ids  # [num_nodes] int64, distinct
-    own: npt.NDArray[np.bool_]  # [num_nodes] of this rank
-    kept: npt.NDArray[np.bool_]  # [num_nodes] of other ranks, in the cache
-    split: ByOwner  # the others, by owner
-    asked: Sequence[Ids]  # [world_size] nodes of this rank that each rank asks for
+    own: npt.NDArray[np.bool_]  # [num_nodes] owned by this rank
+    kept: npt.NDArray[np.bool_]  # [num_nodes] owned by other ranks, and cached
+    split: ByOwner  # the remaining nodes, by owner
+    asked: Sequence[Ids]  # [world_size] nodes of this rank that each rank requests
 
     @property
     def here(self) -> Ids:  # ascending
-        """The distinct nodes of this rank whose rows are read."""
+        """This rank's distinct nodes whose rows are read."""
         return np.unique(np.concatenate([self.nodes[self.own], *self.asked]))
 
     @property
@@ -47,22 +47,22 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched:
-    """The rows of some nodes, and the numbers that moved for these."""
+    """The rows of some nodes, and how many were exchanged for them."""
 
     rows: npt.NDArray[Any]  # [num_nodes] records with the fields of `OwnedRows.row`
     received: Ids  # [world_size] rows from each rank
-    given: Ids  # [world_size] rows to each rank
-    hits: int  # rows of other ranks that the cache held
+    given: Ids  # [world_size] rows sent to each rank
+    hits: int  # other ranks' rows found in the cache
 
 
 class OwnedRows:
-    """The rows of the owned nodes, for all ranks.
+    """Rows of the owned nodes, served to all ranks.
 
-    A row is the features, as they are kept, and the label of a node. Sparse features
-    are numbers with their columns, as many in each row. Where ranks do not
-    read the whole graph, the row also holds the degrees, the number of in-edges,
-    whether there is a loop, and the mean features of the in-edges. Rows of other ranks
-    are read from `cache`, and else fetched.
+    A row consists of a node's features, in their stored type, and its label. Sparse
+    features are stored as values with column indices, padded to the same length. If
+    ranks do not read the complete graph, the row also has the degrees, the number of
+    in-edges, whether there is a self-loop, and the mean features of the in-edges. Rows
+    of other ranks are read from `cache`, or fetched.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class OwnedRows:
         """Reads the shard. Collective.
 
         Args:
-            shard: The nodes of this rank.
+            shard: This rank's nodes.
             owners: The owner of every node.
             comm: The ranks.
-            values: Whether rows hold more than features and labels.
-            disk: The features of the shard, where these stay on disk.
+            values: Whether rows contain more than features and labels.
+            disk: The shard's features, if they are read from disk.
         """
         self.shard, self.owners, self.disk = shard, owners, disk
         self.in_edges = shard.num_in_edges  # [num_owned]
@@ -94,14 +94,14 @@ class OwnedRows:
         self.row = np.dtype(fields)
         self.cache = KeptRows(0, self.row)
         self._table = TableRows(features, None)
-        self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers of a row
+        self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers per row
 
     def owned(self, nodes: Ids, tier: RowTier | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
         """Returns rows of nodes that this rank owns.
 
         Args:
             nodes: [num_nodes] ids.
-            tier: Holds these nodes' features. None: the file on disk, or the shard.
+            tier: Source of these nodes' features. None: the file on disk, or the shard.
         """
         shard, places = self.shard, np.searchsorted(self.shard.owned, nodes)
         rows = np.empty(len(nodes), self.row)
@@ -110,7 +110,7 @@ class OwnedRows:
                 rows[name] = self._features(nodes, places, tier or self.disk)
             elif name == padded.COLUMNS:
                 assert isinstance(shard.features, SparseFeatures)
-                padded.write(rows, shard.features[places])  # also the values
+                padded.write(rows, shard.features[places])  # writes the values, too
             elif name == padded.VALUES:
                 continue
             elif name == "in_edges":
@@ -129,7 +129,7 @@ class OwnedRows:
         return rows
 
     def features(self, rows: npt.NDArray[Any]) -> Array | SparseFeatures:  # [n] records -> [n, width]
-        """Returns the features of rows, as they are kept."""
+        """Returns the features in rows, in their stored type."""
         names = self.row.names or ()
         if padded.COLUMNS in names:
             return padded.read(rows, self.shard.features.shape[1])
@@ -138,20 +138,21 @@ class OwnedRows:
         return np.empty((len(rows), 0), kept_rows(self.shard.features).dtype)
 
     def fetch(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> Fetched:
-        """Returns rows of nodes of any owners. Collective.
+        """Returns rows of nodes with any owners. Collective.
 
-        Two messages to each rank: the nodes that this rank asks for, and the rows of
-        the other's nodes. Nodes of this rank, and rows in the cache, are not asked for.
+        Two messages are sent to each rank: the nodes that this rank requests, and the
+        rows that the other rank requested. This rank's nodes and cached rows are not
+        requested.
 
         Args:
             nodes: [num_nodes] distinct global ids.
             comm: The ranks.
-            sent: Counts the messages. Default: nobody counts.
+            sent: Counter of messages, or None.
         """
         return self.answer(self.ask(nodes, comm, sent), comm, sent)
 
     def ask(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> Asked:
-        """Sends the owners the ids of the rows needed, the first half of `fetch`."""
+        """Sends the owners the ids of required rows, the first half of `fetch`."""
         nodes = nodes.astype(np.int64)
         own = self.owners.rank_of[nodes] == comm.rank
         kept = self.cache.has(nodes) & ~own
@@ -163,9 +164,9 @@ class OwnedRows:
     def answer(
         self, asked: Asked, comm: Communicator, sent: Sent | None = None, tier: RowTier | None = None
     ) -> Fetched:
-        """Sends the rows that others asked for, the second half of `fetch`.
+        """Sends the rows that other ranks requested, the second half of `fetch`.
 
-        `tier` holds the features of `asked.here`, where these were read ahead.
+        `tier` contains the features of `asked.here`, if they were prefetched.
         """
         nodes, own, kept = asked.nodes, asked.own, asked.kept
         missing = ~own & ~kept
@@ -180,12 +181,12 @@ class OwnedRows:
         return Fetched(rows, asked.split.counts, np.array([len(part) for part in asked.asked]), len(cached))
 
     def record(self, fetched: Fetched, sent: Sent, tally: Tally, me: int) -> None:
-        """Counts the words of rows, and the bytes of all messages of a batch.
+        """Records the exchanged words, and the bytes of all messages of a batch.
 
         Args:
-            fetched: The rows of the batch.
-            sent: The messages of the batch.
-            tally: Counts.
+            fetched: The batch's rows.
+            sent: The batch's messages.
+            tally: The record.
             me: This rank.
         """
         away = np.arange(len(fetched.received)) != me
@@ -200,7 +201,7 @@ class OwnedRows:
 
 
 class FetchedLayers(LayerValues):
-    """The values of the nodes and edges of one batch, which came with the batch."""
+    """Node and edge values of one batch, received with the batch."""
 
     def __init__(
         self,
@@ -215,13 +216,13 @@ class FetchedLayers(LayerValues):
         """Indexes the values.
 
         Args:
-            shard: Says the sizes of the whole graph.
-            model: Its `self_loops` says whether nodes without a loop get one.
-            dtype: Type of degrees, weights and features of edges.
+            shard: This rank's shard, for the graph's size and fields.
+            model: The model. With `self_loops`, nodes without a self-loop get one.
+            dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
             nodes: [num_nodes] global ids, and [num_nodes] records of `OwnedRows`.
-            edges: [num_edges] records of `Frontier` of all edges drawn.
-            pool: The ranks whose rows batch statistics count.
+            edges: [num_edges] records of `Frontier`, for all drawn edges.
+            pool: The ranks whose rows enter batch statistics.
         """
         (ids, rows), self.pool = nodes, pool
         self.num_nodes, self.num_edges, self.dtype, self.device = shard.num_nodes, shard.num_edges, dtype, device
@@ -246,7 +247,7 @@ class FetchedLayers(LayerValues):
 
 
 def _of_edges(edges: npt.NDArray[Any], name: str, held: Floats | None) -> ById | None:
-    """Indexes one field of drawn edges by edge id, where the graph has the field."""
+    """Indexes a field of drawn edges by edge id, or returns None without it."""
     if held is None:
         return None
     values = edges[name] if name in (edges.dtype.names or ()) else np.empty((len(edges), 0), held.dtype)

@@ -1,4 +1,4 @@
-"""Draws at the owners: no rank needs the in-edges of nodes of other ranks."""
+"""Sampling at owners, so that no rank needs in-edges of other ranks' nodes."""
 
 from __future__ import annotations
 
@@ -21,35 +21,32 @@ from gnnkit.sampler import Hop, NativeSampler, Sampler
 from gnnkit.sampler.base import grow
 
 PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy.mode=cooperative"
-_WHOLE = {PARTITIONED: "strategy.topology=shared", COOPERATIVE: "strategy.mode=push_pull"}  # of the whole graph
-_COUNT = np.dtype(np.int64)  # draws of a node
+# Alternatives that read the complete graph.
+_ALTERNATIVES = {PARTITIONED: "strategy.topology=shared", COOPERATIVE: "strategy.mode=push_pull"}
+_COUNT = np.dtype(np.int64)  # number of draws per node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """The in-edges that nodes drew, in the order of the nodes."""
+    """The in-edges drawn for some nodes, in the order of the nodes."""
 
-    indptr: Ids  # [num_nodes + 1] int64, the draws of node i are indptr[i]:indptr[i + 1]
+    indptr: Ids  # [num_nodes + 1] int64, node i has draws indptr[i]:indptr[i + 1]
     edges: npt.NDArray[Any]  # [num_draws] records with the fields of `Frontier.edge`
 
     @property
     def hop(self) -> Hop:
-        """The same draws as a sampler gives, in global ids."""
+        """The same draws as a sampler's result, in global ids."""
         edges, names = self.edges, self.edges.dtype.names or ()
         weight = edges["importance"] if "importance" in names else None
         return Hop(self.indptr, edges["source"].astype(np.int64), edges["id"].astype(np.int64), weight)
 
     @property
     def num_draws(self) -> Ids:  # [num_nodes]
-        """The number of draws of each node."""
+        """Number of draws per node."""
         return np.diff(self.indptr)
 
     def take(self, nodes: Ids) -> Draws:
-        """Returns the draws of some nodes, in another order.
-
-        Args:
-            nodes: [k] positions of the nodes.
-        """
+        """Selects the draws of nodes at positions [k], in that order."""
         counts = self.num_draws[nodes]
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         edges = np.repeat(self.indptr[nodes] - indptr[:-1], counts) + np.arange(indptr[-1])
@@ -57,18 +54,18 @@ class Draws:
 
     @classmethod
     def join(cls, draws: Sequence[Draws]) -> Draws:
-        """Joins the draws of several lists of nodes, at least one."""
+        """Concatenates the draws of one or more node lists."""
         counts = np.concatenate([each.num_draws for each in draws])
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         return cls(indptr, np.concatenate([each.edges for each in draws]))
 
 
 class Frontier:
-    """Draws the in-edges of any nodes, each at the owner of the node.
+    """Draws the in-edges of any nodes, at each node's owner.
 
     The grid must have one column and one slice, so that an owner holds all in-edges of
-    the owned nodes. Draws are keyed by global ids: whoever asks gets the bits that one
-    process with the whole graph draws.
+    its nodes. Draws are keyed by global ids, so any rank's request gives the same
+    result as one process with the complete graph.
     """
 
     def __init__(
@@ -82,16 +79,16 @@ class Frontier:
     ) -> None:
         """Reads the shard. Collective.
 
-        Raises `UserError` for a sampler that needs more than the in-edges of a node,
-        and for a shard without all in-edges of the owned nodes.
+        Raises `UserError` if the sampler needs more than a node's in-edges, or if the
+        shard does not have all in-edges of the owned nodes.
 
         Args:
-            shard: The nodes of this rank, with all their in-edges.
+            shard: This rank's nodes, with all their in-edges.
             owners: The owner of every node.
-            sampler: Draws. Its importance weights come along.
+            sampler: The sampler, whose importance weights are sent with the draws.
             comm: The ranks.
-            threads: Threads that draw. Default: 1.
-            mode: The choice for which owners draw, for errors.
+            threads: Number of sampling threads. Default: 1.
+            mode: The option that enables sampling at owners, for messages.
         """
         self.sampler = copy.copy(check_sampler(sampler, mode))
         self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
@@ -100,7 +97,7 @@ class Frontier:
         out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
         self._reading = self.sampler.part(shard.csc, shard.owned, shard.sources, out_edges)
         ids = np.dtype(np.int32) if max(shard.num_nodes, shard.num_edges) < 2**31 else np.dtype(np.int64)
-        self.ids = ids  # of a batch
+        self.ids = ids  # id type of batches
         self.edge = _edge(shard, ids, importance=self.draw_held(shard.owned[:0], 0, 0).weight is not None)
 
     def draw(
@@ -108,15 +105,15 @@ class Frontier:
     ) -> Draws:  # of len(nodes) nodes
         """Draws one hop at the owners. Collective.
 
-        Two messages to each rank: the nodes that this rank asks for, and the draws for
-        the other's nodes.
+        Two messages are sent to each rank: the nodes that this rank requests, and the
+        draws that the other rank requested.
 
         Args:
-            nodes: [num_nodes] global ids of any owners, which may repeat.
-            hop: Number of the hop, equal on all ranks.
-            key: Key of the batch, equal on all ranks.
+            nodes: [num_nodes] global ids with any owners, possibly repeated.
+            hop: The hop, the same on all ranks.
+            key: The batch's key, the same on all ranks.
             comm: The ranks.
-            sent: Counts the messages. Default: nobody counts.
+            sent: Counter of messages, or None.
         """
         split = self.owners.split(nodes.astype(self.ids), comm.world_size)
         asked = [part.view(self.ids) for part in swap(comm, [as_bytes(part) for part in split.parts()], sent)]
@@ -133,9 +130,9 @@ class Frontier:
         """Draws one hop of nodes that this rank owns. Not collective.
 
         Args:
-            nodes: [num_nodes] global ids, which may repeat.
-            hop: Number of the hop.
-            key: Key of the batch.
+            nodes: [num_nodes] global ids, possibly repeated.
+            hop: The hop.
+            key: The batch's key.
         """
         shard = self.shard
         drawn = self.draw_held(np.searchsorted(shard.owned, nodes).astype(np.int64), hop, key)
@@ -152,18 +149,18 @@ class Frontier:
     def sample(
         self, seeds: Ids, key: int, comm: Communicator, sent: Sent | None = None
     ) -> tuple[MiniBatch, npt.NDArray[Any]]:
-        """Draws all hops, as `Sampler.sample` does. Collective.
+        """Draws all hops, like `Sampler.sample`. Collective.
 
-        Every rank calls with seeds of its own, or none.
+        Every rank passes its own seeds, possibly none.
 
         Args:
             seeds: [num_seeds] distinct global ids.
-            key: Key of the batch, equal on all ranks.
+            key: The batch's key, the same on all ranks.
             comm: The ranks.
-            sent: Counts the messages. Default: nobody counts.
+            sent: Counter of messages, or None.
 
         Returns:
-            The batch, and the records of its drawn edges in the order of hops.
+            The batch, and the records of its drawn edges in order of hop.
         """
         found = [np.empty(0, self.edge)]
         with_ids = self.sampler.edge_ids
@@ -184,9 +181,9 @@ class Frontier:
         Not collective.
 
         Args:
-            positions: [num_nodes] positions in `Shard.owned`, which may repeat.
-            hop: Number of the hop.
-            key: Key of the batch.
+            positions: [num_nodes] positions in `Shard.owned`, possibly repeated.
+            hop: The hop.
+            key: The batch's key.
         """
         return self.sampler.draw(self._reading, positions, hop, key=key)
 
@@ -200,23 +197,23 @@ class Frontier:
 
 
 def check_sampler(sampler: Sampler, mode: str = PARTITIONED) -> NativeSampler:
-    """Returns a sampler that draws at owners. Raises `UserError` for another one.
+    """Returns a sampler that draws at owners. Raises `UserError` if unsupported.
 
     Args:
         sampler: The sampler.
-        mode: The choice for which owners draw.
+        mode: The option that enables sampling at owners, for messages.
     """
     if not sampler.draws_at_owners:
         raise UserError(
             f"{mode}: sampler={type(sampler).__name__} draws from more than the in-edges of one node, which are all "
-            f"that the owner of the node holds: choose sampler=neighbor, weighted, labor or full, or {_WHOLE[mode]}"
+            f"that the owner of the node holds: choose sampler=neighbor, weighted, labor or full, or {_ALTERNATIVES[mode]}"
         )
     assert isinstance(sampler, NativeSampler)
     return sampler
 
 
 def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
-    """Raises `UserError` on all ranks unless every owner holds all its in-edges."""
+    """Raises `UserError` on all ranks unless owners hold all their in-edges."""
     own = not len(shard.partial) and shard.grid.slices == shard.grid.cols == 1
     split = comm.all_reduce(torch.tensor([0 if own else 1], device=comm.device))
     if int(split.item()):
@@ -227,7 +224,7 @@ def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
 
 
 def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool) -> np.dtype[Any]:
-    """Makes the type of the record of a drawn edge."""
+    """Returns the record type of drawn edges."""
     fields: list[tuple[Any, ...]] = [("source", ids), ("id", ids)]
     if importance:
         fields.append(("importance", np.float32))
@@ -239,6 +236,6 @@ def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool) -> np.dtype[Any
 
 
 def _out_edges(shard: Shard, owners: Owners, comm: Communicator) -> Ids:  # [num_sources]
-    """Counts the out-edges of the held sources in the whole graph. Collective."""
+    """Counts the held sources' out-edges in the complete graph. Collective."""
     sums = SourceSums(shard, owners, comm)
     return sums.spread(sums.out_edges())

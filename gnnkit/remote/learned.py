@@ -1,4 +1,4 @@
-"""Learned input rows of nodes, each with the rank that owns the node."""
+"""Learned input rows, stored at each node's owner."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from gnnkit.partition.shard import Shard
 from gnnkit.remote.features import FeatureStore
 from gnnkit.remote.owners import Owners, as_bytes, swap
 
-_FIRST_ROWS = 7  # purpose of a key
+_FIRST_ROWS = 7  # purpose of a random key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """The way of some rows from their owners, and of their gradients back."""
+    """The routes of rows from their owners, and of gradients back."""
 
-    order: Tensor  # [num_rows] int64 place of each row that comes, by owner
-    received: list[int]  # [world_size] rows from each owner
-    places: Tensor  # [num_given] int64 own rows that go out, by the rank that asked
-    given: list[int]  # [world_size] rows to each rank
+    order: Tensor  # [num_rows] int64 position of each received row, sorted by owner
+    received: list[int]  # [world_size] rows received from each owner
+    places: Tensor  # [num_given] int64 owned rows to send, sorted by requesting rank
+    given: list[int]  # [world_size] rows sent to each rank
 
 
 class LearnedRows(FeatureStore):
-    """Learned rows of all nodes. Every rank holds the rows of the nodes that it owns.
+    """Learned rows of all nodes. Every rank stores the rows of its owned nodes.
 
-    The first rows follow from seed and global id, so every layout begins alike. A row
-    has numbers of mean 0 and a chosen deviation. All methods that move rows are
-    collective.
+    Initial rows depend only on seed and global id, so they are the same for every
+    layout. Their numbers have mean 0 and a configurable standard deviation. All methods
+    that exchange rows are collective.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class LearnedRows(FeatureStore):
         seed: int,
         scale: float | None = None,
     ) -> None:
-        """Makes the first rows. Collective.
+        """Initialises the rows. Collective.
 
         Args:
             shard: The nodes that this rank owns.
-            width: Numbers of a row.
+            width: Numbers per row.
             comm: The ranks.
             dtype: Type of the rows.
             seed: Seed of the run.
@@ -59,7 +59,7 @@ class LearnedRows(FeatureStore):
         self.width, self._comm, self._owned = width, comm, shard.owned.astype(np.int64)
         self._owners = Owners.of(shard, comm)
         ids = torch.from_numpy(self._owned).to(comm.device)
-        bound = 3**0.5 * (width**-0.5 if scale is None else scale)  # of a uniform distribution
+        bound = 3**0.5 * (width**-0.5 if scale is None else scale)  # of the uniform distribution
         first = (2 * uniform(ids, width, derive(seed, _FIRST_ROWS)).to(dtype) - 1) * bound
         self.owned = nn.Parameter(first)  # [num_owned, width]
 
@@ -67,7 +67,7 @@ class LearnedRows(FeatureStore):
         return self.send(self.ask(ids))
 
     def ask(self, ids: Ids) -> Asked:
-        """Asks the owners of some nodes for rows. Collective.
+        """Requests rows from the nodes' owners. Collective.
 
         `ids` are [num_rows] distinct global ids.
         """
@@ -78,17 +78,17 @@ class LearnedRows(FeatureStore):
         return Asked(order, split.counts.tolist(), out, [len(part) for part in wanted])
 
     def send(self, asked: Asked) -> Tensor:  # [num_rows, width]
-        """Returns the current rows that were asked for, in their order. Collective."""
+        """Returns the current requested rows, in the requested order. Collective."""
         came = self._comm.all_to_all(self.owned.detach()[asked.places], asked.given, asked.received)
         rows = torch.empty_like(came)
         rows[asked.order] = came
         return rows
 
     def collect(self, asked: Asked, gradient: Tensor) -> Tensor:  # sparse [num_owned, width]
-        """Adds up the gradients of own rows, in the order of ranks. Collective.
+        """Sums the gradients of owned rows, in order of rank. Collective.
 
         Args:
-            asked: The rows that this rank read.
+            asked: The rows that this rank has read.
             gradient: [num_rows, width] their gradient.
         """
         came = self._comm.all_to_all(gradient[asked.order], asked.received, asked.given)
@@ -96,11 +96,11 @@ class LearnedRows(FeatureStore):
         total = came.new_zeros(len(read), self.width)
         parts = zip(torch.split(came, asked.given), torch.split(position, asked.given), strict=True)
         for rows, places in parts:
-            total[places] += rows  # one rank asks for a row once
+            total[places] += rows  # a rank requests a row only once
         return torch.sparse_coo_tensor(read[None], total, self.owned.shape, is_coalesced=True, check_invariants=False)
 
     def record(self, asked: Asked, tally: Tally) -> None:
-        """Counts the words of rows and of their gradients, and the bytes of both."""
+        """Records the exchanged rows and gradients, in words and bytes."""
         size = self.width * self.owned.element_size()
         received, given = (np.array(counts, np.int64) for counts in (asked.received, asked.given))
         me, peers = self._comm.rank, range(self._comm.world_size)

@@ -1,4 +1,4 @@
-"""Rows of any nodes, from the ranks that own these."""
+"""Rows of arbitrary nodes, received from their owners."""
 
 from __future__ import annotations
 
@@ -20,43 +20,42 @@ Reach = Callable[[Tensor], Tensor]  # [num_owned, ...] -> [num_found, ...]
 
 
 class Lookup:
-    """Brings the rows of any nodes to a rank, whatever the layout.
+    """Provides rows of arbitrary nodes, for any layout.
 
-    Between layers every rank holds the whole rows of the nodes that it owns.
+    Between layers, every rank holds the complete rows of its owned nodes.
     """
 
     def __init__(self, comm: Communicator, owned: Ids, owner: Ids, tally: Tally) -> None:
-        """Keeps the parts.
+        """Stores the ownership.
 
         Args:
             comm: The ranks of the run.
-            owned: [num_owned] nodes of this rank, in the order of rows.
+            owned: [num_owned] this rank's nodes, in the order of rows.
             owner: [num_nodes] rank of each node.
-            tally: Counts the rows moved.
+            tally: Counter of exchanged rows.
         """
         self._owned, self._owner = owned, owner
         self._peers = Peers(Wire(comm, range(comm.world_size), tally), Passes())
 
     def find(self, nodes: Ids, layer: int = 0) -> tuple[Reach, Tensor]:
-        """Finds out who sends which rows. Collective.
+        """Sets up an exchange of rows. Collective.
 
-        The first result turns the rows of the owned nodes into the rows found. It is
-        collective and differentiable. The second says where the row of each of `nodes`
-        is among these.
+        The first result maps the owned nodes' rows to the rows found. It is collective
+        and differentiable. The second gives the position of each node's row among them.
 
         Args:
-            nodes: Global ids in any order, of any shape.
-            layer: Layer of the model, for counting.
+            nodes: Global ids in any order and shape.
+            layer: Layer of the model, for the tally.
         """
         comm = self._peers.comm
         asked = self.ask(nodes, comm)
         return self.reach(asked, self._owned, comm, layer), torch.from_numpy(asked.place).to(comm.device)
 
     def ask(self, nodes: Ids, comm: Communicator) -> Asked:
-        """Tells the owners which nodes this rank looks up. Collective.
+        """Sends the owners the nodes that this rank looks up. Collective.
 
         Args:
-            nodes: Global ids in any order, of any shape.
+            nodes: Global ids in any order and shape.
             comm: The ranks.
         """
         distinct, inverse = np.unique(nodes, return_inverse=True)
@@ -69,14 +68,13 @@ class Lookup:
         return Asked(demand, place[inverse.reshape(nodes.shape)])
 
     def reach(self, asked: Asked, rows: Ids, comm: Communicator, layer: int = 0) -> Reach:
-        """Returns the way of the rows that were asked for. Collective.
+        """Returns a function that exchanges the requested rows. Collective.
 
         Args:
             asked: The nodes that all ranks look up.
-            rows: [num_rows] nodes of this rank's rows, all that others ask for among
-                these.
+            rows: [num_rows] nodes of this rank's rows, including all requested ones.
             comm: The ranks.
-            layer: Layer of the model, for counting.
+            layer: Layer of the model, for the tally.
         """
         route = Route("gather", asked.demand, rows, self._peers, comm)
 
@@ -88,12 +86,12 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """The nodes that a rank looks up, and those that others look up here."""
+    """The nodes that a rank looks up, and those that others request from it."""
 
     demand: Demand
-    place: Ids  # where the row of each node is among the rows that come, in the shape of the nodes
+    place: Ids  # position of each node's row among the received ones, in the shape of the nodes
 
     @property
     def here(self) -> Ids:  # [num_asked] int64, ascending
-        """The distinct nodes that ranks ask this rank for."""
+        """Distinct nodes that ranks request from this rank."""
         return np.unique(self.demand.asked.cpu().numpy())

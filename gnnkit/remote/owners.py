@@ -1,4 +1,4 @@
-"""Who owns a node, and records that travel to owners and back."""
+"""Node ownership, and records exchanged with owners."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(eq=False)
 class Sent:
-    """The bytes and messages that one rank sent to each rank, itself left out."""
+    """Bytes and messages sent by one rank to each other rank."""
 
     num_bytes: Ids  # [world_size]
     num_messages: Ids  # [world_size]
 
     @classmethod
     def nothing(cls, world_size: int) -> Sent:
-        """Counts from zero on."""
+        """Returns counters of zero."""
         return cls(np.zeros(world_size, np.int64), np.zeros(world_size, np.int64))
 
     def add(self, me: int, sizes: Sequence[int]) -> None:
-        """Adds one message to each rank, unless the message is empty.
+        """Counts one message to each rank, except empty ones.
 
         Args:
             me: This rank.
@@ -43,10 +43,10 @@ class Sent:
         self.num_messages += away > 0
 
     def record(self, tally: Tally, me: int) -> None:
-        """Counts the bytes in a tally, for messages without rows.
+        """Records the bytes of messages without rows.
 
         Args:
-            tally: Counts.
+            tally: The record.
             me: This rank.
         """
         none = [0] * len(self.num_bytes)
@@ -57,22 +57,22 @@ class Sent:
 class Owners:
     """The owner of every node.
 
-    Takes one byte a node on up to 256 ranks. Nothing else here grows with the whole
-    graph.
+    Needs one byte per node on up to 256 ranks, which is the only memory here that grows
+    with the complete graph.
     """
 
     rank_of: Ids  # [num_nodes] unsigned
 
     @classmethod
     def of(cls, shard: Shard, comm: Communicator) -> Owners:
-        """Collects what every rank owns. Collective."""
+        """Gathers every rank's owned nodes. Collective."""
         rank_of = np.zeros(shard.num_nodes, np.min_scalar_type(comm.world_size - 1))
         for rank, owned in enumerate(to_all(comm, shard.owned.astype(np.int64))):
             rank_of[owned] = rank
         return cls(rank_of)
 
     def split(self, nodes: Ids, num_ranks: int) -> ByOwner:
-        """Orders nodes by owner, and keeps their order within each owner."""
+        """Sorts nodes by owner, stably."""
         ranks = self.rank_of[nodes]
         order = np.argsort(ranks, kind="stable")
         return ByOwner(nodes[order], order, np.bincount(ranks, minlength=num_ranks))
@@ -80,37 +80,37 @@ class Owners:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByOwner:
-    """Nodes in order of owner."""
+    """Nodes sorted by owner."""
 
     nodes: Ids  # [num_nodes] global ids by owner
-    order: Ids  # [num_nodes] place of each node before
-    counts: Ids  # [world_size] nodes of each owner
+    order: Ids  # [num_nodes] original position of each node
+    counts: Ids  # [world_size] number of nodes per owner
 
     def parts(self) -> list[Ids]:  # [world_size] arrays
-        """Returns the nodes of each owner."""
+        """Returns each owner's nodes."""
         return np.split(self.nodes, np.cumsum(self.counts)[:-1])
 
     def restored(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_nodes, ...]
-        """Puts values by owner [num_nodes, ...] in the order from before."""
+        """Returns values sorted by owner [num_nodes, ...] to the original order."""
         result = np.empty_like(values)
         result[self.order] = values
         return result
 
 
 def as_bytes(values: npt.NDArray[Any]) -> Bytes:  # [num_bytes]
-    """Views an array, or a copy in order, as bytes."""
+    """Views an array as bytes, or a copy if it is not contiguous."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
 def swap(comm: Communicator, parts: Sequence[Bytes], sent: Sent | None = None) -> list[Bytes]:
-    """Sends bytes to every rank, and returns the bytes of every rank. Collective.
+    """Sends bytes to every rank, and returns every rank's bytes. Collective.
 
-    The numbers of bytes go ahead, 8 bytes to each rank.
+    The numbers of bytes are sent first, with 8 bytes to each rank.
 
     Args:
         comm: The ranks.
         parts: [world_size] bytes for each rank.
-        sent: Counts the messages. Default: nobody counts.
+        sent: Counter of messages, or None.
     """
     sizes, ones = [len(part) for part in parts], [1] * comm.world_size
     expected: list[int] = comm.all_to_all(torch.tensor(sizes, device=comm.device), ones, ones).tolist()
@@ -126,9 +126,8 @@ def to_all(comm: Communicator, values: npt.NDArray[Any], sent: Sent | None = Non
 
     Args:
         comm: The ranks.
-        values: [k, ...] of this rank. k may differ between ranks, but not the type or
-            the other axes.
-        sent: Counts the messages. Default: nobody counts.
+        values: [k, ...] this rank's values. Only k may differ between ranks.
+        sent: Counter of messages, or None.
     """
     received = swap(comm, [as_bytes(values)] * comm.world_size, sent)
     return [part.view(values.dtype).reshape(-1, *values.shape[1:]) for part in received]

@@ -1,4 +1,4 @@
-"""Rows without their zeros in records of one size, to be sent and cached."""
+"""Sparse rows in records of fixed size, for messages and caches."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gnnkit.comm import Communicator
 from gnnkit.graph import CSC, Features, SparseFeatures
 
 COLUMNS, VALUES = "columns", "values"
-_NONE = -1  # column of a place that holds no number
+_NONE = -1  # column index of padding
 
 
 def fields(features: Features, comm: Communicator) -> list[tuple[Any, ...]]:
-    """Returns the fields of a record with a row of sparse features. Collective.
+    """Returns the record fields of a sparse feature row. Collective.
 
-    None for dense rows, and where the longest row of all ranks has so many numbers that
-    records would take more than dense rows do.
+    The list is empty for dense rows, and if the longest row of all ranks has so many
+    numbers that records would be larger than dense rows.
 
     Args:
-        features: Of this rank, kept as on all others.
+        features: This rank's features, stored as on all other ranks.
         comm: The ranks.
     """
     if not isinstance(features, SparseFeatures):
@@ -39,7 +39,7 @@ def write(rows: npt.NDArray[Any], table: SparseFeatures) -> None:
     """Writes rows of a table [n, width] into the fields of records [n]."""
     inside = np.arange(rows[COLUMNS].shape[1]) < np.diff(table.csr.indptr)[:, None]
     rows[COLUMNS] = _NONE
-    rows[VALUES] = 0  # no byte that is sent is left from before
+    rows[VALUES] = 0  # initialises every byte that is sent
     rows[COLUMNS][inside] = table.csr.indices
     rows[VALUES][inside] = table.values
 

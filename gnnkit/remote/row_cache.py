@@ -1,4 +1,4 @@
-"""The configured choice of other ranks' rows that a rank keeps."""
+"""The configured cache of other ranks' rows."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ _SCORE = np.dtype([("id", np.int64), ("score", np.float64)])
 
 
 class RowCache:
-    """One value of `strategy.cache`.
+    """A cache with the policy of `strategy.cache`.
 
     - degree: the nodes with most out-edges
-    - lru: the nodes read last
-    - vip: the nodes most likely in a batch (SALIENT++, MLSys 2023)
-    - exact: the nodes read most often in the epoch, whose draws are made ahead, so that
-      an epoch draws twice
+    - lru: the most recently read nodes
+    - vip: the nodes most likely to be in a batch (SALIENT++, MLSys 2023)
+    - exact: the nodes read most often in the epoch, which is drawn twice to find them
     """
 
     def __init__(self, name: str, num_rows: int | None, rows: OwnedRows, comm: Communicator) -> None:
-        """Begins empty.
+        """Creates an empty cache.
 
         Args:
             name: One of `CACHES`.
-            num_rows: Rows kept. None: a tenth of the nodes.
+            num_rows: Maximum number of rows. None: a tenth of the nodes.
             rows: The rows of the owned nodes.
             comm: The ranks.
         """
@@ -43,15 +42,15 @@ class RowCache:
         rows.cache = KeptRows(self.num_rows, rows.row, _POLICIES[name])
 
     def begin(self, fanouts: Fanouts, chance: Callable[[Ids, Ids], Floats]) -> tuple[Fetched, Sent] | None:
-        """Fetches rows that stay for the whole run. Collective.
+        """Fetches rows that are cached for the entire run. Collective.
 
         Args:
             fanouts: [num_hops] draws per node.
-            chance: Estimates from in-edges and out-edges [num_owned] how likely each
-                owned node is a seed.
+            chance: Estimates from in-edges and out-edges [num_owned] the probability of
+                each owned node to be a seed.
 
         Returns:
-            What was fetched, if anything was.
+            The fetched rows and messages, or None.
         """
         if self.name not in ("degree", "vip"):
             return None
@@ -65,12 +64,12 @@ class RowCache:
         return self._keep(self._best(scores), self._comm, sent)
 
     def announce(self, batches: Iterable[Ids], comm: Communicator, sent: Sent) -> tuple[Fetched, Sent]:
-        """Keeps the rows that an epoch reads most often, twice at least. Collective.
+        """Caches the rows read most often, and at least twice, in an epoch. Collective.
 
         Args:
-            batches: Global ids of the rows that each batch of the epoch reads.
+            batches: Global ids of the rows read by each batch of the epoch.
             comm: The ranks.
-            sent: Counts the messages.
+            sent: Counter of messages.
         """
         rank_of = self.owned.owners.rank_of
         away = (ids[rank_of[ids] != comm.rank] for ids in batches)
@@ -82,11 +81,7 @@ class RowCache:
         return fetched, sent
 
     def _best(self, scores: Floats) -> Ids:  # at most [num_rows]
-        """Returns other ranks' nodes with the highest scores. Collective.
-
-        Args:
-            scores: [num_owned] of the owned nodes. A node with 0 is never needed.
-        """
+        """Returns other ranks' nodes with the highest positive scores. Collective."""
         own = np.empty(len(scores), _SCORE)
         own["id"], own["score"] = self.owned.shard.owned, scores
         parts = to_all(self._comm, self._top(own))

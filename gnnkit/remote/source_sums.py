@@ -1,4 +1,4 @@
-"""Sums over the out-edges of nodes, which are spread over the ranks."""
+"""Sums over nodes' out-edges, which are distributed over ranks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gnnkit.sampler import Fanouts
 
 
 class SourceSums:
-    """The way between the sources of held edges and their owners.
+    """Exchanges values between the sources of held edges and their owners.
 
     Every method is collective.
     """
 
     def __init__(self, shard: Shard, owners: Owners, comm: Communicator) -> None:
-        """Tells every owner the sources that this rank holds.
+        """Sends every owner the sources that this rank holds.
 
         Args:
-            shard: The nodes and edges of this rank, on a grid of one column.
+            shard: This rank's nodes and edges, in a grid with one column.
             owners: The owner of every node.
             comm: The ranks.
         """
@@ -34,28 +34,28 @@ class SourceSums:
         self._places = [np.searchsorted(shard.owned, part.view(np.int64)) for part in asked]
 
     def collect(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_sources] -> [num_owned]
-        """Adds up the values of every owned node, in the order of ranks."""
+        """Sums the values of every owned node, in order of rank."""
         parts = np.split(values[self._split.order], np.cumsum(self._split.counts)[:-1])
         total = np.zeros(len(self.shard.owned), values.dtype)
         for places, part in zip(self._places, swap(self.comm, [as_bytes(part) for part in parts]), strict=True):
-            total[places] += part.view(values.dtype)  # a rank names a source once
+            total[places] += part.view(values.dtype)  # a rank lists a source only once
         return total
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_owned] -> [num_sources]
-        """Returns the owners' values of the held sources."""
+        """Returns the owners' values for the held sources."""
         received = swap(self.comm, [as_bytes(values[places]) for places in self._places])
         return self._split.restored(np.concatenate([part.view(values.dtype) for part in received]))
 
     def out_edges(self) -> Ids:  # [num_owned] int64
-        """Counts the out-edges of the owned nodes."""
+        """Counts the owned nodes' out-edges."""
         held = np.bincount(self.shard.csc.indices, minlength=len(self.shard.sources))
         return self.collect(held.astype(np.int64))
 
     def inclusion(self, fanouts: Fanouts, first: Floats) -> Floats:  # [num_owned] float64
         """Estimates the probability that a node is in a batch (SALIENT++, MLSys 2023).
 
-        Node v is in hop h with probability p_h(v) = 1 - prod over the edges v -> u of
-        (1 - min(1, k_h / d_u) p_{h-1}(u)), if draws are independent.
+        If draws are independent, node v is in hop h with probability p_h(v) = 1 - prod
+        over the edges v -> u of (1 - min(1, k_h / d_u) p_{h-1}(u)).
 
         Args:
             fanouts: [num_hops] draws k_h.
@@ -72,4 +72,4 @@ class SourceSums:
         return -np.expm1(absent)
 
 
-_ALMOST = 1 - 1e-12  # the largest probability whose logarithm of the rest is finite
+_ALMOST = 1 - 1e-12  # largest probability p for which log(1 - p) is computed

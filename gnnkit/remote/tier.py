@@ -1,4 +1,4 @@
-"""Places that hold rows by global id: memory, a file, other ranks' rows kept here."""
+"""Storage of rows by global id: memory, files, and caches of other ranks' rows."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ from gnnkit.graph import Ids
 
 
 class RowTier(ABC):
-    """Some rows by global id, in one place.
+    """Some rows by global id, in one storage.
 
-    Tiers stack: a batch reads the rows that the nearest tier `has`, and the others from
-    the next one. One policy chooses the rows that a tier keeps: "static" (a fixed set),
-    "lru" (the rows read last) or "exact" (by the batches that come next).
+    Tiers form a hierarchy: a batch reads the rows that the nearest tier `has`, and the
+    others from the next one. A policy selects the rows a tier stores: "static" (a fixed
+    set), "lru" (the most recently read) or "exact" (according to the next batches).
     """
 
     @abstractmethod
     def has(self, ids: Ids) -> npt.NDArray[np.bool_]:  # [num_ids]
-        """Returns which of the rows are here."""
+        """Returns a mask of the rows stored in this tier."""
 
     @abstractmethod
     def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
-        """Copies rows that are here.
+        """Copies rows of this tier.
 
         Args:
-            ids: [num_ids] global ids, repeated or not.
+            ids: [num_ids] global ids, possibly repeated.
             out: [num_ids, ...] C-contiguous, of the rows' type.
         """
 
     def announce(self, batches: Iterable[Ids]) -> None:  # noqa: B027
-        """Announces the rows of the next batches, in order. Here nothing depends on it.
+        """Announces the rows of the next batches, in order. Ignored by default.
 
         Args:
-            batches: [num_rows] global ids of each batch, without repetition.
+            batches: [num_rows] distinct global ids of each batch.
         """
 
 
 class KeptRows(RowTier):
     """At most `num_rows` rows in memory.
 
-    Under policy "lru", rows that `add` brings replace those read longest ago. Otherwise
-    the rows stay until `fill` replaces them.
+    Under policy "lru", rows passed to `add` replace the least recently read ones. Under
+    other policies, only `fill` replaces rows.
     """
 
     def __init__(self, num_rows: int, row: np.dtype[Any], policy: str = "static") -> None:
-        """Begins empty.
+        """Creates an empty tier.
 
         Args:
-            num_rows: Most rows kept.
+            num_rows: Maximum number of rows.
             row: Type of a row.
             policy: "static", "lru" or "exact".
         """
         self.num_rows, self.policy = num_rows, policy
         self.ids: Ids = np.empty(0, np.int64)  # ascending
         self._rows = np.empty(0, row)
-        self._last_read: Ids = np.empty(0, np.int64)  # number of the batch that last read each row
+        self._last_read: Ids = np.empty(0, np.int64)  # batch that last read each row
         self._batch = 0
 
     @classmethod
     def of(cls, ids: Ids, rows: npt.NDArray[Any]) -> KeptRows:
-        """Keeps rows [num_ids, ...] of ascending ids [num_ids]."""
+        """Stores rows [num_ids, ...] of ascending ids [num_ids]."""
         tier = cls(len(ids), rows.dtype)
         tier.ids, tier._rows, tier._last_read = ids, rows, np.zeros(len(ids), np.int64)
         return tier
@@ -79,7 +79,7 @@ class KeptRows(RowTier):
         np.take(self._rows, places, axis=0, out=out, mode="clip")  # "clip" writes without a buffer
 
     def add(self, ids: Ids, rows: npt.NDArray[Any]) -> None:
-        """Ends a batch, which brought the rows [k] of `ids` [k], not here before."""
+        """Ends a batch that fetched `rows` [k] of new `ids` [k]."""
         if self.policy == "lru" and self.num_rows:
             joined = np.concatenate([self.ids, ids])
             last_read = np.concatenate([self._last_read, np.full(len(ids), self._batch)])
@@ -102,7 +102,7 @@ class KeptRows(RowTier):
         self.ids, self._rows, self._last_read = ids[order].astype(np.int64), rows[order], last_read[order]
 
     def _find(self, ids: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Returns a place for each id, and whether its row is there."""
+        """Returns a position for each id, and whether it has the id's row."""
         if not len(self.ids):
             return np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
         places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
@@ -110,13 +110,13 @@ class KeptRows(RowTier):
 
 
 def most_read(batches: Iterable[Ids], num_ids: int, num_rows: int, *, times: int = 1) -> Ids:  # [at most num_rows]
-    """Selects the rows that batches read most often, of equal ones the lowest ids.
+    """Selects the rows that batches read most often, with ties to the lowest ids.
 
     Args:
-        batches: Ids of each batch, without repetition.
-        num_ids: Bound of the ids.
-        num_rows: Most rows selected.
-        times: Least number of batches that read a selected row.
+        batches: Distinct ids of each batch.
+        num_ids: Exclusive upper bound of ids.
+        num_rows: Maximum number of selected rows.
+        times: Minimum number of batches that read a selected row.
     """
     reads = np.zeros(num_ids, np.int32)
     for ids in batches:

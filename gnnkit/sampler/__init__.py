@@ -1,4 +1,4 @@
-"""Samplers: CSC + seeds -> MiniBatch."""
+"""Samplers, which draw a MiniBatch from a CSC and seeds."""
 
 from gnnkit.sampler.balanced import BalancedSampler as BalancedSampler
 from gnnkit.sampler.base import NativeSampler as NativeSampler

@@ -1,4 +1,4 @@
-"""Numbers of neighbours per node as equal as degrees allow."""
+"""Sampling with a fixed number of edges per hop."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gnnkit.graph import Ids
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.fanouts import FanoutsLike
 
-_MOST = 2**62  # neighbours
+_MOST = 2**62  # maximum number of neighbours
 
 
 class BalancedSampler(NativeSampler):
-    """A sampler of hops with a fixed number of edges, however degrees are spread.
+    """Samples hops with a fixed number of edges, for any degree distribution.
 
-    The n nodes that draw in a hop share a budget of n times the fanout. Nodes of low
-    degree leave a part of the budget to the others (`water_fill`). Each node draws
-    uniformly without replacement. The number of draws of a node depends on the other
-    nodes of the hop.
+    The n nodes that draw in a hop share a budget of n times the fanout. Low-degree
+    nodes leave part of their share to the others (`water_fill`). Each node draws
+    uniformly without replacement, and its number of draws depends on the hop's other
+    nodes.
     """
 
     by_node = False
@@ -37,17 +37,17 @@ class BalancedSampler(NativeSampler):
         importance: str | None = None,
         threads: int | None = None,
     ) -> None:
-        """Takes the arguments of `NativeSampler`, and limits for each node.
+        """Takes the arguments of `NativeSampler`, and limits per node.
 
         Args:
             fanouts: [num_hops] mean number of draws per node, from the seeds outward.
                 -1 takes all neighbours.
-            least: draws that a node gets in any case, if the degree allows.
-            most: draws that a node gets at most. Default: no limit.
-            redraw: whether all nodes found so far draw anew at every hop.
-            edge_ids: whether blocks hold positions of edges in the CSC.
+            least: Minimum number of draws per node, as far as its degree allows.
+            most: Maximum number of draws per node. Default: no limit.
+            redraw: Whether all nodes of the batch draw again at every hop.
+            edge_ids: Whether blocks contain edge positions in the CSC.
             importance: mean, sum or None.
-            threads: threads that make one batch. Default: the cores at hand.
+            threads: Threads per batch. Default: all available cores.
         """
         super().__init__(fanouts, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads)
         self.least, self.most = _limits(least, most)
@@ -57,18 +57,18 @@ class BalancedSampler(NativeSampler):
 
 
 def water_fill(degrees: Ids, budget: int, *, least: int = 0, most: int | None = None) -> npt.NDArray[np.int64]:
-    """Spreads a budget over nodes as evenly as degrees allow.
+    """Distributes a budget over nodes as evenly as their degrees allow.
 
-    Node v gets s_v = min(d_v, most, level). The rest is spread one each over the first
-    nodes that have more neighbours. `least` is reached if degrees allow, even beyond
-    the budget. The counts [num_nodes] sum to less than the budget if all nodes are
-    full.
+    Node v gets s_v = min(d_v, most, level). The remainder goes, one each, to the first
+    nodes with more neighbours. `least` is reached wherever degrees allow, even beyond
+    the budget. The counts [num_nodes] add up to less than the budget if every node is
+    saturated.
 
     Args:
         degrees: [num_nodes] neighbours d_v of each node.
-        budget: sum of all draws.
-        least: draws that a node gets in any case, if the degree allows.
-        most: draws that a node gets at most. Default: no limit.
+        budget: Total number of draws.
+        least: Minimum number of draws per node, as far as its degree allows.
+        most: Maximum number of draws per node. Default: no limit.
     """
     least, most = _limits(least, most)
     return _core.water_fill(int64s("degrees", degrees), whole("budget", budget, 0, _MOST), least, most)

@@ -1,4 +1,4 @@
-"""Samplers: from a CSC and seeds to a MiniBatch."""
+"""The interface of samplers, which draw a MiniBatch from a CSC and seeds."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
 
 
 class Sampler(ABC):
-    """A rule that draws the neighbourhood of seeds.
+    """Draws the neighbourhood of seeds.
 
-    Equal arguments give equal results, on any number of threads.
+    Equal arguments give equal results on any number of threads.
     """
 
-    num_hops: int = 2  # blocks of a batch
+    num_hops: int = 2  # number of blocks per batch
     fanouts: Sequence[int] | None = None  # [num_hops] draws per node, from the seeds outward. None: unknown
-    redraw: bool = False  # False: a node draws once, when first found. True: at every hop from then on
+    redraw: bool = False  # False: a node draws once, when it enters the batch. True: again at every later hop
     by_node: bool = True
-    """Whether the draws of a node follow from the key, the node and the hop alone.
+    """Whether a node's draws depend only on the key, the node and the hop.
 
-    Where this is False, the draws of a node depend on the other nodes of the batch.
+    If False, they also depend on the other nodes of the batch.
     """
 
     @property
     def draws_at_owners(self) -> bool:
-        """Whether the owner of a node can draw for the node from its in-edges alone.
+        """Whether a node's owner can draw for it from its in-edges alone.
 
-        Then the sampler has a method `part`, as `NativeSampler` has.
+        If so, the sampler has a method `part`, like `NativeSampler`.
         """
         return False
 
     @property
     def reads_features(self) -> bool:
-        """Whether the sampler needs the features of all nodes before the first draw."""
+        """Whether the sampler needs all nodes' features before the first draw."""
         return False
 
     def with_features(self, features: Floats | None) -> Sampler:
-        """Returns a sampler that has the features of all nodes, if it `reads_features`.
+        """Returns a sampler with all nodes' features, if it `reads_features`.
 
-        Raises `UserError` where there are none to read.
+        Raises `UserError` if it needs features and there are none.
 
         Args:
-            features: [num_nodes, width] finite numbers. None: there are none.
+            features: [num_nodes, width] finite numbers, or None.
         """
         return self
 
@@ -63,11 +63,12 @@ class Sampler(ABC):
     def rank_invariant(self) -> bool:
         """Whether P ranks with batches of B draw the same as one rank with P * B.
 
-        If so, each seed has the same neighbourhood on any number of ranks. A node must
-        draw alone (`by_node`), and the same in every hop. Where a node draws once, all
-        fanouts must be equal, because a node may be a seed on one rank and a neighbour
-        on another. Samplers that also draw by the hop (LABOR) need `redraw`. A sampler
-        in Python with draws that do not depend on the hop may override this property.
+        If so, each seed has the same neighbourhood on any number of ranks. This
+        requires that a node's draws do not depend on other nodes (`by_node`) or on the
+        hop. If a node draws once, all fanouts must be equal, because a node may be a
+        seed on one rank and a neighbour on another. Samplers whose draws depend on the
+        hop (LABOR) need `redraw`. A Python sampler whose draws do not depend on the hop
+        may override this property.
         """
         return self.by_node and (self.redraw or self.num_hops == 1)
 
@@ -75,26 +76,25 @@ class Sampler(ABC):
     def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
         """Draws one hop.
 
-        Raises `UserError` for nodes or hops out of range, naming value and place.
+        Raises `UserError`, with value and position, if a node or hop is out of range.
 
         Args:
             graph: The graph.
             nodes: [num_nodes] distinct destinations of `graph`.
-            hop: from 0, the hop of the seeds, to num_hops - 1.
-            key: any whole number, modulo 2^64.
+            hop: From 0, the seeds' hop, to num_hops - 1.
+            key: Any integer, modulo 2^64.
         """
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        """Draws all hops. Numbers nodes in the order of discovery.
+        """Draws all hops, and numbers nodes in order of discovery.
 
-        Raises `UserError` for seeds out of range or repeated, naming value and place.
-        Raises `UserError` for a hop that breaks the contract of `draw`, naming class
-        and field.
+        Raises `UserError` if a seed is out of range or repeated, with value and
+        position, and if a hop violates the contract of `draw`, with class and field.
 
         Args:
             graph: The graph, with as many sources as destinations.
             seeds: [num_seeds] distinct node ids.
-            key: any whole number, modulo 2^64.
+            key: Any integer, modulo 2^64.
         """
 
         def draw(nodes: Ids, hop: int) -> Hop:
@@ -104,16 +104,17 @@ class Sampler(ABC):
         return grow(self, int64s("seeds", seeds), graph.num_nodes, graph.indices.dtype, draw)
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
-        """Estimates the cost of each seed, for batches of equal cost.
+        """Estimates each seed's cost, for batches of equal cost.
 
         The default is the number of in-edges.
         """
         return np.diff(graph.indptr)[seeds].astype(np.float64)
 
     def groups(self, graph: CSC, seeds: Ids) -> Ids | None:  # [num_seeds]
-        """Returns the group of each seed, or None if each seed is for itself.
+        """Returns each seed's group, or None if seeds are independent.
 
-        Seeds of one group belong into one batch, and a batch has `batch_size` groups.
+        Seeds of a group are placed in the same batch, and a batch has `batch_size`
+        groups.
         """
         return None
 
@@ -122,20 +123,20 @@ class Sampler(ABC):
 class Reading:
     """The arrays that a native sampler reads.
 
-    A part of a graph numbers destinations and sources anew. `rows` and `sources` hold
-    the global ids. A destination draws the same in-edges from a part as from the whole
-    graph if the part holds all in-edges in the order of the whole graph.
+    In a part of a graph, destinations and sources have local ids, and `rows` and
+    `sources` contain the global ones. A destination draws the same in-edges from a part
+    as from the full graph if the part contains all of them in the full graph's order.
     """
 
     csc: CSC
     wanted: Floats | None = None  # [num_sources] float64 finite, at least 0, preference for each node
-    features: Floats | None = None  # [num_sources, width] float32 or float64 rows that walks compare
-    floor: float = 0.0  # with features: added to the cosine to the start of a walk, at least 0
+    features: Floats | None = None  # [num_sources, width] float32 or float64 rows compared by random walks
+    floor: float = 0.0  # with features: added to the cosine with the walk's start, at least 0
     sharpness: int = 1  # with features: exponent of that sum, 1 to 32
     cluster: Ids | None = None  # [num_sources] int64 cluster of each node
     rows: Ids | None = None  # [num_nodes] int64 global ids of destinations. None: positions
     sources: Ids | None = None  # [num_sources] int64 global ids of sources. None: positions
-    counts: Ids | None = None  # [num_nodes] int64 draws of each node, for `balanced`. None: shared by the hop
+    counts: Ids | None = None  # [num_nodes] int64 draws of each node, for `balanced`. None: computed from the hop
 
     def __post_init__(self) -> None:
         csc = self.csc
@@ -145,15 +146,14 @@ class Reading:
 
 
 class NativeSampler(Sampler):
-    """A sampler that draws in Rust, without the interpreter's lock.
+    """A sampler that draws in Rust, without Python's global interpreter lock.
 
-    `threads` threads draw and number one batch together. Small hops take one thread. A
-    `Loader` does not read `threads`. One thread of a loader makes one batch, because
-    this scales better.
+    `threads` threads draw and number one batch together. Small hops run on one thread.
+    A `Loader` ignores `threads` and makes one batch per thread, which scales better.
     """
 
-    draws_edges: ClassVar[bool] = True  # False: a source need not be a neighbour
-    draws_by_hop: ClassVar[bool] = False  # True: the hop decides the draws of a node that draws once
+    draws_edges: ClassVar[bool] = True  # False: a source may be a node that is not a neighbour
+    draws_by_hop: ClassVar[bool] = False  # True: a node that draws once draws differently at each hop
 
     def __init__(
         self,
@@ -172,13 +172,13 @@ class NativeSampler(Sampler):
         Args:
             fanouts: [num_hops] draws per node, from the seeds outward. -1 takes all
                 in-edges, 0 none.
-            replace: whether draws are with replacement.
-            redraw: whether all nodes found so far draw anew at every hop. Otherwise a
-                node draws once, when first found.
-            edge_ids: whether blocks hold positions of edges in the CSC.
-            importance: weights that keep an estimate over all in-edges unbiased: mean,
-                sum or None.
-            threads: threads that make one batch. Default: the cores at hand.
+            replace: Whether to draw with replacement.
+            redraw: Whether all nodes of the batch draw again at every hop. Otherwise a
+                node draws once, when it enters the batch.
+            edge_ids: Whether blocks contain edge positions in the CSC.
+            importance: The estimate over all in-edges that importance weights keep
+                unbiased: mean, sum or None.
+            threads: Threads per batch. Default: all available cores.
         """
         self.fanouts: Fanouts = Fanouts.parse(fanouts).alike(type(self).__name__)
         self.num_hops = self.fanouts.num_hops
@@ -197,10 +197,10 @@ class NativeSampler(Sampler):
 
     @abstractmethod
     def native(self) -> _core.Sampler:
-        """Makes the core's form of this sampler, at little cost."""
+        """Creates the native sampler, at little cost."""
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
-        """Estimates the size of the tree that uniform draws make of each seed."""
+        """Estimates the size of each seed's tree under uniform draws."""
         return tree_sizes(graph, seeds, self.fanouts, replace=self.replace)
 
     def reading(self, graph: CSC) -> Reading:
@@ -214,17 +214,17 @@ class NativeSampler(Sampler):
 
     @property
     def reads_out_edges(self) -> bool:
-        """Whether `part` needs the numbers of out-edges of sources."""
+        """Whether `part` needs the sources' out-degrees."""
         return False
 
     def part(self, csc: CSC, rows: Ids, sources: Ids, out_edges: Ids | None) -> Reading:
         """Collects the arrays of a part of a graph, for `draw` at an owner.
 
         Args:
-            csc: All in-edges of some nodes, in the order of the whole graph.
+            csc: All in-edges of some nodes, in the full graph's order.
             rows: [num_nodes] int64 global ids of the destinations.
             sources: [num_sources] int64 global ids of the sources.
-            out_edges: [num_sources] out-edges in the whole graph. None unless
+            out_edges: [num_sources] out-degrees in the full graph. None unless
                 `reads_out_edges`.
         """
         return Reading(csc, rows=rows, sources=sources)
@@ -232,21 +232,21 @@ class NativeSampler(Sampler):
     def draw(self, graph: CSC | Reading, nodes: Ids, hop: int, *, key: int) -> Hop:
         """Draws one hop of `nodes`.
 
-        Owners that each draw for their own nodes draw the same as one process. Each
-        owner gives the `Reading` of a part with global ids. Two samplers are not by
-        node: `metropolis_hastings` walks the nodes of other owners, and `cluster` reads
-        the clusters of all seeds. `balanced` is by node only with the `counts` of
-        `water_fill` over all nodes of the hop. `weighted` with `alpha` needs `wanted`
-        of the whole graph, [num_sources].
+        Owners that each draw for their owned nodes, from the `Reading` of a part with
+        global ids, draw the same as one process. Two samplers are excluded:
+        `metropolis_hastings` walks over other owners' nodes, and `cluster` reads the
+        clusters of all seeds. `balanced` needs `counts` from `water_fill` over all
+        nodes of the hop. `weighted` with `alpha` needs the full graph's `wanted`
+        [num_sources].
 
         Args:
             graph: The graph, or the reading of a part of one.
-            nodes: [num_nodes] destinations, in the numbers of `graph`.
-            hop: Number of the hop. The seeds draw in hop 0.
-            key: Key of the batch.
+            nodes: [num_nodes] destinations, as numbered in `graph`.
+            hop: The hop, 0 for the seeds.
+            key: The batch's key.
 
         Returns:
-            The draws, with sources and edges in the numbers of `graph`.
+            The draws, with sources and edges as numbered in `graph`.
         """
         reading = graph if isinstance(graph, Reading) else self.reading(graph)
         ids = int64s("nodes", nodes)
@@ -259,7 +259,7 @@ class NativeSampler(Sampler):
         return self.batch(self.native().sample(self.reading(graph), ids, wrap(key), self._num_threads()))
 
     def batch(self, made: _core.Batch) -> MiniBatch:
-        """Cuts the rows that the core sampled into blocks."""
+        """Slices the rows sampled by the core into blocks."""
         nodes, known, indptr, sources, edge_ids, weight = made
         rows = Hop(indptr, sources, edge_ids if self.edge_ids and self.draws_edges else None, weight)
         return _batch(nodes, known, rows, self.redraw)
@@ -269,21 +269,21 @@ class NativeSampler(Sampler):
 
 
 def wrap(key: int) -> int:
-    """Returns `key` modulo 2^64, for the core."""
+    """Returns `key` modulo 2^64, as the core expects."""
     return whole("key", key) & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def grow(
     sampler: Sampler, seeds: Ids, num_nodes: int, dtype: npt.DTypeLike, draw: Callable[[Ids, int], Hop]
 ) -> MiniBatch:
-    """Makes a batch, hop by hop. Numbers nodes in the order of discovery.
+    """Builds a batch hop by hop, and numbers nodes in order of discovery.
 
     Args:
-        sampler: Its number of hops, and whether nodes draw again.
+        sampler: The sampler, with `num_hops` and `redraw`.
         seeds: [num_seeds] int64 distinct ids.
-        num_nodes: Nodes of the graph.
-        dtype: Type of ids in the batch.
-        draw: Returns the draws of nodes [k] int64 in a hop, called for hops 0, 1, ...
+        num_nodes: Number of nodes of the graph.
+        dtype: Id type of the batch.
+        draw: Called with nodes [k] int64 for hops 0, 1, ..., returns their draws.
     """
     numbering = _core.Numbering(seeds, num_nodes)
     known = [len(seeds)]
@@ -297,7 +297,7 @@ def grow(
 
 
 def join_hops(hops: Sequence[Hop], dtype: npt.DTypeLike) -> Hop:
-    """Joins the rows of hops into one hop, with sources of a type."""
+    """Concatenates the rows of hops, and converts sources to `dtype`."""
     ends = [0, *accumulate(len(hop.sources) for hop in hops)]
     indptr = [np.zeros(1, np.int64), *(hop.indptr[1:] + end for hop, end in zip(hops, ends, strict=False))]
     edge_ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None]
@@ -311,9 +311,9 @@ def join_hops(hops: Sequence[Hop], dtype: npt.DTypeLike) -> Hop:
 
 
 def _batch(nodes: Ids, known: Sequence[int], rows: Hop, redraw: bool) -> MiniBatch:
-    """Cuts the rows of a batch into blocks, as views.
+    """Slices a batch's rows into blocks, as views.
 
-    Where nodes draw once, each block is a prefix of all rows.
+    If nodes draw once, each block is a prefix of all rows.
     """
     blocks = []
     first = 0

@@ -1,4 +1,4 @@
-"""The seeds of each rank at each step of an epoch, and the cost of a seed."""
+"""Seeds of each rank at each step of an epoch, and seed costs."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.fanouts import Fanouts
 
-_SIZES = {"batch_size": 2**31 - 1, "world_size": 2**16, "window": 2**16}  # their product fits 63 bits
+_SIZES = {"batch_size": 2**31 - 1, "world_size": 2**16, "window": 2**16}  # maxima, whose product fits in 63 bits
 
 
 _ORDER, _DRAWS = range(2)  # purposes of an epoch's keys
 
 
 def order_key(seed: int, epoch: int) -> int:
-    """Returns the key of the order of seeds. `seed` is 0 to 2^64 - 1."""
+    """Returns the key of the seed order. `seed` is 0 to 2^64 - 1."""
     return _core.derive(_core.derive(seed, epoch), _ORDER)
 
 
 def draws_key(seed: int, epoch: int) -> int:
-    """Returns the key of all draws of an epoch. Step i draws by `derive(key, i)`."""
+    """Returns the key of an epoch's draws. Step i uses `derive(key, i)`."""
     return _core.derive(_core.derive(seed, epoch), _DRAWS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
-    """The batches of all ranks.
+    """The batches of all ranks in one epoch.
 
     Every seed is in one batch, and all ranks make the same number of steps.
 
-    In whole steps all ranks have equal numbers of seeds, or of groups of seeds. One
-    last step divides the rest evenly. The higher ranks then have one less, or an empty
-    batch. With `repeat`, a rank whose batch would be empty has a seed of another rank
-    instead.
+    In full steps, all ranks have equal numbers of seeds, or of seed groups. A last step
+    distributes the remainder evenly, so higher ranks may have one seed fewer or an
+    empty batch. With `repeat`, a rank whose batch would be empty gets another rank's
+    seed instead.
     """
 
-    order: npt.NDArray[np.int64]  # [num_seeds] positions of the seeds, by step, then by rank
-    bounds: npt.NDArray[np.int64]  # [num_steps, world_size + 1] begin of each rank's batch, end of the last
+    order: npt.NDArray[np.int64]  # [num_seeds] seed positions, by step, then by rank
+    bounds: npt.NDArray[np.int64]  # [num_steps, world_size + 1] start of each rank's batch, and end of the last
 
     @property
     def num_steps(self) -> int:
@@ -57,20 +57,20 @@ class Epoch:
         return int(self.bounds.shape[1]) - 1
 
     def batch(self, step: int, rank: int) -> npt.NDArray[np.int64]:
-        """Returns the positions of the seeds of `rank` at `step`."""
+        """Returns the seed positions of `rank` at `step`."""
         return self.order[self.bounds[step, rank] : self.bounds[step, rank + 1]]
 
     def of_rank(self, rank: int) -> tuple[npt.NDArray[np.int64], list[int]]:
-        """Joins all batches of `rank`.
+        """Concatenates all batches of `rank`.
 
-        Also returns the begin of each batch and the end of the last [num_steps + 1].
+        Also returns the start of each batch and the end of the last [num_steps + 1].
         """
         begins, ends = self.bounds[:, rank], self.bounds[:, rank + 1]
         own = [self.order[begin:end] for begin, end in zip(begins, ends, strict=True)]
         return np.concatenate([self.order[:0], *own]), [0, *np.cumsum(ends - begins).tolist()]
 
     def loads(self, costs: Floats) -> npt.NDArray[np.float64]:  # [num_steps, world_size]
-        """Sums the costs [num_seeds] of the seeds of each rank at each step."""
+        """Sums the seed costs [num_seeds] of each rank at each step."""
         ranks = range(self.world_size)
         loads = [[costs[self.batch(step, rank)].sum() for rank in ranks] for step in range(self.num_steps)]
         return np.array(loads, np.float64).reshape(self.num_steps, self.world_size)
@@ -78,21 +78,21 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """The rule that cuts the seeds of all ranks into the batches of every epoch.
+    """Splits the seeds of all ranks into the batches of every epoch.
 
-    The constructor checks the numbers and raises `UserError` naming the argument.
+    The constructor checks the numbers and raises `UserError` with the argument's name.
     """
 
     seeds: npt.NDArray[np.int64]  # [num_seeds] distinct
-    batch_size: int  # seeds or groups of each rank in a step
+    batch_size: int  # seeds or groups per rank and step
     world_size: int = 1
     batching: str = "plain"  # or balanced: batches of equal cost
-    window: int = 8  # steps that share costs evenly
+    window: int = 8  # number of steps over which costs are balanced
     shuffle: bool = True
-    drop_last: bool = False  # leave out the seeds that do not fill a step
-    groups: Ids | None = None  # [num_seeds] seeds of one group stay together
-    shares: tuple[float, ...] | None = None  # [world_size] of the seeds of a step, sum 1. None: equal
-    repeat: bool = False  # no batch is empty: the last step repeats seeds where ranks lack one
+    drop_last: bool = False  # drop the seeds of an incomplete last step
+    groups: Ids | None = None  # [num_seeds] seeds of a group stay together
+    shares: tuple[float, ...] | None = None  # [world_size] each rank's share of a step's seeds, sum 1. None: equal
+    repeat: bool = False  # the last step repeats seeds so that no batch is empty
 
     def __post_init__(self) -> None:
         for name, most in _SIZES.items():
@@ -102,17 +102,17 @@ class Schedule:
 
     @property
     def num_steps(self) -> int:
-        """Steps of an epoch, the same on every rank."""
+        """Number of steps per epoch, the same on every rank."""
         num_units = len(self.seeds if self.groups is None else np.unique(self.groups))
         per_step = self.batch_size * self.world_size
         return num_units // per_step if self.drop_last else -(-num_units // per_step)
 
     def epoch(self, key: int, costs: Floats | None) -> Epoch:
-        """Cuts the seeds into the batches of an epoch.
+        """Splits the seeds into an epoch's batches.
 
         Args:
-            key: of the shuffle, 0 to 2^64 - 1.
-            costs: [num_seeds] cost of each seed. Needed where batching is balanced.
+            key: Key of the shuffle, 0 to 2^64 - 1.
+            costs: [num_seeds] seed costs, required for balanced batching.
         """
         return plan_epoch(
             self.seeds,
@@ -128,9 +128,9 @@ class Schedule:
         )
 
     def identity(self, costs: Floats | None) -> dict[str, Any]:
-        """Names all values that the batches follow from, for JSON.
+        """Returns all values that determine the batches, for JSON.
 
-        `costs` [num_seeds] come from the user, or are None.
+        `costs` [num_seeds] are given by the user, or None.
         """
         digest = hashlib.blake2b(self.seeds.tobytes(), digest_size=8)
         if costs is not None:
@@ -152,34 +152,33 @@ def plan_epoch(
     shares: Sequence[float] | None = None,
     repeat: bool = False,
 ) -> Epoch:
-    """Cuts seeds into batches.
+    """Splits seeds into batches.
 
-    The shuffled order follows from the key and the set of seeds.
+    The shuffled order depends only on the key and the set of seeds.
 
-    With costs, the batches of each `window` of steps, of all ranks, get seeds of nearly
-    the same total cost (longest processing time first, with equal counts). The seeds of
-    a window stay, and so do the sizes of batches. A seed is equally likely in each
-    batch of the window, so gradients stay unbiased. With a window of 1 the ranks
-    together compute the same seeds at each step as without costs.
+    With costs, the batches of all ranks within each `window` of steps get nearly the
+    same total cost (longest processing time first, with equal counts). Batch sizes and
+    the seeds of a window do not change. A seed is equally likely to be in each batch of
+    its window, so gradients stay unbiased. With a window of 1, the ranks together
+    process the same seeds at each step as without costs.
 
-    With groups, the seeds of a group stay together, and all of this holds for groups.
+    With groups, the seeds of a group stay together, and the above holds for groups.
 
-    Raises `UserError` for sizes out of range and costs that are not finite.
+    Raises `UserError` if a size is out of range or a cost is not finite.
 
     Args:
         seeds: [num_seeds] distinct ids.
-        batch_size: seeds, or groups, of each rank in a step.
-        world_size: number of ranks.
-        key: of the shuffle, 0 to 2^64 - 1. None keeps the order given.
-        costs: [num_seeds] finite cost of each seed. Default: batches are not evened
-            out.
-        groups: [num_seeds] group of each seed. Default: each seed is for itself.
-        window: steps that share costs evenly.
-        drop_last: leave out the seeds that do not fill a step.
-        shares: [world_size] of the seeds of each step, with a sum of 1. Default: equal.
-            The seeds of a step stay the same.
-        repeat: whether a rank without a seed in the last step repeats a seed of that
-            step. Only without shares.
+        batch_size: Seeds, or groups, per rank and step.
+        world_size: Number of ranks.
+        key: Key of the shuffle, 0 to 2^64 - 1. None keeps the given order.
+        costs: [num_seeds] finite seed costs. Default: batches are not balanced.
+        groups: [num_seeds] group of each seed. Default: seeds are independent.
+        window: Number of steps over which costs are balanced.
+        drop_last: Drop the seeds of an incomplete last step.
+        shares: [world_size] each rank's share of a step's seeds, with sum 1. Default:
+            equal. The step's set of seeds does not change.
+        repeat: Whether a rank without a seed in the last step repeats one of the step's
+            seeds. Ignored with shares.
     """
     for name, size in (("batch_size", batch_size), ("world_size", world_size), ("window", window)):
         whole(name, size, 1, _SIZES[name])
@@ -191,7 +190,8 @@ def plan_epoch(
         order = order[_core.even_order(units.costs[order], world_size, batch_size, window, key or 0)]
     bounds = bounds_of(len(order), batch_size, world_size, shares)
     if repeat and shares is None and len(order) - (first := int(bounds[-1:, 0].sum())) < world_size and len(order):
-        # Seeds take turns, so the mean over the ranks is nearly that over the seeds.
+        # Seeds repeat cyclically, so the mean over ranks is close to the mean over
+        # seeds.
         order = np.concatenate([order[:first], np.resize(order[first:], world_size)])
         bounds[-1] = first + np.arange(world_size + 1)
     return units.epoch(order, bounds)
@@ -199,14 +199,14 @@ def plan_epoch(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Units:
-    """The seeds, or the groups of seeds, that are dealt out as one."""
+    """Seeds, or groups of seeds, that are assigned as units."""
 
     ids: npt.NDArray[np.int64]  # [num_units] distinct
     costs: npt.NDArray[np.float64] | None  # [num_units]
     members: Sequence[npt.NDArray[np.int64]] | None  # [num_units] positions of the seeds. None: unit i is seed i
 
     def epoch(self, order: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Epoch:
-        """Replaces units by seeds, in the order and in the bounds of batches."""
+        """Replaces units by their seeds, in the order and in the batch bounds."""
         if self.members is None:
             return Epoch(order, bounds)
         chosen = [self.members[unit] for unit in order]
@@ -232,9 +232,9 @@ def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[
     Raises `UserError` unless there is a number for each seed.
 
     Args:
-        name: name of the argument, for the message.
+        name: Argument name, for the message.
         costs: [num_seeds] numbers.
-        num_seeds: number of entries expected.
+        num_seeds: Expected number of entries.
     """
     given = array(name, costs)
     if given.shape != (num_seeds,) or given.dtype.kind not in "fiub":
@@ -246,13 +246,14 @@ def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[
 def bounds_of(
     count: int, batch_size: int, world_size: int, shares: Sequence[float] | None = None
 ) -> npt.NDArray[np.int64]:  # [num_steps, world_size + 1]
-    """Returns the bounds of batches, as in `Epoch.bounds`.
+    """Returns batch bounds, as in `Epoch.bounds`.
 
     Args:
-        count: Seeds of all ranks, or groups of seeds.
-        batch_size: Seeds of each rank in a step, on average over the ranks.
+        count: Total number of seeds, or of groups, over all ranks.
+        batch_size: Seeds per rank and step, on average over ranks.
         world_size: Number of ranks.
-        shares: [world_size] of the seeds of a step, with a sum of 1. Default: equal.
+        shares: [world_size] each rank's share of a step's seeds, with sum 1. Default:
+            equal.
     """
     per_step, ranks = batch_size * world_size, np.arange(world_size + 1)
     if shares is not None:
@@ -271,21 +272,21 @@ def bounds_of(
 def tree_sizes(
     graph: CSC, seeds: Ids, fanouts: Sequence[int], *, replace: bool = False, threads: int = 1
 ) -> npt.NDArray[np.float64]:  # [num_seeds]
-    """Computes the expected number of edges in the tree that uniform draws make.
+    """Computes the expected number of edges in each seed's tree of uniform draws.
 
     A node with d in-edges draws s = min(fanout, d) edges. With replacement, s is the
-    fanout if d > 0. With a fanout of -1, s is d. So the tree has
-    `t = s (1 + mean of the sources' t at the next hop)` edges. Exact for a seed alone.
-    In a batch a node that recurs is expanded once, so batches have fewer edges, nearly
-    in proportion. Takes one linear pass over the graph per hop but the first and the
-    last. Raises `UserError` for seeds out of range.
+    fanout if d > 0. With a fanout of -1, s is d. The tree then has `t = s (1 + mean of
+    the sources' t at the next hop)` edges. This is exact for a single seed. In a batch,
+    a recurring node is expanded once, so batches have fewer edges, nearly in
+    proportion. Each hop except the first and the last takes one linear pass over the
+    graph. Raises `UserError` if a seed is out of range.
 
     Args:
         graph: The graph.
         seeds: [num_seeds] node ids.
         fanouts: [num_hops] draws per node, from the seeds outward. -1: all.
-        replace: whether draws are with replacement.
-        threads: threads that compute.
+        replace: Whether draws are with replacement.
+        threads: Number of threads.
     """
     draws = Fanouts.parse(fanouts, "fanouts").default
     threads = whole("threads", threads, 1, MAX_THREADS)

@@ -1,4 +1,4 @@
-"""Whole clusters with the edges in between."""
+"""Sampling of complete clusters, with the edges between them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gnnkit.storage import read_npy
 
 
 class ClusterSampler(NativeSampler):
-    """A sampler of whole clusters: Cluster-GCN (Chiang et al., KDD 2019).
+    """Samples complete clusters: Cluster-GCN (Chiang et al., KDD 2019).
 
-    Takes all edges between the clusters of the seeds. A `Loader` puts the seeds of
-    whole clusters into a batch, `batch_size` clusters each. Other nodes of these
-    clusters are in the batch if a path to a seed has at most `num_hops` edges. The rest
-    could not change a result. Edges from other clusters are left out.
+    Takes all edges within and between the seeds' clusters, and drops edges from other
+    clusters. A `Loader` builds batches from `batch_size` clusters each. Other nodes of
+    these clusters are included if they reach a seed within `num_hops` edges, because
+    more distant nodes do not affect the result.
     """
 
     by_node = False
@@ -34,14 +34,13 @@ class ClusterSampler(NativeSampler):
         edge_ids: bool = True,
         threads: int | None = None,
     ) -> None:
-        """Reads the clusters. Raises `UserError` for other values than integers.
+        """Reads the clusters. Raises `UserError` unless they are integers.
 
         Args:
-            clusters: [num_nodes] cluster of each node, any integers, or path of an .npy
-                file.
-            num_hops: layers of the model, 1 to 1000.
-            edge_ids: whether blocks hold positions of edges in the CSC.
-            threads: threads that make one batch. Default: the cores at hand.
+            clusters: [num_nodes] integer cluster of each node, or path of an .npy file.
+            num_hops: Number of model layers, 1 to 1000.
+            edge_ids: Whether blocks contain edge positions in the CSC.
+            threads: Threads per batch. Default: all available cores.
         """
         num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)
         super().__init__(Fanouts.all(num_hops), edge_ids=edge_ids, threads=threads)

@@ -1,4 +1,4 @@
-"""The draws of a sampler, and the checks of draws and batches made in Python."""
+"""A sampler's draws, and checks of hops and batches made in Python."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hop:
-    """The draws of given nodes, in global ids.
+    """The draws of some nodes, in global ids.
 
-    `Sampler.sample` renumbers the ids into a block.
+    `Sampler.sample` renumbers them into a block.
     """
 
-    indptr: Ids  # [num_nodes + 1] int64, the draws of node i are indptr[i]:indptr[i + 1]
+    indptr: Ids  # [num_nodes + 1] int64, node i has draws indptr[i]:indptr[i + 1]
     sources: Ids  # [num_draws] global ids
-    edge_ids: Ids | None = None  # [num_draws] positions in the CSC. None: no edges of the CSC
+    edge_ids: Ids | None = None  # [num_draws] positions in the CSC. None: draws are not edges of the CSC
     weight: Floats | None = None  # [num_draws] importance weights
 
 
 def check_hop(where: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:
-    """Returns a hop whose arrays fit each other, the nodes and the graph.
+    """Returns a hop whose arrays match each other, the nodes and the graph.
 
-    Raises `UserError` that names the class, the field and the place at fault.
+    Raises `UserError` with class, field and position of a mismatch.
 
     Args:
-        where: class and method that made the hop, for the message.
-        hop: value of the method.
+        where: Class and method that made the hop, for the message.
+        hop: The method's return value.
         graph: The graph.
         nodes: [num_nodes] global ids of the nodes that drew.
     """
@@ -52,17 +52,16 @@ def check_hop(where: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:
 
 
 def check_batch(where: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int) -> MiniBatch:
-    """Returns a batch whose blocks fit each other, the seeds and the graph.
+    """Returns a batch whose blocks match each other, the seeds and the graph.
 
-    Raises `UserError` that names the class, the block, the field and the place at
-    fault.
+    Raises `UserError` with class, block, field and position of a mismatch.
 
     Args:
-        where: class and method that made the batch, for the message.
-        batch: value of the method.
+        where: Class and method that made the batch, for the message.
+        batch: The method's return value.
         graph: The graph, with as many sources as destinations.
-        seeds: [num_seeds] global ids that were asked for.
-        num_hops: number of blocks expected.
+        seeds: [num_seeds] requested global ids.
+        num_hops: Expected number of blocks.
     """
     if not isinstance(batch, MiniBatch):
         raise UserError(f"{where} must return a MiniBatch, got {type(batch).__name__}")
@@ -110,7 +109,7 @@ def _check_indptr(where: str, values: Ids, num_rows: int, num_draws: int) -> Ids
 
 
 def _check_ends(where: str, graph: CSC, edge_ids: Ids, sources: Ids, targets: Ids) -> None:
-    """Checks that edges lead from `sources` to `targets`."""
+    """Checks that edges run from `sources` to `targets`."""
     other = np.flatnonzero(graph.indices[edge_ids] != sources)
     if len(other):
         i = other[0]

@@ -13,7 +13,7 @@ from gnnkit.ranges import shown, whole
 
 MAX_FANOUT = 2**31 - 1
 MAX_HOPS = 1000
-DEFAULT = "default"  # key of the relations that a mapping does not name
+DEFAULT = "default"  # key for the relations that a mapping does not name
 KEY = "sampler.fanouts"
 
 
@@ -21,22 +21,21 @@ KEY = "sampler.fanouts"
 class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
     """Draws per node at each hop, from the seeds outward.
 
-    -1 takes all in-edges, 0 none. As a sequence, it has the draws of a sampler that
-    draws all relations alike.
+    -1 takes all in-edges, 0 none. As a sequence, it contains the default draws.
     """
 
-    default: tuple[int, ...]  # [num_hops] for relations without draws of their own
-    by_relation: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of [num_hops]
+    default: tuple[int, ...]  # [num_hops] for relations that are not in `by_relation`
+    by_relation: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # [num_hops] each
 
     @classmethod
     def parse(cls, value: FanoutsLike, key: str = KEY) -> Fanouts:
-        """Checks fanouts as they stand in a configuration.
+        """Checks fanouts given in a configuration.
 
-        Raises `UserError` naming the key, the relation and the hop at fault.
+        Raises `UserError` with the key, relation and hop.
 
         Args:
-            value: [num_hops] whole numbers, or a mapping from names of relations, and
-                `default`, to such sequences of equal length.
+            value: [num_hops] integers, or a mapping from relation names, and `default`,
+                to such sequences of equal length.
             key: Configuration key or argument, for the message.
         """
         if isinstance(value, Fanouts):
@@ -67,26 +66,25 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
 
     @property
     def takes_all(self) -> bool:
-        """Whether every hop takes all in-edges, of every relation."""
+        """Whether every hop takes all in-edges of every relation."""
         return all(fanout == -1 for fanouts in self._lists() for fanout in fanouts)
 
     @property
     def same_at_every_hop(self) -> bool:
-        """Whether a node draws alike at whichever hop it is found."""
+        """Whether a node draws the same number of edges at every hop."""
         return all(len(set(fanouts)) == 1 for fanouts in self._lists())
 
     def of(self, relation: str) -> tuple[int, ...]:  # [num_hops]
-        """Returns the draws per node among the edges of one relation."""
+        """Returns the draws per node for one relation's edges."""
         return self.by_relation.get(relation, self.default)
 
     def alike(self, sampler: str) -> Fanouts:
-        """Returns fanouts that are the same for all relations.
+        """Returns these fanouts, which must not differ between relations.
 
-        Raises `UserError` naming the first relation with fanouts of its own.
+        Raises `UserError` for the first relation with separate fanouts.
 
         Args:
-            sampler: Name of the sampler that draws all relations alike, for the
-                message.
+            sampler: Sampler that supports one list only, for the message.
         """
         for name, fanouts in self.by_relation.items():
             raise UserError(
@@ -96,7 +94,7 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
         return self
 
     def resized(self, num_hops: int) -> Fanouts:
-        """Cuts to a number of hops, or repeats the last hop."""
+        """Truncates to a number of hops, or repeats the last hop."""
 
         def resize(fanouts: tuple[int, ...]) -> tuple[int, ...]:
             return (*fanouts[:num_hops], *fanouts[-1:] * (num_hops - len(fanouts)))
@@ -105,13 +103,13 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
         return Fanouts(resize(self.default), by_relation)
 
     def max_edges(self, num_seeds: int, num_relations: int = 1) -> int | None:
-        """Returns a bound on the edges that a batch draws. None if a hop takes all.
+        """Returns an upper bound on a batch's edges, or None if a hop takes all.
 
         A batch has at most as many input rows as edges and seeds.
 
         Args:
-            num_seeds: Seeds of the batch.
-            num_relations: Relations of the graph, the named ones included.
+            num_seeds: Number of seeds in the batch.
+            num_relations: Number of relations in the graph, including the named ones.
         """
         if any(-1 in fanouts for fanouts in self._lists()):
             return None
@@ -121,7 +119,7 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
         return num_seeds * edges_of_seed
 
     def as_plain(self) -> list[int] | dict[str, list[int]]:
-        """Returns the fanouts as a configuration and `result.json` spell them."""
+        """Returns the fanouts as written in a configuration and in `result.json`."""
         named = {name: list(fanouts) for name, fanouts in self.by_relation.items()}
         return {DEFAULT: list(self.default), **named} if named else list(self.default)
 
@@ -145,7 +143,7 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
         return [self.default, *self.by_relation.values()]
 
 
-FanoutsLike: TypeAlias = Sequence[int] | Mapping[str, Sequence[int]]  # what `Fanouts.parse` takes
+FanoutsLike: TypeAlias = Sequence[int] | Mapping[str, Sequence[int]]  # argument of `Fanouts.parse`
 
 
 def _per_hop(key: str, value: object) -> tuple[int, ...]:

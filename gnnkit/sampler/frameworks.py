@@ -1,6 +1,6 @@
-"""Loaded batches in the forms of other libraries.
+"""Conversion of loaded batches to other libraries' formats.
 
-A function imports a library when called.
+Each function imports its library when called.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def page_locked(num_bytes: int) -> npt.NDArray[np.uint8]:
-    """Allocates page-locked memory. Without a GPU, allocates ordinary memory.
+    """Allocates page-locked memory, or ordinary memory without a GPU.
 
-    A GPU reads page-locked memory while the processor goes on.
+    A GPU copies page-locked memory asynchronously.
     """
     import torch
 
@@ -31,7 +31,7 @@ def page_locked(num_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    """Views an array as a tensor of the same memory, bfloat16 of ml_dtypes too."""
+    """Returns a tensor that shares an array's memory, also for ml_dtypes' bfloat16."""
     import torch
 
     if array.dtype.name == "bfloat16":
@@ -40,7 +40,7 @@ def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def to_pyg(batch: LoadedBatch) -> Any:
-    """Makes a `Data`, as `LoadedBatch.to_pyg` says."""
+    """Creates a PyG `Data` object, as described at `LoadedBatch.to_pyg`."""
     from torch_geometric.data import Data
 
     hops = batch.blocks[::-1]
@@ -68,28 +68,28 @@ def to_pyg(batch: LoadedBatch) -> Any:
 
 
 def _begins_with(outer: Block, inner: Block) -> bool:
-    """Says whether the edges of `inner` are the first edges of `outer`."""
+    """Returns whether the edges of `inner` are the first edges of `outer`."""
     return np.array_equal(outer.indptr[: len(inner.indptr)], inner.indptr) and np.array_equal(
         outer.indices[: len(inner.indices)], inner.indices
     )
 
 
 def _of_edges(table: npt.NDArray[Any] | None, block: Block) -> torch.Tensor | None:  # [num_block_edges, ...]
-    """Gathers the rows of a block's edges from a table in the CSC's order."""
+    """Gathers a block's edge rows from a table in CSC order."""
     if table is None or block.edge_ids is None:
         return None
     return tensor(gather_rows(table, block.edge_ids))
 
 
 def _edge_positions(positions: Ids | None, block: Block) -> torch.Tensor | None:  # [num_block_edges] int64
-    """Finds a block's edges in the list of edges that the graph was made from."""
+    """Returns positions of a block's edges in the graph's original edge list."""
     if positions is None or block.edge_ids is None:
         return None if block.edge_ids is None else tensor(block.edge_ids)
     return tensor(gather_rows(positions, block.edge_ids).astype(np.int64, copy=False))
 
 
 def to_dgl(batch: LoadedBatch) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
-    """Makes DGL blocks, as `LoadedBatch.to_dgl` says."""
+    """Creates DGL blocks, as described at `LoadedBatch.to_dgl`."""
     return tensor(batch.input_nodes), tensor(batch.seeds), [_dgl_block(block) for block in batch.blocks]
 
 

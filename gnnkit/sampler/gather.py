@@ -1,4 +1,4 @@
-"""Rows of a table by id, such as the features of a batch."""
+"""Gathering of table rows by id, such as a batch's features."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def gather_rows(
 ) -> npt.NDArray[Any]:  # [num_ids, ...] = out
     """Copies `source[ids]` from memory or a mapped file, without Python's lock.
 
-    A reused `out` saves most of the time, because page faults of a fresh array cost
-    more than the copy. Raises `UserError` naming the position of an id that is no row,
-    and for arrays that are not C-contiguous or do not fit together.
+    Reusing `out` saves most of the time, because page faults in a new array cost more
+    than the copy. Raises `UserError` with the position of an id that is out of range,
+    and if arrays are not C-contiguous or do not match.
 
     Args:
-        source: [num_rows, ...] of any type of fixed size, bfloat16 of ml_dtypes too.
-        ids: [num_ids] rows wanted, repeated or not.
-        out: [num_ids, ...] array to write to. Default: a new one.
-        threads: threads that copy.
+        source: [num_rows, ...] of any fixed-size type, including ml_dtypes' bfloat16.
+        ids: [num_ids] row ids, possibly repeated.
+        out: [num_ids, ...] output array. Default: a new array.
+        threads: Number of copying threads.
     """
     if source.ndim == 0 or source.dtype.hasobject:
         raise UserError(f"source must be an array of rows of fixed size, got {source.ndim} axes of {source.dtype}")
@@ -46,7 +46,7 @@ def gather_rows(
 
 
 def _output(source: npt.NDArray[Any], num_ids: int, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-    """Returns `out`, checked, or a new array of rows."""
+    """Checks `out`, or allocates the output array."""
     shape = (num_ids, *source.shape[1:])
     if out is None:
         return np.empty(shape, source.dtype)
@@ -60,7 +60,7 @@ def _output(source: npt.NDArray[Any], num_ids: int, out: npt.NDArray[Any] | None
 def as_bytes(name: str, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_rows, row_bytes]
     """Views `rows` as bytes.
 
-    Raises `UserError` naming `name` unless `rows` are C-contiguous.
+    Raises `UserError` with `name` unless `rows` are C-contiguous.
     """
     if not rows.flags.c_contiguous:
         raise UserError(f"{name} must be C-contiguous")

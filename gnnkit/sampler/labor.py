@@ -1,4 +1,4 @@
-"""LABOR: nodes of a hop share sources."""
+"""LABOR sampling, in which the nodes of a hop share sources."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gnnkit.sampler.fanouts import FanoutsLike
 
 
 class LaborSampler(NativeSampler):
-    """A sampler of few distinct nodes: LABOR-0 (Balin and Catalyurek, NeurIPS 2023).
+    """Samples few distinct nodes: LABOR-0 (Balin and Catalyurek, NeurIPS 2023).
 
-    A source has one random number per hop. An edge into a node of degree d is kept if
-    this number is below fanout / d. So nodes draw the fanout in expectation only, and
-    share sources. The variance is the same as of uniform draws.
+    Each source has one random number per hop. An edge into a node of degree d is kept
+    if this number is below fanout / d. Nodes thus share sources, and draw the fanout
+    only in expectation. The variance is the same as with uniform draws.
     """
 
     draws_by_hop = True
@@ -31,10 +31,10 @@ class LaborSampler(NativeSampler):
         Args:
             fanouts: [num_hops] expected draws per node, from the seeds outward. -1
                 takes all neighbours, 0 none.
-            redraw: whether all nodes found so far draw anew at every hop.
-            edge_ids: whether blocks hold positions of edges in the CSC.
+            redraw: Whether all nodes of the batch draw again at every hop.
+            edge_ids: Whether blocks contain edge positions in the CSC.
             importance: mean, sum or None.
-            threads: threads that make one batch. Default: the cores at hand.
+            threads: Threads per batch. Default: all available cores.
         """
         super().__init__(fanouts, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads)
 

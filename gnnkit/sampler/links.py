@@ -1,4 +1,4 @@
-"""The edges that a task predicts, and pairs of nodes without an edge."""
+"""Edges predicted by a task, and negative pairs."""
 
 from __future__ import annotations
 
@@ -17,38 +17,40 @@ from gnnkit.graph import CSC, Block, Ids
 from gnnkit.ranges import MAX_COUNT, real, shown, whole
 from gnnkit.storage import load_arrays, save_arrays
 
-_MAX_NODES = math.isqrt(2**63 - 1)  # the codes of all pairs fit into int64
+_MAX_NODES = math.isqrt(2**63 - 1)  # so that the codes of all pairs fit in int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """The edges that a task predicts. The edges that train are those of the graph.
+    """The edges that a task predicts. Training edges are the graph's edges.
 
     Pairs are rows of (source, destination).
     """
 
     num_nodes: int
-    val: Ids  # [num_val, 2] edges that validate, no edges of the graph
+    val: Ids  # [num_val, 2] validation edges, which are not in the graph
     test: Ids  # [num_test, 2]
-    training: Ids | None  # [num] int64 ascending codes of the edges that train, not drawn in training. None: all are
-    known: Ids | None  # [num] int64 ascending codes of every edge, not drawn in evaluation. None: all are
-    negatives: int  # pairs for each edge that trains
-    eval_negatives: int  # pairs for each edge that is evaluated
-    supervision_share: float  # of the edges that an epoch predicts, unless all
-    seed: int  # of the pairs that evaluate
-    given: bool = False  # whether the data set names `val` and `test`
+    training: (
+        Ids | None
+    )  # [num] int64 ascending codes of edges excluded from training negatives: the training edges, or None
+    known: Ids | None  # [num] int64 ascending codes of edges excluded from evaluation negatives: all edges, or None
+    negatives: int  # negative pairs per training edge
+    eval_negatives: int  # negative pairs per evaluation edge
+    supervision_share: float  # share of edges predicted per epoch, unless all are
+    seed: int  # seed of the evaluation negatives
+    given: bool = False  # whether the data set defines `val` and `test`
 
     def save(self, folder: Path) -> None:
-        """Writes the arrays into `folder`, whole or not at all."""
+        """Writes the arrays into `folder` atomically."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         save_arrays(folder, arrays, {name: getattr(self, name) for name in _SCALARS})
 
     @classmethod
     def load(cls, folder: Path) -> Links:
-        """Maps what was saved in `folder`, read-only.
+        """Maps the arrays saved in `folder`, read-only.
 
-        Raises `UserError` for a file that `save` has not written, and for pairs of an
-        earlier gnnkit, which filtered training negatives by held-out edges too.
+        Raises `UserError` for a file that was not written by `save`, and for pairs of
+        an earlier gnnkit, which also excluded held-out edges from training negatives.
         """
         arrays, meta = load_arrays(folder)
         if "known" in arrays and "training" not in arrays:
@@ -67,7 +69,7 @@ class Links:
         return links
 
     def check(self) -> None:
-        """Raises `UserError` for arrays and numbers out of range."""
+        """Raises `UserError` if an array or number is out of range."""
         whole("num_nodes", self.num_nodes, 0, _MAX_NODES)
         for name in ("negatives", "eval_negatives"):
             whole(name, getattr(self, name), 0, MAX_COUNT)
@@ -99,22 +101,22 @@ class Links:
         *,
         evaluates: bool = False,
     ) -> Ids:  # [k, count, 2]
-        """Draws pairs of nodes for each edge, with another source or destination.
+        """Draws negative pairs for each edge, with another source or destination.
 
-        Draws follow from the key and the id of the edge alone. Both ends are replaced
-        equally often, by a node that is uniform over all nodes that give a pair. No
-        pair is a loop. Pairs that evaluate are no edges at all. Pairs that train are
-        no edges that train: training must not learn from its negatives which edges are
-        held out. Raises `UserError` where no such pair is found.
+        Draws depend only on the key and the edge's id. Both ends are replaced equally
+        often, by a node drawn uniformly from all nodes that give a valid pair. No pair
+        is a self-loop. Evaluation pairs exclude all edges. Training pairs exclude
+        training edges only, so that negatives do not reveal held-out edges. Raises
+        `UserError` if no valid pair is found.
 
         Args:
             pairs: [k, 2] edges.
-            ids: [k] a number of each edge.
-            count: Pairs for each edge.
+            ids: [k] edge ids.
+            count: Number of pairs per edge.
             key: Key of all draws.
-            among: [num_candidates] nodes that are drawn. None: all nodes.
-            threads: Threads that draw. Default: 1.
-            evaluates: Whether the pairs evaluate the model.
+            among: [num_candidates] candidate nodes. None: all nodes.
+            threads: Number of threads. Default: 1.
+            evaluates: Whether the pairs are used for evaluation.
         """
         nodes, filtered = None if among is None else _int64(among), self.known if evaluates else self.training
         drawn_from = (_int64(pairs), _int64(ids), self.num_nodes, filtered, nodes, count, key % 2**64, threads)
@@ -131,17 +133,17 @@ _ARRAYS = ("val", "test", "training", "known")
 
 
 def codes(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]
-    """Numbers ordered pairs of nodes [k, 2]."""
+    """Encodes ordered node pairs [k, 2] as integers."""
     return np.asarray(pairs[:, 1].astype(np.int64) * num_nodes + pairs[:, 0])
 
 
 def unordered(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]
-    """Numbers pairs of nodes [k, 2], an edge and its reverse edge alike."""
+    """Encodes node pairs [k, 2] as integers, with the same code for the reverse."""
     return codes(np.sort(pairs, axis=1), num_nodes)
 
 
 def pairs_of(csc: CSC, edge_ids: Ids | None = None) -> Ids:  # [k, 2]
-    """Returns source and destination of edges. Default: of all edges, in order."""
+    """Returns source and destination of edges, by default of all in order."""
     if edge_ids is None:
         destinations = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
         return np.stack([csc.indices.astype(np.int64), destinations], 1)
@@ -150,27 +152,27 @@ def pairs_of(csc: CSC, edge_ids: Ids | None = None) -> Ids:  # [k, 2]
 
 
 def chosen(pairs: Ids, num_nodes: int, key: int, threads: int = 1) -> npt.NDArray[np.float64]:  # [k]
-    """Draws a number in [0, 1) for each pair [k, 2], for its reverse the same.
+    """Draws a number in [0, 1) for each pair, the same for its reverse.
 
     Args:
         pairs: [k, 2] edges.
         num_nodes: Number of nodes of the graph.
         key: Key of all draws.
-        threads: Threads that draw. Default: 1.
+        threads: Number of threads. Default: 1.
     """
     return _core.pair_draws(_int64(pairs), num_nodes, key % 2**64, threads)
 
 
 def without_pairs(block: Block, degree: Ids, excluded: npt.NDArray[np.int64], num_nodes: int) -> Block:
-    """Leaves out the edges of a block that join some pairs, in either direction.
+    """Removes the edges of a block that join given pairs, in either direction.
 
-    An edge that stays counts as often as before, so that sums estimate the sums over
-    all in-edges that are not left out.
+    A remaining edge keeps its weight, so that sums estimate the sums over all in-edges
+    that are not excluded.
 
     Args:
         block: The block.
-        degree: [num_dst] in-edges of each destination in the graph.
-        excluded: [k] ascending numbers of `unordered` pairs.
+        degree: [num_dst] in-degree of each destination in the graph.
+        excluded: [k] ascending codes of pairs, from `unordered`.
         num_nodes: Number of nodes of the graph.
     """
     indptr, kept = _core.edges_without(block.indptr, block.indices, block.src_nodes, excluded, num_nodes)
@@ -187,15 +189,15 @@ def _int64(ids: Ids) -> npt.NDArray[np.int64]:
 def supervised(
     links: Links, pairs: Ids, ids: Ids, key: int, among: Ids | None = None, threads: int = 1
 ) -> tuple[Ids, npt.NDArray[np.float32]]:
-    """Returns edges and drawn pairs without an edge, with the labels 1 and 0.
+    """Returns edges and negative pairs, with labels 1 and 0.
 
     Args:
-        links: Says how many pairs.
+        links: The task's edges, with `negatives` pairs per edge.
         pairs: [k, 2] edges.
-        ids: [k] a number of each edge.
+        ids: [k] edge ids.
         key: Key of all draws.
-        among: [num_candidates] nodes that are drawn. None: all nodes.
-        threads: Threads that draw. Default: 1.
+        among: [num_candidates] candidate nodes. None: all nodes.
+        threads: Number of threads. Default: 1.
 
     Returns:
         Pairs [k * (1 + negatives), 2] and labels [k * (1 + negatives)].

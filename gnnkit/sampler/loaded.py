@@ -1,4 +1,4 @@
-"""A batch that a loader yields, in the forms of several libraries."""
+"""A batch yielded by a loader, convertible to several libraries' formats."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedBatch:
-    """A sampled batch with the rows of the nodes.
+    """A sampled batch with its nodes' rows.
 
-    Arrays stay unchanged as long as somebody holds the batch or an array. Arrays are
-    NumPy's, with `__dlpack__`. For example
+    Arrays remain unchanged while the batch or one of its arrays is referenced. They are
+    NumPy arrays, with `__dlpack__`. For example, JAX reads them with
     `jax.tree.map(jax.dlpack.from_dlpack, batch.arrays())`.
     """
 
     minibatch: MiniBatch
     positions: Ids  # [num_seeds] position of each seed in the loader's `seeds`
     x: npt.NDArray[Any] | None  # [num_input_nodes, ...] features of `input_nodes`
-    tables: Tables  # of the whole graph
+    tables: Tables  # rows of the complete graph
 
     @property
     def seeds(self) -> Ids:  # [num_seeds] global ids
@@ -36,7 +36,7 @@ class LoadedBatch:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """One per hop, outermost first."""
+        """One block per hop, outermost first."""
         return tuple(self.minibatch.blocks)
 
     @property
@@ -45,11 +45,11 @@ class LoadedBatch:
 
     @property
     def y(self) -> npt.NDArray[Any] | None:  # [num_seeds, ...]
-        """The labels of the seeds."""
+        """The seeds' labels."""
         return None if self.tables.labels is None else self.tables.labels[self.seeds]
 
     def arrays(self) -> dict[str, Any]:
-        """Returns all arrays by name, but for None.
+        """Returns all arrays that are not None, by name.
 
         `blocks` is a list of such dictionaries, outermost hop first.
         """
@@ -59,33 +59,33 @@ class LoadedBatch:
         return {**_present(named), "blocks": blocks}
 
     def to_torch(self) -> dict[str, Any]:
-        """Returns `arrays()` as tensors of the same memory."""
+        """Returns `arrays()` as tensors that share their memory."""
         return _map(frameworks.tensor, self.arrays())
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> dict[str, Any]:
         """Copies `to_torch()` to a device. Lightning calls this method for each batch.
 
         Args:
-            device: device of torch.
-            non_blocking: whether to return before the copy is done.
+            device: The torch device.
+            non_blocking: Whether to return before the copy has finished.
         """
         return _map(lambda tensor: tensor.to(device, non_blocking=non_blocking), self.to_torch())
 
     def to_pyg(self) -> Any:
-        """Makes a `torch_geometric.data.Data` with the fields of `NeighborLoader`.
+        """Creates a `torch_geometric.data.Data` with the fields of `NeighborLoader`.
 
-        Nodes have `x`, `y` and `n_id`. Edges have `edge_index` in order of hop,
+        Nodes have `x`, `y` and `n_id`. Edges have `edge_index`, ordered by hop,
         `edge_attr`, `edge_weight` and `e_id`. Further fields are `input_id`,
         `batch_size`, and `num_sampled_nodes` and `num_sampled_edges` per hop.
 
-        `e_id` are positions in the list of edges that the graph was made from, so that
-        `data.edge_attr[e_id]` are rows of the user's own `Data`. For a `CSC`, and a
-        `Graph` made of a CSC, `e_id` are positions in the CSC. Attributes of edges are
-        absent if blocks have no edge ids. `importance` [num_edges] holds a sampler's
+        `e_id` are positions in the graph's original edge list, so
+        `data.edge_attr[e_id]` are rows of the user's `Data`. For a `CSC`, or a `Graph`
+        made from one, they are positions in the CSC. Edge attributes are absent if
+        blocks have no edge ids. `importance` [num_edges] contains the sampler's
         importance weights.
 
-        Other attributes of nodes (`pos`, `train_mask`, ...) are absent. Index the
-        user's own by `n_id`. Raises `UserError` for a sampler with `redraw`.
+        Other node attributes (`pos`, `train_mask`, ...) are not copied. Index the
+        original ones by `n_id`. Raises `UserError` for a sampler with `redraw`.
         """
         return frameworks.to_pyg(self)
 
@@ -99,6 +99,6 @@ def _present(named: dict[str, Any]) -> dict[str, Any]:
 
 
 def _map(convert: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
-    """Converts all arrays, of the blocks too."""
+    """Converts all arrays, including those of blocks."""
     blocks = [{name: convert(array) for name, array in block.items()} for block in arrays["blocks"]]
     return {name: blocks if name == "blocks" else convert(value) for name, value in arrays.items()}

@@ -1,4 +1,4 @@
-"""The loader of one rank: batches of seeds, made ahead on native threads."""
+"""One rank's loader, which prefetches batches on native threads."""
 
 from __future__ import annotations
 
@@ -32,52 +32,53 @@ _MAX_PREFETCH = 2**16
 
 
 class Loader:
-    """The iterable over the epochs of one rank. Each iteration is the next epoch.
+    """Iterates over one rank's epochs. Each iteration is the next epoch.
 
-    Native threads sample one batch each and gather the features without the
-    interpreter's lock, at most `prefetch` batches ahead. A sampler written in Python
-    samples under the lock, and the loader checks such batches.
+    Native threads sample one batch each and gather its features without the interpreter
+    lock, at most `prefetch` batches ahead. A Python sampler runs under the lock, and
+    the loader checks its batches.
 
-    Draws follow from the seed, the epoch, the step and the node. Draws do not depend on
-    `threads`, `prefetch` and the id type. P ranks with batches of B have the same seeds
-    at each step as one rank with batches of P * B. Where `sampler.rank_invariant` is
-    true, the neighbourhood of each seed is the same too.
+    Draws depend on the seed, epoch, step and node, and not on `threads`, `prefetch` or
+    the id type. P ranks with batches of B have the same seeds at each step as one rank
+    with batches of P * B. If `sampler.rank_invariant` is true, each seed's
+    neighbourhood is also the same.
 
-    Memory of features is used again when no array of a batch is left. An error in a
-    thread is raised by the iterator. A loader survives a fork. An iterator that has
-    begun does not.
+    Feature memory is reused once a batch's arrays are no longer referenced. The
+    iterator raises the errors of its threads. A loader survives a fork, but an iterator
+    that has started does not.
 
-    Lightning takes a loader for training, validation, test and prediction, announces
-    each epoch through `batch_sampler`, and resumes in mid-epoch. Give `shuffle=False`
-    where the order of the seeds matters, as in prediction. Give `batch_size` to
-    `self.log`, because Lightning's guess from the first tensor is wrong.
+    Lightning accepts a loader for training, validation, test and prediction, sets each
+    epoch through `batch_sampler`, and resumes mid-epoch. Pass `shuffle=False` if the
+    seed order matters, as in prediction. Pass `batch_size` to `self.log`, because
+    Lightning would infer a wrong value from the first tensor.
 
     Args:
-        graph: a `Graph`, a `CSC`, or PyG's `Data` for `Graph.from_pyg`.
-        sampler: draws the neighbourhood of the seeds. Lists of fanouts are refused.
+        graph: A `Graph`, a `CSC`, or PyG's `Data` for `Graph.from_pyg`.
+        sampler: Sampler of the seeds' neighbourhoods. Lists of fanouts are rejected.
         seeds: [num_seeds] distinct ids, or a mask [num_nodes]. Default: all nodes.
-        batch_size: seeds of this rank in a batch, or groups of seeds where the sampler
-            has groups.
-        features: [num_nodes, ...] C-contiguous. Default: features of `graph`.
-        labels: [num_nodes, ...]. Default: labels of `graph`.
+        batch_size: This rank's seeds per batch, or groups of seeds if the sampler has
+            groups.
+        features: [num_nodes, ...] C-contiguous. Default: the graph's features.
+        labels: [num_nodes, ...]. Default: the graph's labels.
         costs: [num_seeds] for balanced batches. Default: `sampler.costs`.
-        rank: this rank.
-        world_size: number of ranks.
+        rank: This rank.
+        world_size: Number of ranks.
         batching: plain, or balanced for batches of equal cost (`plan_epoch`).
-        window: steps that share costs evenly.
-        seed: any whole number, modulo 2^64.
-        threads: threads that make batches. Default: the cores at hand.
-        prefetch: batches made ahead. Default: two a thread.
-        shuffle: draw the order of the seeds anew in each epoch.
-        drop_last: leave out the seeds that do not fill a step.
-        repeat: let a rank without a seed in the last step repeat a seed of another
-            rank, as the mean loss of an empty batch is NaN. False: its batch is empty,
-            and all ranks together have each seed once, as in prediction.
-        pin_memory: features in page-locked memory, if there is a GPU.
-        transform: called on each batch by the iterator, such as `LoadedBatch.to_pyg`.
+        window: Number of steps over which costs are balanced.
+        seed: Any integer, modulo 2^64.
+        threads: Threads that make batches. Default: all available cores.
+        prefetch: Batches made in advance. Default: two per thread.
+        shuffle: Whether to shuffle the seeds in each epoch.
+        drop_last: Drop the seeds of an incomplete last step.
+        repeat: Let a rank without a seed in the last step repeat another rank's seed,
+            because the mean loss of an empty batch is NaN. False: its batch is empty,
+            and all ranks together have each seed once, as needed for prediction.
+        pin_memory: Whether features are in page-locked memory, if there is a GPU.
+        transform: Function the iterator applies to each batch, such as
+            `LoadedBatch.to_pyg`.
     """
 
-    _planned: tuple[int, Epoch] | None = None  # the last plan: strategies ask for the one that an iterator makes
+    _planned: tuple[int, Epoch] | None = None  # cache of the last plan, which iterators and strategies share
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Loader:
         pin_memory: bool = False,
         transform: Callable[[LoadedBatch], Any] | None = None,
     ) -> None:
-        """Checks the arguments. Raises `UserError` with the name of a wrong one."""
+        """Checks the arguments. Raises `UserError` with an invalid argument's name."""
         known = graph if isinstance(graph, CSC) else untyped(graph)
         self.csc = known if isinstance(known, CSC) else known.csc
         self.seeds = _seeds(seeds, self.csc.num_nodes)
@@ -113,7 +114,8 @@ class Loader:
         self.transform = transform
         self.tables = Tables.of(known, features, labels)
         self.costs = None if costs is None else check_costs("costs", costs, len(self.seeds))
-        # Not `sampler`: Lightning takes an attribute of that name for one of torch's.
+        # Not `sampler`: Lightning assumes a torch sampler in an attribute with that
+        # name.
         self._sampler = _check_sampler(sampler).with_features(self.tables.features)
         groups = sampler.groups(self.csc, self.seeds)
         if groups is not None:
@@ -124,17 +126,18 @@ class Loader:
         if self.rank >= self.schedule.world_size:
             raise UserError(f"rank={rank} is out of range for world_size={world_size}")
         self._allocate = frameworks.page_locked if pin_memory else _pageable
-        self._priced = self.costs  # by the sampler, once asked for
-        self._next = (0, 0)  # epoch and step at the begin of the next iterator
+        self._priced = self.costs  # computed by the sampler on first use
+        self._next = (0, 0)  # epoch and step at which the next iterator starts
         self._now = (0, 0)  # epoch and step of the last iterator
-        self._spans, self._begun = active(), 0.0  # of a trace, and seconds of the clock at the last epoch
+        self._spans, self._begun = active(), 0.0  # the trace, and when the last epoch started
 
     def __len__(self) -> int:
-        """Counts the steps of an epoch, the same on every rank."""
+        """Returns the number of steps per epoch, the same on every rank."""
         return self.schedule.num_steps
 
     def __iter__(self) -> Generator[Any, None, None]:
-        # Nothing happens before the first `next`, as Lightning calls `iter` too often.
+        # Nothing runs before the first `next`, because Lightning calls `iter` too
+        # often.
         epoch, first = self._now = self._next
         self._next = (epoch + 1, 0)
         order, offsets = self.plan(epoch).of_rank(self.rank)
@@ -143,7 +146,8 @@ class Loader:
         try:
             for step in range(first, len(offsets) - 1):
                 positions = order[offsets[step] : offsets[step + 1]]
-                # Not in a variable. A variable keeps the memory until the next batch.
+                # Yielded directly, because a variable would hold the memory until the
+                # next batch.
                 yield self._loaded(made, positions, (epoch, step + 1))
         finally:
             made.close()
@@ -151,11 +155,11 @@ class Loader:
 
     @property
     def batch_sampler(self) -> SimpleNamespace:
-        """The receiver of Lightning's `set_epoch`: the loader itself, as `sampler`."""
+        """The object for Lightning's `set_epoch`: the loader itself, as `sampler`."""
         return SimpleNamespace(sampler=self)
 
     def plan(self, epoch: int) -> Epoch:
-        """Cuts the seeds of all ranks into the batches of `epoch`."""
+        """Splits the seeds of all ranks into the batches of `epoch`."""
         if self._planned is None or self._planned[0] != epoch:
             key = order_key(wrap(self.seed), epoch)
             costs = self._seed_costs() if self.schedule.batching == "balanced" else None
@@ -163,17 +167,15 @@ class Loader:
         return self._planned[1]
 
     def deal(self, shares: Sequence[float]) -> None:
-        """Deals out the seeds of a step in shares, [world_size] with a sum of 1."""
+        """Distributes each step's seeds by shares, [world_size] with sum 1."""
         self.schedule, self._planned = replace(self.schedule, shares=tuple(shares)), None
 
     def balance(self, epoch: int) -> float:
-        """Returns the largest load of a rank in `epoch` over the mean of all ranks.
+        """Returns the ratio of the largest to the mean rank load in `epoch`.
 
-        1 is even.
-
-        A load is the sum of the costs of a rank's seeds. Every rank knows all loads
-        without communication. The first call computes the costs, in a few passes over
-        the graph, unless batching is balanced.
+        A rank's load is the total cost of its seeds, so 1 is perfectly balanced. Every
+        rank computes all loads without communication. Unless batching is balanced, the
+        first call computes the costs, in a few passes over the graph.
         """
         return max_over_mean(self.plan(epoch).loads(self._seed_costs()).sum(axis=0))
 
@@ -184,29 +186,29 @@ class Loader:
         return self._priced
 
     def set_epoch(self, epoch: int) -> None:
-        """Lets the next iterator begin at the first step of `epoch`.
+        """Makes the next iterator start at the first step of `epoch`.
 
-        Keeps a later step where the loader resumes in this epoch.
+        If the loader resumes within this epoch, its step is kept.
         """
         if epoch != self._next[0]:
             self._next = (epoch, 0)
 
     def start_at(self, epoch: int, step: int = 0) -> None:
-        """Lets the next iterator begin at `step` of `epoch`."""
+        """Makes the next iterator start at `step` of `epoch`."""
         self._next = self._now = (epoch, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the place of the last iterator, counting the batches given out.
+        """Returns the last iterator's position, which counts the yielded batches.
 
-        The same on every rank.
+        The state is the same on every rank.
         """
         epoch, step = self._now
         return {"epoch": epoch, "step": step, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next iterator go on from `state`, to the bit.
+        """Makes the next iterator resume from `state`, bit-identically.
 
-        Raises `UserError` for the state of a loader with other batches.
+        Raises `UserError` for the state of a loader with different batches.
         """
         for name, value in self._identity().items():
             if state[name] != value:
@@ -215,15 +217,13 @@ class Loader:
         self._now = self._next = (epoch, step) if step < len(self) else (epoch + 1, 0)
 
     def _identity(self) -> dict[str, Any]:
-        """Names all that the batches follow from, but for the graph and the sampler."""
+        """Returns all values that determine the batches, except graph and sampler."""
         return {"seed": self.seed, **self.schedule.identity(self.costs)}
 
     def _start(self, epoch: int, steps: tuple[Ids, list[int], int]) -> _core.Loader:
         """Starts the threads that make the batches of `epoch`.
 
-        Args:
-            epoch: number of the epoch.
-            steps: seeds, begins of batches with the end of the last, and first step.
+        `steps` contains the seeds, the batch offsets, and the first step.
         """
         sampler, features = self._sampler, self.tables.features
         storage.expect_random_reads(features)
@@ -251,23 +251,23 @@ class Loader:
 
 
 class _Checked:
-    """A sampler written in Python. Checks each batch in the thread of the batch."""
+    """A Python sampler whose batches are checked in the thread that makes them."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
         batch = self._sampler.sample(graph, seeds, key=key)
-        if type(self._sampler).sample is Sampler.sample:  # has checked every hop
+        if type(self._sampler).sample is Sampler.sample:  # checks every hop itself
             return batch
         return check_batch(f"{type(self._sampler).__name__}.sample", batch, graph, seeds, self._sampler.num_hops)
 
 
 def untyped(value: Any) -> Graph:
-    """Returns a graph, or reads one of PyG or DGL.
+    """Returns a graph, or converts one of PyG or DGL.
 
-    Raises `UserError` for types in the latter, which batches would drop. A `Graph` with
-    types is taken, as its user holds `edge_types`.
+    Raises `UserError` if a converted graph has types, because batches would drop them.
+    A `Graph` with types is accepted, because its user has `edge_types`.
     """
     graph = Graph.of(value)
     if graph is not value and graph.schema.several:
@@ -279,13 +279,13 @@ def untyped(value: Any) -> Graph:
 
 
 def _add_work(spans: Spans, made: _core.Loader, begun: float, step: int) -> None:
-    """Adds the work of a native thread on the batch taken last.
+    """Records a native thread's work on the last batch.
 
     Args:
-        spans: The record.
-        made: The loader of the batch.
-        begun: Seconds of the clock when the loader was made.
-        step: Number of the batch.
+        spans: The trace.
+        made: The native loader of the batch.
+        begun: Clock in seconds when the native loader was created.
+        step: Step of the batch.
     """
     thread, begin, drawn, gathered = made.last_work()
     track = f"sampling thread {thread}"
@@ -302,9 +302,9 @@ def _check_sampler(sampler: object) -> Sampler:
 
 
 def _is_native(sampler: Sampler) -> TypeGuard[NativeSampler]:
-    """Says whether threads may sample without Python.
+    """Returns whether threads may sample without Python.
 
-    False for a subclass with another `sample`.
+    False for a subclass that overrides `sample`.
     """
     return isinstance(sampler, NativeSampler) and type(sampler).sample is NativeSampler.sample
 
@@ -318,7 +318,7 @@ def _seeds(seeds: npt.ArrayLike | None, num_nodes: int) -> npt.NDArray[np.int64]
             raise UserError(f"the mask of seeds has shape {list(given.shape)}, expected [{num_nodes}]")
         return np.flatnonzero(given)
     ids = int64s("seeds", given)
-    _core.Numbering(ids, num_nodes)  # refuses ids out of range or repeated
+    _core.Numbering(ids, num_nodes)  # rejects ids that are out of range or repeated
     return ids
 
 

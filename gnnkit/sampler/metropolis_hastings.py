@@ -1,4 +1,4 @@
-"""Neighbourhoods of random walks that do not favour hubs."""
+"""Sampling by random walks that do not favour hubs."""
 
 from __future__ import annotations
 
@@ -22,42 +22,43 @@ from gnnkit.sampler.fanouts import FanoutsLike
 from gnnkit.storage import read_npy
 
 _MAX_WALKS = 2**16
-_MAX_STEPS = 2**24  # of all walks of a node
+_MAX_STEPS = 2**24  # total for all walks of a node
 _SIMILARITY = "similarity"
 _FLOOR = 0.1
-_LEAST_FLOOR = 1e-9  # to the power _MOST_SHARPNESS still a normal number
+_LEAST_FLOOR = 1e-9  # its power _MOST_SHARPNESS is still a normal number
 _SHARPNESS = 8
 _MOST_SHARPNESS = 32
-_SYMMETRIC: WeakKeyDictionary[CSC, CSC | None] = WeakKeyDictionary()  # None: the graph itself
+_SYMMETRIC: WeakKeyDictionary[CSC, CSC | None] = WeakKeyDictionary()  # None: the graph is already symmetric and simple
 
 
 @dataclass(frozen=True, slots=True)
 class _Preference:
-    """The law of `target=similarity`."""
+    """Parameters of `target=similarity`."""
 
     floor: float
     sharpness: int
 
 
 class MetropolisHastingsSampler(NativeSampler):
-    """A sampler of the nodes that random walks visit most, without preference for hubs.
+    """Samples the nodes most visited by random walks, without favouring hubs.
 
-    At u a neighbour v is proposed uniformly and accepted with probability
-    min(1, target(v) / target(u) (d(u) / d(v))^alpha) (Metropolis et al., 1953, and
-    Hastings, 1970). Otherwise the walk stays and u counts again. So each component is
-    visited in proportion to target d^(1 - alpha), uniformly by default.
+    At u, a neighbour v is proposed uniformly and accepted with probability min(1,
+    target(v) / target(u) (d(u) / d(v))^alpha) (Metropolis et al., 1953, and Hastings,
+    1970). If v is rejected, the walk stays and u counts again. Within a connected
+    component, nodes are thus visited in proportion to target d^(1 - alpha), which is
+    uniform by default.
 
-    With `target="similarity"` walks from s prefer nodes like s. The target is then
-    (floor + max(0, cosine of the features of v and s))^sharpness. Nodes unlike s keep a
-    weight above 0, so walks reach every node of the component. With a sharpness of 1
-    far nodes, of which there are more, outweigh the neighbours. A row of zeros, such as
-    an empty bag of words, is like no row. The start s is not drawn. It weighs as much
-    as the mean of its neighbours, or of about 32 of them, since a node as like s as s
-    itself would hold the walks.
+    With `target="similarity"`, walks from s prefer nodes similar to s. The target is
+    then (floor + max(0, cosine of the features of v and s))^sharpness. Dissimilar nodes
+    keep a positive weight, so walks reach every node of the component. With a sharpness
+    of 1, distant nodes outweigh the neighbours, because there are more of them. A zero
+    row, such as an empty bag of words, is similar to no row. The start s is not drawn.
+    Its weight is the mean weight of its neighbours, or of about 32 of them, because
+    walks would otherwise stay at s.
 
-    As in PinSAGE (Ying et al., KDD 2018) the neighbourhood of a node is the `fanout`
-    other nodes that walks from the node visit most. Importance weights are the visits,
-    as counts (sum) or shares (mean). Edges are walked in both directions. Parallel
+    As in PinSAGE (Ying et al., KDD 2018), a node's neighbourhood consists of the
+    `fanout` other nodes that its walks visit most. Importance weights are the visits,
+    as counts (sum) or shares (mean). Edges are walked in both directions, and parallel
     edges count once. Blocks have no edge ids.
     """
 
@@ -78,26 +79,25 @@ class MetropolisHastingsSampler(NativeSampler):
         importance: str | None = None,
         threads: int | None = None,
     ) -> None:
-        """Takes the arguments of `NativeSampler`, and the law of the walks.
+        """Takes the arguments of `NativeSampler`, and parameters of the walks.
 
         Args:
             fanouts: [num_hops] most visited nodes kept per node, from the seeds
-                outward. -1 keeps all nodes visited, 0 none.
-            walk_length: steps of a walk, 1 to 65536.
-            num_walks: walks from every node, 1 to 65536. All together make at most 2^24
-                steps.
-            alpha: exponent on the ratio of degrees. 0 is a plain walk.
-            target: [num_nodes] how often each node is wanted, not negative, or
-                "similarity". Default: all alike.
-            floor: number added to the cosine, at least 1e-9. Only for similarity,
-                where None stands for 0.1.
-            sharpness: exponent of the sum, 1 to 32. Only for similarity, where None
-                stands for 8.
-            embeddings: [num_nodes, columns] rows that similarity compares, or path of
-                an .npy file. Default: features, from a `Loader` or `with_features`.
-            redraw: whether all nodes found so far walk anew at every hop.
+                outward. -1 keeps all visited nodes, 0 none.
+            walk_length: Steps per walk, 1 to 65536.
+            num_walks: Walks per node, 1 to 65536, with at most 2^24 steps in total.
+            alpha: Exponent on the degree ratio. 0 is a plain walk.
+            target: [num_nodes] non-negative preference for each node, or "similarity".
+                Default: uniform.
+            floor: Number added to the cosine, at least 1e-9. Only for similarity, where
+                None means 0.1.
+            sharpness: Exponent of the sum, 1 to 32. Only for similarity, where None
+                means 8.
+            embeddings: [num_nodes, columns] rows compared by similarity, or path of an
+                .npy file. Default: features, from a `Loader` or `with_features`.
+            redraw: Whether all nodes of the batch walk again at every hop.
             importance: mean, sum or None.
-            threads: threads that make one batch. Default: the cores at hand.
+            threads: Threads per batch. Default: all available cores.
         """
         super().__init__(fanouts, redraw=redraw, importance=importance, threads=threads)
         self.walk_length = whole("sampler.walk_length", walk_length, 1, _MAX_WALKS)
@@ -142,14 +142,14 @@ class MetropolisHastingsSampler(NativeSampler):
         return Reading(_symmetric(graph), features=self.embeddings, floor=floor, sharpness=sharpness)
 
     def walk(self, graph: CSC, starts: Ids, *, key: int) -> Ids:  # [num_starts, num_walks, walk_length + 1]
-        """Returns the nodes on the walks from each start, the start first.
+        """Returns the nodes on the walks from each start, beginning with the start.
 
         `draw` counts these nodes.
 
         Args:
             graph: The graph. Edges are walked in both directions.
             starts: [num_starts] node ids.
-            key: any whole number, modulo 2^64.
+            key: Any integer, modulo 2^64.
         """
         ids = int64s("starts", starts)
         visited = _core.visited(self.reading(graph), ids, self._walks(), wrap(key))
@@ -168,7 +168,7 @@ def _target(values: npt.ArrayLike) -> npt.NDArray[np.float64]:  # [num_nodes]
 
 
 def _preference(target: object, floor: float | None, sharpness: int | None) -> _Preference | None:
-    """Returns the preference of similarity, or None for another target."""
+    """Returns the similarity parameters, or None for another target."""
     if isinstance(target, str):
         one_of("sampler.target", target, (_SIMILARITY,))
         floor = real("sampler.floor", _FLOOR if floor is None else floor, _LEAST_FLOOR)
@@ -200,12 +200,12 @@ def _load(path: str) -> npt.NDArray[Any]:
 
 
 def _in_core(rows: Floats) -> Floats:
-    """Returns rows in float32 or float64, the types that the core reads."""
+    """Converts rows to float32 or float64, as the core requires."""
     return rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
 
 
 def _symmetric(graph: CSC) -> CSC:
-    """Finds the distinct neighbours of every node, both ways, once per graph."""
+    """Returns the graph's symmetric, simple form, computed once per graph."""
     if graph not in _SYMMETRIC:
         both, _ = graph.symmetrize()
         if both.num_edges != graph.num_edges:
@@ -217,7 +217,7 @@ def _symmetric(graph: CSC) -> CSC:
 
 
 def _without_parallel_edges(graph: CSC) -> CSC:
-    """Keeps each edge once. The in-edges of a node must be ordered by source."""
+    """Removes repeated edges. A node's in-edges must be sorted by source."""
     first = np.ones(graph.num_edges + 1, np.bool_)
     first[1:-1] = graph.indices[1:] != graph.indices[:-1]
     first[graph.indptr] = True

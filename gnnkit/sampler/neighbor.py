@@ -1,4 +1,4 @@
-"""Uniform neighbours."""
+"""Uniform neighbour sampling."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from gnnkit.sampler.fanouts import FanoutsLike
 
 
 class NeighborSampler(NativeSampler):
-    """A sampler of uniform in-edges (Hamilton, Ying and Leskovec, NeurIPS 2017).
+    """Samples in-edges uniformly (Hamilton, Ying and Leskovec, NeurIPS 2017).
 
-    The default: the fastest sampler, with a fixed number of draws per node. Draws
-    without replacement are exact (Floyd, CACM 30(9), 1987). As in PyG, a node that
-    recurs in a later hop keeps the neighbours of its first draw. In DGL, the node draws
-    anew, as it does here if `redraw` is true.
+    This is the default and the fastest sampler, with a fixed number of draws per node.
+    Draws without replacement are exact (Floyd, CACM 30(9), 1987). As in PyG, a node
+    that recurs in a later hop keeps its first draws. In DGL it draws again, as with
+    `redraw` here.
 
-    With `replace` or `fill` every node with an in-edge draws exactly the fanout k. With
-    `fill` a node of d >= k in-edges draws distinct ones, and another takes each k // d
-    times and the rest by lot. In all cases k / d draws of an edge are expected, so
-    weights d / k keep sums unbiased. Sums vary less by `fill` than by `replace`.
+    With `replace` or `fill`, every node with an in-edge draws exactly the fanout k.
+    With `fill`, a node with d >= k in-edges draws distinct ones, and any other node
+    takes each edge k // d times and draws the remainder at random. In both cases k / d
+    draws of an edge are expected, so weights d / k keep sums unbiased. The variance is
+    lower with `fill` than with `replace`.
     """
 
     def __init__(
@@ -41,12 +42,12 @@ class NeighborSampler(NativeSampler):
         Args:
             fanouts: [num_hops] draws per node, from the seeds outward. -1 takes all
                 in-edges once, 0 none.
-            replace: whether draws are with replacement.
-            fill: whether nodes of fewer in-edges than the fanout repeat them.
-            redraw: whether all nodes found so far draw anew at every hop.
-            edge_ids: whether blocks hold positions of edges in the CSC.
+            replace: Whether draws are with replacement.
+            fill: Whether nodes with fewer in-edges than the fanout repeat them.
+            redraw: Whether all nodes of the batch draw again at every hop.
+            edge_ids: Whether blocks contain edge positions in the CSC.
             importance: mean, sum or None.
-            threads: threads that make one batch. Default: the cores at hand.
+            threads: Threads per batch. Default: all available cores.
         """
         super().__init__(
             fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads

@@ -1,4 +1,4 @@
-"""The rows of all nodes and edges that a loader gathers from."""
+"""Node and edge rows from which a loader gathers."""
 
 from __future__ import annotations
 
@@ -15,27 +15,24 @@ from gnnkit.graph import CSC, Floats, Graph, Ids
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """The rows of all nodes and edges of a graph.
-
-    The edges stand in the CSC's order.
-    """
+    """The rows of all nodes and edges of a graph, edges in CSC order."""
 
     features: npt.NDArray[Any] | None = None  # [num_nodes, ...] C-contiguous
     labels: npt.NDArray[Any] | None = None  # [num_nodes, ...]
     edge_features: npt.NDArray[Any] | None = None  # [num_edges, ...]
     edge_weight: Floats | None = None  # [num_edges]
-    edge_positions: Ids | None = None  # [num_edges] place of each edge in the list that the graph was made from
+    edge_positions: Ids | None = None  # [num_edges] position of each edge in the graph's original edge list
 
     @classmethod
     def of(cls, graph: Graph | CSC, features: object | None, labels: object | None) -> Tables:
-        """Takes the graph's features and labels, unless others are given.
+        """Returns the graph's features and labels, unless others are given.
 
-        Raises `UserError` for a table without a row of fixed size for each node.
+        Raises `UserError` unless a table has a row of fixed size for each node.
 
         Args:
-            graph: The graph. A CSC has weights only.
-            features: [num_nodes, ...] instead of features of the graph, or None.
-            labels: [num_nodes, ...] instead of labels of the graph, or None.
+            graph: The graph. A CSC only has weights.
+            features: [num_nodes, ...] replacement of the graph's features, or None.
+            labels: [num_nodes, ...] replacement of the graph's labels, or None.
         """
         known = cls(edge_weight=graph.weight) if isinstance(graph, CSC) else _tables(graph)
         num_nodes = graph.num_sources if isinstance(graph, CSC) else graph.num_nodes
@@ -52,7 +49,7 @@ def _tables(graph: Graph) -> Tables:
 
 
 def _table(name: str, values: object, num_nodes: int) -> npt.NDArray[Any]:
-    """Reads a table with a row for each node."""
+    """Checks that a table has a row for each node."""
     rows = array(name, values)
     if rows.ndim == 0 or len(rows) != num_nodes or rows.dtype.hasobject:
         shape = f"{rows.dtype} of shape {list(rows.shape)}"

@@ -1,4 +1,4 @@
-"""Neighbours in proportion to weights."""
+"""Neighbour sampling in proportion to weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OUT_DEGREE: WeakKeyDictionary[CSC, Floats] = WeakKeyDictionary()
 
 
 class WeightedSampler(NativeSampler):
-    """A sampler of in-edges in proportion to the graph's weights, 1 by default.
+    """Samples in-edges in proportion to the graph's weights, 1 by default.
 
-    Edges of weight 0 are never drawn. Without replacement each draw is in proportion to
-    the weights that are left (Efraimidis and Spirakis, Information Processing Letters
+    Edges of weight 0 are never drawn. Without replacement, each draw is in proportion
+    to the remaining weights (Efraimidis and Spirakis, Information Processing Letters
     97(5), 2006). Importance weights then follow Cohen and Kaplan (PODC 2007).
     """
 
@@ -39,13 +39,13 @@ class WeightedSampler(NativeSampler):
         Args:
             fanouts: [num_hops] draws per node, from the seeds outward. -1 takes all
                 neighbours of positive weight, 0 none.
-            replace: whether draws are with replacement.
-            alpha: weights are multiplied by the source's out-degree to the power
+            replace: Whether draws are with replacement.
+            alpha: Weights are multiplied by the source's out-degree to the power
                 -alpha. Above 0, hubs are drawn less often.
-            redraw: whether all nodes found so far draw anew at every hop.
-            edge_ids: whether blocks hold positions of edges in the CSC.
+            redraw: Whether all nodes of the batch draw again at every hop.
+            edge_ids: Whether blocks contain edge positions in the CSC.
             importance: mean, sum or None.
-            threads: threads that make one batch. Default: the cores at hand.
+            threads: Threads per batch. Default: all available cores.
         """
         super().__init__(
             fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
@@ -68,7 +68,7 @@ class WeightedSampler(NativeSampler):
 
 
 def _out_degree(graph: CSC) -> Floats:  # [num_sources]
-    """Counts out-edges, once per graph. Nodes without out-edges get 1."""
+    """Counts out-edges, at least 1 per node, once per graph."""
     if graph not in _OUT_DEGREE:
         degree = _core.csc_degrees(graph.indptr, graph.indices, graph.num_sources, None)[1]
         _OUT_DEGREE[graph] = np.maximum(degree, 1)

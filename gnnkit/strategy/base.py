@@ -1,4 +1,4 @@
-"""The data that a strategy reads, and the batches that it hands out."""
+"""Interfaces of execution strategies: their input data and their batches."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ A = TypeVar("A", bound=Ability)
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """One rank's part of the run, which is all that a strategy may read."""
+    """One rank's part of the run, the only data a strategy may read."""
 
     comm: Communicator
-    shard: Shard  # the nodes that this rank owns, and their edges unless `graph` is given
-    dtype: torch.dtype  # of features and parameters
+    shard: Shard  # this rank's nodes, and their edges unless `graph` is set
+    dtype: torch.dtype  # type of features and parameters
     seed: int
-    graph: Graph | None = None  # the whole graph, where the strategy reads it
-    sampler: Sampler | None = None  # the configured one, where the strategy draws
-    threads: int = 1  # of this rank
-    links: Links | None = None  # the edges to predict, where the task is about edges
+    graph: Graph | None = None  # the complete graph, if the strategy reads it
+    sampler: Sampler | None = None  # the configured sampler, if the strategy samples
+    threads: int = 1  # number of threads of this rank
+    links: Links | None = None  # edges to predict, for link prediction
     peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
-    input_dtype: torch.dtype | None = None  # of the input rows in training. None: `dtype`
-    rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, where `input_dtype` is
-    on_disk: OnDisk | None = None  # where rows of features stay on disk
-    remote_edges: float = 0.0  # share of the graph's edges that lead from a node of another rank
-    order: NodeOrder | None = None  # of the rows of engines. None: by id
+    input_dtype: torch.dtype | None = None  # type of input rows in training. None: `dtype`
+    rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, if `input_dtype` is
+    on_disk: OnDisk | None = None  # set if feature rows are read from disk
+    remote_edges: float = 0.0  # share of edges whose source has another owner
+    order: NodeOrder | None = None  # row order of engines. None: by id
 
     @property
     def device(self) -> torch.device:
@@ -56,17 +56,18 @@ class Worker:
 
     @property
     def fetches(self) -> bool:
-        """Whether features of other ranks' nodes are with their owners alone.
+        """Whether other ranks' features are only available from their owners.
 
-        A graph without the features that the shard has is a topology.
+        This is also true for a graph without the shard's features, which is a topology
+        only.
         """
         return self.graph is None or self.graph.features.shape[1] < self.shard.features.shape[1]
 
     @cached_property
     def features(self) -> FeatureStore:
-        """Rows of features by node.
+        """Feature rows by node.
 
-        Of the owned nodes where this rank `fetches`, else of every node.
+        They cover the owned nodes if this rank `fetches`, and all nodes otherwise.
         """
         whole = self.graph if not self.fetches else None
         table, nodes = (self.shard.features, self.shard.owned) if whole is None else (whole.features, None)
@@ -75,7 +76,7 @@ class Worker:
         return TableFeatures(table, nodes, self.dtype, self.device)
 
     def input_rows(self, nodes: Ids, model: object) -> Rows:  # [k] -> [k, width]
-        """Returns the rows that `model` reads in a batch of training.
+        """Returns the rows that `model` reads in a training batch.
 
         Args:
             nodes: [k] nodes whose features this rank has.
@@ -84,26 +85,26 @@ class Worker:
         return self._shortened(self.features.input_rows(nodes, model), model)
 
     def lasting_rows(self, nodes: Ids, model: object, tally: Tally) -> Rows:  # [k] -> [k, width]
-        """Returns `input_rows` of the batches of a whole run. Those on disk stay there.
+        """Returns `input_rows` for the entire run. Rows on disk are not loaded.
 
         Args:
             nodes: [k] nodes whose features this rank has.
             model: The model.
-            tally: Counts the bytes from disk.
+            tally: Counter of the bytes read from disk.
         """
         return self._shortened(self.features.lasting_rows(nodes, model, tally), model)
 
     def fetched_rows(self, kept: Array | SparseFeatures, model: object) -> Rows:  # [k, width]
-        """Returns `input_rows` of features that owners sent, as these are kept."""
+        """Returns `input_rows` of features received from owners, as stored."""
         if isinstance(kept, SparseFeatures):
             return self._shortened(SparseRows.of(kept, self.dtype), model)
         return self.features.opening(kept, self.input_dtype)
 
     def _shortened(self, rows: Rows, model: object) -> Rows:
-        """Returns rows of the type of training.
+        """Converts rows to the training type.
 
-        Long sums of short numbers are wrong. So a model that `adds_rows_itself` gets
-        rows of `dtype`.
+        Long sums in low precision are inaccurate, so a model that `adds_rows_itself`
+        gets rows of `dtype`.
         """
         if self.input_dtype is None or getattr(model, "adds_rows_itself", False):
             return rows
@@ -111,7 +112,7 @@ class Worker:
 
     @property
     def disk(self) -> DiskFeatures | None:
-        """The features, where these stay on disk."""
+        """The features, if they are read from disk."""
         return self.features.disk
 
     @cached_property
@@ -121,8 +122,8 @@ class Worker:
     def engine(self, model: object) -> Engine:
         """Returns the engine over the shards, as `model` reads the graph.
 
-        Its rows are those of `engine.shard.owned`, in an order of its own. Collective
-        at the first call.
+        Its rows are the nodes in `engine.shard.owned`, whose order may differ from
+        `owned`. Collective on the first call.
         """
         loops = bool(getattr(model, "self_loops", False))
         if loops not in self._engines:
@@ -134,18 +135,18 @@ class Worker:
     def _owners(self) -> list[Ids]:
         return []
 
-    # No cached property: one lock of all instances would keep other threads waiting.
+    # Not a cached property, whose lock for all instances would block other threads.
     @property
     def owner(self) -> Ids:  # [num_nodes] int32
-        """The rank that owns each node. Collective at the first call."""
+        """Owner rank of each node. Collective on the first call."""
         if not self._owners:
             self._owners.append(self.rank_of(self.owned))
         return self._owners[0]
 
     def rank_of(self, nodes: Ids) -> Ids:  # [num_nodes] int32
-        """Finds the rank that gives each node of the graph. Collective.
+        """Returns the rank that passes each node of the graph. Collective.
 
-        `nodes` are this rank's [k] ids. Each node is given by one rank.
+        `nodes` are this rank's [k] ids. Each node must be passed by one rank.
         """
         ranks = torch.zeros(self.shard.num_nodes, dtype=torch.int32, device=self.device)
         ranks[torch.from_numpy(nodes.astype(np.int64)).to(self.device)] = self.comm.rank
@@ -155,14 +156,15 @@ class Worker:
     def weight(self) -> int:
         """This rank's weight in a mean of the ranks' parameters.
 
-        Counts training nodes, or all owned nodes where the task is about edges.
+        The weight is the number of training nodes, or of owned nodes in link
+        prediction.
         """
         train = self.shard.split == Split.TRAIN
         return len(self.owned) if self.links is not None else int(np.count_nonzero(train))
 
     @property
     def owned(self) -> Ids:  # [num_owned] int64, ascending
-        """The global ids of the nodes that this rank owns, evaluates and predicts."""
+        """Global ids of the nodes that this rank owns, evaluates and predicts."""
         return self.shard.owned
 
 
@@ -180,24 +182,24 @@ Update = Literal["synchronise", "own", "accumulate", "average", "correct", "conc
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """The rows and edges that one rank computes with in one step."""
+    """The rows and edges that one rank processes in one step."""
 
-    x: Rows  # [num_src, width] input rows, sparse for a model that `reads_sparse` only
-    adjacencies: Sequence[Adjacency]  # one for each layer of the model
-    rows: Tensor  # [k] int64, the output rows that the loss reads, or [k, 2] pairs of rows
-    labels: Tensor  # [k, ...] labels of these rows, in the form of `Graph.labels`. Of pairs 1 or 0, floating
-    total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
+    x: Rows  # [num_src, width] input rows, sparse only for a model that `reads_sparse`
+    adjacencies: Sequence[Adjacency]  # one per layer of the model
+    rows: Tensor  # [k] int64 output rows that the loss reads, or [k, 2] pairs of rows
+    labels: Tensor  # [k, ...] labels of these rows, as in `Graph.labels`, or 1 and 0 (floating) for pairs
+    total: int  # sum of k over all ranks. The loss is a sum divided by it, so gradients of ranks add up
     update: Update = "synchronise"
-    weight: float = 0.0  # of this rank in a mean, where `update` is "average" or the batch `leads`
+    weight: float = 0.0  # this rank's weight in a mean, if `update` is "average" or the batch `leads`
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
-    reach: Reach | None = None  # collective, brings the rows that `rows` counts. None: the model's output
-    nodes: Ids | None = None  # [num_src] distinct global ids of the input rows, where these may be learned
-    # Whether an own step takes the ranks' mean gradient. The own steps up to the next
-    # such batch then add what this rank's gradient lacked of that mean.
+    reach: Reach | None = None  # collective function that provides the rows indexed by `rows`. None: the model's output
+    nodes: Ids | None = None  # [num_src] distinct global ids of the input rows, if these may be learned
+    # Whether a local step uses the ranks' mean gradient. Local steps before the next
+    # such batch then add the difference between that mean and this rank's gradient.
     leads: bool = False
 
     def outputs(self, out: Tensor) -> Tensor:  # [k, width], or [k, 2, width] for pairs
-        """Returns the rows that the loss reads of the model's output. Collective.
+        """Selects the output rows that the loss reads. Collective.
 
         Args:
             out: [num_dst, width] output of the model.
@@ -205,99 +207,98 @@ class Batch:
         return (out if self.reach is None else self.reach(out))[self.rows]
 
     def precision(self) -> torch.autocast:
-        """Makes a context in which a model computes with this batch.
+        """Returns the autocast context for this batch.
 
-        Products of rows in bfloat16 round parameters to bfloat16 too.
+        If rows are bfloat16, products round the parameters to bfloat16, too.
         """
         return torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.x.dtype == torch.bfloat16)
 
     @property
     def synchronise(self) -> bool:
-        """Whether the gradients of all ranks make one step."""
+        """Whether the gradients of all ranks are combined in one step."""
         return self.update in ("synchronise", "correct", "conclude")
 
     @property
     def meets(self) -> bool:
-        """Whether ranks meet after the backward pass."""
+        """Whether ranks communicate after the backward pass."""
         return self.synchronise or self.update == "average" or self.leads
 
     def again(self) -> Batch:
-        """Returns the batch for a second look that is no part of training.
+        """Returns the batch for a second forward pass that is not part of training.
 
-        Rows of other ranks come exactly, whatever the exchange of the strategy.
+        Rows of other ranks are then exact, for any exchange.
         """
         return replace(self, adjacencies=[adjacency.again() for adjacency in self.adjacencies])
 
     @property
     def share(self) -> float:
-        """This rank's part of the rows that the loss reads."""
+        """This rank's share of the rows that the loss reads."""
         return len(self.rows) / max(self.total, 1)
 
     @property
     def num_edges(self) -> int:
-        """Edges that this rank aggregates over in a forward pass, over all layers."""
+        """Edges that this rank aggregates in a forward pass, summed over layers."""
         return sum(adjacency.num_edges for adjacency in self.adjacencies)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The work of one rank in one epoch, for strategies that adapt."""
+    """One rank's measurements of an epoch, for adaptive strategies."""
 
     seconds_compute: float
-    seconds_exchange: float  # of rows, waiting included
-    seconds_sync: float  # of gradients and parameters, waiting included
-    edges: int  # aggregated over
-    drift: float = 0.0  # distance of this rank's parameters from the last mean taken, over the norm of the mean
+    seconds_exchange: float  # exchange of rows, including waiting
+    seconds_sync: float  # synchronisation of gradients and parameters, including waiting
+    edges: int  # number of aggregated edges
+    drift: float = 0.0  # distance of this rank's parameters from the last mean, relative to its norm
 
 
 class ExecutionStrategy(ABC):
-    """Decides which batches a rank gets, and nothing else.
+    """Determines each rank's batches.
 
-    `setup`, and the computation of a batch, are collective: all ranks call in the
-    same order, and get the same number of batches, empty ones included. Equal worker,
-    seed and epoch give equal batches. Arguments of the constructor are the keys of
+    `setup`, and the computation of a batch, are collective: all ranks call them in the
+    same order and get the same number of batches, including empty ones. Equal worker,
+    seed and epoch give equal batches. The constructor's arguments are the keys of
     `strategy`.
     """
 
     reads: Reads = Reads()
     steps: Steps = Steps()
-    supports: Collection[Ability] = ()  # one of each kind
-    tally: Tally  # what batches move, counted over the whole run
-    shares: Sequence[float] | None = None  # [world_size] of the seeds of a step. None: equal
+    supports: Collection[Ability] = ()  # one instance of each kind
+    tally: Tally  # exchanges of all batches in the run
+    shares: Sequence[float] | None = None  # [world_size] shares of a step's seeds. None: equal
 
     def ability(self, kind: type[A]) -> A | None:
-        """Returns what the strategy says of an ability. None where it lacks this."""
+        """Returns the strategy's declaration of an ability, or None if unsupported."""
         return next((each for each in self.supports if isinstance(each, kind) and each.but is None), None)
 
     def lacks(self, kind: type[Ability]) -> str | None:
-        """Says why the strategy lacks an ability. None where it has this."""
+        """Returns why an ability is unsupported, or None if it is supported."""
         return next((each.but for each in self.supports if isinstance(each, kind)), kind.lacking)
 
     def cure(self) -> str:
-        """Says what to choose where ranks drift too far apart."""
+        """Returns the advice to print when parameters of ranks drift too far apart."""
         return "more frequent means of the workers' models"
 
     def costs(self) -> str:
-        """Returns the lines of what is approximate in a step, from `approximate`.
+        """Describes how a step is approximate, in lines from `approximate`.
 
-        The run begins with these lines, where several workers train. Default: "", for
-        steps that are exact.
+        They are printed at the start of a run with several workers. Default: "", for
+        exact steps.
         """
         return ""
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
-        """Returns the strategy whose only rank does the work of `world_size` ranks.
+        """Returns a strategy for one rank with the same steps as `world_size` ranks.
 
-        Returns None where no such strategy exists.
+        Returns None if there is no such strategy.
         """
         return None
 
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
-        """Raises `UserError` for a sampler or a number of layers that does not fit.
+        """Raises `UserError` for an unsuitable sampler or number of layers.
 
-        Called before ranks start, on the launching process. Here a strategy that
-        `samples` needs a sampler with one hop for each layer. Other strategies refuse
-        samplers.
+        Called in the launching process before ranks start. By default, a strategy that
+        reads a sampler needs one hop per layer, and other strategies reject samplers.
         """
         if sampler is None:
             if self.reads.sampler:
@@ -311,69 +312,69 @@ class ExecutionStrategy(ABC):
 
     @abstractmethod
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        """Builds the state of the whole run.
+        """Builds the state of the run.
 
-        The model says `num_layers` and whether it wants `self_loops`.
+        The model has `num_layers`, and optionally `self_loops`.
         """
 
     @abstractmethod
     def num_batches(self, epoch: int) -> int:
-        """Returns the number of steps of one epoch, equal on all ranks."""
+        """Returns the number of steps per epoch, the same on all ranks."""
 
     @abstractmethod
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Gives the steps of one epoch, from step `first` on."""
+        """Yields the batches of an epoch, starting at step `first`."""
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:  # noqa: B027 - most do not adapt
-        """Adapts to an epoch that has ended. Collective.
+        """Adapts to a completed epoch. Collective.
 
         Args:
             epoch: Number of the epoch.
-            measured: The work of this rank in that epoch.
+            measured: This rank's measurements of the epoch.
             model: The model, with this rank's parameters.
         """
 
     def deal(self, shares: Sequence[float]) -> None:
-        """Deals out the seeds of a step in these shares, from the next epoch on.
+        """Changes the shares of a step's seeds, from the next epoch on.
 
-        All seeds of a step stay the same. Called where the strategy has
+        The set of seeds in a step does not change. Called if the strategy has
         `MovableSeeds`.
 
         Args:
-            shares: [world_size] share of each worker, with a sum of 1.
+            shares: [world_size] share of each worker, with sum 1.
         """
         raise NotImplementedError
 
     def foresee_reads(self, epochs: int) -> dict[str, Any]:
-        """Counts what the first epochs will read from disk, as `figures` tells it.
+        """Predicts the disk reads of the first epochs, in the format of `figures`.
 
-        Draws the batches and reads no rows of these. Collective. Called after `setup`
-        in place of training, where the strategy has `RowsOnDisk`.
+        Draws the batches without reading their rows. Collective. Called after `setup`
+        and instead of training, if the strategy has `RowsOnDisk`.
         """
         raise NotImplementedError
 
     def figures(self) -> dict[str, Any]:
-        """Returns further figures of `result.json`. Called at the end."""
+        """Returns additional figures for `result.json`. Called at the end."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of this rank between two steps.
+        """Returns this rank's state between two steps.
 
-        Parameters and optimiser are saved elsewhere.
+        Parameters and optimiser are saved separately.
         """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
-        """Goes on from a state, on the same shard. Called after `setup`."""
+        """Resumes from a state, on the same shard. Called after `setup`."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Lets go of threads. Called after the last step, on all ranks."""
+        """Stops threads. Called after the last step, on all ranks."""
 
 
 def weighing_sums(sampler: Sampler) -> Sampler:
-    """Returns the sampler with blocks whose sums estimate the sums over all in-edges.
+    """Returns the sampler with weights that make sums estimate full sums.
 
-    Raises `UserError` where the user has asked for other weights.
+    Raises `UserError` if the user has requested other weights.
     """
     kinds: Any = getattr(sampler, "importance", "none")
     if kinds == "none":

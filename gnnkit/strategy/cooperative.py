@@ -1,4 +1,4 @@
-"""Batches that all ranks draw together, each rank for the nodes that it owns."""
+"""Batches drawn by all ranks together, each for its owned nodes."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ class _Made:
     """One rank's part of a batch, before its rows are read."""
 
     step: Step
-    own: Ids  # [num_seeds] positions of the owned seeds of all ranks in `Shard.owned`
+    own: Ids  # [num_seeds] positions in `Shard.owned` of the owned seeds of all ranks
     drawn: Drawn
-    reach: Reach | None  # brings the ends of this rank's pairs
+    reach: Reach | None  # provides the ends of this rank's pairs
     sent: Sent
-    here: Ids  # [num_known] global ids of the owned nodes of the batch
-    x: Array | None = None  # [num_known, width] their features, where these were read from disk
+    here: Ids  # [num_known] global ids of the batch's owned nodes
+    x: Array | None = None  # [num_known, width] their features, if read from disk
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the batch, of which routes take as much as the blocks."""
+        """Memory of the batch. Routes take as much as the blocks."""
         return 2 * bytes_of(self.drawn.blocks) + self.here.nbytes
 
 
 class CooperativeBatches(BackgroundBatches[_Made, _Made]):
-    """The batches of all ranks, of which each holds the nodes that it owns.
+    """Joint batches, in which each rank holds its owned nodes.
 
-    Cooperative minibatching (Balin, LaSalle and Catalyurek, TMLR 2025). All ranks draw
-    one batch, the batch of one rank with the seeds of all. Features stay with their
-    owner. The rows of each layer come from their owners, and so do the ends of pairs.
+    Implements cooperative minibatching (Balin, LaSalle and Catalyurek, TMLR 2025). All
+    ranks draw one batch, which is the same as one rank's batch with the seeds of all.
+    Features are not exchanged. Each layer's rows, and the ends of pairs, are received
+    from their owners.
     """
 
     def __init__(self, worker: Worker, model: nn.Module, batch_size: int, tally: Tally, prefetch: int = 2) -> None:
@@ -51,10 +52,10 @@ class CooperativeBatches(BackgroundBatches[_Made, _Made]):
 
         Args:
             worker: This rank, with a shard of a grid with one column and one slice.
-            model: Says `num_layers` and `self_loops`.
-            batch_size: Seeds of a step, divided by the number of ranks.
-            tally: Counts the rows moved.
-            prefetch: Batches drawn ahead.
+            model: The model, with `num_layers` and `self_loops`.
+            batch_size: Seeds per worker and step.
+            tally: Counter of exchanged rows.
+            prefetch: Batches drawn in advance.
         """
         self._model = model
         owners = Owners.of(worker.shard, worker.comm)

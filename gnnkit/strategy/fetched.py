@@ -1,4 +1,4 @@
-"""Batches whose rows, and mostly draws, come from the owners of the nodes."""
+"""Batches whose rows, and usually draws, are received from nodes' owners."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Edges = npt.NDArray[Any]  # [num_edges] records of `Frontier`
 
 
 class Draw:
-    """Draws batches of one rank, at the owners or from the whole topology."""
+    """Draws one rank's batches, at the owners or from the complete topology."""
 
     def __init__(self, worker: Worker, sampler: Sampler, owners: Owners) -> None:
         """Prepares the draws. Collective.
 
         Args:
-            worker: The rank, with the topology or without.
-            sampler: Draws.
+            worker: The rank, with or without the topology.
+            sampler: The sampler.
             owners: The owner of every node.
         """
         self.csc: CSC | None = None if worker.graph is None else worker.graph.csc
@@ -45,16 +45,16 @@ class Draw:
             self._frontier = Frontier(worker.shard, owners, sampler, worker.comm, worker.threads)
 
     def __call__(self, seeds: Ids, key: int, comm: Communicator, sent: Sent) -> tuple[MiniBatch, Edges | None]:
-        """Draws one batch. Collective where owners draw.
+        """Draws one batch. Collective if owners draw.
 
         Args:
             seeds: [num_seeds] distinct global ids.
-            key: Key of the batch, equal on all ranks.
+            key: The batch's key, the same on all ranks.
             comm: The ranks.
-            sent: Counts the messages.
+            sent: Counter of messages.
 
         Returns:
-            The batch, and the drawn edges unless the topology is at hand.
+            The batch, and the drawn edges unless this rank has the topology.
         """
         if self.csc is None:
             return self._frontier.sample(seeds, key, comm, sent)
@@ -63,7 +63,7 @@ class Draw:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """One batch before its rows are read, and the rows that ranks ask for."""
+    """One batch before its rows are read, and the rows that ranks request."""
 
     step: Step
     batch: MiniBatch
@@ -92,9 +92,9 @@ class Made:
 
 
 class FetchedBatches(BackgroundBatches[Drawn, Made]):
-    """The batches of one rank, drawn and fetched ahead in the background.
+    """One rank's batches, drawn and fetched in the background.
 
-    The same batches as `SampledBatches` has, to the bit.
+    They are bit-identical to those of `SampledBatches`.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class FetchedBatches(BackgroundBatches[Drawn, Made]):
         """Starts the thread. Collective.
 
         Args:
-            worker: This rank, with a shard and a sampler, and the topology or not.
-            model: Says whether nodes get loops.
-            tally: Counts what the batches move.
+            worker: This rank, with a shard and a sampler, and optionally the topology.
+            model: The model, optionally with `self_loops`.
+            tally: Record of the batches' exchanges.
             seeds: The seeds of all ranks.
-            cache: The rows of other ranks that this rank keeps.
-            prefetch: Batches made ahead.
+            cache: The cache of other ranks' rows.
+            prefetch: Batches made in advance.
         """
         self.model, self.cache, self.rows = model, cache, cache.owned
         sampler = drawing(worker)
@@ -120,7 +120,7 @@ class FetchedBatches(BackgroundBatches[Drawn, Made]):
         fanouts = Fanouts.all(sampler.num_hops) if sampler.fanouts is None else Fanouts.parse(sampler.fanouts)
         if (filled := cache.begin(fanouts, seeds.chance)) is not None:
             self.rows.record(*filled, tally, worker.comm.rank)
-        self.fetched_rows = self.hits = 0  # rows of other ranks that batches read, by origin
+        self.fetched_rows = self.hits = 0  # rows of other ranks read by batches: fetched, and found in the cache
         super().__init__(worker, seeds, tally, prefetch, self.rows.disk)
 
     def begin_epoch(self, deal: Deal, steps: range) -> None:
@@ -136,7 +136,7 @@ class FetchedBatches(BackgroundBatches[Drawn, Made]):
         self._record(*self._background.submit(fill).result())
 
     def draw(self, deal: Deal, number: int, comm: Communicator) -> Drawn:
-        """Draws one batch, and asks for its rows. Collective."""
+        """Draws one batch, and requests its rows. Collective."""
         sent = Sent.nothing(comm.world_size)
         step = deal(number, comm, sent)
         batch, edges = self.draws(step.seeds, step.draws, comm, sent)

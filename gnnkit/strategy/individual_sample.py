@@ -42,7 +42,7 @@ _LRU = (
     "the rows that strategy.cache=lru asks for follow from those of the batch before, and reads look further ahead: "
     "use strategy.cache=degree, vip or exact"
 )
-_CACHED = (  # with learned rows
+_CACHED = (  # for learned rows
     "keeps rows of other workers, while learned rows change in each step: use strategy.cache=none"
 )
 _COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes: choose strategy.batching=plain"
@@ -53,17 +53,17 @@ _DIVIDED = (
 
 
 class IndividualSample(ExecutionStrategy):
-    """Sampled mini-batch training (individual-sample-based in Lin et al., Proc. IEEE
-    2023).
+    """Sampled mini-batch training with separate samples per rank.
 
-    Choose this strategy where activations of all nodes do not fit, or where many steps
-    an epoch reach an accuracy sooner. The batches of an epoch cover the training nodes
-    once. Native threads sample and gather ahead while the batch before is computed. A
-    rank without seeds joins a step with an empty batch.
+    This is individual-sample-based execution in Lin et al., Proc. IEEE 2023. Choose
+    this strategy if the activations of all nodes do not fit into memory, or if many
+    steps per epoch reach an accuracy sooner. The batches of an epoch cover the training
+    nodes once. Native threads prefetch samples and features while the previous batch is
+    computed. A rank without seeds takes part in a step with an empty batch.
 
-    With `topology=partitioned` no rank holds more than the owned nodes and their
-    in-edges: owners draw, and send rows. The batches are the same to the bit, whatever
-    the partition.
+    With `topology=partitioned`, each rank holds only its owned nodes and their
+    in-edges. Owners draw and send rows. The batches are bit-identical for any
+    partition.
     """
 
     def __init__(
@@ -77,21 +77,20 @@ class IndividualSample(ExecutionStrategy):
         cache: str = "none",
         cache_rows: int | None = None,
     ) -> None:
-        """Keeps the sizes.
+        """Checks the options.
 
         Args:
-            batch_size: Seeds per worker and step. Groups of seeds, where the sampler
-                has groups. Edges, where the task predicts edges.
-            batching: "plain", or "balanced" to even out the expected work of the
-                workers.
-            window: Steps over which balanced batching evens out.
-            prefetch: Batches made ahead.
+            batch_size: Seeds per worker and step. Groups of seeds if the sampler has
+                groups, and edges for link prediction.
+            batching: "plain", or "balanced" to balance the workers' expected work.
+            window: Number of steps over which costs are balanced.
+            prefetch: Batches made in advance.
             topology: "shared": one mapped copy of the graph for all workers of a host.
-                "partitioned": the in-edges of a node are with the owner of the node.
-            features: "shared" or "partitioned", as `topology`. None: as `topology`.
-            cache: Rows of other workers that a worker keeps: one of
-                `row_cache.CACHES`. Only with partitioned features.
-            cache_rows: Rows kept. None: a tenth of the nodes.
+                "partitioned": a node's in-edges are stored at its owner.
+            features: "shared" or "partitioned". None: same as `topology`.
+            cache: Cache of other workers' rows: one of `row_cache.CACHES`. Only with
+                partitioned features.
+            cache_rows: Maximum number of cached rows. None: a tenth of the nodes.
         """
         for name, value in (("batch_size", batch_size), ("window", window), ("prefetch", prefetch)):
             whole(f"strategy.{name}", value, 1, MAX_COUNT)
@@ -173,7 +172,7 @@ class IndividualSample(ExecutionStrategy):
         return {} if self.shares is None else {"shares": list(self.shares)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if len(state["shares"]) == self.num_workers:  # otherwise the shares are of other workers
+        if len(state["shares"]) == self.num_workers:  # otherwise the shares are for a different number of workers
             self.deal(state["shares"])
 
     def foresee_reads(self, epochs: int) -> dict[str, Any]:
@@ -193,7 +192,7 @@ class IndividualSample(ExecutionStrategy):
 
 
 class CacheHits:
-    """The rows of other workers that a worker read, and had in its cache."""
+    """Other workers' rows that a worker read, and how many were cached."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm, self._epochs, self._saved = comm, 0, 0
@@ -207,7 +206,7 @@ class CacheHits:
         self._epochs += 1
 
     def figures(self) -> dict[str, list[float]]:
-        """Returns by rank the share of rows found here, and words saved an epoch."""
+        """Returns each rank's cache hit rate, and its saved words per epoch."""
         hits, fetched = self._counts.tolist()
         rates = [hit / max(hit + miss, 1) for hit, miss in zip(hits, fetched, strict=True)]
         words = [hit * self._width // max(self._epochs, 1) for hit in hits] if self._epochs else [0] * len(hits)

@@ -38,18 +38,18 @@ _BATCHES: dict[tuple[str, str], type[CooperativeBatches | PushPullBatches | Push
 }
 _MODES = {"cooperative": ("partitioned", COOPERATIVE), "push_pull": ("shared", PARTITIONED)}
 
-_BY_COLUMNS = (  # with learned rows
+_BY_COLUMNS = (  # for learned rows
     "with strategy.mode=push_pull cuts input rows by columns, while a learned row is with the owner of its node: use "
     "strategy.mode=cooperative"
 )
 
 
 class JointSample(ExecutionStrategy):
-    """Sampled mini-batch training without moving features (joint-sample-based in Lin et
-    al., Proc. IEEE 2023).
+    """Sampled mini-batch training without exchange of features.
 
-    Choose this strategy where features are wide, or where no host can hold the graph.
-    A step is that of one rank with the seeds of all ranks.
+    This is joint-sample-based execution in Lin et al., Proc. IEEE 2023. Choose this
+    strategy if features are wide, or if no host can hold the graph. A step is the same
+    as one rank's step with the seeds of all ranks.
     """
 
     steps = Steps(exchange=True)
@@ -64,18 +64,18 @@ class JointSample(ExecutionStrategy):
         cache: str = "none",
         cache_rows: int | None = None,
     ) -> None:
-        """Keeps the options.
+        """Checks the options.
 
         Args:
-            mode: "cooperative": owners of nodes draw and compute one batch of all
-                ranks. "push_pull": each rank draws a batch, and all ranks compute layer
-                1 by columns of the features.
-            batch_size: Seeds per worker and step. Edges, where the task predicts edges.
-            prefetch: Batches drawn ahead.
+            mode: "cooperative": owners draw and compute one joint batch. "push_pull":
+                each rank draws a batch, and all ranks compute layer 1 by feature
+                columns.
+            batch_size: Seeds per worker and step, or edges for link prediction.
+            prefetch: Batches drawn in advance.
             topology: "partitioned", or "shared" with push_pull. None: partitioned with
                 cooperative, shared with push_pull.
             features: "partitioned", by node or by column. None: the same.
-            cache: "none", as no features move.
+            cache: "none", because features are not exchanged.
             cache_rows: None.
         """
         self.mode = one_of("strategy.mode", mode, tuple(_MODES))

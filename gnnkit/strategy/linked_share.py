@@ -1,4 +1,4 @@
-"""A workload whose steps predict edges of the rank's own share."""
+"""A workload whose steps predict edges of the rank's share."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from gnnkit.sampler.links import Links, chosen, pairs_of, supervised
 from gnnkit.strategy.share import Inputs, Share, in_neighbours, induced
 from gnnkit.strategy.workload import Reader, Workload
 
-_EDGES, _NEGATIVES = 1, 2  # purposes of keys
+_EDGES, _NEGATIVES = 1, 2  # purposes of random keys
 
 
 class LinkedShare(Workload):
-    """One step an epoch, on edges into a rank's own nodes that its share holds.
+    """One step per epoch, on the share's edges into the rank's nodes.
 
-    A keyed share of all edges carries no messages in an epoch, an edge and its reverse
-    edge together, and is predicted. Pairs without an edge join nodes of the share.
+    In each epoch, a random share of all edges is predicted and does not carry messages.
+    An edge and its reverse are selected together. Negative pairs connect nodes of the
+    share.
     """
 
     def __init__(self, reader: Reader, links: Links, nodes: Ids, *, one_hop: bool) -> None:
@@ -30,9 +31,9 @@ class LinkedShare(Workload):
 
         Args:
             reader: This rank.
-            links: Says which share of the edges, and how many negative pairs.
+            links: The supervised share of edges, and the number of negative pairs.
             nodes: [k] ascending global ids of the nodes that this rank computes.
-            one_hop: Whether in-neighbours of the rank's nodes belong to the share.
+            one_hop: Whether the share includes in-neighbours of the rank's nodes.
         """
         graph, owner = reader.graph, reader.worker.rank_of(nodes)
         halo = in_neighbours(graph.csc, nodes) if one_hop else nodes[:0]
@@ -62,7 +63,7 @@ class LinkedShare(Workload):
         return sum(self._count(epoch) for epoch in range(first, last))  # an epoch has one step
 
     def _taken(self, pairs: Ids, epoch: int) -> npt.NDArray[np.bool_]:  # [k]
-        """Says which pairs are predicted in an epoch. Loops never are."""
+        """Returns a mask of the pairs predicted in an epoch, without self-loops."""
         num_nodes, key = self._reader.graph.num_nodes, derive(self._reader.worker.seed, epoch, _EDGES)
         drawn = chosen(pairs, num_nodes, key) < self._links.supervision_share
         return np.asarray(drawn & (pairs[:, 0] != pairs[:, 1]))
@@ -77,11 +78,6 @@ class LinkedShare(Workload):
 
 
 def _without(block: Block, taken: npt.NDArray[np.bool_]) -> Block:
-    """Leaves out edges of a block.
-
-    Args:
-        block: The block.
-        taken: [num_edges] bool, edges to leave out.
-    """
+    """Removes the edges of a block in a mask [num_edges]."""
     kept = np.flatnonzero(~taken)
     return block.with_edges(np.searchsorted(kept, block.indptr), kept)

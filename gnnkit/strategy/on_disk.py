@@ -1,4 +1,4 @@
-"""Batches drawn ahead of the one whose rows are read from disk."""
+"""Prefetched batches, which are drawn before their rows are read from disk."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.seeds import Deal, Seeds
 
 T = TypeVar("T")
-LEAST, MOST = 2, 256  # batches that are drawn ahead
-SHARE = 8  # one part of so many of the cache is the memory of these batches, beside the cache
+LEAST, MOST = 2, 256  # minimum and maximum number of batches drawn in advance
+SHARE = 8  # drawn batches may take 1/SHARE of the cache size, in addition to the cache
 
 
 def batches_ahead(features: DiskFeatures, batch_bytes: int) -> int:
-    """Returns how many batches are drawn ahead. Only policy "exact" looks at these.
+    """Returns how many batches to draw in advance, 0 unless policy is "exact".
 
     Args:
         features: The rows.
@@ -39,7 +39,7 @@ def batches_ahead(features: DiskFeatures, batch_bytes: int) -> int:
 
 
 def bytes_of(blocks: Sequence[Block]) -> int:
-    """Counts the memory of a drawn batch."""
+    """Returns the memory of a drawn batch."""
     arrays = [getattr(block, name) for block in blocks for name in Block.__dataclass_fields__]
     return sum(array.nbytes for array in arrays if array is not None)
 
@@ -51,16 +51,16 @@ def begin(
     size: Callable[[T], int],
     comm: Communicator | None = None,
 ) -> int:
-    """Reads the rows that stay, and returns how many batches are drawn ahead.
+    """Fills a static cache, and returns how many batches to draw in advance.
 
-    Collective where ranks draw together.
+    Collective if ranks draw together.
 
     Args:
         features: The rows.
-        drawn: Draws the batches of an epoch, one after the other.
-        needs: Lists the rows of a batch, each once.
-        size: Counts the memory of a drawn batch.
-        comm: The ranks, where these draw together.
+        drawn: Iterator that draws an epoch's batches.
+        needs: Returns a batch's distinct rows.
+        size: Returns a drawn batch's memory.
+        comm: The ranks, if they draw together.
     """
     if features.place.policy == "static":
         features.fill_most_read(map(needs, drawn))
@@ -70,30 +70,31 @@ def begin(
 
 
 class Ahead(Generic[T]):
-    """The batches of an epoch in order, of which the next ones are announced.
+    """Iterates over an epoch's batches, and announces the next ones.
 
-    In the k-th step, from 0, at most k + 2 batches are drawn ahead. So the first step
-    does not wait for a whole window. The counts follow from the draws alone.
+    In the k-th step, counting from 0, at most k + 2 batches are drawn in advance, so
+    the first step does not wait for a full window. Numbers of batches depend on the
+    draws only.
     """
 
     def __init__(self, features: DiskFeatures, steps: range, needs: Callable[[T], Ids], window: int) -> None:
-        """Begins before the first step.
+        """Starts before the first step.
 
         Args:
             features: The rows.
             steps: The steps.
-            needs: Lists the rows of a batch, each once.
-            window: Most batches that are drawn ahead.
+            needs: Returns a batch's distinct rows.
+            window: Maximum number of batches drawn in advance.
         """
         self._features, self._steps, self._needs, self._window = features, steps, needs, window
         self._waiting: deque[T] = deque()
         self._drawn, self._taken = 0, 0
 
     def next(self, draw: Callable[[int], T]) -> T:
-        """Returns the next batch, whose rows `DiskFeatures.take` brings.
+        """Returns the next batch, whose rows `DiskFeatures.take` returns.
 
         Args:
-            draw: Draws the batch of a step. Called in the order of the steps.
+            draw: Draws the batch of a step. Called in order of step.
         """
         wanted = self._taken + 1 + min(self._window, self._taken + LEAST)
         while self._drawn < min(wanted, len(self._steps)):
@@ -114,7 +115,7 @@ class DrawnBatch(Protocol):
 
     @property
     def here(self) -> Ids:
-        """Nodes whose rows this rank reads, without repetition."""
+        """Distinct nodes whose rows this rank reads."""
 
 
 D = TypeVar("D", bound=DrawnBatch)
@@ -122,11 +123,11 @@ M = TypeVar("M")  # a batch with its rows
 
 
 class BackgroundBatches(ABC, Generic[D, M]):
-    """Batches that all ranks draw together, ahead of their use, on one thread.
+    """Batches that all ranks draw together, prefetched on one thread.
 
-    The thread has a communicator of its own. All ranks ask for the same number of
-    batches in the same order, so a rank waits for others' batches at most. Where rows
-    stay on disk, batches are also drawn ahead of the reads.
+    The thread has a separate communicator. All ranks request the same number of batches
+    in the same order, so a rank waits only for other ranks' batches. If rows are on
+    disk, batches are also drawn before the reads.
     """
 
     def __init__(self, worker: Worker, seeds: Seeds, tally: Tally, prefetch: int, disk: DiskFeatures | None) -> None:
@@ -135,12 +136,14 @@ class BackgroundBatches(ABC, Generic[D, M]):
         Args:
             worker: This rank.
             seeds: The seeds of all ranks.
-            tally: Counts what the batches move.
-            prefetch: Batches made ahead.
-            disk: Rows of this rank that stay on disk. None: there are none.
+            tally: Record of the batches' exchanges.
+            prefetch: Batches made in advance.
+            disk: This rank's rows on disk, or None.
         """
         self.worker, self.seeds, self.tally, self.disk, self._prefetch = worker, seeds, tally, disk, prefetch
-        self.window: int | None = None  # batches drawn ahead of those whose rows are read from disk, once counted
+        self.window: int | None = (
+            None  # batches drawn before the reads, computed in the first epoch
+        )
         self._background = Background(worker.comm)
 
     @abstractmethod
@@ -149,27 +152,27 @@ class BackgroundBatches(ABC, Generic[D, M]):
 
     @abstractmethod
     def with_rows(self, drawn: D, read: Array | None, comm: Communicator) -> M:
-        """Brings the rows of a batch. Collective.
+        """Adds the rows of a batch. Collective.
 
         Args:
             drawn: The batch.
-            read: [len(drawn.here), width] features from disk. None: none are there.
+            read: [len(drawn.here), width] features from disk, or None.
             comm: The ranks.
         """
 
     @abstractmethod
     def batch(self, made: M) -> Batch:
-        """Makes the batch that training reads, on the thread of training."""
+        """Creates the training batch, on the training thread."""
 
     def begin_epoch(self, deal: Deal, steps: range) -> None:
-        """Chooses the rows that stay here for an epoch. Collective."""
+        """Selects the rows to cache for an epoch. Collective."""
 
     def __len__(self) -> int:
-        """Counts the steps of an epoch, the same on every rank."""
+        """Returns the number of steps per epoch, the same on every rank."""
         return len(self.seeds)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Gives the batches of an epoch, from step `first` on. Collective."""
+        """Yields the batches of an epoch, starting at step `first`. Collective."""
         sent = Sent.nothing(self.worker.comm.world_size)
         deal = self._background.submit(lambda comm: self.seeds.epoch(epoch, comm, sent)).result()
         sent.record(self.tally, self.worker.comm.rank)
@@ -189,10 +192,10 @@ class BackgroundBatches(ABC, Generic[D, M]):
                 yield self.batch(made)
         finally:
             if disk is not None:
-                self._background.submit(lambda comm: disk.forget())  # after the reads that are under way
+                self._background.submit(lambda comm: disk.forget())  # after the pending reads
 
     def foresee(self, epoch: int) -> None:
-        """Counts what an epoch will read from disk, without a read. Collective."""
+        """Counts the disk reads of an epoch, without reading. Collective."""
         disk, steps = self.disk, range(len(self))
         assert disk is not None
         ahead = self._ahead(disk, steps)
@@ -206,11 +209,11 @@ class BackgroundBatches(ABC, Generic[D, M]):
         self._background.submit(count).result()
 
     def close(self) -> None:
-        """Ends the thread, after the batches that were asked for."""
+        """Stops the thread, after the requested batches."""
         self._background.close()
 
     def _ahead(self, disk: DiskFeatures, steps: range) -> Ahead[D]:
-        """Begins to draw ahead of the reads. Collective at the first call."""
+        """Starts drawing before the reads. Collective on the first call."""
 
         def begin_with_first_epoch(comm: Communicator) -> int:
             deal = self.seeds.epoch(0, comm, Sent.nothing(comm.world_size))
@@ -223,29 +226,29 @@ class BackgroundBatches(ABC, Generic[D, M]):
 
 
 class DiskReads:
-    """What all workers read from disk, by epoch."""
+    """The disk reads of all workers, by epoch."""
 
     def __init__(self, features: DiskFeatures, comm: Communicator) -> None:
-        """Begins to count.
+        """Starts counting.
 
         Args:
-            features: The rows of this rank.
+            features: This rank's rows.
             comm: The ranks.
         """
         self._features, self._comm, self._before = features, comm, Reads()
-        self._epochs: list[Reads] = []  # of all ranks
+        self._epochs: list[Reads] = []  # totals of all ranks
         self._window: int | None = None
 
     @classmethod
     def lasting(cls, features: DiskFeatures | None, comm: Communicator) -> DiskReads | None:
-        """Begins to count reads of `lasting_rows`. None where no rows are on disk."""
+        """Starts counting reads of `lasting_rows`, or returns None without a disk."""
         return None if features is None else cls(features.kept_first, comm)
 
     def end_epoch(self, window: int | None) -> None:
         """Adds the counts of an epoch. Collective.
 
         Args:
-            window: Batches that were drawn ahead at most.
+            window: Maximum number of batches drawn in advance.
         """
         self._window = window
         now, before = self._features.counts, self._before
@@ -254,12 +257,12 @@ class DiskReads:
         self._epochs.append(Reads(*self._comm.all_reduce(torch.tensor(counts, device=self._comm.device)).tolist()))
 
     def figures(self) -> dict[str, Any]:
-        """Returns the counts of all workers. Lists are by epoch."""
+        """Returns the counts of all workers, with lists by epoch."""
         total = sum(self._epochs, Reads())
         place = self._features.place
         return {
             "policy": place.policy,
-            "cache_rows": self._features.cache_rows,  # of this worker
+            "cache_rows": self._features.cache_rows,  # on this worker
             "window": self._window,
             "rows": total.rows,
             "hit_rate": total.hits / max(total.hits + total.rows, 1),

@@ -1,4 +1,4 @@
-"""Batches of every rank, whose first layer all ranks compute by columns."""
+"""Each rank's batches, whose first layer is computed by all ranks, by columns."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from gnnkit.strategy.seeds import NodeSeeds, Seeds
 
 
 class Columns:
-    """The columns of all nodes' features that one rank holds.
+    """The feature columns of all nodes that one rank holds.
 
-    The first block of each rank goes to all ranks. These push the products of their
-    columns to the rank (P3: Gandhi and Iyer, OSDI 2021).
+    Each rank's first block is sent to all ranks, which push the products of their
+    columns back to the rank (P3: Gandhi and Iyer, OSDI 2021).
     """
 
     def __init__(
         self, worker: Worker, model: nn.Module, table: Floats | SparseFeatures, columns: slice, tally: Tally
     ) -> None:
-        """Keeps the columns.
+        """Stores the columns.
 
         Args:
             worker: This rank.
-            model: Reads the rows.
-            table: [num_nodes, columns of this rank] features. Sparse ones have all
-                columns, with the numbers of this rank's columns alone.
-            columns: Columns of the input that this rank holds.
-            tally: Counts the rows moved.
+            model: The model.
+            table: [num_nodes, columns of this rank] features. Sparse features have all
+                columns, but values in this rank's columns only.
+            columns: Input columns that this rank holds.
+            tally: Counter of exchanged rows.
         """
         self._model = model
         self._comm, self._tally, self._columns = worker.comm, tally, columns
@@ -60,14 +60,14 @@ class Columns:
         self._features = TableFeatures(table, None, worker.dtype, worker.device)
 
     def inputs(self, blocks: Sequence[Block], layers: LayerValues, key: int) -> tuple[Rows, Sequence[Adjacency]]:
-        """Returns the rows of the first layer's sources, and an adjacency by layer.
+        """Returns the input rows of the first layer, and one adjacency per layer.
 
         Collective.
 
         Args:
             blocks: [num_layers] blocks of this rank's batch.
-            layers: Values of the nodes and edges in the first blocks of all ranks.
-            key: Key of the step.
+            layers: Node and edge values of all ranks' first blocks.
+            key: The step's key.
         """
         comm, (first, *others) = self._comm, blocks
         numbers, counts = from_all(packed(first, comm.device), comm, self._tally)
@@ -80,7 +80,7 @@ class Columns:
 
 
 class PushPullBatches(SampledBatches):
-    """Sampled batches of a whole graph, whose features never move."""
+    """Sampled batches of a complete graph, without exchange of features."""
 
     gathers = False
 
@@ -89,10 +89,10 @@ class PushPullBatches(SampledBatches):
 
         Args:
             worker: This rank, with graph and sampler.
-            model: Its first layer reads `columns` of an adjacency.
+            model: The model, whose first layer reads an adjacency's `columns`.
             batch_size: Seeds per worker and step.
-            tally: Counts the rows moved.
-            prefetch: Batches drawn ahead.
+            tally: Counter of exchanged rows.
+            prefetch: Batches drawn in advance.
         """
         _check_model(model)
         super().__init__(worker, model, tally, batch_size=batch_size, prefetch=prefetch)
@@ -104,7 +104,7 @@ class PushPullBatches(SampledBatches):
             self._columns = Columns(worker, model, np.ascontiguousarray(np.asarray(features[:, own])), own, tally)
 
     def close(self) -> None:
-        """Does nothing. Draws end with an epoch."""
+        """Does nothing, because sampling ends with an epoch."""
 
     def _inputs(
         self, blocks: Sequence[Block], x: npt.NDArray[Any] | None, key: int
@@ -113,10 +113,10 @@ class PushPullBatches(SampledBatches):
 
 
 class PushPullShards(FetchedBatches):
-    """The same batches of a graph that no rank holds. Owners draw.
+    """The same batches for a distributed graph, sampled at owners.
 
-    Owners send each rank its columns of the features once. Degrees and labels come with
-    the batches, and go with the drawn edges to all ranks.
+    Owners send each rank its feature columns once. Degrees and labels are fetched with
+    each batch, and sent to all ranks with the drawn edges.
     """
 
     def __init__(self, worker: Worker, model: nn.Module, batch_size: int, tally: Tally, prefetch: int = 2) -> None:
@@ -124,10 +124,10 @@ class PushPullShards(FetchedBatches):
 
         Args:
             worker: This rank, with a shard and a sampler.
-            model: Its first layer reads `columns` of an adjacency.
+            model: The model, whose first layer reads an adjacency's `columns`.
             batch_size: Seeds per worker and step.
-            tally: Counts the rows moved.
-            prefetch: Batches drawn ahead.
+            tally: Counter of exchanged rows.
+            prefetch: Batches drawn in advance.
         """
         _check_model(model)
         shard, comm = worker.shard, worker.comm
@@ -164,13 +164,7 @@ def _columns(width: int, num_ranks: int) -> list[slice]:
 
 
 def _sparse_columns(features: SparseFeatures, columns: Sequence[slice], comm: Communicator) -> SparseFeatures:
-    """Brings a rank's columns of all nodes, those of rank 0 first. Collective.
-
-    Args:
-        features: [num_owned, width] of the owned nodes.
-        columns: Columns of each rank.
-        comm: The ranks.
-    """
+    """Fetches a rank's columns of all nodes, sorted by owner. Collective."""
     parts = [features.within(each) for each in columns]
     kinds = [(np.diff(part.csr.indptr), part.csr.indices, part.values) for part in parts]
     found = (

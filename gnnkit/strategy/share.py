@@ -1,4 +1,4 @@
-"""The share of a worker: some nodes with the edges between them."""
+"""A worker's share: some nodes with the edges between them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from gnnkit.kernels.dropout import derive
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """Nodes and edges that a worker computes with, the training nodes first."""
+    """Nodes and edges that a worker processes, training nodes first."""
 
     block: Block  # all nodes are computed: num_dst = num_src
-    num_seeds: int  # nodes whose loss is read, the first of the block's
+    num_seeds: int  # nodes whose loss is read, the block's first nodes
 
     @classmethod
     def of(cls, graph: Graph, nodes: Ids, halo: Ids | None = None) -> Share:
-        """Takes some nodes with all edges between these.
+        """Selects some nodes with all edges between them.
 
         Args:
-            graph: The whole graph.
+            graph: The complete graph.
             nodes: [num_nodes] ascending global ids. Their training nodes are seeds.
-            halo: [num_halo] further nodes, without seeds. None: there are none.
+            halo: [num_halo] further nodes, without seeds, or None.
         """
         trains = graph.split[nodes] == Split.TRAIN
         rest = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
         return cls(induced(graph.csc, np.concatenate([nodes[trains], *rest])), int(trains.sum()))
 
     def graph(self, whole: Graph) -> Graph:
-        """Makes a graph of the share, without features, for partitioners.
+        """Returns the share as a graph without features, for partitioners.
 
         Args:
-            whole: The graph that the share is of.
+            whole: The complete graph.
         """
         block, nodes = self.block, self.block.src_nodes
         coordinates = None if whole.coordinates is None else whole.coordinates[nodes]
@@ -46,7 +46,7 @@ class Share:
         return Graph(CSC(block.indptr, block.indices), none, whole.labels[nodes], whole.split[nodes], None, coordinates)
 
     def part(self, chosen: Ids) -> Share:
-        """Takes the nodes at positions [k], ascending, with the edges between these."""
+        """Selects nodes at ascending positions [k], with the edges between them."""
         block = self.block
         inner = induced(CSC(block.indptr, block.indices), chosen)
         assert block.edge_ids is not None
@@ -56,13 +56,13 @@ class Share:
 
     @property
     def seeds(self) -> Block:
-        """The rows of the seeds alone, as the last layer computes these."""
+        """The seeds' rows only, as computed by the last layer."""
         indptr = self.block.indptr[: self.num_seeds + 1]
         return self.block.with_edges(indptr, slice(0, int(indptr[-1])))
 
 
 def induced(csc: CSC, nodes: Ids) -> Block:
-    """Takes some nodes with all edges between these, which are in the order of `csc`.
+    """Selects some nodes with all edges between them, in the order of `csc`.
 
     Args:
         csc: The edges of the graph.
@@ -79,14 +79,14 @@ def induced(csc: CSC, nodes: Ids) -> Block:
 
 
 def in_edges(csc: CSC, nodes: Ids) -> tuple[Ids, Ids]:
-    """Returns the in-edges of some nodes, node after node, and each node's count."""
+    """Returns the nodes' in-edges, node by node, and each node's in-degree."""
     first, degree = csc.indptr[nodes], csc.indptr[nodes + 1] - csc.indptr[nodes]
     start = np.cumsum(degree) - degree
     return np.repeat(first - start, degree) + np.arange(degree.sum()), degree
 
 
 def in_neighbours(csc: CSC, nodes: Ids) -> Ids:  # [num_halo] ascending
-    """Finds the sources of edges into some nodes that are not among these."""
+    """Returns the sources of edges into some nodes, except these nodes."""
     is_halo = np.zeros(csc.num_nodes, bool)
     is_halo[csc.indices[in_edges(csc, nodes)[0]]] = True
     is_halo[nodes] = False
@@ -95,26 +95,26 @@ def in_neighbours(csc: CSC, nodes: Ids) -> Ids:  # [num_halo] ascending
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """The rows and edges of one step, before the strategy says what follows."""
+    """The rows and edges of one step, without the strategy's update."""
 
     x: Rows  # [num_src, width]
-    adjacencies: Sequence[Adjacency]  # one for each layer
+    adjacencies: Sequence[Adjacency]  # one per layer
     rows: Tensor  # [k] int64
     labels: Tensor  # [k, ...]
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
 
 
 class HeldShare:
-    """A share in the form that a model computes with. May last for many steps."""
+    """A share with its input rows and adjacencies, reusable for many steps."""
 
     def __init__(self, share: Share, x: Rows, layers: BlockLayers, num_layers: int) -> None:
-        """Makes the adjacencies.
+        """Creates the adjacencies.
 
         Args:
             share: Nodes and edges.
             x: [num_nodes, width] features of the nodes.
-            layers: Makes adjacencies of blocks.
-            num_layers: Layers of the model.
+            layers: Node and edge values of the blocks.
+            num_layers: Number of model layers.
         """
         seeds = share.block.src_nodes[: share.num_seeds]
         self.x, self.rows = x, torch.arange(share.num_seeds, device=x.device)
@@ -126,7 +126,7 @@ class HeldShare:
         """Returns the inputs of a step.
 
         Args:
-            key: Of the step. All noise derives from the key.
+            key: The step's key, from which all noise derives.
             row_weights: [num_seeds] factor of each row's loss. None: 1 each.
         """
         self._layers = [kept.with_key(derive(key, layer)) for layer, kept in enumerate(self._layers)]
