@@ -66,6 +66,20 @@ class GAT(ConvModel):
     """The graph attention network (Velickovic et al., ICLR 2018).
 
     Attention includes edge features if the graph has them.
+
+    Args:
+        in_features: Number of input features.
+        num_classes: Number of outputs.
+        hidden: Number of hidden features per head.
+        heads: Attention heads of hidden layers, concatenated.
+        out_heads: Attention heads of the last layer, averaged.
+        num_layers: Number of convolutions.
+        dropout: Dropout probability of layer inputs and attention weights, in [0,
+            1).
+        negative_slope: Negative slope of the leaky ReLU.
+        edge_width: Number of edge features. 0: none.
+        norm: Normalisation between convolutions: "none", "batch" over all nodes of
+            a step, or "layer" over a node's features.
     """
 
     reads_sparse = True
@@ -84,22 +98,6 @@ class GAT(ConvModel):
         edge_width: int = 0,
         norm: Norm = "none",
     ) -> None:
-        """Creates the layers.
-
-        Args:
-            in_features: Number of input features.
-            num_classes: Number of outputs.
-            hidden: Number of hidden features per head.
-            heads: Attention heads of hidden layers, concatenated.
-            out_heads: Attention heads of the last layer, averaged.
-            num_layers: Number of convolutions.
-            dropout: Dropout probability of layer inputs and attention weights, in [0,
-                1).
-            negative_slope: Negative slope of the leaky ReLU.
-            edge_width: Number of edge features. 0: none.
-            norm: Normalisation between convolutions: "none", "batch" over all nodes of
-                a step, or "layer" over a node's features.
-        """
         for name, value in (("hidden", hidden), ("heads", heads), ("out_heads", out_heads)):
             whole(f"model.{name}", value, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden * heads)

@@ -144,6 +144,25 @@ class RGCN(ConvModel):
 
     Each relation has its own weight and averages over its in-edges. Weight decay
     applies to the first layer only, as published.
+
+    Args:
+        in_features: Number of input features.
+        num_classes: Number of outputs.
+        num_relations: Number of edge types.
+        hidden: Number of hidden features.
+        num_layers: Number of convolutions.
+        dropout: Dropout probability of layer inputs, in [0, 1).
+        bases: Number of basis matrices. Default: unconstrained weights.
+        blocks: Number of diagonal blocks. Default: dense weights.
+        inverse: Whether to add inverse edges, each type as a separate relation.
+        self_loop: Whether a node's own row is included, multiplied by W_0.
+        project: Whether a shared weight first projects input rows to the hidden
+            width. If node types have separate columns, this is one weight per node
+            type.
+        one_hot: Whether input rows are learned and serve as the first layer's
+            weights, as published for nodes without features.
+        norm: Normalisation between convolutions: "none", "batch" over all nodes of
+            a step, or "layer" over a node's features.
     """
 
     reads_relations = True
@@ -165,27 +184,6 @@ class RGCN(ConvModel):
         one_hot: bool = False,
         norm: Norm = "none",
     ) -> None:
-        """Creates the layers.
-
-        Args:
-            in_features: Number of input features.
-            num_classes: Number of outputs.
-            num_relations: Number of edge types.
-            hidden: Number of hidden features.
-            num_layers: Number of convolutions.
-            dropout: Dropout probability of layer inputs, in [0, 1).
-            bases: Number of basis matrices. Default: unconstrained weights.
-            blocks: Number of diagonal blocks. Default: dense weights.
-            inverse: Whether to add inverse edges, each type as a separate relation.
-            self_loop: Whether a node's own row is included, multiplied by W_0.
-            project: Whether a shared weight first projects input rows to the hidden
-                width. If node types have separate columns, this is one weight per node
-                type.
-            one_hot: Whether input rows are learned and serve as the first layer's
-                weights, as published for nodes without features.
-            norm: Normalisation between convolutions: "none", "batch" over all nodes of
-                a step, or "layer" over a node's features.
-        """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
         self.num_relations, self.inverse, self.decays_rows = num_relations, inverse, one_hot

@@ -61,6 +61,36 @@ class PresetWorkload(ExecutionStrategy):
     Control variates remove the drift: each local gradient g(w) becomes g(w) - g(w0) +
     c(w0), where w0 is the last average and c the gradient over all workers at w0
     (SCAFFOLD; Karimireddy et al., ICML 2020).
+
+    Args:
+        halo: "none": owned nodes only. "one_hop": plus their in-neighbours.
+            "cluster": some clusters of owned nodes per step (Cluster-GCN). None:
+            one_hop, or none with correction "coverage".
+        clusters: Number of clusters per worker. None: 32.
+        clusters_per_batch: Number of clusters per step. None: 4.
+        clusters_by: Name of the partitioner that cuts clusters, with its defaults.
+            None: buffered.
+        degrees: "global": degrees of the complete graph, and a row that sees s of
+            its d in-edges is weighted by d/s. "local": the share is a graph of its
+            own.
+        sync_every: Number of steps between synchronisations, or "epoch". None:
+            epoch, or 1 with halo "cluster" and gradients.
+        average: "gradients": a step uses the exact mean over all rows since the
+            last synchronisation. "parameters": workers step independently, then
+            average. None: gradients, or parameters with llcg.
+        control_variates: Whether the first step after an average uses the workers'
+            mean gradient, and later steps add the difference between that mean and
+            the worker's own gradient. None: true.
+        split: "fixed", or "dynamic": cut again between epochs. None: fixed, or
+            dynamic with coverage.
+        resplit_every: Number of epochs between splits. None: 1.
+        chunks: Number of chunks per worker that a dynamic split distributes. None:
+            16.
+        correction: "none", "llcg" or "coverage".
+        correction_steps: Number of LLCG steps after each average. None: 2.
+        correction_batch_size: Seeds per worker in such a step. None: 1024.
+        exchange_every: Number of epochs between exchanges of rows. None: never.
+        exchange: How rows are exchanged. None: exactly.
     """
 
     def __init__(
@@ -82,38 +112,6 @@ class PresetWorkload(ExecutionStrategy):
         exchange_every: int | None = None,
         exchange: RowExchange | None = None,
     ) -> None:
-        """Checks the keys and their combination.
-
-        Args:
-            halo: "none": owned nodes only. "one_hop": plus their in-neighbours.
-                "cluster": some clusters of owned nodes per step (Cluster-GCN). None:
-                one_hop, or none with correction "coverage".
-            clusters: Number of clusters per worker. None: 32.
-            clusters_per_batch: Number of clusters per step. None: 4.
-            clusters_by: Name of the partitioner that cuts clusters, with its defaults.
-                None: buffered.
-            degrees: "global": degrees of the complete graph, and a row that sees s of
-                its d in-edges is weighted by d/s. "local": the share is a graph of its
-                own.
-            sync_every: Number of steps between synchronisations, or "epoch". None:
-                epoch, or 1 with halo "cluster" and gradients.
-            average: "gradients": a step uses the exact mean over all rows since the
-                last synchronisation. "parameters": workers step independently, then
-                average. None: gradients, or parameters with llcg.
-            control_variates: Whether the first step after an average uses the workers'
-                mean gradient, and later steps add the difference between that mean and
-                the worker's own gradient. None: true.
-            split: "fixed", or "dynamic": cut again between epochs. None: fixed, or
-                dynamic with coverage.
-            resplit_every: Number of epochs between splits. None: 1.
-            chunks: Number of chunks per worker that a dynamic split distributes. None:
-                16.
-            correction: "none", "llcg" or "coverage".
-            correction_steps: Number of LLCG steps after each average. None: 2.
-            correction_batch_size: Seeds per worker in such a step. None: 1024.
-            exchange_every: Number of epochs between exchanges of rows. None: never.
-            exchange: How rows are exchanged. None: exactly.
-        """
         self.keys = keys = PresetKeys(
             halo,
             clusters,
@@ -133,15 +131,19 @@ class PresetWorkload(ExecutionStrategy):
         )
         self.exchange = _exchange(exchange, exchange_every)
         self.cutter = keys.cutter()
-        ours = type(self).workload is PresetWorkload.workload
-        if not ours:
+        self.builds_own_workload = type(self).workload is not PresetWorkload.workload
+        if self.builds_own_workload:
             covers = correction if correction == "coverage" else None
-            clusters_too = {"clusters": clusters, "clusters_per_batch": clusters_per_batch, "clusters_by": clusters_by}
-            _refuse({"halo": halo, **clusters_too, "correction": covers, "exchange_every": exchange_every})
-        whole_share = keys.halo != "cluster" and correction == "none" and exchange_every is None
-        llcg, alone = correction == "llcg", keys.average == "parameters"
+            cluster_keys = {"clusters": clusters, "clusters_per_batch": clusters_per_batch, "clusters_by": clusters_by}
+            _refuse({"halo": halo, **cluster_keys, "correction": covers, "exchange_every": exchange_every})
         self._reads: DiskReads | None = None  # if rows stay on disk
         self.measures = keys.split == "dynamic" and not keys.covers
+        self.num_corrections: int = keys.correction_steps if correction == "llcg" else 0  # after each average
+        self._declare(keys, exchange_every)
+
+    def _declare(self, keys: PresetKeys, exchange_every: int | None) -> None:
+        """Sets the declarations: data, steps and abilities."""
+        llcg, alone = keys.correction == "llcg", keys.average == "parameters"
         keeps_rows = (exchange_every or 1) > 1 or self.exchange.keeps_state
         self.reads = Reads(sampler=llcg, graph=exchange_every is None)
         self.steps = Steps(
@@ -154,11 +156,11 @@ class PresetWorkload(ExecutionStrategy):
             LastingRows(but=_CORRECTED if llcg else None),
             LearnedInputs(but=_ROWS_OF_SHARE),
         )
-        if ours:
-            self.supports += (EdgeTask("share", but=None if whole_share else _OTHER_EDGES),)
+        if not self.builds_own_workload:
+            complete = keys.halo != "cluster" and keys.correction == "none" and exchange_every is None
+            self.supports += (EdgeTask("share", but=None if complete else _OTHER_EDGES),)
         if self.reads.graph:
             self.supports += (JoinedLayers(),)
-        self.num_corrections: int = keys.correction_steps if llcg else 0  # after each average
 
     def cure(self) -> str:
         return f"strategy.{'average=gradients' if self.keys.control_variates else 'control_variates=true'}"

@@ -45,6 +45,15 @@ class SampledBatches:
 
     Together, all ranks' batches cover the training nodes, or the edges to predict, once
     per epoch. A rank without seeds takes part with an empty batch.
+
+    Args:
+        worker: This rank, with graph and sampler.
+        model: The model, with `self_loops`.
+        tally: Counts the seconds spent waiting for other ranks.
+        batch_size: Seeds, groups of seeds, or edges per worker and step.
+        batching: "plain" or "balanced".
+        window: Number of steps over which balanced batching evens out work.
+        prefetch: Number of prefetched batches.
     """
 
     gathers: ClassVar[bool] = True  # whether a batch includes its nodes' features
@@ -60,17 +69,6 @@ class SampledBatches:
         window: int = 8,
         prefetch: int = 2,
     ) -> None:
-        """Stores the arguments. Raises `UserError` without graph or sampler.
-
-        Args:
-            worker: This rank, with graph and sampler.
-            model: The model, with `self_loops`.
-            tally: Counts the seconds spent waiting for other ranks.
-            batch_size: Seeds, groups of seeds, or edges per worker and step.
-            batching: "plain" or "balanced".
-            window: Number of steps over which balanced batching evens out work.
-            prefetch: Number of prefetched batches.
-        """
         if worker.graph is None or worker.sampler is None:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
         self.worker, self.graph, self.model = worker, worker.graph, model

@@ -41,6 +41,19 @@ class LinkPrediction(Task):
     and sampled negative pairs. Validation and test edges, with their reverse edges, are
     removed from the graph first. No step passes messages over the edges that it
     predicts.
+
+    Args:
+        width: Embedding size.
+        decoder: "dot" or "mlp".
+        negatives: Number of negative pairs per training edge.
+        eval_negatives: Number of negative pairs per evaluated edge.
+        val_share: Share of validation edges. None: 0.05.
+        test_share: Share of test edges. None: 0.1.
+        supervision_share: Share of the edges that an epoch predicts, for strategies
+            that do not predict all. None: 0.3.
+        filtered: Whether to exclude edges from negative pairs: training edges in
+            training, and all edges in evaluation.
+        seed: Seed of the split and of the negative pairs in evaluation.
     """
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
@@ -60,21 +73,6 @@ class LinkPrediction(Task):
         filtered: bool = True,
         seed: int = 0,
     ) -> None:
-        """Checks the keys.
-
-        Args:
-            width: Embedding size.
-            decoder: "dot" or "mlp".
-            negatives: Number of negative pairs per training edge.
-            eval_negatives: Number of negative pairs per evaluated edge.
-            val_share: Share of validation edges. None: 0.05.
-            test_share: Share of test edges. None: 0.1.
-            supervision_share: Share of the edges that an epoch predicts, for strategies
-                that do not predict all. None: 0.3.
-            filtered: Whether to exclude edges from negative pairs: training edges in
-                training, and all edges in evaluation.
-            seed: Seed of the split and of the negative pairs in evaluation.
-        """
         self.width = whole("task.width", width, 1, MAX_WIDTH)
         self.decoder = one_of("task.decoder", decoder, ("dot", "mlp"))
         self._head: nn.Module | None = None

@@ -132,6 +132,22 @@ class TrainingModule(hooks.OwnHooks):
     `self.log` is `log_own`, and torchmetrics cover all ranks. With several ranks, a
     copy of the model takes two or three steps in evaluation mode before the first step,
     to check that the loss is such a sum.
+
+    Args:
+        model: The model.
+        strategy: Provides batches, after `setup`.
+        worker: This rank.
+        evaluation: Computes the owned nodes' logits.
+        task: Computes losses and metrics. Default: node classification.
+        embedding: The learned input rows. Default: input rows are features.
+        optimizer: A key of `settings.OPTIMIZERS`.
+        lr: Learning rate.
+        weight_decay: L2 penalty on the model's decayed parameters.
+        schedule: Learning rates over the epochs. Default: constant.
+        clip_norm: Maximum norm of a step's gradient. Default: unlimited.
+        accumulate: Number of batches per optimiser step.
+        final_average: Whether to save the mean of workers that drifted, rather than
+            rank 0's parameters.
     """
 
     def __init__(
@@ -151,24 +167,6 @@ class TrainingModule(hooks.OwnHooks):
         accumulate: int = 1,
         final_average: bool = True,
     ) -> None:
-        """Stores this rank's parts.
-
-        Args:
-            model: The model.
-            strategy: Provides batches, after `setup`.
-            worker: This rank.
-            evaluation: Computes the owned nodes' logits.
-            task: Computes losses and metrics. Default: node classification.
-            embedding: The learned input rows. Default: input rows are features.
-            optimizer: A key of `settings.OPTIMIZERS`.
-            lr: Learning rate.
-            weight_decay: L2 penalty on the model's decayed parameters.
-            schedule: Learning rates over the epochs. Default: constant.
-            clip_norm: Maximum norm of a step's gradient. Default: unlimited.
-            accumulate: Number of batches per optimiser step.
-            final_average: Whether to save the mean of workers that drifted, rather than
-                rank 0's parameters.
-        """
         super().__init__()
         self.final_average = final_average
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
