@@ -1,4 +1,4 @@
-"""The parts that accompany training: scalars, watch, checkpoints, guard."""
+"""Makes the loggers and callbacks of a training run."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from gnnkit.training.timely import TimelyCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """The loggers of the leader. None on other ranks."""
+    """The leader's loggers. Empty on other ranks."""
 
-    made: tuple[tuple[Any, Any], ...] = ()  # (RunLogger, Logger) of each
+    made: tuple[tuple[Any, Any], ...] = ()  # pairs of `RunLogger` and Lightning `Logger`
 
     @property
     def loggers(self) -> list[Any]:
-        """The loggers, for the trainer."""
+        """The Lightning loggers."""
         return [logger for _, logger in self.made]
 
     def mark(self) -> list[Any]:
-        """Writes all scalars so far. Returns the mark of each logger."""
+        """Flushes all scalars, and returns each logger's position."""
         return [maker.mark(logger) for maker, logger in self.made]
 
     def close(self) -> None:
-        """Ends the loggers after the last scalar."""
+        """Closes the loggers after the last scalar."""
         for maker, logger in self.made:
             maker.close(logger)
 
 
 def writers(job: RankJob, model: nn.Module, resumed: list[resume.Resume]) -> Writers:
-    """Makes the loggers, which write the settings first.
+    """Makes the loggers, and logs the settings.
 
     Args:
         job: The job.
-        model: The model, whose own `hparams` are written too.
-        resumed: The checkpoint that the run goes on from, if there is one.
+        model: The model, whose `hparams` are logged too.
+        resumed: The checkpoint to resume from, if any.
     """
     makers = [choice.create() for choice in job.settings.logger]
     if job.goes_on:
@@ -80,9 +80,9 @@ def _is_plain(value: object) -> bool:
 
 
 def chosen(job: RankJob, model: nn.Module) -> list[Callback]:
-    """Makes the callbacks that the configuration and the model name.
+    """Makes the callbacks that the configuration and the model define.
 
-    Raises `UserError` for a callback that several ranks cannot have.
+    Raises `UserError` for a callback that does not support several ranks.
     """
     made = [(choice.name, choice.create()) for choice in job.settings.callback]
     if (own := own_method(model, "configure_callbacks")) is not None:
@@ -95,13 +95,7 @@ def chosen(job: RankJob, model: nn.Module) -> list[Callback]:
 
 
 def watch(job: RankJob, world_size: int, writers: list[Any]) -> Watch:
-    """Makes the leader's watch over all workers.
-
-    Args:
-        job: The job.
-        world_size: Number of workers.
-        writers: The writers of scalars.
-    """
+    """Makes the leader's watch over all workers."""
     settings = job.settings.trainer
 
     def log(scalars: Any, step: int) -> None:
@@ -120,12 +114,12 @@ def watch(job: RankJob, world_size: int, writers: list[Any]) -> Watch:
 
 
 def shows_display(job: RankJob) -> bool:
-    """Says whether the leader draws a display. A notebook gets a bar."""
+    """Whether the leader draws a progress display. Notebooks show a bar instead."""
     return job.settings.trainer.progress_bar and not in_notebook()
 
 
 def signs() -> Callback:
-    """Tells the launcher of every step and every evaluation."""
+    """Makes the callback that reports steps and evaluations to the launcher."""
     return LambdaCallback(
         on_train_start=lambda *_: training(True),
         on_train_batch_start=lambda trainer, *_: stepping(trainer.current_epoch, trainer.global_step),
@@ -140,20 +134,20 @@ def _end_training() -> None:
 
 
 def resumed(job: RankJob, rank: int) -> list[resume.Resume]:
-    """Reads the checkpoint that the run goes on from, if there is one."""
+    """Reads the checkpoint to resume from, if any."""
     path, ends = job.settings.trainer.resume, job.settings.on_exists == "resume"
     return [] if path is None else [resume.Resume(resume.load(path, rank), resumable(job), ends=ends)]
 
 
 def checkpoints(job: RankJob) -> Checkpoints:
-    """Says where the run saves."""
+    """Makes the writer of the run's checkpoints."""
     keep, url = job.settings.trainer.keep_checkpoints, job.settings.upload
     copied = [] if url is None else [functools.partial(copy_checkpoints, url, job.folder, job.writer)]
     return Checkpoints(job.folder / resume.FILE, resumable(job), keep, job.writer, *copied)
 
 
 def periodic(job: RankJob, checkpoints: Checkpoints) -> list[Callback]:
-    """Makes the callbacks that save checkpoints, unless checkpoints are turned off."""
+    """Makes the callbacks that save checkpoints, unless checkpoints are disabled."""
     settings = job.settings.trainer
     if not settings.checkpoint:
         return []
@@ -165,11 +159,11 @@ def periodic(job: RankJob, checkpoints: Checkpoints) -> list[Callback]:
 
 
 def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> Monitor | None:
-    """Makes the rule that keeps the best model, if asked.
+    """Makes the rule that selects the best model, if `trainer.monitor` is set.
 
     Args:
         job: The job.
-        on_better: Called with the model at each better value.
+        on_better: Called with the model at each improvement.
     """
     settings = job.settings.trainer
     if settings.monitor is None:
@@ -179,7 +173,7 @@ def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> Moni
 
 
 def schedule(job: RankJob) -> Schedules | None:
-    """Makes the schedule of the learning rate, None where the rate stays."""
+    """Makes the learning-rate schedule, or None for a constant rate."""
     settings = job.settings.trainer
     if settings.schedule == "plateau":
         assert settings.monitor is not None
@@ -192,9 +186,10 @@ def schedule(job: RankJob) -> Schedules | None:
 
 
 def guard(job: RankJob, saved: list[resume.Resume], checkpoints: Checkpoints) -> Guard:
-    """Makes the guard against numbers that are not finite.
+    """Makes the guard against non-finite values.
 
-    Raises `UserError` for `rollback` without checkpoints, and where ranks decide alone.
+    Raises `UserError` for `rollback` if checkpoints are disabled or ranks do not step
+    together.
     """
     settings = job.settings.trainer
     if settings.on_nan == "rollback" and not decide_together(job.sync(), job.strategy()):

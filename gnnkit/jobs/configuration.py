@@ -31,12 +31,12 @@ def redact_config(composed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_yaml(composed: Mapping[str, Any]) -> str:
-    """Spells a configuration as YAML with a comment for each key, without secrets."""
+    """Formats a configuration as YAML with a comment for each key, without secrets."""
     return keys.annotated(redact_config(composed))
 
 
 def plain_yaml(node: Mapping[str, Any] | Sequence[Any]) -> str:
-    """Spells plain data as YAML without comments and secrets."""
+    """Formats plain data as YAML, without comments or secrets."""
     import yaml
 
     text: str = yaml.safe_dump(_redacted(node, secret_variables()), sort_keys=False, allow_unicode=True, width=2**31)
@@ -44,7 +44,7 @@ def plain_yaml(node: Mapping[str, Any] | Sequence[Any]) -> str:
 
 
 def redact_override(text: str) -> str:
-    """Spells an redact_override without a secret."""
+    """Returns an override with its secret hidden."""
     key, is_value, value = text.partition("=")
     if not is_value or is_interpolation(value):
         return text
@@ -54,12 +54,12 @@ def redact_override(text: str) -> str:
 
 
 def command(overrides: Sequence[str], program: str = "gnnkit", options: Sequence[str] = ()) -> str:
-    """Spells a command line for a shell, without secrets.
+    """Returns a shell command line, without secrets.
 
     Args:
         overrides: Arguments such as `model=gcn`.
-        program: What was called. Default: the command.
-        options: Such as `--config-dir=DIR`. Default: none.
+        program: The invoked program. Default: the command.
+        options: Options such as `--config-dir=DIR`. Default: none.
     """
     return shlex.join([program, *options, *(_QUOTED.sub(r"=\1", redact_override(text)) for text in overrides)])
 
@@ -78,23 +78,23 @@ def _redacted(node: Any, secrets: Mapping[str, str]) -> Any:
 
 
 def _hidden(value: Any, secrets: Mapping[str, str]) -> str:
-    """Names the variable that a secret comes from, or hides the secret."""
+    """Replaces a secret by its variable's name if there is one."""
     named = as_interpolation(value, secrets) if isinstance(value, str) else HIDDEN
     return named if is_interpolation(named) else HIDDEN
 
 
-CONFIG_FILE = "config.yaml"  # in the run folder
-_AS_GIVEN = ("output", "upload")  # keys that no later job reads
-_PATHS = ("root", "path", "checkpoint", "resume")  # keys whose value is a path, even without a slash
+CONFIG_FILE = "config.yaml"
+_AS_GIVEN = ("output", "upload")  # not read by later jobs
+_PATHS = ("root", "path", "checkpoint", "resume")  # keys whose value is a path even without a slash
 
 
 def write_configuration(folder: Path, composed: Mapping[str, Any]) -> None:
-    """Writes `config.yaml`, without secrets, with paths that hold in any folder."""
+    """Writes `config.yaml` without secrets, and with absolute paths."""
     write_atomically(folder / CONFIG_FILE, to_yaml(with_absolute_paths(composed)).encode())
 
 
 def write_record(folder: Path, composed: Mapping[str, Any], overrides: list[str]) -> None:
-    """Writes the configuration and the overrides as Hydra keeps them."""
+    """Writes the configuration and the overrides in Hydra's layout."""
     own = folder / RECORD
     own.mkdir(exist_ok=True)
     write_atomically(own / "config.yaml", plain_yaml(with_absolute_paths(composed)).encode())
@@ -102,15 +102,15 @@ def write_record(folder: Path, composed: Mapping[str, Any], overrides: list[str]
 
 
 def with_absolute_paths(composed: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes paths that exist absolute. `output` and `upload` stay as they are given."""
+    """Makes existing paths absolute, except in `output` and `upload`."""
     return {key: value if key in _AS_GIVEN else absolute(key, value) for key, value in composed.items()}
 
 
 def absolute(key: str, value: Any) -> Any:
-    """Makes a path that exists absolute, also inside mappings and lists.
+    """Makes an existing path absolute, also inside mappings and lists.
 
-    A name without a slash stays, as it may be that of a column, unless `key` is one of
-    a path. A URL stays.
+    A value without a slash may be a column name, so it is changed only under a path
+    key. URLs stay.
     """
     if isinstance(value, Mapping):
         return {name: absolute(str(name), item) for name, item in value.items()}

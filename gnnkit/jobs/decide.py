@@ -26,7 +26,15 @@ from gnnkit.jobs.layouts import Layouts, can_try, compare_layouts
 from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.plan.choose import TIE, candidates, least, overrides, promising, share_of, too_slow
+from gnnkit.plan.choose import (
+    TIE,
+    candidates,
+    measure_candidates,
+    overrides,
+    select_layout,
+    share_of,
+    slow_partitioners,
+)
 from gnnkit.plan.layout import Layout
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
@@ -207,11 +215,13 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
         return _Decision(_fewest_words(order, meanwhile))
     open_partition = settings.partition.nodes.name == AUTO
     named = candidates(settings.workers, compared(), grids=True) if open_partition else {"chosen": settings.partition}
-    layouts = compare_layouts(replace(order, settings=full), functools.partial(promising, named=named), meanwhile)
+    layouts = compare_layouts(
+        replace(order, settings=full), functools.partial(measure_candidates, named=named), meanwhile
+    )
     asked = AUTO in (settings.strategy.name, settings.partition.nodes.name)  # else any memory will do
     room = layouts.machine.memory if asked and layouts.machine is not None else float("inf")
     by_name, figures = layouts.by_name, {name: layout.to_dict() for name, layout in layouts.by_name.items()}
-    name = least(by_name, room)
+    name = select_layout(by_name, room)
     if name is not None:
         why = why_layout(named, layouts, name) if open_partition else ""
         if settings.strategy.name == AUTO:
@@ -271,7 +281,7 @@ def _words(order: Order, named: Mapping[str, PartitionSettings]) -> dict[str, fl
     graph = load(settings, order.graph)
     if order.source.trains and not settings.job.reads_checkpoint:
         graph, _ = read(settings, graph)
-    return {name: float(quality.words.max()) for name, quality in promising(settings, graph, named)}
+    return {name: float(quality.words.max()) for name, quality in measure_candidates(settings, graph, named)}
 
 
 def why_layout(named: Mapping[str, PartitionSettings], layouts: Layouts, name: str) -> str:
@@ -297,7 +307,7 @@ def why_layout(named: Mapping[str, PartitionSettings], layouts: Layouts, name: s
         near = min(others, key=others.__getitem__)
         tried = f"{len(others) + 1} of {len(named)} layouts tried"
         text += f"; next is {near} with {others[near]:.3g} s{_why_not(layout, layouts.by_name[near])}, {tried}"
-    slow = too_slow(named, layouts.num_edges)
+    slow = slow_partitioners(named, layouts.num_edges)
     return f"{text}; {' and '.join(slow)} would take long, try partition={slow[0]} for many epochs" if slow else text
 
 

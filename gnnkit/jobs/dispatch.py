@@ -1,7 +1,7 @@
-"""The jobs by name. The work of each stands in a file of that name.
+"""Selects the job by name, and starts it.
 
-Imports torch where a job needs torch, and Lightning where a job trains. Both are
-imported once, before ranks are forked, and Lightning while the data are prepared.
+Torch is imported only for jobs that need it, and Lightning only for training. Both are
+imported once before the ranks fork, and Lightning while the data are prepared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.
 
 
 class Train(OnRanks):
-    """job=train. A program is iterated instead."""
+    """job=train, which iterates a program instead of training it."""
 
     def rank_work(self, *, trains: bool) -> RankWork:
         if not trains:
@@ -58,7 +58,7 @@ class Train(OnRanks):
 
     def finish(self, order: Order, result: Result, seconds: float) -> Result:
         result = result.with_figure("seconds_total", seconds)
-        if "phases" in result:  # not of a program
+        if "phases" in result:  # absent for programs
             known = result["phases"]
             phases = {"starting": seconds - sum(known.values()), **known}
             setup = sum(phases[name] for name in ("starting", "reading", "partitioning", "cutting"))
@@ -67,7 +67,7 @@ class Train(OnRanks):
 
 
 class Verify(OnRanks):
-    """job=verify. The ranks also read the whole graph as one shard."""
+    """job=verify, whose ranks also read the full graph as one shard."""
 
     def rank_work(self, *, trains: bool) -> RankWork:
         from gnnkit.jobs import verify
@@ -79,7 +79,7 @@ class Verify(OnRanks):
 
 
 class Predict(OnRanks):
-    """job=predict, and job=test, which needs labels."""
+    """job=predict, and job=test, which requires labels."""
 
     def rank_work(self, *, trains: bool) -> RankWork:
         from gnnkit.jobs.predict import predict
@@ -88,7 +88,7 @@ class Predict(OnRanks):
 
 
 class Plan(OnRanks):
-    """job=plan. Ranks take steps, and layouts of full graphs are counted and tried."""
+    """job=plan: counts and times full-graph layouts, or runs sampled steps on ranks."""
 
     on_ranks = False
 
@@ -106,9 +106,9 @@ class Plan(OnRanks):
 
 
 class Partition(Run):
-    """job=partition. Plugins of the ranks are read where the leader chooses by them.
+    """job=partition, which checks the ranks' plugins only if `auto` depends on them.
 
-    A store is cut anew as job=import would cut it.
+    An existing store is partitioned again, as by job=import.
     """
 
     def check(self, order: Order) -> Order:
@@ -135,9 +135,9 @@ class Partition(Run):
 
 
 class Import(Run):
-    """job=import. Goes on where the same job was interrupted in the run folder.
+    """job=import, which resumes an interrupted import in the run folder.
 
-    Ranks that were started from outside import together.
+    Externally started ranks import together.
     """
 
     on_ranks = True
@@ -173,7 +173,7 @@ _IMPORT = Import()
 
 
 def _together(order: Order) -> bool:
-    """Whether ranks that were started from outside do the job together."""
+    """Whether externally started ranks do the job together."""
     started = order.settings.started
     return _BY_NAME[order.settings.job.name].on_ranks and started is not None and started.world_size > 1
 
@@ -183,7 +183,7 @@ def _reads_store(order: Order) -> bool:
 
 
 class Report(Job):
-    """job=report. Writes into the folder of the one run, or a new one for several."""
+    """job=report. Writes into the run's folder, or into a new one for several runs."""
 
     def start(self, order: Order) -> Result:
         runs = order.settings.runs
@@ -199,7 +199,7 @@ class Report(Job):
 
 
 class Compare(Job):
-    """job=compare. Several training runs, each in a process and a folder of its own."""
+    """job=compare: several training runs, each in its own process and folder."""
 
     def check(self, order: Order) -> Order:
         if order.settings.started is not None:
@@ -213,7 +213,7 @@ class Compare(Job):
 
 
 class Init(Job):
-    """job=init. Writes a configuration, and makes no run folder."""
+    """job=init. Writes a configuration, without a run folder."""
 
     def start(self, order: Order) -> Result:
         from gnnkit.jobs.init import init
@@ -236,10 +236,10 @@ _BY_NAME: dict[str, Job] = {
 
 
 def start(order: Order) -> Result:
-    """Does the job, and prints the result. A run makes a folder with `result.json`.
+    """Does the job and prints the result. A run's folder holds `result.json`.
 
-    Returns the result, on the leader. Other ranks of a run that was started from
-    outside get one without figures.
+    Returns the result on the leader. Other externally started ranks return one without
+    figures.
     """
     begin(silent=shows_bar(order))
     job = _BY_NAME[order.settings.job.name]
@@ -252,12 +252,12 @@ def start(order: Order) -> Result:
 
 
 def check(order: Order) -> Order:
-    """Raises `UserError` for an order that the job refuses before it starts."""
+    """Raises `UserError` if the job cannot do the order."""
     return _BY_NAME[order.settings.job.name].check(order)
 
 
 def preload(order: Order) -> None:
-    """Imports all that the job's ranks will import, for processes to be forked."""
+    """Imports everything that the job's ranks import, before processes fork."""
     job = _BY_NAME[order.settings.job.name]
     if isinstance(job, OnRanks):
         job.rank_work(trains=order.source.trains)

@@ -26,7 +26,7 @@ from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 
-if TYPE_CHECKING:  # programs have figures too, and run without Lightning
+if TYPE_CHECKING:  # programs have figures without importing Lightning
     import lightning as L
 
     from gnnkit.callback import LeaderHook
@@ -34,11 +34,11 @@ if TYPE_CHECKING:  # programs have figures too, and run without Lightning
     from gnnkit.training.module import TrainingModule
     from gnnkit.training.run_site import RunSite, Validations
 
-MAX_RANKS = 256  # of a matrix of words
+MAX_RANKS = 256  # of the traffic matrix
 
 
 def chosen(job: RankJob, worker: Worker) -> dict[str, Any]:
-    """Returns the names of the data set, the model and all other choices."""
+    """Returns the names of the data set, the model and the other plugins."""
     settings = job.settings
     return {
         "strategy": settings.strategy.name,
@@ -56,25 +56,25 @@ def chosen(job: RankJob, worker: Worker) -> dict[str, Any]:
 
 
 def circumstances(job: RankJob) -> dict[str, Any]:
-    """Returns the leader's reason, the versions and the seed."""
+    """Returns why the layout was chosen, the versions and the seed."""
     return {"why": job.prepared.why, "versions": versions() | {"products": library()}, "seed": job.settings.seed}
 
 
 def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:
-    """Returns all figures of a task. None for a split that has nothing to measure.
+    """Returns the task's figures by name. None for a split without nodes.
 
-    Leaves out metrics of other data.
+    Optional metrics that were not measured are omitted.
     """
     others = {f"{split}_{metric}" for split in task.splits for metric in task.metrics_of_some} - measured.keys()
     return {name: measured.get(name) for name in task.names if name not in others}
 
 
 def by_class(details: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
-    """Names the classes in the details of a task.
+    """Labels per-class figures and the confusion matrix with class names.
 
     Args:
         details: From `Task.details`.
-        names: The user's name of each class, or None.
+        names: Class names, or None.
     """
 
     def name(number: int) -> str | int:
@@ -91,10 +91,10 @@ def by_class(details: dict[str, Any], names: Sequence[str] | None) -> dict[str, 
 
 
 def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
-    """Returns the words and bytes of one epoch or step, on every rank. Collective.
+    """Returns the words and bytes of one epoch or step for each rank. Collective.
 
     Args:
-        tally: The exchanges of this rank.
+        tally: Traffic of this rank.
         repetitions: Number of epochs or steps in the tally.
         worker: This rank.
     """
@@ -111,15 +111,15 @@ def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
 
 
 def words_between(tally: Tally, repetitions: int, worker: Worker) -> Tensor | None:
-    """Returns the words of one epoch from each rank to each. Collective.
+    """Returns the words of one epoch between each pair of ranks. Collective.
 
     Args:
-        tally: The exchanges of this rank.
+        tally: Traffic of this rank.
         repetitions: Number of epochs in the tally.
         worker: This rank.
 
     Returns:
-        [from, to] int64 on the leader. None elsewhere, and for more than `MAX_RANKS`.
+        [from, to] int64 on the leader. None elsewhere, and above `MAX_RANKS`.
     """
     num_ranks = worker.comm.world_size
     if num_ranks > MAX_RANKS:
@@ -132,7 +132,7 @@ def words_between(tally: Tally, repetitions: int, worker: Worker) -> Tensor | No
 
 
 def _num_parameters(module: TrainingModule) -> int:
-    """Counts the numbers that training changes, without learned input rows."""
+    """Counts the trained parameters, excluding learned input rows."""
     return sum(parameter.numel() for parameter in module.model.parameters() if parameter.requires_grad)
 
 
@@ -142,15 +142,15 @@ def of_training(
     site: RunSite,
     scores: Scores,
 ) -> dict[str, Any]:
-    """Joins the counts of all ranks. Collective. Returns the figures on the leader.
+    """Returns the figures on the leader. Collective.
 
-    Writes the words between ranks to a file, as these grow with the square of ranks.
+    The traffic matrix is quadratic in ranks, so it is written to a separate file.
 
     Args:
         job: The job.
         module: The module of this rank.
-        site: The measurements of this rank, and the leader's watch.
-        scores: What the task measured.
+        site: This rank's measurements, and the leader's watch.
+        scores: Measurements of the task.
     """
     worker, seconds, watch = module.worker, site.epoch_seconds, site.watch
     counted = words(module.strategy.tally, len(seconds), worker)
@@ -163,7 +163,7 @@ def of_training(
         "train_loss": watch.train_loss,
         "stragglers": watch.stragglers,
         **by_name(module.task, scores.figures),
-        # The first epoch also builds buffers and plans for later epochs.
+        # The first epoch also builds buffers and plans that later epochs reuse.
         "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
         "main_figure": {"name": module.task.progress, "lower_is_better": module.task.lower_is_better},
         "time_to_accuracy": site.validations.time_to_accuracy,
@@ -181,7 +181,7 @@ def of_training(
 
 
 def of_hooks(hooks: Sequence[LeaderHook]) -> dict[str, Any]:
-    """Joins the figures of the leader's hooks."""
+    """Merges the figures of the leader's hooks."""
     figures: dict[str, Any] = {"rebalanced": []}
     for hook in hooks:
         figures |= hook.figures()
@@ -191,16 +191,16 @@ def of_hooks(hooks: Sequence[LeaderHook]) -> dict[str, Any]:
 def _predicted(
     predicted: Mapping[str, Any] | None, states: Sequence[WorkerState], seconds: float | None
 ) -> dict[str, Any]:
-    """Returns what the leader predicted, and what came. None: nothing was predicted.
+    """Returns the planned and the measured figures, or None if nothing was planned.
 
     Args:
-        predicted: Figures of the chosen layout.
-        states: Of all workers, after the last step.
-        seconds: Of an epoch after the first, median. None: there was no other.
+        predicted: Figures of the selected layout.
+        states: Final states of all workers.
+        seconds: Median epoch time after the first epoch. None: there was no other.
     """
     if predicted is None:
         return {"predicted": None, "measured": None}
-    # The first step also sends what later ones keep.
+    # The first step also sends rows that later steps reuse.
     sent = None if seconds is None else max(state.bytes_sent for state in states)
     told = {"seconds_per_epoch": predicted["seconds"], "memory": predicted["memory"]}
     came = {"seconds_per_epoch": seconds, "memory": max((state.memory for state in states), default=None)}
@@ -211,21 +211,16 @@ def _predicted(
 
 
 def left_out(guard: Guard, worker: Worker) -> dict[str, int]:
-    """Counts the steps that a rank left out, and the rollbacks. Collective."""
+    """Counts the steps that a rank skipped, and the rollbacks. Collective."""
     counts = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
     counts[worker.comm.rank] = guard.skipped_steps
     return {"skipped_steps": int(worker.comm.all_reduce(counts).max()), "rollbacks": guard.rollbacks}
 
 
 def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[str, Any]:
-    """Says whether several ranks train the same as one, and lists why not.
+    """Returns whether several ranks train the same model as one, with reasons.
 
-    Prints the reasons that lie in the model, and what is approximate in the scheme.
-
-    Args:
-        job: The job.
-        module: The module of this rank.
-        sync: The gradient synchronisation.
+    Prints the reasons that lie in the model, and the scheme's approximations.
     """
     worker, reasons = module.worker, []
     approximate: list[str] = []
@@ -243,23 +238,23 @@ def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[
     return {"exact": not reasons, "inexact": reasons, "approximate": approximate}
 
 
-MIN_STEPS = 50  # of the run. After fewer steps a model may have learned nothing yet
+MIN_STEPS = 50  # after fewer steps, a model may not have learned yet
 
 
 def of_verdict(
     trainer: L.Trainer, validations: Validations, task: Task, scores: Scores, approximate: list[str]
 ) -> dict[str, Any]:
-    """Returns which model was saved and whether it has learned, and prints both.
+    """Returns which model was saved and whether it has learned. Prints warnings.
 
-    The line on the saved model is printed for approximate training, whose last model
-    may be far worse than its best one. Called on the leader.
+    The saved model's score is printed for approximate training, where the last model
+    may be far worse than the best. Called on the leader.
 
     Args:
-        trainer: The trainer of the leader.
-        validations: The evaluations during training.
-        task: Names and compares the of_verdict.
-        scores: The of_verdict of the saved model.
-        approximate: What is approximate in training.
+        trainer: The leader's trainer.
+        validations: Evaluations during training.
+        task: Names and compares the figures.
+        scores: Figures of the saved model.
+        approximate: The approximations in training.
     """
     from gnnkit.training.monitor import monitor
 
@@ -269,7 +264,7 @@ def of_verdict(
     nothing = _learned_nothing(task, scores, trainer.current_epoch, trainer.global_step)
     name = task.progress
     if approximate and best is not None and name in scores.figures:
-        is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations log float32
+        is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
         keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
         _print_line(
             f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
@@ -286,7 +281,7 @@ def of_verdict(
 
 
 def _learned_nothing(task: Task, scores: Scores, epochs: int, steps: int) -> str | None:
-    """Says that the saved model is hardly better than chance, or returns None."""
+    """Returns a warning if the saved model is hardly better than chance."""
     judged = {name: chance for name, chance in scores.chance.items() if name in scores.figures}
     skills = [_skill(scores.figures[name], chance, task.is_lower_better(name)) for name, chance in judged.items()]
     if steps < MIN_STEPS or not skills or any(skill > task.least_skill for skill in skills):
@@ -302,9 +297,9 @@ def _learned_nothing(task: Task, scores: Scores, epochs: int, steps: int) -> str
 
 
 def _skill(value: float, chance: float, lower_is_better: bool) -> float:
-    """Returns 0 for a value at chance level, 1 for a perfect one.
+    """Returns 0 at chance level and 1 for a perfect value.
 
-    1 too where chance is perfect, as nothing is left to learn.
+    Also returns 1 if chance is already perfect.
     """
     left = chance if lower_is_better else 1 - chance
     if left <= 0:
@@ -321,7 +316,7 @@ _CPUS = Path("/proc/cpuinfo")
 
 
 def device_name(device: torch.device) -> str:
-    """Returns the model of a GPU, or of the processor with the cores at hand."""
+    """Returns the GPU's name, or the CPU's with the number of available cores."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {num_cores()} cores"

@@ -1,4 +1,4 @@
-"""The run folder: a new one, or that of an earlier run as `on_exists` says."""
+"""The run folder: a new one, or an earlier run's according to `on_exists`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from gnnkit.result.folder import INPUTS, LABELS, WORDS, WORK
 from gnnkit.storage import naming, of_disk
 from gnnkit.store.manifest import FILE as STORE
 
-EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
+EARLIER = "earlier"  # prefix of numbered folders with the files that a resumed run has moved away
 _CONFIG, _CHECKPOINT, _STEPS = CONFIG_FILE, "checkpoints/last.json", "workers.jsonl"
-_CHECKPOINTS = "checkpoints/last*.json"  # the newest, and those before
-_KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # go on in the resumed run
-# All that a run writes. A test compares the list with a run that writes everything.
+_CHECKPOINTS = "checkpoints/last*.json"  # the newest and its predecessors
+_KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # continued by a resumed run
+# All files that a run writes. A test compares the list with a run that writes
+# everything.
 WRITTEN = (
-    STORE,  # first, as a store without the manifest is none
+    STORE,  # first, because a store is invalid without its manifest
     _CONFIG,
     "result.json",
-    "results.json",  # with the next, of a comparison
+    "results.json",  # this and the next one: written by comparisons
     "results.csv",
     "*.safetensors",
     *(f"{name}.npy" for name in ("predictions", "values", "logits", "probabilities", "embeddings", "node_ids")),
@@ -54,7 +55,7 @@ WRITTEN = (
     "failure-*.txt",
     "report.html",
     "figures/*.svg",
-    "figures/*.png",  # of earlier versions
+    "figures/*.png",  # written by earlier versions
     f"{RECORD}/*.yaml",
     "checkpoints/last*",
     "checkpoints/.writer-*/*",
@@ -78,17 +79,17 @@ WRITTEN = (
 
 
 def named(order: Order) -> Path:
-    """Returns the run folder of `output`. Raises `UserError` where none is named."""
+    """Returns the absolute run folder. Raises `UserError` if `output` is not set."""
     if order.named_folder is None:
         raise UserError("on_exists=resume with upload needs output=FOLDER, which gets the checkpoint to go on from")
     return local_path("output", order.named_folder, UPLOADED).absolute()
 
 
 def resumed(order: Order) -> Order:
-    """Returns the order that goes on from the checkpoint in the run folder.
+    """Returns the order that resumes from the checkpoint in the run folder.
 
-    Under `on_exists=resume` only, and where there is a checkpoint. Raises `UserError`
-    for a job that cannot go on.
+    Applies under `on_exists=resume` if there is a checkpoint. Raises `UserError` for a
+    job without checkpoints.
     """
     settings, named = order.settings, order.named_folder
     if settings.on_exists != "resume" or settings.job.goes_on:
@@ -105,10 +106,10 @@ def resumed(order: Order) -> Order:
 
 @contextmanager
 def bare(order: Order) -> Iterator[Path]:
-    """Makes the run folder and holds it, and writes nothing.
+    """Creates and locks the run folder, and writes nothing.
 
-    A job that is refused before its first step leaves the folder as it was, but for the
-    files that `on_exists=replace` has deleted.
+    If a job fails before its first step, the folder is restored, except for files that
+    `on_exists=replace` has deleted.
     """
     named = order.named_folder
     made = new_folder(Path("outputs")) if named is None else local_path("output", named, UPLOADED).absolute()
@@ -123,23 +124,23 @@ def bare(order: Order) -> Iterator[Path]:
             except (UserError, OSError) as error:
                 mendable = of_disk(error) if isinstance(error, OSError) else error
                 if mendable is not None and not _took_steps(made, moved):
-                    with suppress(OSError):  # the disk lets nothing be moved either
+                    with suppress(OSError):  # the failing disk may not allow moves either
                         _undo(made, moved)
                 if mendable in (None, error):
                     raise
                 raise mendable from error
     except UserError:
         if is_new:
-            with suppress(OSError):  # it holds something
+            with suppress(OSError):  # the folder is not empty
                 made.rmdir()
         raise
 
 
 @contextmanager
 def opened(order: Order) -> Iterator[Path]:
-    """Makes the run folder and holds it, like `bare`, and writes the configuration.
+    """Creates and locks the run folder, and writes the configuration.
 
-    Says how to go on where training is interrupted.
+    If training is interrupted, prints the command that resumes it.
     """
     with bare(order) as made:
         _write_configuration(made, order)
@@ -181,7 +182,7 @@ def _write_configuration(made: Path, order: Order) -> None:
 
 
 def new_folder(base: Path) -> Path:
-    """Makes `base/<date>/<time>`, with a number added if another run has this time."""
+    """Creates `base/<date>/<time>`, with a suffix if the name is taken."""
     parent = base / time.strftime("%Y-%m-%d")
     stem = time.strftime("%H-%M-%S")
     try:
@@ -199,7 +200,7 @@ def new_folder(base: Path) -> Path:
 
 
 def _cleared(folder: Path, settings: Settings) -> Path | None:
-    """Clears the folder of an earlier run. Returns where its files are, if kept."""
+    """Clears an earlier run's folder. Returns where files were moved, or None."""
     try:
         if _is_empty(folder) or _goes_on(folder, settings):
             return None
@@ -221,7 +222,7 @@ def _cleared(folder: Path, settings: Settings) -> Path | None:
 
 
 def _goes_on(folder: Path, settings: Settings) -> bool:
-    """Says whether the folder holds an interrupted job that this one goes on with."""
+    """Returns whether the folder holds an interrupted job that this one continues."""
     if not settings.job.goes_on or settings.on_exists == "replace" or (folder / STORE).exists():
         return False
     config = folder / _CONFIG
@@ -235,9 +236,9 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _end_writers(folder: Path, settings: Settings) -> None:
-    """Lets ranks of an earlier run save nothing more, should some still live.
+    """Prevents surviving ranks of an earlier run from saving checkpoints.
 
-    Raises `UserError` where one has saved since `resumed` has looked.
+    Raises `UserError` if one has saved since `resumed` was called.
     """
     if not any((folder / _CHECKPOINT).parent.glob(".writer-*")):
         return
@@ -249,7 +250,7 @@ def _end_writers(folder: Path, settings: Settings) -> None:
 
 
 def _use_whole_checkpoint(folder: Path) -> None:
-    """Leaves out damaged checkpoints that are newer than a whole one, and says so."""
+    """Skips damaged checkpoints that are newer than a valid one, and prints them."""
     from gnnkit.training import checkpoint
 
     is_whole, problems = checkpoint.use_newest_whole(folder / _CHECKPOINT)
@@ -258,7 +259,7 @@ def _use_whole_checkpoint(folder: Path) -> None:
 
 
 def _check_unfinished(folder: Path, settings: Settings) -> None:
-    """Raises `UserError` for a run that has its result and no step left to take."""
+    """Raises `UserError` for a finished run with no step left."""
     from gnnkit.training import resume
 
     keys = settings.trainer
@@ -272,7 +273,7 @@ def _check_unfinished(folder: Path, settings: Settings) -> None:
 
 
 def check_free(folder: Path, on_exists: str) -> None:
-    """Raises `UserError` for a folder that a run must not be written to."""
+    """Raises `UserError` for a folder that must not be overwritten."""
     if not folder.is_dir() or _is_empty(folder):
         return
     if not (folder / _CONFIG).is_file():
@@ -285,19 +286,19 @@ def check_free(folder: Path, on_exists: str) -> None:
 
 
 def _is_kept(folder: Path) -> bool:
-    """Tells whether a run has left what another run or job can go on with."""
+    """Returns whether a run left files that another run or job can use."""
     patterns = ("result.json", "results.json", STORE, _CHECKPOINTS, f"{WORK}/*.json")
     return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
 def _written(folder: Path) -> Iterator[Path]:
-    """Yields the files in a run folder that a run has written."""
+    """Yields the files in a run folder that match `WRITTEN`."""
     for pattern in WRITTEN:
         yield from (path for path in sorted(folder.glob(pattern)) if path.is_symlink() or not path.is_dir())
 
 
 def _delete(folder: Path) -> None:
-    """Deletes what a run has written, and folders that are empty then."""
+    """Deletes a run's files, and folders that become empty."""
     for each in (folder, *sorted(folder.glob(f"{EARLIER}-*"))):
         paths = list(_written(each))
         for path in paths:
@@ -306,19 +307,19 @@ def _delete(folder: Path) -> None:
 
 
 def _took_steps(folder: Path, moved: Path | None) -> bool:
-    """Tells whether a job has a step or a checkpoint of its own. Arguments: `_undo`."""
+    """Returns whether a job has taken a step or saved. Arguments as in `_undo`."""
     steps = folder / _STEPS
-    if any((folder / WORK).glob("*.json")):  # a journal, which the same job goes on from
+    if any((folder / WORK).glob("*.json")):  # a journal, from which the same job resumes
         return True
     return (steps.is_file() and steps.stat().st_size > 0) or (moved is None and any(folder.glob(_CHECKPOINTS)))
 
 
 def _undo(folder: Path, moved: Path | None) -> None:
-    """Deletes what a refused job has written, and moves earlier results back.
+    """Deletes a failed job's files, and moves earlier results back.
 
     Args:
         folder: The run folder.
-        moved: From `_move_away`, or None where the folder was empty.
+        moved: From `_move_away`, or None if the folder was empty.
     """
     if moved is None:
         _delete(folder)
@@ -329,26 +330,26 @@ def _undo(folder: Path, moved: Path | None) -> None:
 
 
 def _move_away(folder: Path) -> Path:
-    """Moves what an earlier run has written, except what the resumed run needs."""
+    """Moves an earlier run's files away, except those that the resumed run needs."""
     target = _set_aside(folder, _results(folder))
     say(f"on_exists=resume: goes on from {folder / _CHECKPOINT}, earlier results are in {target}")
     return target
 
 
 def _set_aside(folder: Path, paths: Sequence[Path]) -> Path:
-    """Moves files to a new folder in the run folder. Returns it."""
+    """Moves files to a new folder inside the run folder, and returns it."""
     target = folder / f"{EARLIER}-{1 + sum(1 for _ in folder.glob(f'{EARLIER}-*'))}"
     _move(folder, target, paths)
     return target
 
 
 def _results(folder: Path) -> list[Path]:
-    """Lists what a run has written and a resumed run does not go on with."""
+    """Lists a run's files that a resumed run does not continue."""
     return [path for path in _written(folder) if not path.relative_to(folder).as_posix().startswith(_KEPT)]
 
 
 def _move(source: Path, target: Path, paths: Sequence[Path]) -> None:
-    """Moves files to the same places in another folder."""
+    """Moves files to the same relative paths in another folder."""
     for path in paths:
         moved = target / path.relative_to(source)
         moved.parent.mkdir(parents=True, exist_ok=True)
@@ -357,7 +358,7 @@ def _move(source: Path, target: Path, paths: Sequence[Path]) -> None:
 
 
 def _remove_empty(folder: Path, paths: Sequence[Path]) -> None:
-    """Removes empty folders beside and above deleted files, innermost first."""
+    """Removes empty folders next to and above deleted files, innermost first."""
     tops = {folder / path.relative_to(folder).parts[0] for path in paths} | {folder / WORK, folder / RECORD}
     found = {each for top in tops for each in (top, *top.rglob("*")) if each.is_dir() and not each.is_symlink()}
     found |= {folder} if folder.name.startswith(f"{EARLIER}-") else set()

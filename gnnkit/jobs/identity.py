@@ -1,4 +1,4 @@
-"""The work of one rank as text, for a comparison of ranks before the first step."""
+"""The configuration and model as text, which ranks compare before the first step."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ OWN_KEYS = (
 
 
 def identity(order: Order) -> dict[str, str]:
-    """Returns all values that must be equal on all ranks, by configuration key or name.
+    """Returns the values that must be equal on all ranks, by key.
 
-    Leaves out keys that look like secrets, as in `config.yaml`.
+    Secrets are omitted, as in `config.yaml`.
     """
     settings, graph, model = order.settings, order.graph, order.model
     keys = {key: json.dumps(value) for key, value in leaves(redact_config(settings.composed))}
@@ -50,7 +50,7 @@ def identity(order: Order) -> dict[str, str]:
 
 
 def of_model(model: nn.Module) -> dict[str, str]:
-    """Describes parameters and buffers by name: place in the order, shape and type."""
+    """Describes parameters and buffers by name: index, shape and dtype."""
     parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
     trained = {name: "trained" if parameter.requires_grad else "not trained" for name, parameter in parameters}
     return {
@@ -65,9 +65,9 @@ def _form(tensor: Tensor) -> str:
 
 @torch.no_grad()
 def share_state(comm: Communicator, model: nn.Module) -> None:
-    """Overwrites parameters and buffers with the values on the leader. Collective.
+    """Copies the leader's parameters and buffers to all ranks. Collective.
 
-    The numbers travel as bytes, because backends do not know all types.
+    Values are sent as bytes, because backends do not support all dtypes.
     """
     for tensor in [*model.parameters(), *model.buffers()]:
         if not is_lazy(tensor):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gnnkit.config import keys
 from gnnkit.config.settings import FEW_EDGES, Settings
-from gnnkit.dataset.base import ONE_WAY, both_ways, told_share
+from gnnkit.dataset.base import ONE_WAY, both_ways, describe_share
 from gnnkit.documents import parse_yaml, read_yaml
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
@@ -190,7 +190,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
             yield Choice(f"dataset.{key}", absolute(key, value))
     share = both_ways(graph.csc)
     if "symmetrize" in usual and chosen.arguments.get("symmetrize") is None and share < ONE_WAY:
-        why = f"{told_share(share, graph.num_edges)}: messages then flow both ways"
+        why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
         yield Choice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
     if graph.labelled.any() and not graph.split.any():
         if "split" not in usual:

@@ -1,4 +1,4 @@
-"""Programs: the work of one rank, step by step, until the values have converged."""
+"""Iterates a program on one rank until it has converged."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ from gnnkit.task import numbered
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """The measurements of one rank in one step."""
+    """Measurements of one rank in one step."""
 
-    change: float  # sum of |change| over the rank's nodes
-    magnitude: float  # sum of |value| over the rank's nodes
+    change: float  # sum of |change| over owned nodes
+    magnitude: float  # sum of |value| over owned nodes
     seconds_compute: float
     seconds_exchange: float
     rows_per_second: float
-    memory: float  # peak so far, bytes
+    memory: float  # peak bytes so far
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The values of a program after the last step."""
+    """The final values of a program."""
 
-    values: Tensor  # [num_owned, width] of this rank
-    tally: Tally  # of all steps of this rank
+    values: Tensor  # [num_owned, width] on this rank
+    tally: Tally  # traffic of this rank
     iterations: int  # equal on all ranks
     residual: float  # of the last step, equal on all ranks
-    seconds: float  # of all steps of this rank
+    seconds: float  # total of this rank
 
 
 # Called with the iteration, the residual and the states by rank.
@@ -63,9 +63,9 @@ Watch = Callable[[int, float, Sequence[StepState]], None]
 
 
 def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
-    """Steps until the values have converged, and writes the values.
+    """Iterates a program until it converges, and writes its values. Collective.
 
-    Collective. The leader writes. Returns the figures.
+    Returns the figures. Only the leader writes.
     """
     worker, program = job.worker(comm), job.source.make_program()
     with StepLog(job.folder) if comm.rank == LEADER else nullcontext(lambda *_: None) as watch:
@@ -98,15 +98,14 @@ def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
 
 @torch.no_grad()
 def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
-    """Steps until the program has converged, or may step no more. Collective.
+    """Iterates until the program has converged or reached its limit. Collective.
 
-    Raises `UserError` on all ranks when values are no longer finite.
+    Raises `UserError` on all ranks if values become non-finite.
 
     Args:
         program: The program.
         worker: This rank.
-        watch: Called after every step with the iteration, the residual and the states
-            of all ranks.
+        watch: Called after every step.
     """
     engine = worker.engine(program)
     nodes = _nodes(engine, worker)
@@ -143,7 +142,7 @@ def _nodes(engine: Engine, worker: Worker) -> Nodes:
 
 
 def _read(nodes: Nodes, x: Tensor) -> dict[str, Tensor]:
-    """Returns what a step must not change, by name."""
+    """Returns the tensors that a step must not modify, by name."""
     return {"x": x, "nodes.features": nodes.features, "nodes.labels": nodes.labels, "nodes.split": nodes.split}
 
 
@@ -159,16 +158,16 @@ def _state(before: Tensor, after: Tensor, seconds: float, seconds_exchange: floa
 
 
 def _everyones(state: StepState, worker: Worker) -> list[StepState]:
-    """Returns the states of all ranks, by rank. Collective."""
+    """Gathers the states of all ranks. Collective."""
     table = torch.zeros(worker.comm.world_size, len(fields(state)), dtype=torch.float64)
     table[worker.comm.rank] = torch.tensor(astuple(state), dtype=torch.float64)
     return [StepState(*row) for row in worker.comm.all_reduce(table.to(worker.device)).tolist()]
 
 
 class StepLog:
-    """The leader's report on a program.
+    """The leader's log of a program.
 
-    Writes a line for each rank and step to `workers.jsonl`. Prints a line every
+    Writes a line for each rank and step to `workers.jsonl`, and prints a line every
     `STATUS_SECONDS`.
     """
 

@@ -1,4 +1,4 @@
-"""A job of the command line: what every job does, and what each says for itself."""
+"""The jobs' base classes: `Job`, `Run` with a run folder, and `OnRanks`."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 
 class Job(ABC):
-    """One job of the command line. Other rooms ask the facts in `settings.job`."""
+    """One job of the command line. Its static properties are in `settings.job`."""
 
-    on_ranks: ClassVar[bool] = False  # False: the leader's process does the job alone
+    on_ranks: ClassVar[bool] = False  # False: only the leader's process does the job
 
     @abstractmethod
     def start(self, order: Order) -> Result:
         """Does the job, and prints the result."""
 
     def check(self, order: Order) -> Order:
-        """Raises `UserError` for an order that is refused before the job starts."""
+        """Raises `UserError` if the job cannot do the order."""
         return order
 
 
 class Run(Job):
-    """A job with a run folder, which keeps the configuration and `result.json`.
+    """A job with a run folder, which holds the configuration and `result.json`.
 
-    The plugins are checked before the folder is made.
+    Plugins are checked before the folder is created.
     """
 
     def start(self, order: Order) -> Result:
@@ -64,8 +64,7 @@ class Run(Job):
         """Does the job in the run folder.
 
         Args:
-            order: The order.
-            begun: The time at the job's begin, by `time.perf_counter`.
+            begun: Start of the job on the `time.perf_counter` clock.
         """
         if order.is_leader:
             phase(f"job={order.settings.job}: checking the configuration")
@@ -88,11 +87,11 @@ class Run(Job):
             return _told(order, result)
 
     def check(self, order: Order) -> Order:
-        """Raises `UserError` for plugins and arguments that do not fit.
+        """Raises `UserError` for incompatible plugins and invalid arguments.
 
-        Makes every plugin that the job reads once, before anything is started. So each
-        constructor checks the arguments. Returns the order with the default sampler if
-        the strategy draws and none is chosen.
+        Constructs each plugin that the job reads, so that its arguments are checked
+        before anything starts. If the strategy samples and no sampler is selected, the
+        returned order has the default sampler.
         """
         settings = order.settings
         if order.graph is None:
@@ -109,7 +108,7 @@ class Run(Job):
         return self.check_parts(order)
 
     def check_parts(self, order: Order) -> Order:
-        """Checks the parts of the ranks' work, for one strategy."""
+        """Checks the plugins that the ranks use, for one strategy."""
         from gnnkit.jobs import fits
         from gnnkit.jobs.parts import Parts
         from gnnkit.prepare.inputs import check_types
@@ -117,15 +116,15 @@ class Run(Job):
         parts = Parts.of(order)
         fits.check(parts)
         parts.check()
-        if order.graph is not None:  # before the leader takes time to choose a layout
+        if order.graph is not None:  # before the leader compares layouts
             check_types(_untyped(order), order.graph.schema)
         return replace(order, settings=parts.settings)
 
     def _check_workers(self, order: Order) -> Order:
-        """Checks each number of workers that `workers=auto` may lead to.
+        """Checks each number of workers that `workers=auto` may select.
 
-        Raises the `UserError` of the first where all are refused. Returns the order
-        with the others.
+        Returns the order with the valid ones. If there is none, raises the `UserError`
+        of the first.
         """
         auto, fit = order.settings.auto_workers, {}
         assert auto is not None
@@ -143,10 +142,10 @@ class Run(Job):
         return replace(first, settings=replace(first.settings, auto_workers=left))
 
     def _check_open(self, order: Order) -> Order:
-        """Checks each strategy that `strategy=auto` may lead to.
+        """Checks each strategy that `strategy=auto` may select.
 
-        Raises the `UserError` of the first where all are refused. Returns the order
-        with the one strategy that is not refused, if there is one only.
+        If only one is valid, the returned order has that strategy. If none is, raises
+        the `UserError` of the first.
         """
         from gnnkit.jobs import decide
 
@@ -166,19 +165,19 @@ class Run(Job):
         return replace(order, settings=replace(only, notes=(*only.notes, note)))
 
     def done(self, order: Order) -> Result | None:
-        """Returns the result of the same job, where the run folder holds it already."""
+        """Returns the stored result if the run folder holds one of the same job."""
         return None
 
     @abstractmethod
     def work(self, order: Order) -> Result:
-        """Does the job. The order is checked, and the leader's has the run folder."""
+        """Does the job for a checked order. The leader's order has the run folder."""
 
     def finish(self, order: Order, result: Result, seconds: float) -> Result:
-        """Adds figures on the leader. `seconds` is the wall time of the whole job."""
+        """Adds figures on the leader. `seconds` is the wall time of the job."""
         return result
 
     def decided(self, order: Order, meanwhile: Callable[[], None] = lambda: None) -> Order:
-        """Returns the order with the leader's decisions in place of each `auto`.
+        """Returns the order with each `auto` replaced by the leader's choice.
 
         Args:
             order: From `check`, with the run folder.
@@ -193,20 +192,20 @@ class Run(Job):
 
 
 class OnRanks(Run):
-    """A run of several ranks, which the launcher starts, or which were started."""
+    """A run of several ranks, started by the launcher or externally."""
 
     on_ranks = True
 
     @abstractmethod
     def rank_work(self, *, trains: bool) -> RankWork:
-        """Imports the work of one rank, and all that this work imports.
+        """Imports the function that each rank calls, and its dependencies.
 
         Args:
-            trains: Whether the model is trained. Otherwise the model is iterated.
+            trains: Whether the model is trained. Programs are iterated instead.
         """
 
     def needs(self, order: Order) -> Needs:
-        """Says what the ranks read. `order` has no `auto` any more."""
+        """Returns the data that the ranks read. `order` must not contain `auto`."""
         from gnnkit.jobs.fits import may_stay
         from gnnkit.jobs.models import reads_sparse
         from gnnkit.jobs.parts import Parts
@@ -247,14 +246,14 @@ class OnRanks(Run):
 
 
 def _untyped(order: Order) -> str | None:
-    """Returns the name of a model that is to train and would drop types."""
+    """Returns the model's name if it will train and ignores node and edge types."""
     settings, source = order.settings, order.source
     trains = not (settings.job.reads_checkpoint or settings.job.reads_plan)
     return source.name if trains and settings.types == "read" and not source.reads_relations else None
 
 
 def _told(order: Order, result: Result) -> Result:
-    """Writes and prints the result, and draws the report of a training run."""
+    """Writes and prints the result, and writes a training run's report."""
     result.save(order.run_folder)
     say(result.line() if shows_bar(order) else result.table())
     if order.settings.draws_report:
@@ -266,10 +265,10 @@ def _told(order: Order, result: Result) -> Result:
 
 @contextlib.contextmanager
 def _collecting_nothing() -> Iterator[None]:
-    """Turns the garbage collector off in a process that imports, starts and waits.
+    """Disables the garbage collector in a process that only imports, starts and waits.
 
-    Imported modules stay, and each pass over these objects takes long. Processes that
-    work turn the collector on.
+    Imported modules are never freed, and each collection has to visit them. Worker
+    processes enable the collector.
     """
     enabled = gc.isenabled()
     gc.disable()

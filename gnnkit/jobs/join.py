@@ -1,4 +1,4 @@
-"""Joins a run whose ranks were started before."""
+"""Runs one rank of an externally started run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from gnnkit.prepare.stored import prepared as prepare
 from gnnkit.result.folder import PREPARED
 from gnnkit.result.result import Result
 
-HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
-_PREPARATION = "preparation"  # tag of the leader's letters
+HEARTBEAT = 1.0  # seconds, capped at comm.timeout / 4
+_PREPARATION = "preparation"  # tag of the leader's messages
 
 
 def join(
@@ -39,18 +39,17 @@ def join(
     decided: Callable[[Order, Callable[[], None]], Order],
     order: Order,
 ) -> Result:
-    """Does one rank's work. Returns the result, with figures on the leader only.
+    """Does one rank's work. Returns the result, with figures only on the leader.
 
-    The ranks connect and compare configurations. Then the leader prepares the data, and
-    the others wait.
+    The ranks connect and compare their configurations. Then the leader prepares the
+    data while the others wait.
 
     Args:
         work: The work of each rank.
-        needs: Says which data the ranks read.
-        decided: Gives the order with the leader's decisions. Calls its second argument
-            a few times a second.
-        order: What was asked. On the leader with the run folder, on a disk that all
-            ranks see.
+        needs: Returns the data that the ranks read.
+        decided: Resolves each `auto` in the order. Calls its second argument a few
+            times a second.
+        order: The request. The leader's run folder must be on a shared disk.
     """
     settings, started = order.settings, order.settings.started
     assert started is not None
@@ -90,9 +89,9 @@ def _prepare_for_others(
     decided: Callable[[Order, Callable[[], None]], Order],
     order: Order,
 ) -> RankJob:
-    """Decides, prepares the data in a child, and tells the other ranks.
+    """Resolves `auto`, prepares the data in a child, and informs the other ranks.
 
-    Sends heartbeats meanwhile. Arguments as those of `join`.
+    Sends heartbeats until then. Arguments as in `join`.
     """
     others, last = [rank for rank in range(mailbox.world_size) if rank != mailbox.rank], time.monotonic()
     timeout, folder = order.settings.timeout, order.run_folder
@@ -120,7 +119,7 @@ def _prepare_for_others(
 
 
 def _hear(mailbox: Mailbox, order: Order) -> RankJob:
-    """Waits for the leader's preparation. Each heartbeat renews the deadline."""
+    """Waits for the leader's preparation. Each heartbeat resets the timeout."""
     while True:
         message = mailbox.take(_PREPARATION, src=LEADER, timeout=order.settings.timeout).fields
         if "error" in message:
@@ -131,7 +130,7 @@ def _hear(mailbox: Mailbox, order: Order) -> RankJob:
 
 
 def _seen(folder: Path) -> Path:
-    """Returns the leader's run folder. Raises `UserError` where this host has none."""
+    """Returns the leader's run folder. Raises `UserError` if it is not shared."""
     if not (folder / PREPARED).is_dir():
         raise UserError(
             f"output={folder}: host {socket.gethostname()} finds no data there that the leader prepared, "

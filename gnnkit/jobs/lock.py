@@ -13,16 +13,16 @@ from pathlib import Path
 from gnnkit.errors import UserError
 from gnnkit.launch.phases import say
 
-NAME = ".lock"  # in the folder, while a process writes there
-_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of some network file systems
+NAME = ".lock"  # present while a process writes
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # raised by some network file systems
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Makes a folder, and holds it for this process and those that it forks.
+    """Creates a folder and locks it for this process and its forks.
 
-    The system lets go of the lock when these have ended, however they end. Raises
-    `UserError` that names the process where another one holds the folder.
+    The operating system releases the lock when they end, even after a crash. If another
+    process holds the lock, raises a `UserError` with its process id.
     """
     path = folder / NAME
     descriptor = _taken(path)
@@ -32,17 +32,17 @@ def locked(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             path.unlink()
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing leaves the lock to forked processes
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone would leave the lock to forked processes
         os.close(descriptor)
 
 
 def _taken(path: Path) -> int:
-    """Opens and locks the file. Returns the descriptor."""
+    """Opens and locks the file. Returns the file descriptor."""
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:  # another process has removed the folder again
+        except FileNotFoundError:  # another process has just removed the folder
             continue
         except OSError as error:
             raise UserError(
@@ -54,11 +54,11 @@ def _taken(path: Path) -> int:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return descriptor
-        os.close(descriptor)  # of a file that its holder has removed meanwhile
+        os.close(descriptor)  # the previous holder has just removed this file
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Locks an open file. Raises `UserError` that names who holds the lock."""
+    """Locks an open file. Raises `UserError` with the current holder."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -74,22 +74,21 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Tells whether the open file still has this name."""
+    """Returns whether the open file still has this path."""
     with suppress(OSError):
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     return False
 
 
-_OTHERS = 0o077  # permissions of the group and of everybody
+_OTHERS = 0o077  # permissions of group and others
 
 
 @contextmanager
 def apply_permissions(permissions: str) -> Iterator[None]:
-    """Creates folders with 0700 and files with 0600, under `permissions=private`.
+    """Creates folders as 0700 and files as 0600 under `permissions=private`.
 
-    Processes that are started meanwhile do so too. Under `shared`, the user's umask
-    decides. The umask belongs to the process, so files that other threads create
-    meanwhile are private too.
+    Under `shared`, the user's umask applies. The umask is a process setting, so it also
+    applies to child processes and other threads.
     """
     if permissions == "shared":
         yield

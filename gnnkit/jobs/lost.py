@@ -1,4 +1,4 @@
-"""Runs that go on when a worker is lost: `sync.on_lost=continue`."""
+"""Training that continues without lost workers: `sync.on_lost=continue`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,10 @@ from gnnkit.sync import GradientSync
 
 @contextmanager
 def going_on(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Iterator[Communicator]:
-    """Gives the workers, as survivors where the run goes on without lost workers.
+    """Yields the workers, as `Survivors` under `sync.on_lost=continue`.
 
-    Workers that the others can do without tell the launcher, once all have met.
-
-    Args:
-        workers: The workers.
-        mailbox: Letters between all ranks, workers first.
-        sync: The gradient synchronisation.
+    After the first collective, workers other than the leader tell the launcher that the
+    run may continue without them.
     """
     if sync.on_lost != "continue":
         yield workers
@@ -52,15 +48,15 @@ def evaluation(
     learned: LearnedRows | None = None,
     splits: Collection[str] | None = None,
 ) -> Evaluation:
-    """Makes the evaluation of a model, also of the nodes of workers that are lost.
+    """Makes the evaluation of a model, which also covers lost workers' nodes.
 
     Args:
         job: The job.
         worker: This rank.
         model: The model.
-        scratch: Folder for files between two layers. Default: none.
+        scratch: Folder for temporary files between layers. Default: none.
         learned: The learned input rows. None: input rows are features.
-        splits: Names of the splits whose nodes are read. None: all nodes are.
+        splits: Splits whose nodes are evaluated. None: all nodes.
     """
 
     def make(worker: Worker, splits: Collection[str] | None = None) -> Evaluation:
@@ -72,6 +68,6 @@ def evaluation(
 
 
 def figures(comm: Communicator) -> dict[str, Any]:
-    """Names the workers that the run went on without."""
+    """Lists the lost workers."""
     lost = sorted(comm.lost) if isinstance(comm, Survivors) else []
     return {"lost_workers": [f"rank {rank}" for rank in lost]}

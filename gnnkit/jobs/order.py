@@ -1,4 +1,4 @@
-"""What was asked, on the command line or from Python."""
+"""The request for a job, from the command line or from Python."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What was asked of a job. A step of the job gives the next step a changed copy."""
+    """A request for a job. Each step passes a modified copy to the next."""
 
     settings: Settings
-    graph: Graph | None = None  # instead of the data set
-    model: Given = None  # instead of the configured model
-    folder: str | Path | None = None  # the run folder. None: the key `output`, or else a new one
-    overrides: Sequence[str] = ()  # as on the command line, to be kept in the run folder
-    program: str = "gnnkit"  # what was called, for people
-    settle: Callable[[Sequence[str]], Settings] | None = None  # makes the settings of other overrides, in the same way
-    options: Sequence[str] = ()  # beside the overrides, such as --config-dir=DIR
+    graph: Graph | None = None  # replaces the data set
+    model: Given = None  # replaces the configured model
+    folder: str | Path | None = None  # the run folder. None: the key `output`, or a new folder
+    overrides: Sequence[str] = ()  # as typed, and recorded in the run folder
+    program: str = "gnnkit"  # the invoked program, for messages
+    settle: Callable[[Sequence[str]], Settings] | None = None  # resolves other overrides in the same way
+    options: Sequence[str] = ()  # command-line options such as --config-dir=DIR
 
     @property
     def source(self) -> ModelSource:
-        """The maker of the model. Imports torch."""
+        """The source of the model. Imports torch."""
         from gnnkit.jobs.models import ModelSource
 
         return ModelSource(self.settings.model, self.model)
 
     def command(self, overrides: Sequence[str]) -> str:
-        """Spells overrides as a command like that of the order, without secrets."""
+        """Returns the command line with these overrides, without secrets."""
         return command(overrides, self.program, self.options)
 
     @property
@@ -47,11 +47,11 @@ class Order:
 
     @property
     def named_folder(self) -> str | Path | None:
-        """The run folder that was asked for."""
+        """The requested run folder."""
         return self.settings.output if self.folder is None else self.folder
 
     @property
     def run_folder(self) -> Path:
-        """The run folder, once it is made."""
+        """The run folder, after its creation."""
         assert isinstance(self.folder, Path)
         return self.folder

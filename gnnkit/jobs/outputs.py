@@ -1,4 +1,4 @@
-"""The rows that a run writes: predictions, logits, probabilities, embeddings."""
+"""The rows that a run writes, and counts gathered from all ranks."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from gnnkit.strategy import Worker
 from gnnkit.task import Task, numbered
 
 Make = Callable[[nn.Module], Evaluation]
-_SINGULAR = {"logits": "logit", "probabilities": "probability", "embeddings": "embedding"}  # of columns
+_SINGULAR = {"logits": "logit", "probabilities": "probability", "embeddings": "embedding"}  # column prefix by file name
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a task measured of all nodes. Empty where nothing is asked for."""
+    """The task's measurements on all nodes. Empty if none were requested."""
 
     figures: dict[str, float] = field(default_factory=dict)
-    details: dict[str, Any] = field(default_factory=dict)  # by split, from `Task.details`
-    chance: dict[str, float] = field(default_factory=dict)  # from `Task.chance`, of a model that has just trained
+    details: dict[str, Any] = field(default_factory=dict)  # from `Task.details`, by split
+    chance: dict[str, float] = field(default_factory=dict)  # from `Task.chance`, only after training
 
 
 def write_outputs(
     job: RankJob, task: Task, model: nn.Module, make: Make, names: Sequence[str] | None, *, measures: bool = True
 ) -> Scores:
-    """Writes the wanted rows. Collective.
+    """Writes the rows that `write` selects, and measures. Collective.
 
     Args:
-        job: The job, whose settings say what is wanted.
-        task: Makes predictions and probabilities, and measures.
+        job: The job.
+        task: Computes predictions, probabilities and figures.
         model: The model.
         make: Makes the evaluation of a model. Collective.
-        names: The user's names of classes, or None.
-        measures: Whether figures are asked for. Default: yes.
+        names: Class names, or None.
+        measures: Whether to compute figures. Default: yes.
     """
     wanted = job.settings.write
 
@@ -85,7 +85,7 @@ def write_outputs(
 
 
 def _measured(task: Task, logits: Tensor, worker: Worker) -> Scores:
-    """Measures, and prints why figures tell nothing, on the leader. Collective."""
+    """Computes the figures, and prints warnings on the leader. Collective."""
     found = task.measure(logits, worker)
     for line in task.doubts(found) if worker.comm.rank == LEADER else ():
         print(f"gnnkit: warning: {line}", file=sys.stderr)
@@ -93,7 +93,7 @@ def _measured(task: Task, logits: Tensor, worker: Worker) -> Scores:
 
 
 def _check_finite(logits: Tensor, worker: Worker, checkpoint: str) -> None:
-    """Raises `UserError` on all ranks for outputs that are not finite. Collective."""
+    """Raises `UserError` on all ranks for non-finite outputs. Collective."""
     bad = (~torch.isfinite(logits)).reshape(len(logits), -1).any(1).sum()
     count = int(worker.comm.all_reduce(bad[None]))
     if count:
@@ -104,7 +104,7 @@ def _check_finite(logits: Tensor, worker: Worker, checkpoint: str) -> None:
 
 
 def _columns(name: str, titles: Sequence[str] | None, rows: Array, ids: Array) -> dict[str, Array]:
-    """Returns the columns of a table of rows [num_nodes, width]."""
+    """Returns the table columns for rows [num_nodes, width]."""
     return {"id": ids, **numbered(name, rows, titles)}
 
 
@@ -118,14 +118,14 @@ class Body(nn.Module):
         self.model, self.layer = model, model.layer
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
-        """Computes the rows that the last layer reads, [num_dst, width]."""
+        """Computes the input rows of the last layer, [num_dst, width]."""
         for index, adjacency in enumerate(adjacencies):
             x = self.layer(index, x, adjacency)  # type: ignore[operator]
         return x
 
 
 def check_layers(model: object) -> None:
-    """Raises `UserError` for a model without rows before the last layer."""
+    """Raises `UserError` for a model without hidden rows."""
     if not hasattr(model, "layer") or getattr(model, "num_layers", 0) < 2:
         raise UserError(
             f"write=[embeddings]: model={type(model).__name__} has no rows before its last layer: embeddings need a "
@@ -136,11 +136,11 @@ def check_layers(model: object) -> None:
 EMBEDDING = "embedding.npy"  # learned input rows, in the run folder
 
 
-Columns = Callable[[Array, Array], Mapping[str, Any]]  # rows, ids of nodes -> columns of a table
+Columns = Callable[[Array, Array], Mapping[str, Any]]  # (rows, node ids) -> table columns
 
 
 def write_rows(path: Path, joined: Tensor | None) -> None:
-    """Writes rows as `.npy`, on the leader. Other ranks have no rows."""
+    """Writes rows as `.npy` on the leader. Other ranks pass None."""
     if joined is not None:
         buffer = io.BytesIO()
         np.save(buffer, joined.cpu().numpy(), allow_pickle=False)
@@ -148,14 +148,14 @@ def write_rows(path: Path, joined: Tensor | None) -> None:
 
 
 def write_named(job: RankJob, worker: Worker, name: str, joined: Tensor | None, columns: Columns) -> None:
-    """Writes rows as `write_format` says, on the leader.
+    """Writes rows in the format `write_format`, on the leader.
 
     Args:
         job: The job.
         worker: This rank.
-        name: Of the file, without the form.
-        joined: Rows in the order of the data set, or None on other ranks.
-        columns: Makes the table of a Parquet or CSV file from the rows and the ids.
+        name: File name without suffix.
+        joined: Rows in data set order, or None on other ranks.
+        columns: Makes the Parquet or CSV columns from the rows and ids.
     """
     form = job.settings.write_format
     if form == "npy":
@@ -166,7 +166,7 @@ def write_named(job: RankJob, worker: Worker, name: str, joined: Tensor | None, 
 
 
 def _ids(folder: Path, num_nodes: int) -> Array:  # [num_nodes]
-    """Reads the user's ids of nodes. Without any, ids are 0, 1, ..."""
+    """Reads the user's node ids. Default: 0, 1, ..."""
     path = folder / IDS
     return read_npy(path) if path.exists() else np.arange(num_nodes)
 
@@ -186,7 +186,7 @@ def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
 
 
 def _joined(column: Any) -> Any:
-    """Returns a column whose lists are texts, joined as tables of labels join these."""
+    """Joins each list into a text, as label tables do. Other columns stay."""
     import pyarrow
 
     if not pyarrow.types.is_list(column.type):
@@ -195,20 +195,20 @@ def _joined(column: Any) -> Any:
 
 
 def write_names(job: RankJob, names: Sequence[str] | None) -> None:
-    """Writes the user's name of each class, where there are names."""
+    """Writes the class names, if any."""
     if names is not None:
         write_atomically(job.folder / CLASSES, json.dumps(names).encode())
 
 
 def scratch_folder(job: RankJob, comm: Communicator) -> Path | None:
-    """Returns the run folder where all ranks are of one host and share its pages."""
+    """Returns the run folder if all ranks are on one host and share its page cache."""
     processes = job.settings.processes or (1 if comm.in_threads else job.settings.world_size)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
     return job.folder if here == processes else None
 
 
 def all_ranks(counts: Mapping[str, int], worker: Worker) -> dict[str, Any]:
-    """Returns the largest count of all ranks by name, and all counts under `per_rank`.
+    """Returns the maximum of each count, and all ranks' counts as `per_rank`.
 
     Collective.
     """

@@ -1,4 +1,4 @@
-"""The plugins of an order, made once before anything is started."""
+"""The plugins of an order, constructed once before anything starts."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.training.step import LOSS
 
-DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
+DEFAULT_SAMPLER = "neighbor"  # for strategies that sample without a configured sampler
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of the ranks' work, for one strategy."""
+    """The plugins that the ranks use with one strategy."""
 
-    settings: Settings  # with the default sampler if the strategy draws and none is chosen
+    settings: Settings  # with the default sampler if one is needed and none is configured
     source: ModelSource
-    model: object  # made for other widths, or None where the model is not known yet
+    model: object  # a trial instance with placeholder widths, or None if it cannot be made yet
     strategy: ExecutionStrategy
     sync: GradientSync
     task: Task
     sampler: Sampler | None
-    hooks: tuple[Any, ...] = ()  # `LeaderHook`s
+    hooks: tuple[Any, ...] = ()  # each a `LeaderHook`
 
     @classmethod
     def of(cls, order: Order) -> Parts:
-        """Makes each part, whose constructor checks the arguments."""
+        """Constructs each plugin, which checks its arguments."""
         settings, source = order.settings, order.source
         settings.create_launcher()
         sync, task = settings.sync.create(), settings.task.create()
@@ -53,7 +53,7 @@ class Parts:
         return cls(settings, source, model, strategy, sync, task, sampler, hooks)
 
     def check(self) -> None:
-        """Raises `UserError` where a part itself refuses another one."""
+        """Raises `UserError` if one plugin rejects another."""
         monitor = self.settings.trainer.monitor
         if monitor is not None:
             looked_at = (each for each in self.task.names if each.startswith("val_"))
@@ -70,10 +70,10 @@ class Parts:
         if self.settings.trainer.resume is not None:
             from gnnkit.training import resume
 
-            resume.load(self.settings.trainer.resume)  # the ranks read it again
+            resume.load(self.settings.trainer.resume)  # checks the file, which the ranks read again
 
     def _tell_hops(self) -> None:
-        """Says where a module of (x, edge_index) gets fewer hops than it reads."""
+        """Warns if an (x, edge_index) module has more layers than sampled hops."""
         if self.sampler is None or not isinstance(self.model, EdgeIndexModel):
             return
         hops, convolutions = self.sampler.num_hops, num_convolutions(self.model)
@@ -85,18 +85,12 @@ class Parts:
 
 
 def _num_hops(model: object) -> object:
-    """Counts the hops that the layers of a model read. Not a number where unknown."""
+    """Returns the number of hops that the model reads, or a non-integer if unknown."""
     return num_convolutions(model) if isinstance(model, EdgeIndexModel) else getattr(model, "num_layers", None)
 
 
 def _with_default_sampler(settings: Settings, num_layers: object) -> Settings:
-    """Brings the sampler of a strategy that draws.
-
-    Args:
-        settings: The configuration.
-        num_layers: Layers of the model, each of which gets a fanout. Not a number where
-            the layers are not known yet.
-    """
+    """Adds the default sampler, with a fanout for each layer if the number is known."""
     default = settle(config.compose([f"strategy={settings.strategy.name}", f"sampler={DEFAULT_SAMPLER}"])).sampler
     assert default is not None
     if isinstance(num_layers, int):

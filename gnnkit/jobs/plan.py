@@ -13,7 +13,7 @@ from gnnkit.jobs.decide import FULL, compared, why_layout, with_strategy
 from gnnkit.jobs.layouts import Layouts, compare_layouts
 from gnnkit.jobs.order import Order
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.plan.choose import CHOSEN, Cutter, alternatives, candidates, least, overrides, promising
+from gnnkit.plan.choose import CHOSEN, Cutter, alternatives, candidates, measure_candidates, overrides, select_layout
 from gnnkit.plan.layout import Layout, table
 from gnnkit.ranges import num_cores
 from gnnkit.result.result import Result
@@ -37,10 +37,10 @@ def plan(order: Order) -> Result:
         order = replace(order, settings=settings)
     if settings.partition.nodes.name == AUTO:
         named = candidates(settings.workers, compared(), grids=True)
-        layouts = compare_layouts(order, functools.partial(promising, named=named))
+        layouts = compare_layouts(order, functools.partial(measure_candidates, named=named))
         by_name = {name: replace(layout, overrides=overrides(named[name])) for name, layout in layouts.by_name.items()}
         layouts = replace(layouts, by_name=by_name)
-        choice = least(by_name, math.inf)
+        choice = select_layout(by_name, math.inf)
         assert choice is not None
         why = f"partition=auto takes {why_layout(named, layouts, choice)}"
     else:

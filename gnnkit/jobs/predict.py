@@ -1,4 +1,4 @@
-"""job=predict and job=test: a trained model on the graph of its run, or on another."""
+"""job=predict and job=test: applies a trained model to its graph or another one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,9 @@ from gnnkit.training.step import own_method
 
 
 def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
-    """Computes the outputs of all nodes, and with job=test the figures of the task.
+    """Computes the outputs of all nodes, and the task's figures for job=test.
 
     Collective. Returns the figures on the leader.
-
-    Args:
-        job: The job.
-        comm: The ranks.
     """
     settings, task = job.settings, job.task()
     assert settings.checkpoint is not None
@@ -61,13 +57,7 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
 
 
 def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
-    """Reads the learned input rows of a run, where there are any. Collective.
-
-    Args:
-        job: The job.
-        worker: This rank.
-        folder: The folder of the run that has trained.
-    """
+    """Reads a run's learned input rows, if any. Collective."""
     width = job.settings.embedding
     if width is None:
         return None
@@ -91,8 +81,8 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] |
     Args:
         job: The job.
         worker: This rank.
-        widths: The sizes that the model fits.
-        names: The names of the model's classes, if there are any.
+        widths: The model's sizes.
+        names: The model's class names, or None.
     """
     given, own = job.widths(worker), job.prepared.class_names
     for what, value, wanted in (

@@ -1,4 +1,4 @@
-"""The work of one rank: the settings, and the data that were prepared for the ranks."""
+"""The work of one rank: the settings and the prepared data."""
 
 from __future__ import annotations
 
@@ -34,83 +34,83 @@ from gnnkit.training.embedding import Embedding
 
 T = TypeVar("T")
 _CURE = ". Give layers and calls one order, as by sorted(names): the order of a set differs between processes"
-# Types of features, parameters and messages by trainer.precision.
+# Dtype of features, parameters and messages by trainer.precision.
 DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
-_PRODUCTS = {"bf16-mixed": "medium"}  # torch's name of the precision of products of float32
+_PRODUCTS = {"bf16-mixed": "medium"}  # torch's float32 matmul precision
 
 
 def input_dtype(settings: Settings) -> torch.dtype | None:
-    """Returns `Worker.input_dtype`, the type of input rows in training on CPUs."""
+    """Returns `Worker.input_dtype`: bfloat16 for mixed precision on CPUs."""
     short = settings.trainer.precision == "bf16-mixed" and settings.comm.load().device_type == "cpu"
     return torch.bfloat16 if short else None
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of all ranks of a run that may have several."""
+    """One start of a run's ranks, which restarts may repeat."""
 
-    run: str  # equal in all starts of a run
-    begun: float  # of the first start, seconds of `time.monotonic`
-    number: int = 0  # starts before
-    failed_at: float = 0.0  # of the start before, seconds of `time.monotonic`
+    run: str  # identical in all starts of a run
+    begun: float  # first start, in seconds of `time.monotonic`
+    number: int = 0  # number of earlier starts
+    failed_at: float = 0.0  # end of the previous start, in seconds of `time.monotonic`
 
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """What the ranks of a job get: the settings and the prepared data.
+    """The settings and prepared data of a job's ranks.
 
-    Holds plain values, for a process that starts afresh.
+    Holds plain values only, so that it can be passed to a new process.
     """
 
     settings: Settings
-    folder: Path  # the run folder
+    folder: Path
     prepared: Prepared
-    model: Given = None  # instead of the configured model
-    start: Start | None = None  # None: the ranks are started once only
-    writer: Path | None = None  # folder of `checkpoint.writing`, of the leader. None: the job saves none
+    model: Given = None  # replaces the configured model
+    start: Start | None = None  # None: restarts are disabled
+    writer: Path | None = None  # the leader's folder of `checkpoint.writing`. None: no checkpoints
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[RankJob]:
-        """Gives the job whose leader alone may save checkpoints, until the end."""
+        """Yields the job with the exclusive right to write checkpoints."""
         if not (self.settings.job.trains and self.settings.trainer.checkpoint):
             yield self
             return
-        from gnnkit.training import checkpoint, resume  # imports Lightning
+        from gnnkit.training import checkpoint, resume  # loads Lightning
 
         with checkpoint.writing(self.folder / resume.FILE) as writer:
             yield replace(self, writer=writer)
 
     def with_balance(self, balance: Mapping[str, float]) -> RankJob:
-        """Returns the job with the balance of other shards. Empty: unchanged."""
+        """Returns the job with another balance. An empty balance changes nothing."""
         return replace(self, prepared=replace(self.prepared, balance=dict(balance))) if balance else self
 
     @property
     def source(self) -> ModelSource:
-        """The maker of the model."""
+        """The source of the model."""
         return ModelSource(self.settings.model, self.model)
 
     @property
     def goes_on(self) -> bool:
-        """Whether ranks of this run have been started before, and have died."""
+        """Whether this is a restart after a failure."""
         return self.start is not None and self.start.number > 0
 
     @property
     def parts(self) -> Parts:
-        """Where the ranks read."""
+        """The locations of the prepared data."""
         return self.prepared.parts(self.folder)
 
     @property
     def on_disk(self) -> OnDisk | None:
-        """How ranks read features that stay on disk."""
+        """How ranks read features on disk, or None if features are in memory."""
         features, prepared = self.settings.features, self.prepared
         if prepared.place != "disk":
             return None
         return OnDisk(prepared.cache, features.policy, features.direct, features.reads == "io_uring")
 
     def order(self) -> NodeOrder | None:
-        """Makes the order of rows in memory, for jobs that sum over these many times.
+        """Makes the order of rows in memory, for jobs that read all edges repeatedly.
 
-        Raises `UserError` for a chosen order where rows stay on disk.
+        Raises `UserError` for an explicit order if rows stay on disk.
         """
         settings, chosen = self.settings, self.settings.order
         if settings.job.reads_checkpoint or not self.strategy().reads.all_edges:
@@ -140,12 +140,12 @@ class RankJob:
         return task
 
     def worker(self, comm: Communicator, shard: int | str | None = None, dtype: torch.dtype | None = None) -> Worker:
-        """Makes this rank's part of the run.
+        """Makes this rank's `Worker`.
 
         Args:
             comm: The ranks.
-            shard: Name of the shard. Default: the rank's own.
-            dtype: Type of features and parameters. Default: the configured precision.
+            shard: Name of the shard. Default: this rank's shard.
+            dtype: Type of features and parameters. Default: by `trainer.precision`.
         """
         settings, parts = self.settings, self.parts
         progress("reading its shard")
@@ -176,7 +176,7 @@ class RankJob:
         return worker
 
     def widths(self, worker: Worker) -> Widths:
-        """Returns the widths that the model of this run must fit."""
+        """Returns the input and output widths of the run's model."""
         data = worker.shard if worker.graph is None else worker.graph
         edges = data.edge_features
         num_outputs = self.task().num_outputs(worker.shard.num_classes)
@@ -186,7 +186,7 @@ class RankJob:
     def set_up(self, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> Embedding | None:
         """Sets up the strategy for a model. Collective.
 
-        Returns the learned input rows of one rank, where input rows are learned.
+        Returns this rank's learned input rows, or None.
         """
         models.fit(self.settings, strategy, worker.sampler, model)
         strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
@@ -199,16 +199,16 @@ class RankJob:
         return Embedding(rows, strategy.tally, decay if learned.weight_decay is None else learned.weight_decay)
 
     def make_model(self, worker: Worker, widths: Widths, task: Task, *, exchanges: bool) -> nn.Module:
-        """Makes the model of one rank, with the parameters and buffers of the leader.
+        """Makes the model with the leader's parameters and buffers. Collective.
 
-        Raises `UserError` where the models of two ranks differ. Threads share torch's
-        random generator, and Lightning winds the generator back at the begin of
-        training. So no thread returns before all threads have a model. Collective.
+        Raises `UserError` if the models of two ranks differ. Ranks that are threads
+        share torch's random generator, which Lightning resets when training begins.
+        Therefore no thread returns before all threads have a model.
 
         Args:
             worker: This rank.
             widths: Sizes that the model must fit.
-            task: The task, whose parameters become a part of the model.
+            task: The task, whose parameters become part of the model.
             exchanges: Whether the model's layers exchange rows between ranks.
         """
         model = self.own_model(worker, widths, task)
@@ -219,31 +219,31 @@ class RankJob:
         return model
 
     def own_model(self, worker: Worker, widths: Widths, task: Task) -> nn.Module:
-        """Makes the model of one rank alone, whatever the other ranks have."""
+        """Makes the model of one rank without comparing it to other ranks."""
         return self.source.make_model(widths, self.settings.seed, task).to(worker.device, worker.dtype)
 
     def inexact(self, worker: Worker) -> list[str]:
-        """Lists the known reasons why several ranks compute another model than one."""
+        """Lists the known reasons why several ranks differ from one rank."""
         widths = self.widths(worker)
         model = self.source.make_model(widths, self.settings.seed)
         return inexact(model, widths.in_features, widths.edge_width)
 
 
 def set_up_torch(settings: Settings) -> None:
-    """Sets the threads of this rank, and the precision of products."""
+    """Sets this rank's number of threads and the matmul precision."""
     torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
 
 
 def with_servers(job: RankJob, world: Communicator, work: Callable[[Communicator, Mailbox], T]) -> T | None:
-    """Does the work of a worker, or serves and returns None.
+    """Runs `work` on a worker, or serves and returns None.
 
     Collective over all ranks. Servers end after the workers' `GradientSync.close`.
 
     Args:
         job: The settings and the prepared data.
-        world: The workers, and after them the servers.
-        work: Called on each worker with the workers, and letters between all ranks.
+        world: The workers, followed by the servers.
+        work: Called with the workers, and a mailbox between all ranks.
     """
     num_workers = world.world_size - job.settings.servers
     with world.mailbox() as mailbox:
@@ -255,5 +255,5 @@ def with_servers(job: RankJob, world: Communicator, work: Callable[[Communicator
         return work(world.split(range(num_workers)) if job.settings.servers else world, mailbox)
 
 
-# The work of one rank in a job. Collective. Returns the figures, on the leader.
+# A job's work on one rank. Collective. Returns the figures on the leader.
 RankWork = Callable[[RankJob, Communicator], dict[str, Any]]

@@ -30,27 +30,27 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import Identity, Saved
 from gnnkit.training.run_site import RunSite
 
-FIRST_STEP = "first-step-{number}"  # file in PREPARED: seconds from the failure to the first step
+FIRST_STEP = "first-step-{number}"  # file in PREPARED with the seconds from the failure to the first step
 _VOLATILE = re.compile(r"0x[0-9a-f]+|:\d{4,5}\b|\d+(\.\d+)? s\b")  # addresses, ports and times in a cause
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """One failure, and the place where training goes on."""
+    """A failure, and the checkpoint position from which training resumes."""
 
     failure: Failure
-    position: tuple[int, int, int] | None  # epoch, step of the epoch, steps of the run. None: no checkpoint
+    position: tuple[int, int, int] | None  # (epochs done, step in the epoch, total steps). None: no checkpoint
 
     @property
     def is_from(self) -> str:
-        """Says the place for people."""
+        """Describes the position in a sentence."""
         if self.position is None:
             return "training starts from the beginning"
         epoch, _, steps = self.position
         return f"training goes on after step {steps} (epoch {epoch + 1})"
 
     def repeats(self, before: Restart) -> bool:
-        """Whether the same has happened at the same step, and no checkpoint between."""
+        """Whether the same failure occurred at the same step and checkpoint."""
         return self._key == before._key
 
     @property
@@ -60,11 +60,11 @@ class Restart:
 
 
 def restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict[str, Any]:
-    """Starts the ranks, and again after each failure, at most `restarts` times.
+    """Starts the ranks, and restarts them after failures up to `restarts` times.
 
-    Returns the leader's figures, and `restarts` and `restarted` beside. Raises the last
-    `RankError` with a line for each restart. A `UserError` ends the run at once, as
-    does a signal.
+    Returns the leader's figures with `restarts` and `restarted`. Raises the last
+    `RankError`, with a line for each restart. `UserError` and signals end the run at
+    once.
 
     Args:
         start: Starts all ranks, and returns the leader's figures.
@@ -81,7 +81,7 @@ def restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict
 
 
 def _from_checkpoint(job: RankJob, start: Start, done: Sequence[Restart]) -> RankJob:
-    """Returns the job of one more start, from the newest checkpoint if one is whole."""
+    """Returns the job of the next start, from the newest valid checkpoint."""
     if not done:
         return replace(job, start=start)
     settings, last = job.settings, done[-1]
@@ -92,7 +92,7 @@ def _from_checkpoint(job: RankJob, start: Start, done: Sequence[Restart]) -> Ran
 
 
 def _after(error: RankError, job: RankJob, done: Sequence[Restart]) -> Restart:
-    """Says that the ranks start again. Raises `RankError` where these do not."""
+    """Records and prints a restart. Raises `RankError` if none is allowed."""
     most, number = job.settings.restarts, len(done) + 1
     restart = Restart(error.failure, _newest(job.folder))
     if done and restart.repeats(done[-1]):
@@ -101,7 +101,7 @@ def _after(error: RankError, job: RankJob, done: Sequence[Restart]) -> Restart:
         raise RankError(_ended(error, "no restart is left", most, done), error.failure)
     try:
         (job.folder / FAILURE.format(number=number)).write_text(f"{error}\n", encoding="utf-8")
-    except OSError as full:  # no reason not to start again
+    except OSError as full:  # a full disk does not prevent a restart
         print(f"gnnkit: {full}, so the report of the failure stands here:\n{error}", file=sys.stderr, flush=True)
     print(
         f"gnnkit: restart {number} of {most}: {_spelt(error.failure)}: {restart.is_from}", file=sys.stderr, flush=True
@@ -110,7 +110,7 @@ def _after(error: RankError, job: RankJob, done: Sequence[Restart]) -> Restart:
 
 
 def _newest(folder: Path) -> tuple[int, int, int] | None:
-    """Returns the place of the newest whole checkpoint, and says what is damaged."""
+    """Returns the position of the newest valid checkpoint, and prints damaged ones."""
     path = folder / resume.FILE
     is_whole, problems = checkpoint.use_newest_whole(path)
     for problem in problems:
@@ -124,7 +124,7 @@ def _spelt(failure: Failure) -> str:
 
 
 def _ended(error: RankError, why: str, most: int, done: Sequence[Restart]) -> str:
-    """Returns the message of the last failure, with all restarts before."""
+    """Returns the last failure's message, followed by all restarts."""
     lines = [f"  restart {number}: {_spelt(each.failure)}: {each.is_from}" for number, each in enumerate(done, 1)]
     return "\n".join([f"{error}", f"restarts={most}: {why} ({_spelt(error.failure)})", *lines])
 
@@ -146,7 +146,7 @@ def _figures(done: Sequence[Restart], folder: Path) -> dict[str, Any]:
 
 
 def _seconds_lost(folder: Path, number: int) -> float | None:
-    """Returns seconds from the failure to the first step. None where none followed."""
+    """Returns seconds from the failure to the next step. None: no step followed."""
     try:
         return float((folder / PREPARED / FIRST_STEP.format(number=number)).read_text())
     except (OSError, ValueError):
@@ -154,23 +154,23 @@ def _seconds_lost(folder: Path, number: int) -> float | None:
 
 
 class RunRecord:
-    """The figures up to a checkpoint, as state of the leader.
+    """The figures up to a checkpoint, as state of the leader callback.
 
-    Only a later start of the same run takes the state. A run that resumes another
-    counts from its own begin.
+    After a restart, the figures are those of an uninterrupted run. They are restored
+    only in the same run. A run that resumes another one starts counting from zero.
     """
 
     def __init__(
         self, job: RankJob, module: TrainingModule, site: RunSite, guard: Guard, mark: Callable[[], list[Any]]
     ) -> None:
-        """Keeps the parts.
+        """Stores the parts of this rank.
 
         Args:
             job: The job.
-            module: The module of this rank.
-            site: Of this rank.
-            guard: Of this rank.
-            mark: Writes the scalars so far, and returns their end. Of the leader.
+            module: The training module.
+            site: The measurements of the run.
+            guard: Counts skipped steps and rollbacks.
+            mark: Flushes the leader's scalars, and returns the loggers' positions.
         """
         assert job.start is not None
         self.job, self.start, self.module, self.site = job, job.start, module, site
@@ -178,7 +178,7 @@ class RunRecord:
         self._step, self._taken, self._waits = 0, False, self.start.number > 0
 
     def end_step(self, step: int) -> None:
-        """Counts a step. Notes how long a restart took at its first step."""
+        """Counts a step. The first one also records the duration of a restart."""
         self._step = step
         if self._waits and self.watch is not None:
             path = self.job.folder / PREPARED / FIRST_STEP.format(number=self.start.number)
@@ -186,7 +186,7 @@ class RunRecord:
         self._waits = False
 
     def begin(self) -> None:
-        """Takes figures of the start before away, unless a checkpoint brought these."""
+        """Discards figures of the previous start, unless a checkpoint restored them."""
         if self.start.number and not self._taken and self.watch is not None:
             self.watch.restore(None)
 
@@ -211,7 +211,7 @@ class RunRecord:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on with the figures, if these are of an earlier start of this run."""
+        """Restores the figures if they belong to an earlier start of this run."""
         if state["run"] != self.start.run:
             return
         self._taken, own = True, state["ranks"][self.module.worker.comm.rank]
@@ -225,7 +225,7 @@ class RunRecord:
 
 
 def marks_in(saved: Saved | None, job: RankJob) -> list[Any] | None:
-    """Returns the marks of the loggers in a checkpoint of this run, from any start."""
+    """Returns the loggers' positions in a checkpoint of this run, from any start."""
     state = None if saved is None else saved["callbacks"].get(Leader.__qualname__)
     if not state or job.start is None or state["run"] != job.start.run:
         return None
@@ -244,18 +244,18 @@ _FIXED_KEYS = (
     "plateau_patience",
     "clip_norm",
     "accumulate",
-)  # keys of trainer that a resumed run keeps
-_FREE_ARGUMENTS = ("threads", "prefetch", "topology")  # arguments of plugins that change no result
+)  # keys of trainer that must not change
+_FREE_ARGUMENTS = ("threads", "prefetch", "topology")  # plugin arguments that do not affect results
 
 
 def resumable(job: RankJob) -> Identity:
-    """Returns the settings that a later run must have in common with this one.
+    """Returns the settings that must be equal when a later run resumes this one.
 
     Epochs, intervals, threads, deadlines and output may change. The number of workers
-    may change between epochs. `Resume` compares the shapes of parameters.
+    may change between epochs. `Resume` compares parameter shapes.
     """
     settings, partition = job.settings, job.settings.partition
-    run: dict[str, Any] = _flatten_choice("task", settings.task)  # first, as the data follow
+    run: dict[str, Any] = _flatten_choice("task", settings.task)  # first, because the data depend on the task
     run |= {"inputs": settings.inputs, "embedding": settings.embedding, "features.scale": settings.features.scale}
     run |= {"features.fill": settings.features.fill, "features.text": settings.features.text}
     run |= {"learned.weight_decay": settings.learned.weight_decay}
@@ -282,6 +282,6 @@ def _flatten_choice(section: str, choice: Choice | None) -> dict[str, Any]:
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values as read back from JSON."""
+    """Returns the values after a round trip through JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
     return plain

@@ -1,4 +1,4 @@
-"""Prepares the data, lets the launcher start the ranks, and returns the result."""
+"""Prepares the data, starts the ranks, and returns the leader's result."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ T = TypeVar("T")
 def run_ranks(
     find_work: Callable[[], RankWork], needs: Needs, order: Order, meanwhile: Callable[[], None] = lambda: None
 ) -> Result:
-    """Prepares the data in a child, starts the ranks, and returns the leader's result.
+    """Prepares the data in a child process, then runs the ranks.
 
     Args:
-        find_work: Imports the work of each rank, beside the child.
+        find_work: Imports the ranks' function while the child prepares.
         needs: The data that the ranks read.
-        order: What was asked, with the run folder.
+        order: The request, with the run folder.
         meanwhile: Called a few times a second. Default: does nothing.
     """
     settings, folder = order.settings, order.run_folder
@@ -64,13 +64,13 @@ def run_ranks(
 
 
 def do_work(work: RankWork, job: RankJob, comm: Communicator) -> dict[str, Any]:
-    """Does the work of a rank. Errors of a disk name at least the run folder."""
+    """Runs `work` on a rank. Disk errors name at least the run folder."""
     with naming(job.folder):
         return work(job, comm)
 
 
 def _on_one_stream(work: Callable[[Communicator], T], comm: Communicator) -> T:
-    """Does the work of a rank. Notebooks show lines of standard error in red."""
+    """Sends stderr to stdout, because notebooks show stderr in red."""
     sys.stderr = sys.stdout
     return work(comm)
 
@@ -82,7 +82,7 @@ def _restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dic
 
 
 def over_link(work: Callable[[Communicator], T], settings: Settings) -> Callable[[Communicator], T]:
-    """Returns the work of a rank, done over the simulated link if there is one."""
+    """Wraps the work of a rank in the simulated link, if one is configured."""
     return work if settings.link is None else functools.partial(_linked, work, settings.link)
 
 
@@ -97,7 +97,7 @@ def start_ranks(
     launcher: Launcher,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Starts ranks, and returns the leader's figures. Names ranks that were lost.
+    """Starts ranks, and returns the leader's figures and the lost ranks.
 
     Args:
         work: The work of each rank. Collective.

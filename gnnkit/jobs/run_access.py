@@ -1,4 +1,4 @@
-"""What a run offers to the hooks of its leader, as `LeaderRun`."""
+"""The interface between a run and its `LeaderHook`s."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gnnkit.storage import write_atomically
 
 
 class RunAccess(LeaderRun):
-    """The run of one rank."""
+    """The run of one rank, as `LeaderRun`."""
 
     def __init__(self, job: RankJob, mailbox: Mailbox) -> None:
-        """Keeps the job, and the mailbox of its ranks."""
+        """Stores the job and the mailbox between its ranks."""
         settings = job.settings
         self._job, self.mailbox, self.folder, self.timeout = job, mailbox, job.folder, settings.timeout
         self.checkpoint_every, self.world_size = settings.trainer.checkpoint_every, settings.workers
-        self.balance: Mapping[str, float] = {}  # of the last shards taken
+        self.balance: Mapping[str, float] = {}  # of the last exchanged shards
 
     def progress(self, activity: str) -> None:
         progress(activity)

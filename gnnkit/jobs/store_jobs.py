@@ -151,10 +151,10 @@ def _stored(order: Order, imported: str, key: str) -> dict[str, Any]:
 
 
 def partition(order: Order, decided: Settings) -> Result:
-    """Measures the partition, and writes the store and the partition into the folder.
+    """Partitions the graph, measures quality, and writes the store into the run folder.
 
     Args:
-        order: What was asked, with the run folder.
+        order: The request, with the run folder.
         decided: The settings without any `auto`.
     """
     figures = run_in_child(_write_partition, order, decided, patience=Patience.of(decided.timeout))
@@ -162,20 +162,19 @@ def partition(order: Order, decided: Settings) -> Result:
 
 
 def find_partition(order: Order) -> Result | None:
-    """Returns the result of the store in a folder, if the same job has written it.
+    """Returns the stored result if the same job wrote the store in the folder.
 
-    The same job has the same keys that shape parts, and the same data. Files are the
-    same by size and time.
+    The keys that shape parts, the file sizes and the times must be equal.
     """
     return find_stored(order, _partition_key)
 
 
 def find_stored(order: Order, asked: Callable[[Order], str]) -> Result | None:
-    """Returns the result of the store in a folder, if `asked` hashes as it did."""
+    """Returns the stored result if the store's key equals `asked(order)`."""
     folder = order.run_folder
     try:
         manifest = with_pairs(Manifest.load(folder), folder)
-    except UserError:  # no store, or none that could be read
+    except UserError:  # missing or unreadable store
         return None
     if manifest.asked != asked(order):
         return None
@@ -184,13 +183,13 @@ def find_stored(order: Order, asked: Callable[[Order], str]) -> Result | None:
 
 
 def _write_partition(order: Order, decided: Settings) -> dict[str, Any]:
-    from gnnkit.prepare.storing import write  # imports torch, in the child alone
+    from gnnkit.prepare.storing import write  # imports torch, only in the child
 
     return write(decided, order.run_folder, order.graph, _partition_key(order))
 
 
 def _partition_key(order: Order) -> str:
-    """Hashes the keys that shape parts, and what tells the data apart."""
+    """Hashes the keys that shape parts, and the identity of the data."""
     settings, graph = order.settings, order.graph
     data: Any = content(graph) if graph is not None else [asdict(settings.dataset), origin(settings.dataset)]
     keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "seed")}

@@ -1,4 +1,4 @@
-"""job=train: the work of one rank, from a shard to the figures."""
+"""job=train on one rank, from reading the shard to the figures."""
 
 from __future__ import annotations
 
@@ -48,55 +48,41 @@ from gnnkit.training.trainer import make_trainer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fitted:
-    """The training of one rank, after the last step."""
+    """The training objects of one rank after the last step."""
 
     trainer: L.Trainer
-    site: RunSite  # of the leader callback
+    site: RunSite  # shared with the leader callback
     access: RunAccess
     hooks: list[LeaderHook]
     writers: callbacks.Writers
 
 
 def train(job: RankJob, world: Communicator) -> dict[str, Any]:
-    """Trains, evaluates and writes the predictions. Servers serve.
+    """Trains, evaluates and writes the predictions. Collective.
 
-    Collective. Returns the figures on the leader.
+    Returns the figures on the leader. Servers serve instead.
 
     Args:
         job: The job.
-        world: The workers, and after them the servers.
+        world: The workers, followed by the servers.
     """
     return with_servers(job, world, functools.partial(_work, job)) or {}
 
 
 def _work(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
-    """Does the work of one worker, without lost workers where configured.
-
-    Args:
-        job: The job.
-        comm: The workers.
-        mailbox: Letters between workers and servers.
-    """
+    """Trains one worker, with `sync.on_lost` handled and checkpoints open."""
     sync = job.sync()
     try:
         with lost.going_on(comm, mailbox, sync) as left, callbacks.checkpoints(job) as checkpoints:
             return _train(job, left, mailbox, sync, checkpoints)
     finally:
-        stop()  # the record of a run that is broken off
+        stop()  # ends the spans of an aborted run
 
 
 def _train(
     job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSync, checkpoints: Checkpoints
 ) -> dict[str, Any]:
-    """Does the work of one worker. Collective over the workers.
-
-    Args:
-        job: The job.
-        comm: The workers.
-        mailbox: Letters between workers and servers.
-        sync: The gradient synchronisation.
-        checkpoints: Where the run saves.
-    """
+    """Trains and evaluates one worker. Collective over the workers."""
     resumed = callbacks.resumed(job, comm.rank)
     for checkpoint in resumed if comm.rank == LEADER else ():
         checkpoint.tell()
@@ -127,20 +113,13 @@ def _train(
     if comm.rank == LEADER:
         exactness |= of_verdict(fitted.trainer, fitted.site.validations, module.task, scores, exactness["approximate"])
     left_out, on_lost = figures.left_out(guard, module.worker), lost.figures(comm)
-    restarts = {"restarts": 0, "restarted": []}  # the launching process knows better
+    restarts = {"restarts": 0, "restarted": []}  # overwritten by the launching process
     found |= drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer)
     return found | on_lost | figures.of_hooks(fitted.hooks) | logged | restarts
 
 
 def _trace(job: RankJob, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None:
-    """Writes the trace of all workers, on the leader. Collective over the workers.
-
-    Args:
-        job: The job.
-        spans: The record of this rank, which ends.
-        comm: The workers.
-        mailbox: Letters between all ranks.
-    """
+    """Writes the trace of all workers on the leader. Collective over the workers."""
     stop()
     tracks = trace.gather(spans, mailbox, comm.world_size, job.settings.timeout)
     if comm.rank == LEADER:
@@ -155,14 +134,14 @@ def make_module(
     kind: type[TrainingModule] = TrainingModule,
     scratch: Path | None = None,
 ) -> TrainingModule:
-    """Makes the module of one rank, and sets up the strategy. Collective.
+    """Makes the training module of one rank and sets up the strategy. Collective.
 
     Args:
         job: The job.
-        strategy: Hands out the batches.
+        strategy: Provides the batches.
         worker: This rank.
         kind: Class of the module. Default: `TrainingModule`.
-        scratch: Folder for files between two layers of an evaluation. Default: none.
+        scratch: Folder for temporary files of layer-wise evaluation. Default: none.
     """
     settings, task = job.settings, job.task()
     task.begin(worker)
@@ -191,12 +170,12 @@ def make_module(
 
 
 def measured_splits(task: Task) -> Sequence[str] | None:
-    """Names the splits whose nodes a task measures. None: it reads all nodes."""
+    """Returns the splits whose nodes the task measures, or None for all nodes."""
     return tuple(SPLITS) if isinstance(task, NodeTask) else None
 
 
 def _check(job: RankJob, module: TrainingModule) -> None:
-    """Raises `UserError` for what only the parts of a rank tell."""
+    """Raises `UserError` for conflicts that only appear once the parts exist."""
     settings, task, model = job.settings, module.task, module.model
     if module.accumulate > 1 and module.strategy.num_batches(0) == 1:
         raise UserError(
@@ -212,8 +191,8 @@ def _check(job: RankJob, module: TrainingModule) -> None:
 
 
 def _write(job: RankJob, module: TrainingModule) -> Scores:
-    """Writes what the model says of all nodes. Collective."""
-    worker, learned = module.worker, module.learned  # with other nodes, where these have moved
+    """Writes the model's outputs for all nodes. Collective."""
+    worker, learned = module.worker, module.learned  # rebalancing may have replaced both
     splits, scratch = None if job.settings.write else measured_splits(module.task), scratch_folder(job, worker.comm)
     make = functools.partial(lost.evaluation, job, worker, scratch=scratch, learned=learned, splits=splits)
     scores = write_outputs(job, module.task, module.model, make, job.prepared.class_names)
@@ -233,16 +212,16 @@ def _fit(
     mailbox: Mailbox,
     checkpoints: Checkpoints,
 ) -> _Fitted:
-    """Takes all steps. Collective.
+    """Runs all training steps. Collective.
 
     Args:
         job: The job.
         module: The module of this rank.
         sync: The gradient synchronisation.
-        guard: Lets the optimiser step.
-        resumed: The checkpoint that the run goes on from, if there is one.
-        mailbox: Letters between workers and servers.
-        checkpoints: Where the run saves.
+        guard: Checks gradients before each optimiser step.
+        resumed: The checkpoint to resume from, if any.
+        mailbox: Messages between workers and servers.
+        checkpoints: Writes checkpoints.
     """
     comm, settings = module.worker.comm, job.settings.trainer
     writers = callbacks.writers(job, module.model, resumed) if comm.rank == LEADER else callbacks.Writers()
@@ -281,16 +260,17 @@ def _fit(
 
 
 def _end_at_once(trainer: L.Trainer, module: TrainingModule, callbacks: Sequence[L.Callback]) -> None:
-    """Calls what Lightning leaves out where no step is left to take. Collective."""
+    """Calls the hooks that Lightning skips if no step is left. Collective."""
     for each in callbacks:
         each.on_train_start(trainer, module)
         each.on_train_end(trainer, module)
 
 
 def _around(job: RankJob, module: TrainingModule, checkpoints: Checkpoints) -> list[L.Callback]:
-    """Makes what accompanies the steps, in the order of the calls.
+    """Makes the callbacks around the steps, in calling order.
 
-    The leader comes before: it counts a step before a checkpoint saves the count.
+    The leader callback precedes them: it counts a step before a checkpoint stores the
+    count.
     """
     max_time = job.settings.trainer.max_time
     chosen = callbacks.chosen(job, module.model)
@@ -308,9 +288,9 @@ def _display(job: RankJob, watch: Watch | None) -> list[Display]:
 
 
 def _test(module: TrainingModule, fitted: _Fitted) -> dict[str, Any]:
-    """Takes the model's own `test_step`, and ends the loggers. Collective.
+    """Runs the model's own `test_step`, if any, and closes the loggers. Collective.
 
-    Returns what the step logged, for models that bring one.
+    Returns the logged values.
     """
     found: dict[str, Any] = {}
     if own_method(module.model, "test_step") is not None:
@@ -321,7 +301,7 @@ def _test(module: TrainingModule, fitted: _Fitted) -> dict[str, Any]:
 
 
 def _writer(job: RankJob, module: TrainingModule) -> Callable[[nn.Module], None] | None:
-    """Makes what writes a better model, on the leader. None on other ranks."""
+    """Returns the function that saves a better model, or None except on the leader."""
     worker = module.worker
     if worker.comm.rank != LEADER:
         return None
@@ -331,19 +311,13 @@ def _writer(job: RankJob, module: TrainingModule) -> Callable[[nn.Module], None]
 def _finish(
     job: RankJob, module: TrainingModule, trainer: L.Trainer, checkpoints: Checkpoints
 ) -> dict[str, float | None]:
-    """Saves the last checkpoint, and brings all workers to one model. Collective.
+    """Saves the last checkpoint and selects the final model on all workers. Collective.
 
-    The model is the best one where `trainer.monitor` says so, else the last one.
-
-    Args:
-        job: The job.
-        module: The module of this rank.
-        trainer: The trainer of this rank.
-        checkpoints: Where the run saves.
+    The final model is the best one with `trainer.monitor`, and the last one otherwise.
 
     Returns:
-        The largest difference of a parameter between two ranks, before and after, and
-        what the joint model loses.
+        The largest parameter difference between two ranks before and after, and the
+            loss ratio of the averaged model.
     """
     worker = module.worker
     module.settle()

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import Settings
-from gnnkit.engine.trial import Alone, tell_row_counts
+from gnnkit.engine.trial import Alone, set_row_counts
 from gnnkit.jobs import lost
 from gnnkit.jobs.outputs import scratch_folder
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch, with_servers
@@ -181,7 +181,7 @@ def _steps_alone(job: RankJob, shard: Shard, comm: Communicator, memory: MemoryP
     strategy, task = job.strategy(), job.task()
     model = job.own_model(worker, job.widths(worker), task)
     embedding = job.set_up(strategy, worker, model)
-    tell_row_counts(worker.engine(model))
+    set_row_counts(worker.engine(model))
     clock, seconds, peak = _clock(settings), list[float](), 0
     for epoch in range(EPOCHS):
         if epoch >= EVERY and _of_all(comm, sum(seconds[1:])).max() > SECONDS:

@@ -1,4 +1,4 @@
-"""The trained parameters of a run, as one safetensors file."""
+"""The trained parameters of a run, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from gnnkit.result.folder import CLASSES, INPUTS, LABELS
 from gnnkit.storage import write_atomically
 from gnnkit.task import LabelFacts
 
-FILE = "model.safetensors"  # in the run folder
-_METADATA = "gnnkit"  # the only key, as safetensors writes several in a random order
+FILE = "model.safetensors"
+_METADATA = "gnnkit"  # a single key, because safetensors writes several in random order
 _WIDTHS = ("in_features", "num_classes", "edge_width", "num_relations")
 _DIGEST = "sha256"
 
@@ -43,7 +43,7 @@ def save(model: nn.Module, widths: Widths, folder: Path) -> None:
 
     Args:
         model: The model.
-        widths: The sizes that the model fits.
+        widths: The model's sizes.
         folder: The run folder.
     """
     tensors = {
@@ -56,7 +56,7 @@ def save(model: nn.Module, widths: Widths, folder: Path) -> None:
 
 
 def _digest(tensors: Mapping[str, Tensor], widths: Widths) -> str:
-    """Hashes all that the file says."""
+    """Hashes the tensors and widths."""
     digest = hashlib.sha256(str([getattr(widths, name) for name in _WIDTHS]).encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
@@ -65,9 +65,9 @@ def _digest(tensors: Mapping[str, Tensor], widths: Widths) -> str:
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
-    """Reads what `save` has written.
+    """Reads the tensors and widths that `save` wrote.
 
-    Raises `UserError` for any other folder, and for a file that was changed.
+    Raises `UserError` for a missing, invalid or modified file.
     """
     path = folder / FILE
     if not path.is_file():
@@ -89,7 +89,7 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
 
 
 def _why_no_model(folder: Path) -> str:
-    """Describes why a folder holds no parameters."""
+    """Returns why a folder has no parameters, for an error message."""
     with contextlib.suppress(UserError):
         name = plugin_name("model", of_run(folder)["model"])
         if name in names("model") and is_iterated(load_plugin("model", name)):
@@ -98,17 +98,17 @@ def _why_no_model(folder: Path) -> str:
 
 
 def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
-    """Returns the model of a run with trained parameters, in evaluation mode.
+    """Returns a run's trained model in evaluation mode.
 
-    Says where the model reads scaled rows. Called on a graph, the model reads columns
-    as those that trained: by name, filled and scaled. Numbers come in the unit of the
-    labels. Raises `UserError` for a folder
-    without a trained model, and for another model.
+    Prints a warning if the model reads scaled rows. Called on a graph, the model
+    selects columns by name and fills and scales them as in training. Numeric outputs
+    have the unit of the labels. Raises `UserError` for a folder without a trained
+    model, and for a model that does not match.
 
     Args:
         folder: The run folder.
-        model: The model, whose parameters are replaced. Default: a new one as
-            `config.yaml` says, for runs of a configured model.
+        model: A module whose parameters are replaced. Default: the model in
+            `config.yaml`.
     """
     model = trained(folder, model)
     inputs = Inputs.load(folder)
@@ -127,9 +127,9 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
 
 
 def trained(folder: Path, model: nn.Module | None = None) -> nn.Module:
-    """Returns the model of a run with trained parameters, as `load` does.
+    """Like `load`, without the conversion of inputs and outputs.
 
-    The model takes (x, adjacencies), or what a module of the user takes.
+    The model takes (x, adjacencies), or the inputs of the user's module.
     """
     tensors, widths = read(folder)
     if model is not None:
@@ -137,7 +137,7 @@ def trained(folder: Path, model: nn.Module | None = None) -> nn.Module:
         as_trained(model)
     if model is None:
         model = _configured(folder, widths)
-    elif not hasattr(model, HEAD):  # parameters of the task
+    elif not hasattr(model, HEAD):  # drop the parameters of the task
         tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{HEAD}.")}
     parameter = next(iter(tensors.values()), None)
     if parameter is not None and parameter.is_floating_point():
@@ -149,13 +149,12 @@ def trained(folder: Path, model: nn.Module | None = None) -> nn.Module:
 def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
     """Replaces parameters and buffers.
 
-    Raises `UserError` for those of another model, and for parameters that are not
-    finite.
+    Raises `UserError` if names or shapes differ, and for non-finite parameters.
 
     Args:
         model: The model.
         tensors: From `read`.
-        folder: The run folder, for the error.
+        folder: The run folder, for messages.
     """
     wanted = {name: list(value.shape) for name, value in model.state_dict().items()}
     for name in [*wanted, *(name for name in tensors if name not in wanted)]:
@@ -175,7 +174,7 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
 
 
 def _configured(folder: Path, widths: Widths) -> nn.Module:
-    """Makes the model that the configuration of the run names."""
+    """Makes the model that the run's configuration names."""
     choice, task = (
         Choice(kind, plugin_name(kind, section), arguments_of(kind, section))
         for kind, section in ((kind, of_run(folder)[kind]) for kind in ("model", "task"))
@@ -191,13 +190,13 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
 
 
 def save_facts(facts: LabelFacts, folder: Path) -> None:
-    """Writes what the task has learned of the labels, if anything."""
+    """Writes the task's label statistics, if any."""
     if facts != LabelFacts():
         write_atomically(folder / LABELS, json.dumps(asdict(facts)).encode())
 
 
 def read_facts(folder: Path) -> LabelFacts:
-    """Reads what `save_facts` wrote. Raises `UserError` for another such file."""
+    """Reads the file of `save_facts`. Raises `UserError` if it is invalid."""
     path = folder / LABELS
     found = read_object(path, f"checkpoint={folder}: {LABELS}") if path.exists() else {}
     try:
@@ -211,7 +210,7 @@ def _finite(path: Path, values: object) -> tuple[float, ...] | None:
 
 
 def class_names(folder: Path) -> list[str] | None:
-    """Reads the names of the classes of a run, if there are any."""
+    """Reads a run's class names, if any."""
     path = folder / CLASSES
     names = read_json(path, f"checkpoint={folder}: {CLASSES}") if path.exists() else None
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
