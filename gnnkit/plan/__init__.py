@@ -1,1 +1,1 @@
-"""The leader chooses: layouts compared by words, or by predicted seconds and memory."""
+"""Compares layouts by words, or by measured seconds and memory."""

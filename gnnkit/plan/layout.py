@@ -1,4 +1,4 @@
-"""The figures of one layout: counted exactly, and an epoch's seconds and memory."""
+"""A layout's figures: exact counts, and the seconds and memory of an epoch."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _Ranks = np.ndarray[Any, Any]  # [world_size]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """An epoch on one layout: measured by a trial, or computed for another machine."""
+    """The costs of an epoch: measured in a trial, or estimated for another machine."""
 
-    compute: float  # seconds, of the busiest rank
-    exchange: float  # seconds, waiting for slower ranks included
-    all_reduce: float  # seconds, of gradients
-    step: float  # seconds before the batch. 0 if computed
+    compute: float  # seconds of the busiest rank
+    exchange: float  # seconds, including waiting for slower ranks
+    all_reduce: float  # seconds for gradients
+    step: float  # seconds before the batch. 0 if estimated
     memory: list[int]  # [world_size] peak bytes of each rank's process
-    host_memory: float  # bytes that all ranks of a host need in addition to what they share
+    host_memory: float  # bytes for all ranks of a host, excluding shared memory
 
     @property
     def seconds(self) -> float:
-        """Seconds of the epoch."""
+        """The epoch's total seconds."""
         return self.compute + self.exchange + self.all_reduce + self.step
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,50 +50,50 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
-    """The exchanges and the tensors of a step. Lists are by rank."""
+    """The exchanges and tensors of a step. Lists are indexed by rank."""
 
     messages: list[int]  # sent
     received: list[int]  # bytes
     tensors: list[int]  # counted bytes: features, edges, parameters, activations
     buffers: list[int]  # bytes sent and received in the largest exchange
-    far_messages: list[float]  # share of the messages that go to other hosts
-    far_bytes: list[float]  # share of the bytes that come from other hosts
-    gradient: int  # bytes of all parameters
+    far_messages: list[float]  # share of the messages sent to other hosts
+    far_bytes: list[float]  # share of the bytes received from other hosts
+    gradient: int  # total bytes of the parameters
 
     def host_tensors(self, ranks_per_host: int) -> float:
-        """Returns the counted bytes of a host's ranks."""
+        """Returns the counted bytes of the largest `ranks_per_host` ranks."""
         return float(np.sort(np.add(self.tensors, self.buffers))[::-1][:ranks_per_host].sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The figures of one layout. Words and messages are those of a later step."""
+    """The figures of one layout. Words and messages exclude the first step."""
 
     grid: list[int]
     words: dict[str, Any]
     messages: dict[str, Any]
     bytes_sent: dict[str, Any]
-    counted_memory: int  # bytes of the tensors of the largest rank
-    memory_of_busiest_rank: dict[str, int]  # the same, by purpose
+    counted_memory: int  # tensor bytes of the largest rank
+    memory_of_busiest_rank: dict[str, int]  # `counted_memory` by purpose
     balance: dict[str, float]
-    work: float  # counted, of the busiest ranks
+    work: float  # counted work of the busiest ranks
     host_tensors: float  # counted bytes of a host's ranks
     timing: Timing | None = None  # None: not tried
-    overrides: str | None = None  # that choose the layout
+    overrides: str | None = None  # overrides that select the layout
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of an epoch. None: not tried."""
+        """Seconds per epoch, or None without a timing."""
         return None if self.timing is None else self.timing.seconds
 
     @property
     def memory(self) -> int:
-        """Peak bytes of the largest rank, or the counted ones without a trial."""
+        """Peak bytes of the largest rank, or counted bytes without a timing."""
         return self.counted_memory if self.timing is None else max(self.timing.memory)
 
     @property
     def host_memory(self) -> float:
-        """Bytes that the ranks of a host need, or the counted ones without a trial."""
+        """Bytes for the ranks of a host, or counted bytes without a timing."""
         return self.host_tensors if self.timing is None else self.timing.host_memory
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,12 +105,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """What determines the memory of a training step beside the model and the graph."""
+    """Settings that affect the memory of a step, besides model and graph."""
 
     dtype: torch.dtype  # of features and parameters
     inputs: torch.dtype  # of dense input rows
-    moments: int  # tensors of the optimizer for each parameter
-    keeps_sums: bool  # whether steps keep the sums over fixed input rows
+    moments: int  # optimizer state tensors per parameter
+    keeps_sums: bool  # whether sums over constant input rows are cached between steps
 
 
 def count_layout(
@@ -118,14 +118,14 @@ def count_layout(
 ) -> tuple[Layout, StepLoad]:
     """Counts the words, messages and tensors of a step on one layout.
 
-    Memory excludes the temporary buffers of operations and the process itself.
+    Memory excludes the process itself and temporary buffers of operations.
 
     Args:
         costs: Precision and optimizer.
-        graph: The whole graph.
-        model: A model that is trained, or a program.
+        graph: The full graph.
+        model: A trainable model, or a program.
         quality: The measured partition.
-        ranks_per_host: Number of consecutive ranks on each host.
+        ranks_per_host: Number of consecutive ranks per host.
     """
     model = model if is_iterated(model) else model.to(costs.dtype)
     moved, sizes = step_volume(graph, model, quality, keeps_sums=costs.keeps_sums, inputs=costs.inputs)
@@ -156,7 +156,7 @@ def count_layout(
 def _memory(
     costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]
 ) -> dict[str, _Ranks]:
-    """Returns the bytes of each rank, by purpose."""
+    """Returns each rank's bytes, by purpose."""
     parts = {
         "features": _features(costs, graph, model, quality),
         "edges": np.array([16 * size.edges for size in sizes]),  # a source and an id each
@@ -164,14 +164,14 @@ def _memory(
     if is_iterated(model):
         _, width = program_step(model, graph, quality.traffic, 0)
         return parts | {"values": quality.traffic.num_owned * width * costs.dtype.itemsize * 2}  # before and after
-    copies = 2 + costs.moments  # a parameter and a gradient
+    copies = 2 + costs.moments  # parameters and gradients
     state = sum(parameter.numel() for parameter in model.parameters()) * costs.dtype.itemsize * copies
     activations = step_activations(graph, model, quality.traffic, sizes, costs.inputs)
     return parts | {"parameters": np.full(len(sizes), state), "activations": activations}
 
 
 def _features(costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality) -> _Ranks:
-    """Returns the bytes of each rank's input rows, and of sparse ones after dropout."""
+    """Returns the bytes of each rank's input rows, with a copy of sparse values."""
     features, owned = graph.features, quality.traffic.num_owned
     if not reads_sparse_rows(graph, model):
         return np.asarray(owned * features.shape[1] * costs.inputs.itemsize)
@@ -185,7 +185,7 @@ def _spread(values: _Ranks) -> dict[str, Any]:
 
 
 def table(layouts: Mapping[str, Layout]) -> list[str]:
-    """Returns the figures of all layouts, a line for each."""
+    """Formats the figures of all layouts, one per line."""
     header = (
         f"{'layout':<22}{'grid':>12}{'s an epoch':>12}{'MiB a rank':>12}{'words, busiest':>16}{'words, all':>16}"
         f"{'messages':>10}{'edges max/mean':>16}"

@@ -1,4 +1,4 @@
-"""A machine as numbers, and the formula for an epoch on it."""
+"""A machine model, and the formula that estimates an epoch on it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import Shard, cut
 from gnnkit.plan.layout import StepLoad, Timing
 
-_ROWS, _WIDTH = 1 << 15, 64  # of the exchange that measures bandwidth: 8 MiB of float32
+_ROWS, _WIDTH = 1 << 15, 64  # exchange for measuring bandwidth: 8 MiB of float32
 _PRODUCT = 512  # rows and columns of the dense product
 _REPEATS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """The connection between two ranks, while all ranks exchange."""
+class MachineLink:
+    """The connection between two ranks, under load from all ranks."""
 
-    latency: float  # seconds of a message without its bytes
-    bandwidth: float  # bytes per second that a rank receives, while it sends as many
+    latency: float  # seconds per message, excluding its bytes
+    bandwidth: float  # bytes per second that a rank receives while sending equally many
 
     def seconds(self, messages: float, num_bytes: float) -> float:
         return messages * self.latency + num_bytes / self.bandwidth
@@ -40,36 +40,36 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A step of one rank alone, as measured on this machine."""
+    """A single rank's measured step."""
 
     rank: int
     seconds: float
-    memory: int  # bytes beyond those of a process without data
+    memory: int  # bytes in addition to a process without data
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine as numbers, for the formula."""
+    """A machine's characteristics, for the formula."""
 
-    flops: float  # of dense products per second and rank. NaN: not measured
-    within: Link  # between ranks of one host
-    between: Link  # between ranks of two hosts
-    memory: float  # bytes that all ranks of a host may take together
-    ranks_per_host: int  # consecutive ones
+    flops: float  # dense products, per second and rank. NaN: not measured
+    within: MachineLink  # between ranks of the same host
+    between: MachineLink  # between ranks of different hosts
+    memory: float  # bytes available to all ranks of a host
+    ranks_per_host: int  # number of consecutive ranks
     base: int  # bytes of a rank's process without data
 
     def timing(self, load: StepLoad, tried: Sequence[Tried], slowdown: float) -> Timing:
-        """Computes an epoch here from counts, and from steps of single ranks.
+        """Estimates an epoch from counts and from measured steps of single ranks.
 
-        Compute is that of the slowest tried rank. Exchange is that of the busiest rank:
-        its messages times the latency, plus its bytes over the bandwidth. Compute and
-        exchange do not overlap. Memory is the counted bytes times the largest ratio of
-        measured to counted bytes, plus the rows of the largest exchange.
+        Compute is the slowest measured rank's. Exchange is the busiest rank's: messages
+        times latency, plus bytes divided by bandwidth. Compute and exchange do not
+        overlap. Memory is the counted bytes, scaled by the largest ratio of measured to
+        counted bytes, plus the buffers of the largest exchange.
 
         Args:
             load: The counts of a step.
-            tried: The steps of the busiest ranks.
-            slowdown: Seconds of a rank of this machine for a second of a tried rank.
+            tried: The measured steps of the busiest ranks.
+            slowdown: This machine's seconds per second of a measured step.
         """
         counts = (load.messages, load.received, load.far_messages, load.far_bytes)
         ratio = max(one.memory / max(load.tensors[one.rank], 1) for one in tried)
@@ -88,14 +88,14 @@ class Machine:
         return near + self.between.seconds(messages * far_messages, num_bytes * far_bytes)
 
     def _all_reduce_seconds(self, num_bytes: float, num_ranks: int) -> float:
-        """Returns the seconds of a tree of sums over the slowest link."""
+        """Returns the seconds of a tree all-reduce over the slowest link."""
         rounds = 2 * math.ceil(math.log2(max(num_ranks, 1)))
         slowest = self.between if num_ranks > self.ranks_per_host else self.within
         return slowest.seconds(rounds, 2 * (1 - 1 / num_ranks) * num_bytes)
 
 
 def best_of(work: Callable[[], Any], repeats: int = _REPEATS) -> float:
-    """Returns the least seconds of some calls, after one that is not timed."""
+    """Returns the minimum seconds of several calls, after a warm-up call."""
     work()
     seconds = []
     for _ in range(repeats):
@@ -106,24 +106,24 @@ def best_of(work: Callable[[], Any], repeats: int = _REPEATS) -> float:
 
 
 def measure_flops(dtype: torch.dtype, device: torch.device) -> float:
-    """Measures dense products, with the threads that a rank has."""
+    """Measures the FLOP/s of dense products with a rank's threads."""
     a, b = (torch.ones(_PRODUCT, _PRODUCT, dtype=dtype, device=device) for _ in range(2))
     with fast_products():
-        return 2 * _PRODUCT**3 / best_of(lambda: _done(a @ b))
+        return 2 * _PRODUCT**3 / best_of(lambda: _synchronize(a @ b))
 
 
 def measure_exchange(comm: Communicator, dtype: torch.dtype) -> tuple[float, float]:
-    """Measures the exchange of rows between ranks, while all ranks exchange.
+    """Measures the exchange of rows while all ranks exchange. Collective.
 
-    Each rank reads rows of the next rank in a sum over in-edges, less the seconds of
-    the same sum with peers that send zeros. Collective.
+    Each rank aggregates rows of the next rank. The time of the same aggregation without
+    communication is subtracted.
 
     Args:
-        comm: At least two ranks.
-        dtype: Type of rows.
+        comm: A communicator with at least two ranks.
+        dtype: The rows' dtype.
 
     Returns:
-        Seconds of a message, and bytes a second.
+        Seconds per message, and bytes per second.
     """
     few, many = (_exchange_seconds(comm, dtype, rows) for rows in (1, _ROWS))
     size = _ROWS * _WIDTH * dtype.itemsize
@@ -140,13 +140,13 @@ def _exchange_seconds(comm: Communicator, dtype: torch.dtype, rows: int) -> floa
             engine = Engine(shard, ranks, dtype)
             (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
             x = torch.ones(rows, _WIDTH, dtype=dtype, device=comm.device)
-            seconds.append(best_of(lambda: _done(adjacency.aggregate(x))))  # noqa: B023
+            seconds.append(best_of(lambda: _synchronize(adjacency.aggregate(x))))  # noqa: B023
             engine.close()
     return max(seconds[0] - seconds[1], 0.0)
 
 
 def _ring(rank: int, num_ranks: int, rows: int) -> Shard:
-    """Cuts a graph in which each node of a rank reads a node of the next rank."""
+    """Cuts a graph in which each node reads a node of the next rank."""
     n = rows * num_ranks
     csc = CSC(np.arange(n + 1), (np.arange(n) + rows) % n)
     graph = Graph(csc, np.zeros((n, 0), np.float32), np.zeros(n, np.int64), np.full(n, Split.TRAIN, np.int8))
@@ -154,7 +154,7 @@ def _ring(rank: int, num_ranks: int, rows: int) -> Shard:
     return cut(graph, Partition(owner, None, Grid(num_ranks, 1, 1)), rank)
 
 
-def _done(x: torch.Tensor) -> None:
-    """Waits for a GPU."""
+def _synchronize(x: torch.Tensor) -> None:
+    """Synchronises the GPU, if any."""
     if x.device.type == "cuda":
         torch.cuda.synchronize(x.device)

@@ -1,4 +1,4 @@
-"""The words, messages and memory of one step, counted from a partition."""
+"""Counts the words, messages and memory of one step, from a partition."""
 
 from __future__ import annotations
 
@@ -31,38 +31,39 @@ def step_volume(
     keeps_sums: bool = False,
     inputs: torch.dtype | None = None,
 ) -> tuple[Volume, list[Sizes]]:
-    """Counts the exchanges of one step, and the rows of each kind that a rank has.
+    """Counts a step's exchanges, and the sizes of each rank's share.
 
-    Rows include added self-loops. The step is not the first of the run.
+    Sizes include added self-loops. The run's first step may exchange more.
 
     Args:
-        graph: The whole graph.
-        model: A model that is trained, or a program.
+        graph: The full graph.
+        model: A trainable model, or a program.
         quality: The measured partition.
-        keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
-        inputs: Type of input rows. None: that of the parameters, float64 of a program.
+        keeps_sums: Whether sums over constant input rows are cached. Default: False.
+        inputs: dtype of input rows. Default: the parameters' dtype, or float64 for a
+            program.
 
     Returns:
         The exchanges of all ranks, and the sizes by rank.
     """
     sizes, traffic = _sizes(graph, model, quality), quality.traffic
-    by_slice = _of_slices(traffic.grid.slices, lambda s: _step_exchanges(model, graph, traffic, s, keeps_sums, inputs))
-    return volume(traffic, [own.edges for own in sizes], by_slice), sizes
+    by_slice = _map_slices(traffic.grid.slices, lambda s: _step_exchanges(model, graph, traffic, s, keeps_sums, inputs))
+    return volume(traffic, [size.edges for size in sizes], by_slice), sizes
 
 
 def step_activations(
     graph: Graph, model: nn.Module, traffic: Traffic, sizes: Sequence[Sizes], inputs: torch.dtype | None = None
 ) -> Ids:
-    """Counts the bytes that each rank keeps for the backward pass of a step.
+    """Counts the bytes that each rank saves for a step's backward pass.
 
-    Without the numbers of sparse input rows.
+    Excludes the values of sparse input rows.
 
     Args:
-        graph: The whole graph.
-        model: The model, in the precision of training.
+        graph: The full graph.
+        model: The model, in training precision.
         traffic: Rows exchanged between the shards.
-        sizes: The sizes of each rank, from `step_volume`.
-        inputs: Type of input rows. None: that of the parameters.
+        sizes: The sizes by rank, from `step_volume`.
+        inputs: dtype of input rows. Default: the parameters' dtype.
 
     Returns:
         [world_size] bytes.
@@ -70,19 +71,19 @@ def step_activations(
     width, edge_width = graph_widths(graph)
     slices = traffic.grid.slices
     sparse = reads_sparse_rows(graph, model)
-    by_slice = _of_slices(
+    by_slice = _map_slices(
         slices, lambda s: activations(model, width, edge_width, traffic, s, sparse=sparse, inputs=inputs).tolist()
     )
-    return np.array([np.dot(by_slice[rank % slices], [*astuple(own), 1]) for rank, own in enumerate(sizes)], np.int64)
+    return np.array([np.dot(by_slice[rank % slices], [*astuple(size), 1]) for rank, size in enumerate(sizes)], np.int64)
 
 
-def _of_slices(slices: int, of_slice: Callable[[int], list[Any]]) -> list[list[Any]]:
-    """Calls a function for each slice, or for few of many.
+def _map_slices(slices: int, evaluate: Callable[[int], list[Any]]) -> list[list[Any]]:
+    """Evaluates a function for every slice, with few calls if there are many slices.
 
-    No slice has more columns than the slice before. So slices between two slices with
-    equal counts have these counts too.
+    Slices have decreasing numbers of columns. If two slices have equal counts, so have
+    all slices between them.
     """
-    known = {last: of_slice(last) for last in {0, slices - 1}}
+    known = {last: evaluate(last) for last in {0, slices - 1}}
     between = [(0, slices - 1)]
     while between:
         first, last = between.pop()
@@ -90,7 +91,7 @@ def _of_slices(slices: int, of_slice: Callable[[int], list[Any]]) -> list[list[A
             known |= dict.fromkeys(range(first, last), known[first])
         elif last - first > 1:
             middle = (first + last) // 2
-            known[middle] = of_slice(middle)
+            known[middle] = evaluate(middle)
             between += [(first, middle), (middle, last)]
     return [known[place] for place in range(slices)]
 
@@ -99,17 +100,17 @@ def _of_slices(slices: int, of_slice: Callable[[int], list[Any]]) -> list[list[A
 def program_step(
     program: Program, graph: Graph, traffic: Traffic, slice_: int, dtype: torch.dtype = torch.float64
 ) -> tuple[list[Exchange], int]:
-    """Tries one step of a program on a single node.
+    """Runs one step of a program on a single node.
 
     Args:
         program: The program.
-        graph: The whole graph, for widths and counts.
+        graph: The full graph, for widths and counts.
         traffic: Rows exchanged between the shards.
-        slice_: The slice of the rank.
-        dtype: Type of values. Default: float64.
+        slice_: The rank's slice.
+        dtype: dtype of the values. Default: float64.
 
     Returns:
-        The exchanges of a rank of this slice, in order, and the width of the values.
+        The exchanges of a rank in this slice, in order, and the width of the values.
     """
     width, edge_width = graph_widths(graph)
     trial = Trial(traffic, slice_, edge_width, dtype)
@@ -123,7 +124,7 @@ def program_step(
         split=torch.tensor([Split.TRAIN], dtype=torch.int8),
     )
     x = program.start(nodes)
-    trial.take_exchanges()  # a run does not count the exchanges of the start either
+    trial.take_exchanges()  # the exchanges of `start` are not counted in a run either
     values = program.step(x, nodes)
     return trial.take_exchanges(), values.shape[1]
 
@@ -142,7 +143,7 @@ def _step_exchanges(
 
 
 def _sizes(graph: Graph, model: nn.Module | Program, quality: Quality) -> list[Sizes]:
-    """Counts the rows of each rank that a model reads."""
+    """Counts the rows and edges of each rank."""
     traffic, grid = quality.traffic, quality.partition.grid
     cell = np.arange(grid.world_size) // grid.slices
     cell_nodes = traffic.num_owned.reshape(grid.num_cells, grid.slices).sum(axis=1)
@@ -159,7 +160,7 @@ def _sizes(graph: Graph, model: nn.Module | Program, quality: Quality) -> list[S
 
 
 def _pairs(graph: Graph, model: nn.Module | Program, partition: Partition) -> Ids:  # [world_size]
-    """Counts the pairs of a row and a relation, 0 where a model reads no relations."""
+    """Counts the distinct (row, relation) pairs, 0 if the model reads no relations."""
     if not getattr(model, "reads_relations", False):
         return np.zeros(partition.grid.world_size, np.int64)
     inverse: bool = getattr(model, "inverse", False)
@@ -170,10 +171,10 @@ def _pairs(graph: Graph, model: nn.Module | Program, partition: Partition) -> Id
 
 
 def reads_sparse_rows(graph: Graph, model: nn.Module | Program) -> bool:
-    """Says whether the input rows of a model are sparse."""
+    """Returns whether the model reads sparse input rows."""
     return isinstance(graph.features, SparseFeatures) and getattr(model, "reads_sparse", False)
 
 
 def graph_widths(graph: Graph) -> tuple[int, int]:
-    """Returns the widths of the features of nodes and of edges."""
+    """Returns the widths of node and edge features."""
     return graph.features.shape[1], 0 if graph.edge_features is None else graph.edge_features.shape[1]

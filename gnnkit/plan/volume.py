@@ -1,4 +1,4 @@
-"""From the exchanges of a step to words and messages of every rank."""
+"""Computes each rank's words and messages from a step's exchanges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Volume:
     largest: Ids  # [world_size] bytes sent and received in the largest exchange
 
     def total(self, step: Step) -> Ids:  # [world_size]
-        """Adds up the words received in all exchanges counted under one name."""
+        """Returns the words received in the exchanges of one kind."""
         return sum(
             (words for (_, counted), words in self.words.items() if counted == step), np.zeros_like(self.messages)
         )
@@ -35,12 +35,12 @@ class Volume:
 
 
 def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Sequence[Exchange]]) -> Volume:
-    """Counts words and messages of every rank in one step.
+    """Counts the words and messages of each rank in one step.
 
     Args:
-        traffic: Rows exchanged between the shards, added self-loops included.
-        held_edges: [world_size] edges of each shard, added self-loops included.
-        by_slice: [slices] exchanges of the step, in order, on a rank of each slice.
+        traffic: Rows exchanged between the shards, including added self-loops.
+        held_edges: [world_size] number of edges per shard, including added self-loops.
+        by_slice: [slices] the step's exchanges, in order, for a rank of each slice.
     """
     size = traffic.grid.world_size
     words: dict[tuple[int, Step], Ids] = {}
@@ -58,7 +58,7 @@ def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Seque
 
 
 def _words(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> tuple[Ids, Ids]:
-    """Counts words sent to, and received from, each rank of the plane or the cell."""
+    """Counts the words sent to and received from each rank of the plane or cell."""
     cell, place = divmod(rank, traffic.grid.slices)
     if exchange.kind in ("gather", "gather_back", "reduce", "reduce_back"):
         rows = traffic.gather_rows if exchange.kind.startswith("gather") else traffic.reduce_rows

@@ -1,7 +1,7 @@
-"""One page about a run, or about several: HTML with SVG figures, also as files.
+"""HTML pages about one or several runs, with figures that are also saved as SVG files.
 
-Reads the files of run folders only. A `Figure` is a list of SVG shapes, and the Jinja2
-templates in `templates/` render figures and tables, with all text escaped.
+Only the files in run folders are read. A `Figure` is a list of SVG shapes. The Jinja2
+templates in `templates/` render figures and tables and escape all text.
 """
 
 from gnnkit.report.compare import compare as compare

@@ -11,10 +11,10 @@ from gnnkit.report.drawing import CHAR, WIDTH, Figure, Plot, Point, Shape, box, 
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 26.0, 34.0
 HEIGHT = 250.0
-MOST_POINTS = 400  # of a curve; longer curves are averaged
-MOST_BARS = 64  # of a chart, and rows of a matrix
-MOST_CELLS = 16  # rows of a matrix with numbers in its cells
-FEW_POINTS = 60  # shorter curves of evaluations have a dot at each point
+MOST_POINTS = 400  # longer curves are averaged
+MOST_BARS = 64  # also the maximum number of matrix rows
+MOST_CELLS = 16  # larger matrices show no numbers in their cells
+FEW_POINTS = 60  # shorter evaluation curves have a dot at each point
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -60,12 +60,12 @@ class Axis:
         """Returns the pixel of a value."""
         return self.begin + (value - self.low) / max(self.high - self.low, 1e-300) * (self.end - self.begin)
 
-    def ticks(self, count: int = 5, *, whole: bool = False) -> list[float]:
-        """Returns about `count` round numbers on the axis, integers only if `whole`."""
+    def ticks(self, count: int = 5, *, integers: bool = False) -> list[float]:
+        """Returns about `count` round numbers on the axis, or only integers."""
         rough = (self.high - self.low) / count
         power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
         step = next(power * nice for nice in _NICE if power * nice >= rough * 0.999)
-        step = max(round(step), 1) if whole else step
+        step = max(round(step), 1) if integers else step
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [step * index for index in range(first, min(last, first + 50) + 1)]
@@ -155,7 +155,7 @@ def _frame(x: Axis, y: Axis) -> list[Shape]:
     return [
         strokes(lines, "grid", 0.8),
         *(text(x.begin - 6, y.at(tick) + 4, short_number(tick), "end") for tick in y.ticks()),
-        *(text(x.at(tick), below, short_number(tick), "middle") for tick in x.ticks(6, whole=True)),
+        *(text(x.at(tick), below, short_number(tick), "middle") for tick in x.ticks(6, integers=True)),
         text((x.begin + x.end) / 2, below + 14, "epoch", "middle"),
     ]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-WIDTH = 440.0  # of every figure: readable on a narrow window, three in a row on a wide one
-CHAR = 6.3  # mean width of a character of 11 pixels
+WIDTH = 440.0  # width of every figure: readable in narrow windows, three per row in wide ones
+CHAR = 6.3  # mean character width at 11 pixels
 Point = tuple[float, float]
 
 NUM_COLOURS = 10
@@ -18,7 +18,7 @@ SPLITS = {"train": "c0", "val": "c1", "test": "c2"}  # the same in all charts
 
 
 def colour(index: int) -> str:
-    """Returns the name of a colour. Colours repeat after the last."""
+    """Returns a colour's name. Colours repeat after the last one."""
     return f"c{index % NUM_COLOURS}"
 
 
@@ -28,7 +28,7 @@ class Shape:
 
     tag: str
     attributes: Mapping[str, str]
-    note: str = ""  # shown under the pointer
+    note: str = ""  # tooltip
     text: str = ""  # content of a text element
 
 
@@ -86,12 +86,12 @@ class Plot:
     """Curves over an axis, as shapes, and as numbers that the page's script redraws."""
 
     shapes: tuple[Shape, ...]
-    numbers: str  # JSON: axes, curves and the mark, as `charts.curves` writes them
+    numbers: str  # JSON with axes, curves and mark, written by `charts.curves`
 
 
 @dataclass(frozen=True, slots=True)
 class FigureLayer:
-    """Shapes of which the reader of a page sees one set at a time."""
+    """One of several sets of shapes, of which the page shows one at a time."""
 
     name: str
     shapes: tuple[Shape, ...]
@@ -101,15 +101,15 @@ class FigureLayer:
 class Figure:
     """A drawing with a title and a caption."""
 
-    name: str  # of the file, and of the element in the page
+    name: str  # file name, and the element's id in the page
     title: str
     caption: str
     height: float
     shapes: tuple[Shape, ...]
     plot: Plot | None = None
-    layers: tuple[FigureLayer, ...] = ()  # the first one is visible at first
+    layers: tuple[FigureLayer, ...] = ()  # initially, the first one is visible
 
     @property
     def view_box(self) -> str:
-        """The visible area in SVG's terms."""
+        """The figure's SVG `viewBox`."""
         return f"0 0 {_short(WIDTH)} {_short(self.height)}"

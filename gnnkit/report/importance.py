@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-MIN_RUNS = 8  # fewer runs give no estimate
-NUM_GROUPS = 4  # of a key with many numbers
+MIN_RUNS = 8  # fewer runs yield no estimate
+NUM_GROUPS = 4  # bins of a key with many numeric values
 
 
 def explained(values: Sequence[str], scores: Sequence[float]) -> float | None:

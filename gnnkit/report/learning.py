@@ -11,19 +11,19 @@ from gnnkit.report.charts import Curve, curves, heat
 from gnnkit.report.drawing import SPLITS, Figure, Point, colour
 from gnnkit.report.run import Run, matrix, number, section
 
-MOST_CLASSES = 40  # of the confusion matrix
+MOST_CLASSES = 40  # limit of the confusion matrix
 MOST_METRICS, MOST_CURVES = 8, 24
-_PLAIN = re.compile(r"[a-z0-9_]{1,40}")  # names of metrics that are safe in file names
+_PLAIN = re.compile(r"[a-z0-9_]{1,40}")  # metric names that are safe in file names
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestEpoch:
     """The epoch with the best value of the monitored or main figure."""
 
     epoch: float  # from 1
     name: str
     value: float
-    is_saved: bool  # whether the run saved the model of this epoch
+    is_saved: bool  # whether the run saved this epoch's model
 
 
 def drawings(run: Run) -> list[Figure]:
@@ -35,7 +35,7 @@ def drawings(run: Run) -> list[Figure]:
     return [*figures, *_confusion(run)]
 
 
-def best_of(run: Run) -> Best | None:
+def best_of(run: Run) -> BestEpoch | None:
     """Returns the epoch of the saved model, or of the best evaluation.
 
     None without evaluations or without a main figure.
@@ -43,7 +43,7 @@ def best_of(run: Run) -> Best | None:
     saved, value = run.number("best_epoch"), run.number("best_value")
     if saved is not None and value is not None:
         monitor = section(run, "trainer").get("monitor") or "trainer.monitor"
-        return Best(saved, str(monitor), value, is_saved=True)
+        return BestEpoch(saved, str(monitor), value, is_saved=True)
     main = run.result.get("main_figure")
     if not isinstance(main, Mapping):
         return None
@@ -52,7 +52,7 @@ def best_of(run: Run) -> Best | None:
         return None
     sign = -1 if main.get("lower_is_better") is True else 1
     epoch, value = max(points, key=lambda point: sign * point[1])
-    return Best(epoch, str(main.get("name")), value, is_saved=False)
+    return BestEpoch(epoch, str(main.get("name")), value, is_saved=False)
 
 
 def _metrics(run: Run) -> dict[str, list[str]]:
@@ -88,7 +88,7 @@ def _names(run: Run) -> list[str]:
     return list(dict.fromkeys(str(name) for line in run.evaluations for name in _figures(line)))[:MOST_CURVES]
 
 
-def _curves(run: Run, name: str, metric: str, names: list[str], best: Best | None) -> list[Figure]:
+def _curves(run: Run, name: str, metric: str, names: list[str], best: BestEpoch | None) -> list[Figure]:
     """Draws a metric, each split in its colour, and marks the best epoch."""
     drawn = [
         Curve.of(curve, curve, points, _tint(curve, index))
@@ -109,14 +109,18 @@ def _curves(run: Run, name: str, metric: str, names: list[str], best: Best | Non
     return [curves(name, title, caption, drawn, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
 
 
-def _saved_model(run: Run, best: Best) -> str:
+def _saved_model(run: Run, best: BestEpoch) -> str:
     if run.number("epochs") is None:  # an unfinished run
         return " so far"
-    return ": its model was kept" if best.is_saved else ": the last model was kept, trainer.monitor keeps the best"
+    return (
+        ": its model was saved"
+        if best.is_saved
+        else ": the last model was saved; trainer.monitor=NAME saves the best one"
+    )
 
 
 def _tint(name: str, index: int) -> str:
-    """Returns the colour of a split, the same in all charts."""
+    """Returns a split's colour, which is the same in all charts."""
     return SPLITS.get(name.partition("_")[0], colour(index + len(SPLITS)))
 
 
@@ -132,6 +136,6 @@ def _confusion(run: Run) -> list[Figure]:
     order = order if len(order) < len(counts) else list(range(len(counts)))
     cells = [[max(counts[row][column], 0) for column in order] for row in order]
     limit = "" if len(order) == len(counts) else f" The {len(order)} most frequent of {len(counts)} classes."
-    caption = f"Test nodes by true and predicted class. The diagonal is right.{limit}"
+    caption = f"Test nodes by true and predicted class. Correct predictions are on the diagonal.{limit}"
     names = [str(classes[index]) for index in order]
     return [heat("confusion", "Confusion of classes", caption, cells, names, ("true", "predicted"))]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 PAGE, FIGURES = "report.html", "figures"
 TEMPLATES = Path(__file__).with_name("templates")
-MAX_TEXT = 50_000  # characters of one text on a page
-# Characters that no document may hold, and those that reverse the direction of text.
+MAX_TEXT = 50_000  # characters per text
+# Control characters, and characters that reverse the text direction.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
@@ -38,9 +38,9 @@ class Cell:
 class PageTable:
     """A table. The first cell of a row is its name, the others are often numbers."""
 
-    head: Sequence[str]  # empty: no names of columns
+    head: Sequence[str]  # empty: no column names
     rows: Sequence[Sequence[str | Cell]]
-    numbers: bool = True  # aligned right
+    numbers: bool = True  # align right
     sortable: bool = False
 
 
@@ -51,13 +51,13 @@ class Panel:
     title: str = ""
     table: PageTable | None = None
     text: str = ""
-    muted: bool = False  # colour of the text
-    wide: bool = False  # below the figures, as wide as the page
+    muted: bool = False  # use the muted text colour
+    wide: bool = False  # place below the figures, with the page's width
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A titled part of a page. Without content it is left out."""
+    """A titled part of a page. Omitted if it is empty."""
 
     title: str
     figures: Sequence[Figure]
@@ -137,7 +137,7 @@ def _environment() -> Environment:
 
 
 def printable(value: object) -> object:
-    """Returns a value without unprintable characters, of bounded length."""
+    """Replaces unprintable characters and limits the length."""
     if hasattr(value, "__html__"):  # rendered by a macro
         return value
     text = str(value)
@@ -146,7 +146,7 @@ def printable(value: object) -> object:
 
 
 def format_value(value: Any) -> str:
-    """Formats a figure of a result in a line."""
+    """Formats a result's figure on one line."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
     if isinstance(value, list):

@@ -11,36 +11,29 @@ from gnnkit.report.importance import as_numbers
 
 MOST_AXES, MOST_NAMES, MOST_LINES = 7, 12, 500
 _LEFT, _TOP, _BOTTOM, _HEIGHT = 34.0, 48.0, 16.0, 300.0
-_ORDERS = 30.0  # largest over smallest number, from which an axis is logarithmic
+_ORDERS = 30.0  # an axis is logarithmic if largest / smallest exceeds this
 _KINDS = {"best": ("ink", 2.6), "best quarter": ("c5", 1.4), "others": ("muted", 0.6)}
 
-_Tick = tuple[float, str]  # share of the axis from below, name
+_Tick = tuple[float, str]  # position on the axis from 0 (bottom) to 1, label
 
 
 def parallel(
     keys: Sequence[str], main: str, lines: Sequence[tuple[Sequence[str], float]], notes: Sequence[str]
 ) -> Figure:
-    """Draws runs, the best one first, over axes of keys and of the figure at the right.
-
-    Args:
-        keys: Names of the axes.
-        main: Name of the figure.
-        lines: Values by key and the figure, by run, the best one first.
-        notes: A text about each run.
-    """
+    """Draws runs as lines across axes for keys and, on the right, for the figure."""
     keys, lines, notes = list(keys[:MOST_AXES]), lines[:MOST_LINES], notes[:MOST_LINES]
     columns = [[values[index] for values, _ in lines] for index in range(len(keys))]
     placed = [_placed(column) for column in [*columns, [repr(score) for _, score in lines]]]
     step = (WIDTH - _LEFT - 60) / max(len(keys), 1)
     at = [_LEFT + step * index for index in range(len(keys) + 1)]
     shapes, _ = legend([(name, tint) for name, (tint, _) in _KINDS.items()], _LEFT)
-    for rank, note in reversed(list(enumerate(notes))):  # the best on top
+    for rank, note in reversed(list(enumerate(notes))):  # draw the best run on top
         tint, width = _KINDS["best" if rank == 0 else "best quarter" if rank < len(lines) / 4 else "others"]
         points = [(x, _y(shares[rank])) for x, (shares, _) in zip(at, placed, strict=True)]
         shapes.append(line(points, tint, width, note))
     for index, (name, x, (_, ticks)) in enumerate(zip([*keys, main], at, placed, strict=True)):
         shapes += _axis(name, x, ticks, step, high=index % 2 == 0)
-    caption = f"A line is a run, from its keys to its {main} at the right. The best run is the strong one."
+    caption = f"Each line is a run, from its keys to its {main} on the right. The best run has the strongest line."
     limit = f" {len(keys)} keys are shown." if len(keys) == MOST_AXES else ""
     return Figure("parallel", "Runs across keys", caption + limit, _HEIGHT, tuple(shapes))
 
@@ -50,7 +43,7 @@ def _y(share: float) -> float:
 
 
 def _axis(name: str, x: float, ticks: Sequence[_Tick], room: float, *, high: bool) -> list[Shape]:
-    """Draws an axis, its name in the higher or the lower of two lines."""
+    """Draws an axis. `high` places its name on the upper of two lines."""
     title = clipped(name.rpartition(".")[2] or name, max(int(2 * room / CHAR) - 1, 6))
     axis = strokes([((x, _y(0)), (x, _y(1)))], "muted", 1.0)
     names = [

@@ -24,9 +24,9 @@ from gnnkit.report.drawing import (
 )
 from gnnkit.report.run import Run, matrix, number, numbers
 
-MOST_NODES, MOST_EDGES = 400, 1200  # of the picture
-_SIDE, _ROUNDS = 400.0, 120  # of the picture, and of its layout
-_ROWS = 4  # of the legend
+MOST_NODES, MOST_EDGES = 400, 1200  # limits of the graph drawing
+_SIDE, _ROUNDS = 400.0, 120  # pixels of the drawing, and iterations of its layout
+_ROWS = 4  # lines of the legend
 
 Places = npt.NDArray[np.float64]  # [num_nodes, 2]
 
@@ -52,7 +52,7 @@ def _between(run: Run) -> list[Figure]:
     matrices = []
     words, edges = run.words, matrix(run.partition.get("edges"))
     if words and len(words) <= MOST_BARS and any(map(any, words)):
-        caption = "Numbers that the rank of the column receives from the rank of the row in an epoch."
+        caption = "Numbers per epoch that the column's rank receives from the row's rank."
         matrices.append(heat("words", "Words between ranks", caption, words, _plain(len(words)), ("from", "to")))
     if edges and len(edges) <= MOST_BARS:
         caption = f"Edges by the owners of source and destination.{_counted(run)}"
@@ -200,14 +200,14 @@ def _laid_out(num_nodes: int, edges: Sequence[tuple[int, int]]) -> Places:
     at = rng.uniform(-1, 1, (num_nodes, 2))
     ends = np.array(edges, int).reshape(-1, 2)
     ideal = 1.6 / max(num_nodes, 1) ** 0.5
-    push = np.empty((num_nodes, num_nodes))  # written in place: fresh memory takes twice as long
+    push = np.empty((num_nodes, num_nodes))  # reused, because allocating takes twice as long
     for step in range(_ROUNDS):
         norm = (at**2).sum(1)
         np.matmul(-2 * at, at.T, out=push)
         push += norm
-        push += norm[:, None]  # squares of distances
+        push += norm[:, None]  # squared distances
         np.maximum(push, 1e-3 * ideal**2, out=push)
-        np.divide(ideal**2, push, out=push)  # multiplied by the distance below
+        np.divide(ideal**2, push, out=push)  # the distance is multiplied below
         force = at * push.sum(1, keepdims=True) - push @ at - 0.5 * at
         pull = at[ends[:, 0]] - at[ends[:, 1]]
         pull *= np.linalg.norm(pull, axis=1, keepdims=True) / ideal
@@ -219,7 +219,7 @@ def _laid_out(num_nodes: int, edges: Sequence[tuple[int, int]]) -> Places:
 
 
 def _fitted(at: Places) -> Places:
-    """Scales places to the square of the picture, a few far ones at its border."""
+    """Scales places to the drawing's square, clipping outliers to its border."""
     low, high = np.quantile(at, 0.01, axis=0), np.quantile(at, 0.99, axis=0)
     scaled = np.clip((at - low) / np.maximum(high - low, 1e-9), -0.04, 1.04)
     placed: Places = 24 + scaled * np.array([WIDTH - 48, _SIDE - 48])

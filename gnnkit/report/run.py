@@ -17,9 +17,9 @@ from gnnkit.result.folder import CLASSES, COORDINATION, EPOCHS, PICTURE, WORDS
 from gnnkit.storage import Array, read_npy
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
-MAX_NAME = 100  # characters of a class name on a page
-MAX_WORDS = 1 << 16  # entries of the matrix of words
-MAX_BYTES = MAX_JSON  # read of a longer `epochs.jsonl`
+MAX_NAME = 100  # characters of a class name
+MAX_WORDS = 1 << 16  # entries in the matrix of words
+MAX_BYTES = MAX_JSON  # limit for reading `epochs.jsonl`
 KINDS = ("wait", "compute", "exchange", "sync")
 
 
@@ -30,12 +30,12 @@ class Run:
     folder: Path
     result: Mapping[str, Any]
     config: str  # YAML
-    epochs: tuple[Mapping[str, Any], ...]  # one for each epoch, as `epochs.jsonl`
+    epochs: tuple[Mapping[str, Any], ...]  # one per epoch, from `epochs.jsonl`
     evaluations: tuple[Mapping[str, Any], ...]
-    partition: Mapping[str, Any]  # empty without the file
-    notes: tuple[str, ...] = ()  # errors of reading
-    decision: Mapping[str, Any] = field(default_factory=dict)  # the leader's choice of a layout
-    predictions: tuple[int, ...] = ()  # class of each node of the sample, or empty
+    partition: Mapping[str, Any]  # empty if the file does not exist
+    notes: tuple[str, ...] = ()  # read errors
+    decision: Mapping[str, Any] = field(default_factory=dict)  # the leader's decision on the layout
+    predictions: tuple[int, ...] = ()  # predicted class of each sampled node, or empty
     class_names: tuple[str, ...] = ()  # empty: classes are numbers
     words: list[list[float]] = field(default_factory=list)  # [from][to], or empty
 
@@ -96,7 +96,7 @@ def read_run(folder: Path) -> Run:
     """
     result = _mapping(folder, RESULT)
     if result is None:
-        raise UserError(f"runs={folder}: there is no {RESULT}, choose the folder of a run that has ended")
+        raise UserError(f"runs={folder}: there is no {RESULT}: choose the folder of a completed run")
     return read_folder(folder, result)
 
 
@@ -216,7 +216,7 @@ def _lines(folder: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
     if damaged:
         notes.append(f"{EPOCHS}: {damaged} lines cannot be read")
     if len(content) == MAX_BYTES:
-        notes.append(f"{EPOCHS}: the first {MAX_BYTES:,} bytes are shown")
+        notes.append(f"{EPOCHS}: only the first {MAX_BYTES:,} bytes are shown")
 
 
 def _line(text: bytes) -> Mapping[str, Any] | None:

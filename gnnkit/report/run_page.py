@@ -14,13 +14,13 @@ from gnnkit.report.page import PageTable, Panel, Section, format_value, render, 
 from gnnkit.report.run import Run, number, numbers
 from gnnkit.report.suggestions import suggestions
 
-MOST_ROWS = 100  # of a table
+MOST_ROWS = 100  # per table
 _KEY = re.compile(r"((?<![\w.])[a-z_]+(?:\.[a-z_]+)*=[\w.\[\],-]*\w\]?|(?<!\w)job=verify)")
 SETTINGS = (
     "strategy", "sampler", "exchange", "partition", "nodes", "grid", "world_size", "dataset", "model", "task",
     "num_parameters", "device", "seed",
 )  # fmt: skip
-_LAYOUT = {  # columns of the table, and the path of a layout's figure
+_LAYOUT = {  # column titles, and the figure's path within a layout
     "grid": ("grid",),
     "words per column": ("words_per_column",),
     "most words of a rank": ("words", "max"),
@@ -43,12 +43,7 @@ _HEADLINE = {"seconds_total": "s in all", "seconds_per_epoch": "s an epoch", "ep
 
 
 def write(run: Run, folder: Path) -> Path:
-    """Writes the page of a run and its figures as SVG. Returns the path of the page.
-
-    Args:
-        run: The run.
-        folder: Receives the page.
-    """
+    """Writes a run's page and its figures as SVG. Returns the page's path."""
     values = _content(run)
     figures = [figure for section in values["sections"] for figure in section.figures]
     return save("run.html", figures, folder, **values)
@@ -158,7 +153,7 @@ def _balance(run: Run) -> Iterator[Panel]:
     if cut is not None and counted:
         rows.append(("edges cut", f"{cut / counted:.1%}"))
     if rows:
-        text = "Balance is the largest share of a worker over the mean. 1 is even."
+        text = "Balance is the largest worker's share divided by the mean. 1 is even."
         yield Panel("Balance and cut", PageTable((), rows), text, muted=True)
 
 
@@ -177,12 +172,7 @@ def _layouts(run: Run) -> Iterator[Panel]:
 
 
 def _with_chosen(layouts: dict[str, Mapping[str, Any]], name: str) -> dict[str, Mapping[str, Any]]:
-    """Marks the chosen layout, instead of listing it twice.
-
-    Args:
-        layouts: Figures by name, including `chosen`.
-        name: The run's name for its layout.
-    """
+    """Marks the chosen layout instead of listing it twice."""
     named = {other: figures for other, figures in layouts.items() if other != "chosen"}
     same = [other for other, figures in named.items() if figures == layouts.get("chosen")]
     if not same:
@@ -199,7 +189,7 @@ def _at(figures: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def _layout_cell(figures: Mapping[str, Any], path: Sequence[str]) -> str:
-    """Formats a figure of a layout, memory in MiB."""
+    """Formats a layout's figure, with memory in MiB."""
     value = _at(figures, path)
     if path[-1] == "grid" and isinstance(value, list):
         return " x ".join(map(str, value[:3]))
@@ -255,7 +245,7 @@ def _caches(run: Run) -> Iterator[Figure]:
     hits = run.result.get("cache_hits")
     rates = numbers(hits.get("rate")) if isinstance(hits, Mapping) else []
     if rates:
-        caption = "Share of the rows of other ranks that a rank's cache held."
+        caption = "Share of other ranks' rows that a rank found in its cache."
         parts = [Part("in the cache", tuple(max(rate, 0) for rate in rates[:MOST_BARS]), "c8")]
         yield bars("caches", "Cache hits", caption, rank_names(len(rates)), parts, "share")
 

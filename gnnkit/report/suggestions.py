@@ -1,4 +1,4 @@
-"""Suggestions on what to try next, from the figures of a run."""
+"""Suggestions for further runs, based on a run's figures."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from gnnkit.report.learning import main_figure, points_of
 from gnnkit.report.run import Run, number, section, settings
 from gnnkit.report.timeline import shares
 
-# Thresholds: shares of the time, balances and gaps.
+# Thresholds for shares of the time, balances and gaps.
 EXCHANGE, WAIT, SYNC, BALANCE = 0.3, 0.1, 0.25, 1.25
 GAP, UNDERFIT, RISING = 0.1, 0.7, 0.01
 SETUP = 2.0  # seconds of set-up per second of training
 
 
 def suggestions(run: Run) -> list[str]:
-    """Returns sentences with figures and keys. Empty: nothing stands out."""
+    """Returns sentences that name figures and keys, or an empty list."""
     return [*_lost(run), *_speed(run), *_balance(run), *_fit(run), *_rest(run)]
 
 
 def _lost(run: Run) -> Iterator[str]:
     lost, skipped = run.result.get("lost_workers"), run.number("skipped_steps") or 0
     if isinstance(lost, list) and lost:
-        yield f"{len(lost)} workers were lost: standard error of the run names the cause."
+        yield f"{len(lost)} workers were lost: see the run's standard error for the cause."
     if skipped:
-        yield f"{skipped:.0f} steps were left out because of numbers that are not finite: try a smaller trainer.lr, or trainer.clip_norm=1."
+        yield f"{skipped:.0f} steps were skipped because of non-finite numbers: try a smaller trainer.lr, or trainer.clip_norm=1."
 
 
 def _speed(run: Run) -> Iterator[str]:
@@ -44,11 +44,11 @@ def _speed(run: Run) -> Iterator[str]:
         yield f"Workers wait {wait:.0%} of the time for batches: try more threads, a larger strategy.prefetch, or smaller sampler.fanouts."
     if sync > SYNC:
         rarer = (
-            "strategy.local_iterations=4 meets less often (not exact)"
+            "strategy.local_iterations=4 synchronises less often (not exact)"
             if strategy == "vertex_centric"
-            else "a larger strategy.batch_size makes fewer steps"
+            else "a larger strategy.batch_size needs fewer steps"
         )
-        yield f"Synchronisation takes {sync:.0%} of the time, waiting for slower ranks included: {rarer}, and so do fewer workers."
+        yield f"Synchronisation takes {sync:.0%} of the time, including waits for slower ranks: {rarer}, or use fewer workers."
 
 
 def _balance(run: Run) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _balance(run: Run) -> Iterator[str]:
     stragglers = run.result.get("stragglers")
     if isinstance(stragglers, dict) and stragglers:
         named = ", ".join(str(name) for name in list(stragglers)[:5])
-        yield f"{named} computed slower than the others: look for other work on that machine, or set threads so that ranks do not share cores."
+        yield f"{named} computed slower than the others: check for other load on that machine, or set threads so that ranks do not share cores."
 
 
 def _fit(run: Run) -> Iterator[str]:
@@ -97,6 +97,6 @@ def _rest(run: Run) -> Iterator[str]:
     values = settings(run)
     uncached = isinstance(values, Mapping) and values.get("cache") in (None, False)
     if setup and training and setup > SETUP * training and setup > 5 and uncached:
-        yield f"Set-up took {setup:.1f} s, and training {training:.1f} s: a kept partition (cache=auto) makes the next run shorter."
+        yield f"Set-up took {setup:.1f} s, and training {training:.1f} s: a cached partition (cache=auto) shortens the next run."
     if run.result.get("exact") is False:
-        yield "The steps are not those of one rank. inexact in result.json says why, and job=verify shows how far off these are."
+        yield "The steps differ from single-rank training. inexact in result.json gives the reasons, and job=verify measures the difference."

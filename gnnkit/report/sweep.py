@@ -1,4 +1,4 @@
-"""The page of a sweep: runs in a table, means over seeds, and which keys matter."""
+"""A sweep's page: a table of runs, means over seeds, and the importance of keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gnnkit.report.parallel import parallel
 from gnnkit.report.run import number, read_run
 
 SEED, DONE = "seed", "done"
-MOST_CURVES = 6  # the best runs
+MOST_CURVES = 6  # only the best runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class SweptRun:
 
     @property
     def page(self) -> Path | None:
-        """The page of the run, or its output."""
+        """The run's page, or its log without one."""
         return next((path for path in (self.folder / PAGE, self.log) if path.exists()), None)
 
     @property
     def name(self) -> str:
-        """The swept values, for people."""
+        """The swept values as text."""
         return " ".join(f"{key}={value}" for key, value in self.swept.items())
 
     def figure(self, name: str) -> float | None:
@@ -57,7 +57,7 @@ class Sweep:
     runs: Sequence[SweptRun]
     main: str  # the figure that ranks the runs
     lower_is_better: bool
-    columns: Sequence[str]  # figures of the tables
+    columns: Sequence[str]  # figures in the tables
     ended: bool = True
 
     @property
@@ -67,7 +67,7 @@ class Sweep:
 
     @property
     def done(self) -> list[SweptRun]:
-        """The runs that have the main figure, the best one first."""
+        """The runs with the main figure, best first."""
         runs = [run for run in self.runs if run.status == DONE and run.figure(self.main) is not None]
         return sorted(runs, key=lambda run: run.figures[self.main] * (1 if self.lower_is_better else -1))
 
@@ -83,18 +83,13 @@ def by_seed(runs: Iterable[SweptRun]) -> dict[tuple[tuple[str, str], ...], list[
 
 
 def spread(values: Sequence[float], plus_minus: str) -> str:
-    """Formats mean and standard deviation, which a single value does not have."""
+    """Formats the mean, and the standard deviation of several values."""
     deviation = f" {plus_minus} {statistics.stdev(values):.2g}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.4g}{deviation}"
 
 
 def write_sweep(sweep: Sweep, folder: Path) -> Path:
-    """Writes the page of a sweep, with SVG files of a completed one. Returns its path.
-
-    Args:
-        sweep: The runs.
-        folder: The folder of the sweep.
-    """
+    """Writes a sweep's page, with SVG files if it has ended. Returns its path."""
     scores = [run.figures[sweep.main] for run in sweep.done]
     shares = {key: explained([run.swept.get(key, "") for run in sweep.done], scores) for key in sweep.keys}
     figures = [*_parallel(sweep), *_importance(sweep, shares), *_curves(sweep)]
@@ -147,7 +142,7 @@ def _figure(run: SweptRun, name: str) -> str:
 
 
 def _seeds(sweep: Sweep) -> Panel | None:
-    """Lists mean and deviation over seeds, for each choice of the other keys."""
+    """Lists mean and deviation over seeds, for each combination of the other keys."""
     groups = by_seed(sweep.done)
     if all(len(runs) == 1 for runs in groups.values()):
         return None
@@ -185,9 +180,9 @@ def _importance(sweep: Sweep, shares: Mapping[str, float | None]) -> Iterator[Fi
         return
     unknown = ", ".join(key for key, share in shares.items() if share is None)
     caption = (
-        f"Share of the variance of {sweep.main} that the values of a key explain by themselves: adjusted eta squared, "
-        f"over {len(sweep.done)} runs. Many numbers are taken in four groups. Effects of several keys together are "
-        f"in none of the bars.{f' Too few runs to tell: {unknown}.' if unknown else ''}"
+        f"Share of the variance of {sweep.main} that each key explains by itself: adjusted eta squared, "
+        f"over {len(sweep.done)} runs. Keys with many numbers are binned into four groups. Interactions between keys are "
+        f"not included.{f' Too few runs for an estimate: {unknown}.' if unknown else ''}"
     )
     ordered = sorted(known, key=lambda key: -known[key])
     names = [key.rpartition(".")[2] or key for key in ordered]
@@ -198,11 +193,11 @@ def _importance(sweep: Sweep, shares: Mapping[str, float | None]) -> Iterator[Fi
 
 
 def _too_few(sweep: Sweep, shares: Mapping[str, float | None]) -> Iterator[Panel]:
-    """States when there are too few runs for the importance of any key."""
+    """Yields a note if there are too few runs for any key's importance."""
     if all(share is None for share in shares.values()):
         text = (
-            f"{len(sweep.done)} runs are too few to tell: this takes {MIN_RUNS} that are done, and two for each value "
-            "of a key, or figures that differ."
+            f"{len(sweep.done)} runs are too few for an estimate: it needs {MIN_RUNS} completed runs, two for each value "
+            "of a key, and figures that differ."
         )
         yield Panel("Importance of keys", text=text)
 

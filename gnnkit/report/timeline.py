@@ -1,4 +1,4 @@
-"""The time of every rank: by epoch, and of the whole run."""
+"""Each rank's time, by epoch and in total."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gnnkit.report.charts import MOST_BARS, Part, bars, legend, rank_names, shor
 from gnnkit.report.drawing import WIDTH, Figure, Shape, box, strokes, text
 from gnnkit.report.run import KINDS, Run, number, numbers
 
-COLOURS = {"compute": "c4", "exchange": "c5", "sync": "c6", "wait": "c3"}  # distinct from those of splits
-MOST_BINS, MOST_RANKS = 60, 16  # of the timeline
+COLOURS = {"compute": "c4", "exchange": "c5", "sync": "c6", "wait": "c3"}  # distinct from the colours of splits
+MOST_BINS, MOST_RANKS = 60, 16  # limits of the timeline
 _ROW, _LEFT, _TOP = 46.0, 56.0, 30.0
 
-Seconds = list[dict[str, float]]  # by rank, seconds by kind
+Seconds = list[dict[str, float]]  # seconds by kind, for each rank
 
 
 def seconds(epoch: Mapping[str, Any]) -> Seconds:
-    """Returns the seconds of an epoch by rank. Empty for a damaged line."""
+    """Returns an epoch's seconds by rank, empty for a damaged line."""
     columns = {kind: numbers(epoch.get(f"seconds_{kind}")) for kind in KINDS}
     if len({len(values) for values in columns.values()}) != 1:
         return []
@@ -36,7 +36,7 @@ def totals(run: Run) -> Seconds:
 
 
 def shares(run: Run) -> dict[str, float]:
-    """Returns the share of each kind in the time of all ranks. Empty without epochs."""
+    """Returns each kind's share of all ranks' time, empty without epochs."""
     total = totals(run)
     everything = sum(sum(rank.values()) for rank in total)
     if not everything:
@@ -51,7 +51,7 @@ def drawings(run: Run) -> list[Figure]:
     if not total:
         return []
     parts = [Part(kind, tuple(rank[kind] for rank in total[:MOST_BARS]), tint) for kind, tint in COLOURS.items()]
-    caption = "Seconds of all training steps. Exchange and sync hold the time that a rank waits for slower ones."
+    caption = "Seconds of all training steps. Exchange and sync include waiting for slower ranks."
     return [
         _by_epoch([epoch for epoch in epochs if len(epoch) == len(total)], run),
         bars("time", "Where the time went", caption, rank_names(len(total)), parts, "seconds"),
@@ -102,7 +102,7 @@ def _column(parts: Mapping[str, float], x: float, low: float, step: float, highe
 
 
 def _shown(bins: Sequence[Seconds]) -> list[int]:
-    """Returns the ranks of the picture: all, or the busiest."""
+    """Returns the ranks to draw: all, or the busiest."""
     busy = [sum(one[rank]["compute"] for one in bins) for rank in range(len(bins[0]))]
     return sorted(sorted(range(len(busy)), key=lambda rank: -busy[rank])[:MOST_RANKS])
 

@@ -21,9 +21,19 @@ from gnnkit.partition.hash import Hash
 from gnnkit.partition.quality import measure
 from gnnkit.partition.streaming import Streaming
 from gnnkit.plan import choose
-from gnnkit.plan.choose import Cutter, Decision, alternatives, assign, candidates, least, overrides, promising, too_slow
+from gnnkit.plan.choose import (
+    Cutter,
+    Decision,
+    alternatives,
+    assign,
+    candidates,
+    measure_candidates,
+    overrides,
+    select_layout,
+    slow_partitioners,
+)
 from gnnkit.plan.layout import Layout, StepLoad, Timing
-from gnnkit.plan.machine import Link, Machine, Tried
+from gnnkit.plan.machine import Machine, MachineLink, Tried
 from tests.cases import few
 
 INSTALLED = ("contiguous", "balanced", "ldg", "buffered")
@@ -68,12 +78,12 @@ def test_overrides_of_a_candidate_give_the_candidate(workers: int, first: int) -
 def test_layouts_that_another_one_beats_are_left_out(graph: Graph) -> None:
     settings = settle(compose(["strategy=vertex_centric", "workers=4"]))
     named = candidates(4, INSTALLED, grids=True)
-    found = dict(promising(settings, graph, named))
+    found = dict(measure_candidates(settings, graph, named))
     assert 1 < len(found) <= 6
     assert list(found) == [name for name in named if name in found]
     same = {**{f"again {name}": each for name, each in list(named.items())[:1]}}
-    assert list(promising(settings, graph, {"contiguous": named["contiguous"], **same})) != []
-    assert [name for name, _ in promising(settings, graph, {"contiguous": named["contiguous"], **same})] == [
+    assert list(measure_candidates(settings, graph, {"contiguous": named["contiguous"], **same})) != []
+    assert [name for name, _ in measure_candidates(settings, graph, {"contiguous": named["contiguous"], **same})] == [
         "contiguous"
     ]
 
@@ -90,10 +100,10 @@ def test_a_partitioner_of_any_package_takes_part_by_its_place(monkeypatch: pytes
 def test_slow_partitioners_cut_no_large_graph(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hash, "auto_seconds", 1.0)
     named = candidates(4, [*INSTALLED, "hash"], grids=False)
-    assert too_slow(named, 1_500_000) == []  # 0.01, 0.05, 0.3 and 1.5 seconds
-    assert too_slow(named, 2_000_000) == ["hash"]
-    assert too_slow(named, 20_000_000) == ["buffered", "hash"]
-    assert too_slow(named, 2_000_000_000) == [*INSTALLED[1:], "hash"]
+    assert slow_partitioners(named, 1_500_000) == []  # 0.01, 0.05, 0.3 and 1.5 seconds
+    assert slow_partitioners(named, 2_000_000) == ["hash"]
+    assert slow_partitioners(named, 20_000_000) == ["buffered", "hash"]
+    assert slow_partitioners(named, 2_000_000_000) == [*INSTALLED[1:], "hash"]
     settings, names = settle(compose(["strategy=vertex_centric", "workers=4"])), []
 
     def noted(self: Cutter, chosen: Any) -> Partition:
@@ -101,11 +111,11 @@ def test_slow_partitioners_cut_no_large_graph(graph: Graph, monkeypatch: pytest.
         return partition_of(graph, Grid(4, 1, 1))
 
     monkeypatch.setattr(Cutter, "cut", noted)
-    list(promising(settings, graph, named))
+    list(measure_candidates(settings, graph, named))
     assert "hash" in names
     names.clear()
     monkeypatch.setattr(Hash, "auto_seconds", 4e6 / graph.num_edges)
-    list(promising(settings, graph, named))
+    list(measure_candidates(settings, graph, named))
     assert set(names) == set(INSTALLED)
 
 
@@ -119,12 +129,12 @@ def test_looks_at_borders_and_grids_of_a_large_graph_are_few(graph: Graph, monke
         return partition_of(graph, make_grid(chosen.grid, 4))
 
     monkeypatch.setattr(Cutter, "cut", noted)
-    list(promising(settings, graph, named))
+    list(measure_candidates(settings, graph, named))
     assert sum(border != "none" for border, _ in seen) == 3 * len(INSTALLED)
     seen.clear()
     look = choose.MEASURING + choose.IMPROVING
     monkeypatch.setattr(choose, "LOOKING", 1.1 * look * graph.num_edges / 1e6)
-    list(promising(settings, graph, named))
+    list(measure_candidates(settings, graph, named))
     assert [border for border, _ in seen if border != "none"] == ["min_words"]
     assert sum(grid == "1d" and border == "none" for border, grid in seen) == len(INSTALLED)
 
@@ -138,7 +148,7 @@ def test_layouts_that_are_alike_are_tried_once(graph: Graph, monkeypatch: pytest
     owners[np.flatnonzero(owners == 3)[0]] = 0  # the rank with most nodes has one less
     cuts = iter([first, Partition(owners, None, first.grid)])
     monkeypatch.setattr(Cutter, "cut", lambda self, chosen: next(cuts))
-    assert list(dict(promising(settings, graph, dict(list(named.items())[:2])))) == ["contiguous"]
+    assert list(dict(measure_candidates(settings, graph, dict(list(named.items())[:2])))) == ["contiguous"]
 
 
 @pytest.mark.slow
@@ -153,7 +163,7 @@ def test_a_partitioner_far_from_the_best_is_tried_on_one_grid(graph: Graph, monk
 
     monkeypatch.setattr(Cutter, "cut", noted)
     monkeypatch.setattr(choose, "WORSE", 1.0)
-    list(promising(settings, graph, named))
+    list(measure_candidates(settings, graph, named))
     several = [each.nodes.name for each in seen if make_grid(each.grid, 4).num_cells > 1]
     assert several[: len(INSTALLED)] == list(INSTALLED)
     assert len(set(several[len(INSTALLED) :])) == 1
@@ -173,7 +183,7 @@ def test_a_partitioner_finds_the_owners_of_all_grids_once(graph: Graph, monkeypa
         return owners(self, graph, num_parts)
 
     monkeypatch.setattr(Streaming, "assign_nodes", counted)
-    for name, quality in promising(settings, graph, named, most=len(named)):
+    for name, quality in measure_candidates(settings, graph, named, most=len(named)):
         assert np.array_equal(quality.partition.node_rank, cuts[name].node_rank)
     assert calls == ["Ldg"]
     cutter = Cutter(graph, 4)
@@ -199,25 +209,25 @@ def layout(
 
 
 def test_the_least_seconds_win_and_ties_go_to_counted_work_then_order() -> None:
-    assert least({"a": layout(2.0, 1), "b": layout(1.0, 9)}, math.inf) == "b"
-    assert least({"a": layout(1.07, 5), "b": layout(1.0, 9)}, math.inf) == "a"
-    assert least({"a": layout(1.09, 5), "b": layout(1.0, 9)}, math.inf) == "b"
-    assert least({"a": layout(1.0, 5), "b": layout(1.0, 5)}, math.inf) == "a"
-    assert least({"a": layout(1.0, 5, host_memory=100), "b": layout(2.0, 5, host_memory=80)}, 100) == "b"
-    assert least({"a": layout(1.0, 5, host_memory=100)}, 100) is None
-    assert least({"a": layout(None, 5, words=7), "b": layout(None, 5, words=3)}, 0) == "b"
-    assert least({"a": layout(None, 5, words=3, memory=2), "b": layout(None, 5, words=3, memory=1)}, 0) == "b"
+    assert select_layout({"a": layout(2.0, 1), "b": layout(1.0, 9)}, math.inf) == "b"
+    assert select_layout({"a": layout(1.07, 5), "b": layout(1.0, 9)}, math.inf) == "a"
+    assert select_layout({"a": layout(1.09, 5), "b": layout(1.0, 9)}, math.inf) == "b"
+    assert select_layout({"a": layout(1.0, 5), "b": layout(1.0, 5)}, math.inf) == "a"
+    assert select_layout({"a": layout(1.0, 5, host_memory=100), "b": layout(2.0, 5, host_memory=80)}, 100) == "b"
+    assert select_layout({"a": layout(1.0, 5, host_memory=100)}, 100) is None
+    assert select_layout({"a": layout(None, 5, words=7), "b": layout(None, 5, words=3)}, 0) == "b"
+    assert select_layout({"a": layout(None, 5, words=3, memory=2), "b": layout(None, 5, words=3, memory=1)}, 0) == "b"
 
 
 def test_a_layout_that_was_not_tried_is_chosen_only_if_none_was_and_its_counts_fit() -> None:
-    assert least({"a": layout(None, 1), "b": layout(1.0, 9)}, math.inf) == "b"
-    assert least({"a": layout(None, 1), "b": layout(1.0, 9, host_memory=100)}, 100) is None
-    assert least({"a": layout(None, 1, words=1, counted=100), "b": layout(None, 9, words=2)}, 100) == "b"
-    assert least({"a": layout(None, 1, counted=60)}, 100) is None
-    assert least({"a": layout(None, 1, counted=50)}, 100) == "a"
+    assert select_layout({"a": layout(None, 1), "b": layout(1.0, 9)}, math.inf) == "b"
+    assert select_layout({"a": layout(None, 1), "b": layout(1.0, 9, host_memory=100)}, 100) is None
+    assert select_layout({"a": layout(None, 1, words=1, counted=100), "b": layout(None, 9, words=2)}, 100) == "b"
+    assert select_layout({"a": layout(None, 1, counted=60)}, 100) is None
+    assert select_layout({"a": layout(None, 1, counted=50)}, 100) == "a"
 
 
-FAST = Link(0, math.inf)
+FAST = MachineLink(0, math.inf)
 TRIED = [Tried(1, 3.0, 200), Tried(0, 2.0, 50)]
 
 
@@ -227,7 +237,7 @@ def load(**changed: Any) -> StepLoad:
 
 
 def test_the_formula_adds_compute_and_exchange_of_the_slowest_ranks() -> None:
-    machine = Machine(1, Link(0.5, 1000), Link(9, 9), memory=1e9, ranks_per_host=2, base=7)
+    machine = Machine(1, MachineLink(0.5, 1000), MachineLink(9, 9), memory=1e9, ranks_per_host=2, base=7)
     timing = machine.timing(load(), TRIED, slowdown=2)
     assert timing.compute == 3.0 * 2
     assert timing.exchange == max(4 * 0.5 + 1, 2 * 0.5 + 3)
@@ -238,7 +248,7 @@ def test_the_formula_adds_compute_and_exchange_of_the_slowest_ranks() -> None:
 
 
 def test_what_comes_from_other_hosts_takes_their_link() -> None:
-    machine = Machine(1, Link(0.5, 1000), Link(2, 100), memory=1e9, ranks_per_host=1, base=7)
+    machine = Machine(1, MachineLink(0.5, 1000), MachineLink(2, 100), memory=1e9, ranks_per_host=1, base=7)
     timing = machine.timing(load(far_messages=[0.25, 1.0], far_bytes=[0.1, 1.0]), TRIED, slowdown=1)
     near_and_far = 3 * 0.5 + 900 / 1000 + 1 * 2 + 100 / 100
     assert timing.exchange == max(near_and_far, 2 * 2 + 3000 / 100)

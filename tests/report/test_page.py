@@ -206,9 +206,9 @@ def test_each_split_has_one_colour_in_all_charts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "epoch", "word"),
     [
-        ({}, 6, "last model was kept"),  # 0.3 of the evaluations 0.12, 0.3, 0.24, 0.06
-        ({"best_epoch": 9, "best_value": 0.24}, 9, "its model was kept"),
-        ({"main_figure": {"name": "val_accuracy", "lower_is_better": True}}, 12, "last model was kept"),
+        ({}, 6, "last model was saved"),  # 0.3 of the evaluations 0.12, 0.3, 0.24, 0.06
+        ({"best_epoch": 9, "best_value": 0.24}, 9, "its model was saved"),
+        ({"main_figure": {"name": "val_accuracy", "lower_is_better": True}}, 12, "last model was saved"),
     ],
 )
 def test_charts_mark_the_best_epoch(tmp_path: Path, more: dict[str, Any], epoch: int, word: str) -> None:
@@ -272,7 +272,7 @@ def test_suggestions_follow_from_the_figures(tmp_path: Path) -> None:
     assert "overfits" in said("over")
     assert "underfits" in said("under", train_accuracy=0.5, val_accuracy=0.49)
     assert "fits" not in said("right", train_accuracy=0.8, val_accuracy=0.79)
-    assert "3 steps were left out" in said("nan", skipped_steps=3)
+    assert "3 steps were skipped" in said("nan", skipped_steps=3)
     assert "computed slower" not in said("no stragglers", stragglers={})
 
 
@@ -342,7 +342,7 @@ def test_a_very_long_run_is_read_up_to_a_bound_and_says_so(tmp_path: Path, monke
     monkeypatch.setattr("gnnkit.report.run.MAX_BYTES", (folder / "epochs.jsonl").stat().st_size // 2)
     run = read_run(folder)
     assert 0 < len(run.epochs) < len(whole.epochs)
-    assert any(re.fullmatch(r"epochs\.jsonl: the first [\d,]+ bytes are shown", note) for note in run.notes)
+    assert any(re.fullmatch(r"epochs\.jsonl: only the first [\d,]+ bytes are shown", note) for note in run.notes)
 
 
 def test_seconds_of_other_numbers_of_ranks_are_left_out() -> None:

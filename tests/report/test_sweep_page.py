@@ -68,7 +68,7 @@ def test_a_page_of_a_sweep_that_goes_on_says_so_and_paints_nothing(tmp_path: Pat
     rest = SweptRun(2, "not finished", {"seed": "2"}, {}, tmp_path / "2", tmp_path / "2.log")
     text = page([*swept(tmp_path, 2), rest], tmp_path, ended=False)
     assert "3 runs: 2 done, 1 not finished. The sweep goes on" in text
-    assert "2 runs are too few to tell" in text
+    assert "2 runs are too few for an estimate" in text
     assert not (tmp_path / "figures").exists()
 
 
