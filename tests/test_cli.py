@@ -88,7 +88,7 @@ def test_help_of_a_section_lists_every_key_with_default_and_meaning(
 
 def test_help_of_an_option_lists_its_keys_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help", "model=gat"]) == 0
-    assert "    model.negative_slope=0.2      of the leaky ReLU on attention scores\n" in capsys.readouterr().out
+    assert "    model.negative_slope=0.2      negative slope of the attention's leaky ReLU\n" in capsys.readouterr().out
     assert main(["--help", "dataset=npz"]) == 0
     text = capsys.readouterr().out
     assert "    dataset.root=VALUE            the file; must be set\n" in text
