@@ -1,4 +1,4 @@
-"""Checks of arrays that users hand over. `ranges` checks single numbers."""
+"""Validation of arrays from users. `ranges` validates single numbers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Array = npt.NDArray[Any]
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 MAX_THREADS = ranges.MAX_THREADS
-_CHUNK = 1 << 20  # numbers looked at in one step of a check
+_CHUNK = 1 << 20  # numbers checked at once
 
 one_line, whole, finite = ranges.one_line, ranges.whole, ranges.real
 
 
 def array(name: str, values: object) -> Array:
-    """Views an array, a list or a dense tensor as NumPy's.
+    """Converts an array, a list or a dense tensor to NumPy, without a copy if possible.
 
-    Raises `UserError` naming `name` for anything else.
+    Raises `UserError` for anything else.
     """
     try:
         dense: Any = values.detach().cpu() if hasattr(values, "detach") else values
-        if str(getattr(dense, "dtype", "")) == "torch.bfloat16":  # which NumPy lacks, and float32 holds
+        if str(getattr(dense, "dtype", "")) == "torch.bfloat16":  # unsupported by NumPy, and exact in float32
             dense = dense.float()
         return np.asarray(dense)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -35,12 +35,12 @@ def array(name: str, values: object) -> Array:
 
 
 def integers(name: str, values: object, length: int | None = None) -> Array:
-    """Reads a row of integers of any type below 2^63.
+    """Reads a one-dimensional array of integers below 2^63, of any type.
 
     Args:
-        name: argument, for the message.
-        values: [length] integers. An empty row may have any type.
-        length: number of entries expected, or None.
+        name: Argument, for the message.
+        values: [length] integers. An empty array may have any type.
+        length: Expected length. Default: any.
     """
     row = array(name, values)
     if row.ndim != 1:
@@ -55,18 +55,12 @@ def integers(name: str, values: object, length: int | None = None) -> Array:
 
 
 def int64s(name: str, values: object, length: int | None = None) -> npt.NDArray[np.int64]:
-    """Reads a row of integers as contiguous int64.
-
-    Args:
-        name: argument, for the message.
-        values: [length] integers. An empty row may have any type.
-        length: number of entries expected, or None.
-    """
+    """Reads integers like `integers`, as contiguous int64."""
     return np.ascontiguousarray(integers(name, values, length), np.int64)
 
 
 def ids(name: str, values: object) -> Array:
-    """Reads a row of integers, contiguous: int32 if the type fits, else int64."""
+    """Reads integers like `integers`, as contiguous int32 or, if too wide, int64."""
     row = integers(name, values)
     narrow = row.dtype.kind in "iu" and np.can_cast(row.dtype, np.int32)
     return np.ascontiguousarray(row, dtype=np.int32 if narrow else np.int64)
@@ -76,10 +70,10 @@ def floats(name: str, values: object, shape: tuple[int | None, ...], *, bound: f
     """Reads finite numbers, contiguous. Integers become float32 or float64.
 
     Args:
-        name: argument, for the message.
-        values: numbers of the given shape.
-        shape: size expected of each axis, or None for any size.
-        bound: largest absolute value allowed.
+        name: Argument, for the message.
+        values: Numbers of the given shape.
+        shape: Expected length of each axis, or None for any length.
+        bound: Largest absolute value allowed.
     """
     result = numbers(name, values, shape)
     check_finite(name, result, bound=bound)
@@ -87,13 +81,7 @@ def floats(name: str, values: object, shape: tuple[int | None, ...], *, bound: f
 
 
 def numbers(name: str, values: object, shape: tuple[int | None, ...]) -> Array:
-    """Reads numbers as `floats` does, without a look at each of them.
-
-    Args:
-        name: argument, for the message.
-        values: numbers of the given shape.
-        shape: size expected of each axis, or None for any size.
-    """
+    """Reads numbers like `floats`, without checking that they are finite."""
     dense = array(name, values)
     if dense.dtype.kind not in "fiub":
         raise UserError(f"{name} has dtype {dense.dtype}, expected numbers{_too_large(dense)}")
@@ -105,15 +93,15 @@ def numbers(name: str, values: object, shape: tuple[int | None, ...]) -> Array:
 
 
 def check_finite(name: str, values: Array, *, bound: float = np.inf, first: int = 0) -> None:
-    """Raises `UserError` with the place of the first number that breaks the rule.
+    """Raises `UserError` with the position of the first invalid number.
 
-    Looks at the array in chunks, because arrays may be larger than memory.
+    The array is checked in chunks, because it may be larger than memory.
 
     Args:
-        name: argument, for the message.
+        name: Argument, for the message.
         values: [n, ...] numbers that must be finite.
-        bound: largest absolute value allowed.
-        first: number of the first row, for the message. Default: 0.
+        bound: Largest absolute value allowed.
+        first: Number of the first row, for the message.
     """
     step = max(1, _CHUNK // max(1, values[:1].size))
     for start in range(0, len(values), step):
@@ -128,16 +116,16 @@ def check_finite(name: str, values: Array, *, bound: float = np.inf, first: int 
 
 
 def check_range(name: str, values: Array, low: int, high: int, *, first: int = 0) -> None:
-    """Raises `UserError` with the place of the first integer out of range.
+    """Raises `UserError` with the position of the first integer out of range.
 
-    Looks at the array in chunks, because arrays may be larger than memory.
+    The array is checked in chunks, because it may be larger than memory.
 
     Args:
-        name: argument, for the message.
+        name: Argument, for the message.
         values: [n] integers.
-        low: smallest integer allowed.
-        high: one more than the largest integer allowed.
-        first: place of the first value in the argument.
+        low: Minimum.
+        high: Maximum plus one.
+        first: Position of the first value, for the message.
     """
     for start in range(0, len(values), _CHUNK):
         chunk = values[start : start + _CHUNK]
@@ -148,7 +136,7 @@ def check_range(name: str, values: Array, low: int, high: int, *, first: int = 0
 
 
 def _too_large(values: Array) -> str:
-    """Says why integers have the type of Python objects."""
+    """Returns the first integer that only a Python object can hold, for the message."""
     entries = values.ravel()[:1000].tolist() if values.dtype == np.object_ else []
     large = [entry for entry in entries if isinstance(entry, int) and abs(entry) >= 2**63]
     return f" below 2^63, got {large[0]}" if large else ""

@@ -1,4 +1,4 @@
-"""Rules for configured values: ranges of numbers, known names, cores at hand."""
+"""Validation of configuration values: numbers, names and paths."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 from gnnkit.errors import UserError
 
-MAX_THREADS = 1024  # of one rank, or of one call
+MAX_THREADS = 1024  # per rank, or per call
 MAX_LAYERS = 1000  # layers of a model
-MAX_WIDTH = 2**20  # numbers in a row of a hidden layer
-MAX_COUNT = 2**31 - 1  # steps, epochs and other counts without a smaller bound
+MAX_WIDTH = 2**20  # width of a hidden layer
+MAX_COUNT = 2**31 - 1  # limit of steps, epochs and other counts without a smaller bound
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?(e-?\d{1,3})?", re.ASCII | re.IGNORECASE)
-_URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` takes one of the two slashes away
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # one slash suffices, because `Path` collapses `//`
 
 _OTHER_WORDS = {
     "max_epochs": "epoch epochs n_epochs num_epochs max_epoch train_epochs num_train_epochs",
@@ -60,28 +60,28 @@ _OTHER_WORDS = {
     "gin": "ginconv",
     "gine": "gineconv",
     "rgcn": "rgcnconv relgraphconv",
-}  # by the last part of a key, or a name, of ours: what other tools call it
+}  # last part of a gnnkit key, or a gnnkit name -> names in other tools
 _ALSO_CALLED = {word: name for name, words in _OTHER_WORDS.items() for word in words.split()}
 
 
 def num_cores() -> int:
-    """Counts the cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def even_ranges(count: int, parts: int) -> list[range]:
-    """Cuts 0, ..., count - 1 into ranges, whose lengths differ by one at most."""
+    """Splits 0, ..., count - 1 into ranges whose lengths differ by at most one."""
     bounds = [count * part // parts for part in range(parts + 1)]
     return [range(first, last) for first, last in itertools.pairwise(bounds)]
 
 
 def one_line(text: object) -> str:
-    """Returns `text` with spaces instead of line breaks."""
+    """Replaces line breaks by spaces."""
     return re.sub(r"\s*[\r\n]+\s*", " ", str(text)).strip()
 
 
 def shown(value: object) -> str:
-    """Spells a value for a message, in one line of at most 60 characters."""
+    """Formats a value for a message, on one line of at most 60 characters."""
     text = one_line(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -95,10 +95,10 @@ def whole(
 
     Args:
         name: Configuration key or argument, for the message.
-        value: Value of the user. Integers of NumPy and of torch are taken too.
-        low: Smallest number allowed. Default: no bound.
-        high: Largest number allowed, where `low` is given. Default: no bound.
-        what: The rule without bounds, for the message.
+        value: The user's value. NumPy and torch integers are accepted.
+        low: Minimum. Default: unbounded.
+        high: Maximum, used together with `low`. Default: unbounded.
+        what: Expected kind of number, for the message.
     """
     number = _index(value)
     if number is None or (low is not None and number < low) or (high is not None and number > high):
@@ -118,15 +118,15 @@ def real(
 ) -> float:
     """Returns `value` as a float.
 
-    Raises `UserError` for a value that is no finite number or out of range.
+    Raises `UserError` unless `value` is a finite number in range.
 
     Args:
         name: Configuration key, for the message.
-        value: Value of the user. Numbers of NumPy are taken too.
-        low: Smallest number allowed. Default: no bound.
-        high: Largest number allowed. Default: no bound.
-        above: Every number allowed is larger. Default: no bound.
-        below: Every number allowed is smaller. Default: no bound.
+        value: The user's value. NumPy numbers are accepted.
+        low: Inclusive minimum. Default: unbounded.
+        high: Inclusive maximum. Default: unbounded.
+        above: Exclusive minimum. Default: unbounded.
+        below: Exclusive maximum. Default: unbounded.
     """
     bounds = (
         (low, "of at least", operator.ge),
@@ -143,7 +143,7 @@ def real(
 
 
 def parse_scalar(value: object) -> bool | float | None:
-    """Returns what text spells: a number, true or false. None for all other values."""
+    """Parses text as a number or boolean. Returns None for other values."""
     if value in ("true", "false"):
         return value == "true"
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
@@ -152,7 +152,7 @@ def parse_scalar(value: object) -> bool | float | None:
 
 
 def _if_text(value: object) -> str:
-    """Says what to do about text that spells a number."""
+    """Returns a hint if the value is text that contains a number."""
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         return ""
     return ", and is text, as ${oc.env:NAME} gives: write the number, or let the shell put it in with $NAME"
@@ -164,12 +164,12 @@ def share(name: str, value: object) -> float:
 
 
 def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
-    """Returns `value`. Raises `UserError` for a value that is not known.
+    """Returns `value` if it is one of `known`. Raises `UserError` otherwise.
 
     Args:
         name: Configuration key, for the message.
-        value: Value of the user.
-        known: Names or whole numbers.
+        value: The user's value.
+        known: Allowed names or whole numbers.
     """
     if isinstance(value, str | int) and not isinstance(value, bool) and value in known:
         return value
@@ -179,12 +179,12 @@ def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
 
 
 def switch(name: str, value: object, *, what: str = "true or false") -> bool:
-    """Returns `value`. Raises `UserError` for a value that is no boolean.
+    """Returns `value` if it is a boolean. Raises `UserError` otherwise.
 
     Args:
         name: Configuration key, for the message.
-        value: Value of the user.
-        what: The rule, for the message.
+        value: The user's value.
+        what: Expected values, for the message.
     """
     if not isinstance(value, bool):
         raise UserError(f"{name}={shown(value)} must be {what}")
@@ -192,17 +192,17 @@ def switch(name: str, value: object, *, what: str = "true or false") -> bool:
 
 
 def is_url(text: str) -> bool:
-    """Tells whether a text is a URL rather than a path."""
+    """Checks whether text is a URL and not a path."""
     return _URL.match(text) is not None
 
 
 def local_path(name: str, value: str | Path, more: str = "") -> Path:
-    """Returns `value` as a path. Raises `UserError` for a URL, and for other types.
+    """Returns `value` as a path. Raises `UserError` for URLs and other types.
 
     Args:
         name: Configuration key or argument, for the message.
-        value: Value of the user.
-        more: What else helps, for the message.
+        value: The user's value.
+        more: Hint that ends the message for URLs.
     """
     if not isinstance(value, str | os.PathLike) or "\0" in str(value):
         raise UserError(f"{name}={shown(repr(value))} must be a path")
@@ -214,14 +214,12 @@ def local_path(name: str, value: str | Path, more: str = "") -> Path:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-    """Makes the error for a name that does not exist.
-
-    The message says the nearest name and lists all.
+    """Returns the error for an unknown name, with the closest name and all names.
 
     Args:
-        what: The key with the name, for the message, such as `model=gcm`.
-        name: Name that the user gave.
-        known: All names that exist.
+        what: The key with its value, for the message, such as `model=gcm`.
+        name: The user's name.
+        known: All valid names.
     """
     choices = sorted(known)
     lower = {choice.lower(): choice for choice in choices}
@@ -232,19 +230,19 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
 
 
 def known_words(word: str) -> tuple[str, ...]:
-    """Returns a word, and what gnnkit calls it if the word is one of other tools."""
+    """Returns a word, and the name that gnnkit uses for it, if any."""
     return (word, _ALSO_CALLED[word]) if word in _ALSO_CALLED else (word,)
 
 
 def unknown_key(key: str, known: Collection[str]) -> UserError:
-    """Makes the error for a key that does not exist.
+    """Returns the error for an unknown key, with the closest key.
 
-    The message says the nearest key and lists the keys of the section. The nearest key
-    may be in another section if the last part has the same name.
+    The message lists the section's keys. The closest key may be in another section,
+    if its last part matches.
 
     Args:
-        key: Key that the user gave, such as `lr` or `model.hiden`.
-        known: All keys that exist, such as `trainer` and `trainer.lr`.
+        key: The user's key, such as `lr` or `model.hiden`.
+        known: All valid keys, such as `trainer` and `trainer.lr`.
     """
     section, _, last = key.rpartition(".")
     while section and section not in _sections(known):
@@ -268,7 +266,7 @@ def _sections(keys: Iterable[str]) -> set[str]:
 
 
 def _index(value: Any) -> int | None:
-    """Returns `value` as an int. Returns None for other values than whole numbers."""
+    """Returns whole numbers as int, and None for other values."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -276,7 +274,7 @@ def _index(value: Any) -> int | None:
 
 
 def _float(value: Any) -> float | None:
-    """Returns `value` as a float. Returns None for other values than finite numbers."""
+    """Returns finite numbers as float, and None for other values."""
     if isinstance(value, bool | str | bytes):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The values that all other parts pass on: CSC, features, Graph, Block, MiniBatch."""
+"""The data structures shared by all packages: CSC, features, graphs and batches."""
 
 from gnnkit.graph.batch import Block as Block
 from gnnkit.graph.batch import MiniBatch as MiniBatch

@@ -1,4 +1,4 @@
-"""Columns of pyarrow as arrays."""
+"""NumPy views of pyarrow columns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import pyarrow as pa
 
 from gnnkit.checks import Array
 
-_NUMPY = {"halffloat": "float16", "float": "float32", "double": "float64"}  # types by their names in pyarrow
+_NUMPY = {"halffloat": "float16", "float": "float32", "double": "float64"}  # pyarrow type name -> NumPy type name
 
 
 def numbers_of(column: pa.Array) -> Array:  # [rows]
-    """Returns the numbers of a column, those with nulls as floats.
+    """Returns a column's numbers as an array, with nulls as NaN.
 
-    pyarrow's own `to_numpy` imports pandas where it is installed, for a second or two.
+    `pyarrow.Array.to_numpy` imports pandas where installed, which takes a second or
+    more, so columns without nulls are read from their buffer.
     """
     kind = column.type
     if column.null_count or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
@@ -26,7 +27,7 @@ def numbers_of(column: pa.Array) -> Array:  # [rows]
 
 
 def nulls_of(column: pa.Array) -> npt.NDArray[np.bool_]:  # [rows]
-    """Says which cells of a column are empty."""
+    """Returns a mask of the null cells."""
     if not column.null_count:
         return np.zeros(len(column), bool)
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False))

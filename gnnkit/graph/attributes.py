@@ -1,4 +1,4 @@
-"""What graphs of other libraries hold under a name."""
+"""Attributes of PyG and DGL graphs: masks, types and optional arrays."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _TIMES = {
     f"{end}{name}" for end in ("", "node_", "edge_") for name in ("t", "ts", "time", "times", "timestamp", "timestamps")
 }
 _WORDS = re.compile(r"\w+")
-Get = Callable[[str], Any]  # name -> value, None where there is none
+Get = Callable[[str], Any]  # looks up an attribute, None if missing
 
 
 def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> None:
-    """Warns, in one line, of attributes that are not read.
+    """Warns about attributes that the reader ignores.
 
-    Raises `UserError` for times without a split: a random split would mix past and
-    future.
+    Raises `UserError` for timestamps without a split, because a random split would mix
+    past and future.
 
     Args:
         what: The reader, for messages.
-        names: Names of attributes as users write these, such as `edata['time']`.
-        has_split: Whether the graph has masks, or edges to predict. Default: yes, as
-            data sets that are published with a split.
+        names: Attributes as users write them, such as `edata['time']`.
+        has_split: Whether the graph has masks or edges to predict. Data sets that are
+            published with a split keep the default.
     """
     unread = sorted(names)
     times = [name for name in unread if _is_time(name)]
@@ -46,7 +46,7 @@ def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> N
 
 
 def warn_times(columns: Iterable[str]) -> None:
-    """Warns of columns with times, whose split is drawn at random.
+    """Warns that a random split leaks the future if a column holds timestamps.
 
     Args:
         columns: Names of the columns that a model reads.
@@ -61,37 +61,37 @@ def warn_times(columns: Iterable[str]) -> None:
 
 
 def _is_time(name: str) -> bool:
-    """Whether the last word of a name stands for times."""
+    """Checks whether a name's last word means a timestamp."""
     words = _WORDS.findall(name.lower())
     return bool(words) and words[-1] in _TIMES
 
 
 def split_of(prefix: str, get: Get, num_nodes: int, column: int | None) -> tuple[npt.NDArray[np.int8], set[str]]:
-    """Reads masks or indices of train, val and test. Also returns the names read.
+    """Reads the split from masks or index arrays, and returns the names it read.
 
     Args:
-        prefix: before the names, for messages, such as "data.".
-        get: finds an attribute.
-        num_nodes: number of nodes.
-        column: split wanted of masks that hold several.
+        prefix: Prefix of the names in messages, such as "data.".
+        column: Column to use if the masks hold several splits.
     """
-    found = [next((name for name in (f"{part}_mask", f"{part}_idx") if get(name) is not None), None) for part in SPLITS]
+    found = [
+        next((name for name in (f"{part}_mask", f"{part}_idx") if get(name) is not None), None) for part in SPLITS
+    ]
     given = {name: checks.array(f"{prefix}{name}", get(name)) for name in found if name is not None}
     if column is not None and all(values.ndim != 2 for values in given.values()):
         raise UserError(f"split={column}, but {prefix.rstrip('.')} holds no masks of several splits")
     none = np.zeros(num_nodes, np.bool_)
-    masks = [none if name is None else _mask(f"{prefix}{name}", given[name], num_nodes, column) for name in found]
+    masks = [none if name is None else _read_mask(f"{prefix}{name}", given[name], num_nodes, column) for name in found]
     return Split.of_masks(*masks), set(given)
 
 
-def _mask(name: str, values: Array, num_nodes: int, column: int | None) -> npt.NDArray[np.bool_]:  # [num_nodes]
-    """Reads a mask [num_nodes], a column of masks [num_nodes, splits], or node ids."""
+def _read_mask(name: str, values: Array, num_nodes: int, column: int | None) -> npt.NDArray[np.bool_]:  # [num_nodes]
+    """Reads a mask [num_nodes], one column of [num_nodes, splits], or node ids."""
     if values.ndim == 2:
         last = values.shape[1] - 1
         if column is None:
             raise UserError(f"{name} has shape {list(values.shape)}, one column a split: choose with split=0..{last}")
         values = values[:, whole("split", column, 0, last)]
-    if values.dtype in (np.bool_, np.uint8):  # torch's masks were uint8 once
+    if values.dtype in (np.bool_, np.uint8):  # older torch versions made uint8 masks
         if values.shape != (num_nodes,):
             raise UserError(f"{name} has shape {list(values.shape)}, expected [{num_nodes}]")
         return values.astype(np.bool_)
@@ -104,13 +104,13 @@ def _mask(name: str, values: Array, num_nodes: int, column: int | None) -> npt.N
 
 
 def types_of(prefix: str, get: Get, name: str) -> Array | None:
-    """Reads types of nodes or edges, if there are several."""
+    """Reads node or edge types. Returns None if all are equal."""
     types = optional(prefix, get, name)
     return types if types is not None and (types != types.ravel()[:1]).any() else None
 
 
 def ranges_of(prefix: str, get: Get, name: str) -> tuple[tuple[str, int], ...] | None:
-    """Reads types of nodes, as `to_homogeneous` of PyG and DGL orders these."""
+    """Reads sorted node types, as `to_homogeneous` of PyG and DGL returns them."""
     types = types_of(prefix, get, name)
     if types is None:
         return None
@@ -124,21 +124,21 @@ def ranges_of(prefix: str, get: Get, name: str) -> tuple[tuple[str, int], ...] |
 
 
 def as_column(values: Array | None) -> Array | None:  # [n, width]
-    """Makes a row of numbers a column."""
+    """Turns a one-dimensional array into a column."""
     return values[:, None] if values is not None and values.ndim == 1 else values
 
 
 def as_row(values: Array | None) -> Array | None:  # [n] or [n, 2 or more]
-    """Makes a single column a row."""
+    """Turns a single column into a one-dimensional array."""
     return values[:, 0] if values is not None and values.shape[1:] == (1,) else values
 
 
 def optional(prefix: str, get: Get, name: str) -> Array | None:
-    """Reads an array, if there is one."""
+    """Reads an array. Returns None if it is missing."""
     value = get(name)
     return None if value is None else checks.array(f"{prefix}{name}", value)
 
 
 def getter(values: Mapping[str, Any]) -> Get:
-    """Looks names up in a mapping."""
+    """Returns a lookup into a mapping."""
     return lambda name: values[name] if name in values else None  # noqa: SIM401 - DGL's views have no `get`

@@ -15,8 +15,8 @@ from gnnkit.graph.types import Floats, Ids
 class Block:
     """One hop of a sampled batch, renumbered from zero (DGL's MFG).
 
-    All edges lead into the first `num_dst` of `src_nodes`. The optional fields are
-    columns of the edges. Code that selects or joins edges treats all columns alike.
+    All edges lead to the first `num_dst` nodes of `src_nodes`. The optional fields are
+    edge columns, which code that selects or joins edges treats alike.
     """
 
     indptr: Ids  # [num_dst + 1] int64
@@ -24,24 +24,24 @@ class Block:
     src_nodes: Ids  # [num_src] global ids, the num_dst destinations first
     edge_ids: Ids | None = None  # [num_edges] positions in the sampled CSC
     weight: Floats | None = None  # [num_edges] keeps the estimate unbiased
-    relation: Ids | None = None  # [num_edges] relation of each edge. None: all have the same
+    relation: Ids | None = None  # [num_edges] relation of each edge. None: a single relation
 
     @property
     def num_dst(self) -> int:
         return len(self.indptr) - 1
 
     @property
-    def edge_columns(self) -> dict[str, npt.NDArray[Any]]:  # of [num_edges]
-        """The columns of the edges that are present, by field."""
+    def edge_columns(self) -> dict[str, npt.NDArray[Any]]:  # [num_edges] each
+        """The edge columns that are present, by field name."""
         columns = {name: getattr(self, name) for name in EDGE_COLUMNS}
         return {name: column for name, column in columns.items() if column is not None}
 
     def with_edges(self, indptr: Ids, edges: Ids | slice) -> Block:
-        """Returns the block with some of its edges.
+        """Returns the block with a subset of its edges.
 
         Args:
-            indptr: [num_rows + 1] begin of each row among these edges.
-            edges: [k] positions of edges, ascending.
+            indptr: [num_rows + 1] row offsets of the selected edges.
+            edges: [k] positions of the selected edges, ascending.
         """
         columns = {name: column[edges] for name, column in self.edge_columns.items()}
         return replace(self, indptr=indptr, indices=self.indices[edges], **columns)
@@ -59,5 +59,5 @@ class MiniBatch:
 
     @property
     def input_nodes(self) -> Ids:
-        """Global ids of the rows of features that the first block reads."""
+        """Global ids of the feature rows that the first block reads."""
         return self.blocks[0].src_nodes if self.blocks else self.seeds

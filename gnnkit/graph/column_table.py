@@ -1,4 +1,4 @@
-"""Named columns with row numbers: what every kind of column reader builds on."""
+"""A table with named columns, whose errors point to the file's rows."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from gnnkit.graph.values import ColumnReading, is_text
 
 
 class ColumnTable:
-    """The columns of a table. Errors name table, column and row."""
+    """A table whose errors name the file, column and row."""
 
     def __init__(
         self,
         name: str,
         table: pa.Table,
         first: int = 0,
-        cure: str = "",
+        hint: str = "",
         missing: Sequence[str] = MISSING,
         rows: Ids | None = None,
     ) -> None:
-        """Keeps the table. Raises `UserError` for two columns of one name.
+        """Wraps a table. Raises `UserError` for duplicate column names.
 
         Args:
-            name: of the file or the argument, for messages.
-            table: the columns.
-            first: the number of the first row in the file, for messages. Default: 0.
-            cure: says how a column is left out, with `{}` for the name, or nothing.
-            missing: words for "missing", in lower case.
-            rows: [rows] number of each row in the file, where rows were left out.
+            name: Name of the file or argument, for messages.
+            table: The columns.
+            first: Number of the first row in the file, for messages.
+            hint: Hint how to leave a column out, with `{}` for its name.
+            missing: Words for missing values, in lower case.
+            rows: [rows] number of each row in the file, if rows were removed.
         """
         self.name = name
-        self._first, self._cure, self.missing, self._rows = first, cure, tuple(missing), rows
+        self._first, self._hint, self.missing, self._rows = first, hint, tuple(missing), rows
         self._table = table
-        self.readings: dict[str, ColumnReading] = {}  # of columns that were read so far
+        self.readings: dict[str, ColumnReading] = {}  # how columns become numbers, filled on first use
         self.names: list[str] = table.column_names
         seen: set[str] = set()
         for column in self.names:
@@ -57,20 +57,20 @@ class ColumnTable:
         return int(self._table.num_rows)
 
     def is_text(self, name: str) -> bool:
-        """Says whether the column holds text."""
+        """Checks whether the column is text."""
         return is_text(self.plain(name).type)
 
     def others(self, known: Collection[str | None]) -> list[str]:
-        """Lists all columns but the known ones."""
+        """Returns all columns except `known`."""
         return [name for name in self.names if name not in known]
 
     def index_columns(self, known: Collection[str | None]) -> list[str]:
-        """Lists the columns but the known ones that hold the index of a data frame."""
+        """Returns the data frame index columns, except `known`."""
         names = self.others(known)
         return index_columns(self._table.schema, names, lambda name: is_consecutive(self.plain(name), 0))
 
     def plain(self, name: str) -> pa.Array:
-        """Returns a column of plain numbers, text or lists."""
+        """Returns a column as an array of numbers, text or lists."""
         require(self.name, self.names, name)
         column = self._table.column(name)
         if pa.types.is_dictionary(column.type):
@@ -78,7 +78,7 @@ class ColumnTable:
         elif _is_uuid(column.type):
             column = pa.chunked_array([pa.array([str(each) for each in column.to_pylist()], pa.string())])
         elif isinstance(column.type, pa.BaseExtensionType):
-            raise UserError(f"{self._place(name)} holds {column.type}, expected numbers or text")
+            raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
         return column.combine_chunks()
 
     def _cast(self, name: str, kind: pa.DataType) -> pa.Array:
@@ -89,54 +89,54 @@ class ColumnTable:
             row = first_row(column, lambda cells: _can_cast(cells, kind))
             what = "whole number of 64 bits" if pa.types.is_integer(kind) else str(kind)
             raise UserError(
-                f"{self._place(name)}, row {self._number(row)}: {str(column[row].as_py())!r} is no {what}"
+                f"{self._column_place(name)}, row {self._row_number(row)}: {str(column[row].as_py())!r} is no {what}"
             ) from error
 
-    def _number(self, row: int) -> int:
-        """Returns the number of a row in the file."""
+    def _row_number(self, row: int) -> int:
+        """Returns a row's number in the file."""
         return self._first + int(row if self._rows is None else self._rows[row])
 
-    def _refuse_nulls(self, name: str, column: pa.Array) -> None:
-        self._refuse(name, nulls_of(column), None, "is empty")
+    def _reject_empty(self, name: str, column: pa.Array) -> None:
+        self._reject(name, nulls_of(column), None, "is empty")
 
-    def _refuse(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Array | None, why: str) -> None:
-        """Raises `UserError` with the first bad row, the value and `why`.
+    def _reject(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Array | None, why: str) -> None:
+        """Raises `UserError` for the first bad row, with its value and the reason.
 
         Args:
             name: Name of the column.
-            bad: [rows] whether a row is bad.
+            bad: [rows] mask of the bad rows.
             column: Values of the rows, or None.
             why: End of the message.
         """
         rows = np.flatnonzero(bad)
         if len(rows):
-            value = "" if column is None else f"{_plain(column[int(rows[0])])!r} "
-            raise UserError(f"{self._place(name)}, row {self._number(int(rows[0]))}: {value}{why}")
+            value = "" if column is None else f"{_as_object(column[int(rows[0])])!r} "
+            raise UserError(f"{self._column_place(name)}, row {self._row_number(int(rows[0]))}: {value}{why}")
 
-    def _place(self, name: str) -> str:
+    def _column_place(self, name: str) -> str:
         return f"{self.name}, column {name!r}"
 
 
-def require(table: str, names: Sequence[str], column: str, cure: str = "") -> None:
-    """Raises `UserError` for a missing column, with `cure` behind the message.
+def require(table: str, names: Sequence[str], column: str, hint: str = "") -> None:
+    """Raises `UserError` if the column is missing.
 
     Args:
-        table: name of the table, for the message.
-        names: columns that there are.
-        column: the one that is needed.
-        cure: what to do.
+        table: Name of the table, for the message.
+        names: Existing columns.
+        column: Required column.
+        hint: Hint that ends the message.
     """
     if column not in names:
         shown = [*map(repr, names[:20]), *(["..."] if len(names) > 20 else [])]
-        raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{cure}")
+        raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{hint}")
 
 
 def _is_uuid(kind: pa.DataType) -> bool:
     return getattr(kind, "extension_name", "") == "arrow.uuid"
 
 
-def _plain(value: Any) -> object:
-    """Returns the Python object of an entry of a column or an array."""
+def _as_object(value: Any) -> object:
+    """Returns an array entry as a Python object."""
     return value.as_py() if isinstance(value, pa.Scalar) else value.item()
 
 

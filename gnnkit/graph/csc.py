@@ -1,4 +1,4 @@
-"""Edges by destination."""
+"""Edges in compressed sparse column (CSC) format."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class CSC:
     """In-edges by destination: node v reads from `indices[indptr[v]:indptr[v + 1]]`.
 
     Edge ids are positions in `indices`. The constructor checks every value once, in
-    native code on one thread, and raises `UserError` with the place of the first wrong
-    value. Contiguous arrays of the types below are taken without a copy, from mapped
-    files too.
+    native code on one thread, and raises `UserError` with the position of the first
+    invalid value. Contiguous arrays of the types below are not copied, not even
+    memory-mapped ones.
     """
 
     indptr: Ids  # [num_nodes + 1] int64
     indices: Ids  # [num_edges] int32 or int64, source of each edge
     weight: Floats | None = None  # [num_edges] finite
-    num_sources: int = -1  # sources are 0..num_sources-1. -1: number of destinations
+    num_sources: int = -1  # sources are 0..num_sources-1. -1: as many as destinations
 
     def __post_init__(self) -> None:
         indptr = checks.int64s("indptr", self.indptr)
@@ -39,9 +39,9 @@ class CSC:
 
     @classmethod
     def trusted(cls, indptr: Ids, indices: Ids, weight: Floats | None, num_sources: int) -> CSC:
-        """Takes arrays of the right types that were checked before, without a look.
+        """Wraps arrays that were checked before, without reading them.
 
-        For files larger than memory, which a look at each value would read.
+        This keeps files larger than memory on disk.
         """
         csc = cls.__new__(cls)
         set_fields(csc, indptr=indptr, indices=indices, weight=weight, num_sources=num_sources)
@@ -58,20 +58,20 @@ class CSC:
         num_sources: int | None = None,
         threads: int | None = None,
     ) -> CSC:
-        """Makes the graph of the edges `src[i] -> dst[i]`.
+        """Builds the CSC of the edges `src[i] -> dst[i]`.
 
-        In-edges of a node are ordered by source, then by i. Parallel edges and
-        self-loops stay. `indices` are int32 where all ids fit. The result does not
-        depend on the threads. No thread outlives the call. Raises `UserError` for ids
+        A node's in-edges are sorted by source, then by i. Parallel edges and self-loops
+        are kept. `indices` are int32 if all ids fit. The result does not depend on the
+        number of threads, and no thread outlives the call. Raises `UserError` for ids
         out of range.
 
         Args:
             src: [num_edges] source of each edge.
             dst: [num_edges] destination of each edge.
-            num_nodes: number of destinations.
-            weight: [num_edges] finite numbers, or None.
-            num_sources: number of sources. Default: `num_nodes`.
-            threads: threads that sort. Default: the cores at hand.
+            num_nodes: Number of destinations.
+            weight: [num_edges] finite numbers.
+            num_sources: Number of sources. Default: `num_nodes`.
+            threads: Threads that sort. Default: all available cores.
         """
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_sources = num_nodes if num_sources is None else num_sources
@@ -79,7 +79,7 @@ class CSC:
         return csc.weighted(take(read_weights(weight, len(src)), positions))
 
     def weighted(self, weight: Floats | None) -> CSC:
-        """Returns the same edges with other weights [num_edges], or without."""
+        """Returns the same edges with other weights [num_edges], or without any."""
         if weight is self.weight:
             return self
         return CSC.trusted(self.indptr, self.indices, read_weights(weight, self.num_edges), self.num_sources)
@@ -94,9 +94,9 @@ class CSC:
         return len(self.indices)
 
     def transpose(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
-        """Turns every edge around.
+        """Reverses every edge.
 
-        Also returns the position in this CSC of each edge [num_edges].
+        Also returns each new edge's position in this CSC [num_edges].
         """
         indptr, indices, positions = _core.csc_transpose(
             self.indptr, self.indices, self.num_sources, checked_threads(threads)
@@ -104,12 +104,13 @@ class CSC:
         return CSC(indptr, indices, take(self.weight, positions), num_sources=self.num_nodes), positions
 
     def symmetrize(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
-        """Adds an edge v -> u for each edge u -> v without one, with equal weight.
+        """Adds an edge v -> u of equal weight for each edge u -> v that has no reverse.
 
-        Also returns the position in this CSC of the edge that each edge of the result
-        equals or reverses [num_edges]. Each of k parallel edges is reversed. A pair
-        joined in both directions stays, even if numbers or weights of parallel edges
-        differ. Raises `UserError` unless sources and destinations are the same nodes.
+        Also returns, for each edge of the result, the position of the edge in this CSC
+        that it equals or reverses [num_edges]. All k parallel edges are reversed. Pairs
+        with edges in both directions stay unchanged, even if the number or weights of
+        their parallel edges differ. Raises `UserError` unless sources and destinations
+        are the same nodes.
         """
         if self.num_sources != self.num_nodes:
             raise UserError(f"{self.num_sources} sources and {self.num_nodes} destinations cannot be symmetrized")
@@ -117,21 +118,18 @@ class CSC:
         return CSC(indptr, indices, take(self.weight, positions)), positions
 
     def in_degree(self) -> npt.NDArray[np.float64]:  # [num_nodes]
-        """Sums the weights of each destination's in-edges.
-
-        Counts edges without weights.
-        """
+        """Sums each destination's in-edge weights, or counts unweighted in-edges."""
         return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)[0]
 
     def out_degree(self) -> npt.NDArray[np.float64]:  # [num_sources]
-        """Sums the weights of each source's out-edges. Counts edges without weights."""
+        """Sums the out-edge weights of each source, or counts unweighted out-edges."""
         return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)[1]
 
 
 def sort_edges(
     src: Ids, dst: Ids, num_nodes: int, num_sources: int, positions: bool, threads: int | None
 ) -> tuple[CSC, Ids]:
-    """Returns the CSC of an edge list and, if wanted, the position of each edge."""
+    """Returns the CSC of an edge list and, if `positions`, the order of its edges."""
     num_nodes, num_sources = whole("num_nodes", num_nodes, 0), whole("num_sources", num_sources, 0)
     indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, checked_threads(threads))
     return CSC(indptr, indices, num_sources=num_sources), order
@@ -142,7 +140,7 @@ def checked_threads(threads: int | None) -> int | None:
 
 
 def read_weights(values: object | None, num_edges: int) -> Floats | None:
-    """Reads edge weights, float32 or float64, if there are any."""
+    """Reads optional edge weights as float32 or float64."""
     if values is None:
         return None
     weight = checks.floats("weight", values, (num_edges,))

@@ -1,4 +1,4 @@
-"""Graphs of the Deep Graph Library (DGL), which need not be installed."""
+"""Reader for DGL graphs. DGL need not be installed."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, ranges_of, split_of, types_of, warn_unread
 from gnnkit.graph.graph import Graph
 
-_ID = "_ID"  # dgl.NID and dgl.EID: ids in the graph that this one was taken from
-_TYPE = "_TYPE"  # dgl.NTYPE and dgl.ETYPE: types that dgl.to_homogeneous keeps
+_ID = "_ID"  # dgl.NID and dgl.EID: ids in the graph that a subgraph was taken from
+_TYPE = "_TYPE"  # dgl.NTYPE and dgl.ETYPE: types kept by dgl.to_homogeneous
 
 
 def is_dgl(value: Any) -> bool:
-    """Says whether a value is a graph of DGL."""
+    """Checks whether a value is a DGL graph."""
     return all(hasattr(value, name) for name in ("ndata", "edata", "canonical_etypes"))
 
 
 def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features: str, split: int | None) -> Graph:
-    """Reads a `DGLGraph`, as `Graph.from_dgl` says."""
-    _check(graph)
+    """Implements `Graph.from_dgl`."""
+    _check_graph(graph)
     num_nodes = whole("graph.num_nodes()", graph.num_nodes(), 0)
     nodes, edges = getter(graph.ndata), getter(graph.edata)
     src, dst = graph.edges(order="eid")
     splits, masks = split_of("ndata.", nodes, num_nodes, split)
-    unread = _unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks})
-    unread += _unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE})
+    unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks})
+    unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE})
     warn_unread("Graph.from_dgl", unread, has_split=bool(masks))
     return Graph.from_edges(
         checks.array("src", src),
         checks.array("dst", dst),
         num_nodes,
-        features=as_column(_field("ndata", nodes, features, "feat")),
-        labels=as_row(_field("ndata", nodes, labels, "label")),
+        features=as_column(_read_field("ndata", nodes, features, "feat")),
+        labels=as_row(_read_field("ndata", nodes, labels, "label")),
         split=splits,
-        weight=as_row(_field("edata", edges, weight, "weight")),
-        edge_features=as_column(_field("edata", edges, edge_features, "feat")),
+        weight=as_row(_read_field("edata", edges, weight, "weight")),
+        edge_features=as_column(_read_field("edata", edges, edge_features, "feat")),
         node_ids=optional("ndata.", nodes, _ID),
         edge_types=types_of("edata.", edges, _TYPE),
         node_types=ranges_of("ndata.", nodes, _TYPE),
     )
 
 
-def _check(graph: Any) -> None:
-    """Raises `UserError` for types, and for several graphs."""
+def _check_graph(graph: Any) -> None:
+    """Raises `UserError` for heterogeneous graphs, blocks and batches of graphs."""
     if not is_dgl(graph):
         raise UserError(f"expected a DGLGraph, got {type(graph).__name__}")
     types = ["-".join(each) for each in graph.canonical_etypes]
@@ -60,13 +60,13 @@ def _check(graph: Any) -> None:
         raise UserError(f"the DGLGraph is a batch of {graph.batch_size} graphs: labels of graphs are not supported yet")
 
 
-def _field(view: str, get: Get, name: str, usual: str) -> Array | None:
-    """Reads a field. A field of the usual name may be missing."""
+def _read_field(view: str, get: Get, name: str, usual: str) -> Array | None:
+    """Reads a field. Only the field with the default name may be missing."""
     found = optional(f"{view}.", get, name)
     if found is None and name != usual:
         raise UserError(f"the DGLGraph has no {view}[{name!r}]")
     return found
 
 
-def _unread(view: str, given: Any, read: set[str]) -> list[str]:
+def _list_unread(view: str, given: Any, read: set[str]) -> list[str]:
     return [f"{view}[{name!r}]" for name in given if name not in read]

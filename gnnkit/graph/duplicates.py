@@ -1,4 +1,4 @@
-"""Edges that occur several times: what a graph keeps of them."""
+"""Removes or merges duplicate edges."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from gnnkit.graph.types import Ids
 if TYPE_CHECKING:
     from gnnkit.graph.graph import Graph
 
-JOIN = "dataset.duplicates=first, sum or mean keeps one of them"  # the cure for edges that are refused
+JOIN = "dataset.duplicates=first, sum or mean keeps one of them"  # hint for the error of `refuse`
 KEEP, REFUSE, FIRST, SUM, MEAN = DUPLICATES = ("keep", "refuse", "first", "sum", "mean")
 
 
 def node_hint(key: str, how: str) -> str:
-    """Says what to do about two nodes of one id.
+    """Returns the hint for two nodes with the same id.
 
     Args:
-        key: of the user.
-        how: its value.
+        key: Configuration key or argument that the user can set.
+        how: Current value of the key.
     """
     return f": {key}=first keeps the first row" + (f", and {key}={how} joins edges alone" if how in (SUM, MEAN) else "")
 
 
-def without_duplicates(graph: Graph, how: str, cure: str) -> Graph:
-    """Joins edges of one source, destination and type.
+def without_duplicates(graph: Graph, how: str, hint: str) -> Graph:
+    """Merges edges of the same source, destination and type.
 
     Args:
-        graph: a graph with all edges.
-        how: one of `DUPLICATES`. `sum` counts 1 for edges without weights.
-        cure: says how to read such edges, for the error of `refuse`.
+        how: One of `DUPLICATES`. `sum` counts unweighted edges as 1.
+        hint: Hint for the error of `refuse`.
     """
     if how == KEEP:
         return graph
@@ -46,7 +45,7 @@ def without_duplicates(graph: Graph, how: str, cure: str) -> Graph:
     ends = np.repeat(np.arange(graph.num_nodes), np.diff(csc.indptr))
     keys, numbers = columns.merged_by("identity"), columns.merged_by("number")
     positions = columns.get("position", np.arange(graph.num_edges))
-    firsts, merged = join(csc.indices, ends, keys, numbers, positions, how, cure)
+    firsts, merged = join(csc.indices, ends, keys, numbers, positions, how, hint)
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends[firsts], minlength=graph.num_nodes))])
     columns = EdgeColumns({**columns.without(*numbers).take(firsts), **merged})
     return graph.with_edges(CSC(indptr, csc.indices[firsts], num_sources=csc.num_sources), columns)
@@ -59,22 +58,22 @@ def join(
     values: Mapping[str, Array],
     positions: Ids,
     how: str,
-    cure: str,
+    hint: str,
 ) -> tuple[Ids, dict[str, Array]]:
-    """Finds the edges that are kept, and their values.
+    """Selects one edge of each group of duplicates, and merges their values.
 
     Args:
         src: [num_edges] sources.
-        dst: [num_edges] destinations. Edges are in the order of destination, source and
+        dst: [num_edges] destinations. Edges are sorted by destination, source and
             position.
-        keys: [num_edges] what else tells edges apart, such as types.
-        values: [num_edges, ...] numbers of edges, which `sum` and `mean` join.
-        positions: [num_edges] place of each edge in the data, for messages.
+        keys: [num_edges] further columns that distinguish edges, such as types.
+        values: [num_edges, ...] numeric columns, which `sum` and `mean` merge.
+        positions: [num_edges] row of each edge in the data, for messages.
         how: `refuse`, `first`, `sum` or `mean`.
-        cure: says how to read such edges, for the error of `refuse`.
+        hint: Hint for the error of `refuse`.
 
     Returns:
-        The first edge of each [num_kept], in order, and the values [num_kept, ...].
+        Each group's first edge [num_kept], in order, and the values [num_kept, ...].
     """
     order = np.lexsort((*keys.values(), src, dst)) if keys else np.arange(len(src))
     starts = np.zeros(len(order), bool)
@@ -85,20 +84,20 @@ def join(
     if how == REFUSE and len(begins) < len(order):
         again = np.flatnonzero(~starts)[0]
         one, other = positions[order[again - 1]], positions[order[again]]
-        raise UserError(f"edges: rows {one} and {other} are the same edge: {cure}")
+        raise UserError(f"edges: rows {one} and {other} are the same edge: {hint}")
     firsts = order[begins]
-    place = np.argsort(firsts)  # types part edges whose rows alternate
+    place = np.argsort(firsts)  # restores edge order, because sorting by keys may reorder alternating types
     kept = firsts[place]
     if how not in (SUM, MEAN) or len(begins) == len(order):
         return kept, {name: rows[kept] for name, rows in values.items()}
     counts = np.diff(begins, append=len(order))[place]
     return kept, {
-        name: _joined(rows[order], begins, place, counts if how == MEAN else None) for name, rows in values.items()
+        name: _merge_rows(rows[order], begins, place, counts if how == MEAN else None) for name, rows in values.items()
     }
 
 
-def _joined(rows: Array, begins: Ids, place: Ids, counts: Ids | None) -> Array:
-    """Adds up rows from each begin on, in float64, and divides by the counts."""
+def _merge_rows(rows: Array, begins: Ids, place: Ids, counts: Ids | None) -> Array:
+    """Sums each group of rows in float64, and divides by `counts` if given."""
     sums = np.add.reduceat(rows, begins, axis=0, dtype=np.float64)[place]
     if counts is not None:
         sums /= counts.reshape(-1, *[1] * (sums.ndim - 1))

@@ -1,4 +1,4 @@
-"""The columns of values that edges have, and what becomes of each when edges change."""
+"""Per-edge columns, and the rules for merging, cutting and extending them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gnnkit.graph.types import Ids
 class EdgeColumnRule:
     """How one column is stored, checked, and extended to new edges.
 
-    A reverse edge gets the value of the edge that it reverses.
+    A reverse edge copies the value of the edge that it reverses.
     """
 
-    field: str  # file name, argument of `Graph.from_edges`, and attribute of graphs and shards
-    read: Callable[[object, int], Array | None]  # checks values [num_edges, ...] of the user
-    merge: Literal["number", "identity", "first"]  # of duplicates: summed or averaged, tells edges apart, the first
-    loop: Literal["one", "mean", "none"]  # value of an added self-loop. none: the column is dropped
-    in_csc: bool = False  # whether it is an attribute of the CSC instead
-    cut: bool = True  # whether shards have it
+    field: str  # file name, `Graph.from_edges` argument, and attribute of graphs and shards
+    read: Callable[[object, int], Array | None]  # checks user values [num_edges, ...]
+    merge: Literal["number", "identity", "first"]  # duplicates: sum or average, keep apart, or take the first
+    loop: Literal["one", "mean", "none"]  # value of an added self-loop; none drops the column
+    in_csc: bool = False  # whether the column is an attribute of the CSC
+    cut: bool = True  # whether shards have the column
 
 
 RULES: Mapping[str, EdgeColumnRule] = {
@@ -40,10 +40,10 @@ RULES: Mapping[str, EdgeColumnRule] = {
 
 
 class EdgeColumns(dict[str, Array]):
-    """The columns that edges have, [num_edges, ...] each, by their names in `RULES`."""
+    """The edge columns that are present, [num_edges, ...] each, keyed as in `RULES`."""
 
     def __init__(self, columns: Mapping[str, Array | None] | None = None) -> None:
-        """Takes the columns that are not None, in the order of `RULES`."""
+        """Stores the columns that are not None, in the order of `RULES`."""
         given = columns or {}
         super().__init__({name: values for name in RULES if (values := given.get(name)) is not None})
 
@@ -56,29 +56,29 @@ class EdgeColumns(dict[str, Array]):
 
     @classmethod
     def read(cls, values: Mapping[str, object | None], num_edges: int) -> EdgeColumns:
-        """Checks columns of the user, by the fields of `RULES`.
+        """Checks user columns, keyed by the fields of `RULES`.
 
-        Raises `UserError` with the place of the first wrong value.
+        Raises `UserError` with the position of the first invalid value.
         """
         present = {name: rule for name, rule in RULES.items() if values.get(rule.field) is not None}
         return cls({name: rule.read(values[rule.field], num_edges) for name, rule in present.items()})
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Array]) -> EdgeColumns:
-        """Returns what `arrays` stored."""
+        """Restores the columns from the output of `arrays`."""
         return cls({name: arrays.get(rule.field) for name, rule in RULES.items()})
 
     @classmethod
     def concat(cls, parts: Sequence[EdgeColumns]) -> EdgeColumns:
-        """Joins the columns of parts, which all have the same."""
+        """Concatenates parts that have the same columns."""
         return cls({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
     def arrays(self) -> dict[str, Array]:
-        """Returns the columns by the names of their files."""
+        """Returns the columns by file name."""
         return {RULES[name].field: values for name, values in self.items()}
 
     def fields_of(self, owner: type) -> dict[str, Any]:
-        """Returns the attributes of a graph or a shard, None for columns it lacks."""
+        """Returns the edge attributes of a graph or shard, None for missing columns."""
         names = {field.name for field in fields(owner)}
         return {rule.field: self.get(name) for name, rule in RULES.items() if rule.field in names}
 
@@ -93,18 +93,18 @@ class EdgeColumns(dict[str, Array]):
         return self.without(*(name for name, rule in RULES.items() if not rule.cut))
 
     def take(self, edges: Ids | slice) -> EdgeColumns:
-        """Returns the values of some edges."""
+        """Selects edges."""
         return EdgeColumns({name: values[edges] for name, values in self.items()})
 
     def select(self, edges: Ids) -> EdgeColumns:
-        """Returns the values of some edges, and the positions that these have here."""
+        """Selects edges, with their positions in this table as the position column."""
         return EdgeColumns({"position": edges, **self.take(edges)})
 
     def with_loops(self, insert: Callable[[Array, Array | float], Array], means: Array | None) -> EdgeColumns:
         """Adds the values of self-loops.
 
         Args:
-            insert: Inserts the loops' values, or one value, into a column.
+            insert: Inserts one value, or one value per loop, into a column.
             means: [num_loops, edge_width] mean features of each node's in-edges.
         """
         new = {"one": 1.0, "mean": means}

@@ -1,4 +1,4 @@
-"""Features of nodes: dense rows, packed rows, or rows without their zeros."""
+"""Node features: dense, packed or sparse."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from gnnkit.graph.csc import CSC
 from gnnkit.graph.packed import PackedFeatures
 from gnnkit.graph.types import Floats, Ids, set_fields, take
 
-_ELEMENTS = 1 << 22  # numbers of dense rows that are looked at together
+_ELEMENTS = 1 << 22  # numbers of dense rows that are processed at once
 _MAX_COLUMNS = 2**31 - 1  # of sparse features
-DENSE, PACKED = "features", "feature_bits"  # arrays of rows in a folder
-SCALES = ("feature_scale", "feature_offset")  # beside packed rows
+DENSE, PACKED = "features", "feature_bits"  # file names of dense and packed rows
+SCALES = ("feature_scale", "feature_offset")  # file names of the scale and offset of packed rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseFeatures:
-    """Rows of features that are mostly 0, of which only the other numbers are kept.
+    """Sparse feature rows that behave like the dense ones.
 
-    Row v has `csr.weight[i]` in column `csr.indices[i]`, for each i in
-    `csr.indptr[v]:csr.indptr[v + 1]`. All other numbers are 0. Has the shape and type
-    of the dense rows, gives rows by `features[ids]`, and becomes dense by
-    `np.asarray(features)`.
+    Row v has the value `csr.weight[i]` in column `csr.indices[i]`, for each i in
+    `csr.indptr[v]:csr.indptr[v + 1]`, and 0 elsewhere. The class has the shape and
+    dtype of the dense rows. `features[ids]` selects rows, and `np.asarray(features)`
+    densifies.
 
-    The constructor sorts the columns of each row. Raises `UserError` for a column that
-    stands twice in a row, for 2^31 columns or more, and for numbers beyond float32.
+    The constructor sorts each row's columns. It raises `UserError` for duplicate
+    columns in a row, for 2^31 columns or more, and for numbers beyond float32.
     """
 
-    csr: CSC  # rows are destinations, columns are sources. Has weights
+    csr: CSC  # rows are destinations, columns are sources; weighted
 
     def __post_init__(self) -> None:
         if self.csr.num_sources > _MAX_COLUMNS:
             raise UserError(f"features of shape {self.shape} have more than {_MAX_COLUMNS} columns")
-        csr = _by_column(self.csr)
+        csr = _sort_columns(self.csr)
         if csr.weight is None:
             csr = replace(csr, weight=np.ones(csr.num_edges, np.float32))
-        elif csr.weight.itemsize > 4:  # float32 is checked by CSC
+        elif csr.weight.itemsize > 4:  # CSC checks float32
             checks.check_finite("values", csr.weight, bound=checks.FLOAT32_MAX)
         set_fields(self, csr=csr)
 
     @classmethod
     def of(cls, features: Features) -> SparseFeatures:
-        """Keeps the numbers of dense rows that are not 0."""
+        """Converts dense rows, dropping zeros."""
         if isinstance(features, SparseFeatures):
             return features
         features = np.asarray(features)
@@ -81,14 +81,14 @@ class SparseFeatures:
 
     @property
     def share(self) -> float:
-        """The share of the numbers that are kept, 0 to 1."""
+        """Density: the fraction of stored numbers, 0 to 1."""
         return self.csr.num_edges / max(math.prod(self.shape), 1)
 
     def __len__(self) -> int:
         return self.csr.num_nodes
 
     def __getitem__(self, rows: Any) -> SparseFeatures:
-        """Takes rows, by ids, a mask or a slice."""
+        """Selects rows by ids, a mask or a slice."""
         csr, chosen = self.csr, np.arange(len(self))[rows]
         degree = csr.indptr[chosen + 1] - csr.indptr[chosen]
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
@@ -96,50 +96,47 @@ class SparseFeatures:
         return SparseFeatures(CSC(indptr, csr.indices[kept], self.values[kept], csr.num_sources))
 
     def columns(self, order: Sequence[int]) -> SparseFeatures:
-        """Puts columns into another order, `order[0]` first. Each stands once."""
+        """Permutes the columns, `order[0]` first."""
         return SparseFeatures(replace(self.csr, indices=np.argsort(order)[self.csr.indices].astype(np.int32)))
 
     def within(self, columns: slice) -> SparseFeatures:
-        """Keeps the numbers in columns `columns.start` up to `columns.stop`.
-
-        The shape stays, and the other columns are 0.
-        """
+        """Sets all columns outside `columns` to 0, without changing the shape."""
         csr = self.csr
         inside = (csr.indices >= columns.start) & (csr.indices < columns.stop)
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside)])[csr.indptr]
         return SparseFeatures(CSC(indptr, csr.indices[inside], self.values[inside], csr.num_sources))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]
-        """Returns the dense rows. Raises `UserError` for more than memory holds."""
+        """Returns the dense rows. Raises `UserError` if they exceed memory."""
         try:
             dense = np.zeros(self.shape, self.dtype if dtype is None else dtype)
-        except (ValueError, MemoryError) as error:  # more than an address or more than the machine holds
+        except (ValueError, MemoryError) as error:  # beyond the address space, or beyond free memory
             raise UserError(f"features of shape {self.shape} need more memory than there is") from error
         dense[np.repeat(np.arange(len(self)), np.diff(self.csr.indptr)), self.csr.indices] = self.values
         return dense
 
     def row_normalize(self) -> SparseFeatures:
-        """Divides each row by the sum of absolute values."""
+        """Divides each row by the sum of its absolute values."""
         csr, magnitudes = self.csr, np.abs(self.values)
         row = np.repeat(np.arange(len(self)), np.diff(csr.indptr))
-        sums = np.bincount(row, magnitudes, len(self))  # float64, as sums of large numbers overflow float32
+        sums = np.bincount(row, magnitudes, len(self))  # float64, because sums of large numbers overflow float32
         shares = (self.values / np.where(sums == 0, 1, sums)[row]).astype(self.dtype)
         return SparseFeatures(replace(csr, weight=shares))
 
 
 def normalized(rows: Floats) -> Floats:  # [n, width]
-    """Divides each row by the sum of absolute values. Rows of zeros stay."""
+    """Divides each row by the sum of its absolute values. Zero rows are unchanged."""
     result = np.abs(rows)
-    sums = result.sum(axis=1, keepdims=True, dtype=np.float64)  # large numbers overflow float32
+    sums = result.sum(axis=1, keepdims=True, dtype=np.float64)  # float32 sums of large numbers overflow
     np.divide(rows, np.where(sums == 0, 1, sums), out=result)
     return result
 
 
-Features = Floats | PackedFeatures | SparseFeatures  # of nodes: [num_nodes, width]
+Features = Floats | PackedFeatures | SparseFeatures  # node features [num_nodes, width]
 
 
 def feature_arrays(features: Features) -> dict[str, Array]:
-    """Returns the arrays that stand for features in a folder, by name."""
+    """Returns the arrays that store the features, by file name."""
     if isinstance(features, PackedFeatures):
         scales = zip(SCALES, (features.scale, features.offset), strict=True)
         return {PACKED: features.kept} | {name: each for name, each in scales if each is not None}
@@ -155,9 +152,9 @@ def feature_arrays(features: Features) -> dict[str, Array]:
 
 
 def kept_rows(features: Features) -> Array:  # [n, width]
-    """Returns the rows as they lie in memory or in a file: packed ones, or numbers.
+    """Returns the stored rows: packed numbers or dense ones.
 
-    Raises `UserError` for features without zeros.
+    Raises `UserError` for sparse features.
     """
     if isinstance(features, SparseFeatures):
         raise UserError("features without zeros are no table of rows: use input_rows=dense")
@@ -165,7 +162,7 @@ def kept_rows(features: Features) -> Array:  # [n, width]
 
 
 def read_features(arrays: Mapping[str, Array]) -> Features:
-    """Returns the features of `feature_arrays`. Raises KeyError if one is missing."""
+    """Restores features from `feature_arrays`. Raises KeyError for a missing array."""
     if PACKED in arrays:
         return PackedFeatures(arrays[PACKED], *map(arrays.get, SCALES))
     if "feature_width" not in arrays:
@@ -176,13 +173,13 @@ def read_features(arrays: Mapping[str, Array]) -> Features:
 
 
 def replace_nan(rows: Floats) -> tuple[Floats, Ids | None]:
-    """Puts 0 in place of NaN.
+    """Replaces NaN by 0.
 
     Args:
-        rows: [n, width] numbers, or NaN for none.
+        rows: [n, width] numbers, or NaN for missing ones.
 
     Returns:
-        The rows, and row and column of each NaN [k, 2], None where there is none.
+        The rows, and row and column of each NaN [k, 2]. None without NaN.
     """
     if rows.ndim != 2 or rows.dtype.kind != "f":
         return rows, None
@@ -199,9 +196,9 @@ def replace_nan(rows: Floats) -> tuple[Floats, Ids | None]:
 
 
 def read_missing_cells(values: object | None, shape: tuple[int, int]) -> Ids | None:
-    """Reads row and column of cells [k, 2] of features. Returns None for no cell.
+    """Reads the missing cells [k, 2] as rows and columns. Returns None if empty.
 
-    Raises `UserError` for cells beyond the shape.
+    Raises `UserError` for cells outside `shape`.
     """
     if values is None:
         return None
@@ -214,7 +211,7 @@ def read_missing_cells(values: object | None, shape: tuple[int, int]) -> Ids | N
 
 
 def features_of(name: str, values: object, num_rows: int) -> Floats:
-    """Reads rows of numbers that float32 can hold."""
+    """Reads rows of numbers that fit float32."""
     return checks.floats(name, values, (num_rows, None), bound=checks.FLOAT32_MAX)
 
 
@@ -228,7 +225,7 @@ def node_features(features: Features, num_nodes: int) -> Features:
 
 
 def rows_of(features: object) -> Features:
-    """Views features of any form. A sparse matrix of SciPy becomes `SparseFeatures`."""
+    """Converts features of any type. SciPy matrices become `SparseFeatures`."""
     if isinstance(features, PackedFeatures | SparseFeatures):
         return features
     if not hasattr(features, "tocsr"):
@@ -240,25 +237,22 @@ def rows_of(features: object) -> Features:
     return SparseFeatures(CSC(matrix.indptr, matrix.indices, matrix.data, num_sources=matrix.shape[1]))
 
 
-def _by_column(csr: CSC) -> CSC:
-    """Sorts the columns of each row, as int32.
-
-    Raises `UserError` for a column that stands twice.
-    """
+def _sort_columns(csr: CSC) -> CSC:
+    """Sorts each row's columns as int32. Raises `UserError` for duplicate columns."""
     if csr.indices.dtype != np.int32:
         csr = replace(csr, indices=csr.indices.astype(np.int32))
-    if _unsorted(csr).any():
+    if _mark_unsorted(csr).any():
         order = np.lexsort((csr.indices, np.repeat(np.arange(csr.num_nodes), np.diff(csr.indptr))))
         csr = replace(csr, indices=csr.indices[order], weight=take(csr.weight, order))
-    bad = np.flatnonzero(_unsorted(csr))
+    bad = np.flatnonzero(_mark_unsorted(csr))
     if len(bad):
         row = np.searchsorted(csr.indptr, bad[0], side="right") - 1
         raise UserError(f"features: row {row} has column {csr.indices[bad[0]]} twice")
     return csr
 
 
-def _unsorted(csr: CSC) -> npt.NDArray[np.bool_]:  # [num_edges]
-    """Says which entries of a row are not below the next one."""
+def _mark_unsorted(csr: CSC) -> npt.NDArray[np.bool_]:  # [num_edges]
+    """Marks entries that are not below the next entry of their row."""
     wrong = np.diff(csr.indices, append=csr.num_sources) <= 0
     ends = csr.indptr[1:] - 1
     wrong[ends[ends >= 0]] = False

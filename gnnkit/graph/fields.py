@@ -1,4 +1,4 @@
-"""Checks of the further fields of a graph."""
+"""Checks of optional graph fields."""
 
 from __future__ import annotations
 
@@ -16,19 +16,14 @@ from gnnkit.graph.features import rows_of
 from gnnkit.graph.types import Ids
 from gnnkit.ranges import shown
 
-MOST_RELATIONS = 1 << 15  # of edges, whose types are int16
-_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are taken for a mistake
+MOST_RELATIONS = 1 << 15  # edge types are int16
+_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # an id beyond both limits is treated as a mistake
 
 
 def names_of(field: str, values: Sequence[str] | None, width: int | None = None) -> tuple[str, ...] | None:
-    """Reads names, if there are any.
+    """Reads optional names.
 
-    Raises `UserError` for equal names, and for another number of names.
-
-    Args:
-        field: For the message.
-        values: Names of the user, or None.
-        width: Number of names. Default: any.
+    Raises `UserError` for duplicate names, or if the number of names is not `width`.
     """
     if values is None:
         return None
@@ -45,7 +40,7 @@ def names_of(field: str, values: Sequence[str] | None, width: int | None = None)
 
 
 def count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
-    """Returns the number of rows of features, or one more than the largest id."""
+    """Returns the number of feature rows, or the largest id plus one."""
     if features is not None:
         rows = rows_of(features)
         return len(rows) if rows.shape else 0
@@ -57,12 +52,12 @@ def count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
 
 
 def check_implied(place: str, largest: int, num_edges: int) -> None:
-    """Refuses an id that would make far more nodes than there are edges.
+    """Raises `UserError` if the largest id implies far more nodes than edges.
 
     Args:
-        place: of the largest id, for the message.
-        largest: id of a node.
-        num_edges: number of edges.
+        place: Where the largest id is, for the message.
+        largest: The largest node id.
+        num_edges: Number of edges.
     """
     if largest >= max(_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE * num_edges):
         raise UserError(
@@ -80,17 +75,17 @@ def edge_positions_of(values: object | None, num_edges: int) -> Ids | None:
 
 
 def narrowed_positions(positions: Ids) -> Ids:
-    """Returns positions of edges as int32 where all fit."""
+    """Converts edge positions to int32 if they all fit."""
     return positions.astype(np.int32) if len(positions) < 2**31 else positions
 
 
 def edge_types_of(values: object | None, num_edges: int, names: Sequence[str] | None) -> npt.NDArray[np.int16] | None:
-    """Reads the relations of edges, if there are several.
+    """Reads optional edge types.
 
     Args:
-        values: [num_edges] numbers from 0, or None.
+        values: [num_edges] relation numbers from 0, or None.
         num_edges: Number of edges.
-        names: Names of the relations, or None.
+        names: Relation names, or None.
     """
     if values is None:
         if names is not None and len(names) != 1 and num_edges:
@@ -104,20 +99,14 @@ def edge_types_of(values: object | None, num_edges: int, names: Sequence[str] | 
 
 
 def relation_names(types: Ids | None, names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Returns the names of the relations, which are numbers where none are given."""
+    """Returns the relation names. Unnamed relations are named by their numbers."""
     if types is None or names is not None:
         return None if names is None else tuple(names)
     return tuple(map(str, range(int(types.max(initial=0)) + 1)))
 
 
 def pairs_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.int64] | None:
-    """Reads pairs of nodes.
-
-    Args:
-        name: argument, for the message.
-        values: [num_pairs, 2] ids, or None.
-        num_nodes: number of nodes.
-    """
+    """Reads optional node pairs [num_pairs, 2]."""
     if values is None:
         return None
     pairs = checks.array(name, values)
@@ -132,9 +121,9 @@ def pairs_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np
 
 
 def distinct_ids(values: object) -> Array:
-    """Reads the user's ids of nodes, of which no two are equal.
+    """Reads the user's node ids, which must be distinct.
 
-    NumPy drops NUL characters at the end of text, so `a` and `a\\0` are equal.
+    NumPy drops trailing NUL characters of text, so `a` and `a\0` are equal.
     """
     ids = checks.array("node_ids", values)
     if ids.ndim == 1 and ids.dtype.kind in "iuU":
@@ -147,7 +136,7 @@ def distinct_ids(values: object) -> Array:
 
 
 def node_ids_of(values: object | None, num_nodes: int) -> Array | None:
-    """Reads the user's ids of nodes, if there are any."""
+    """Reads the user's optional node ids."""
     if values is None:
         return None
     ids = checks.array("node_ids", values)

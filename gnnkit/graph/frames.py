@@ -1,4 +1,4 @@
-"""Data frames and Python objects as tables of Arrow."""
+"""Conversion of data frames and Python objects to Arrow."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gnnkit.errors import UserError
 from gnnkit.graph.missing import MISSING
 from gnnkit.graph.table import Table
 
-_LAZY = ("collect", "compute", "toPandas")  # what makes a table of a frame of polars, Dask and Spark
+_LAZY = ("collect", "compute", "toPandas")  # methods that materialise lazy frames of polars, Dask and Spark
 
 
-def table_of(name: str, frame: Any, cure: str = "", missing: Sequence[str] = MISSING) -> Table:
-    """Reads a table of pyarrow, or a data frame of pandas or polars.
+def table_of(name: str, frame: Any, hint: str = "", missing: Sequence[str] = MISSING) -> Table:
+    """Converts a pyarrow table, or a pandas or polars data frame.
 
-    Raises `UserError` for anything else, and for columns that mix types. `cure` and
-    `missing` are those of `Table`.
+    Raises `UserError` for other types, and for columns of mixed types. `hint` and
+    `missing` are the arguments of `ColumnTable`.
     """
     if isinstance(frame, pa.Table):
-        return Table(name, frame, cure=cure, missing=missing)
+        return Table(name, frame, hint=hint, missing=missing)
     if method := next((each for each in _LAZY if hasattr(type(frame), each)), None):
         raise UserError(f"{name} is a {type(frame).__name__}, which holds no rows yet: give {name}.{method}()")
     if not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
@@ -32,46 +32,48 @@ def table_of(name: str, frame: Any, cure: str = "", missing: Sequence[str] = MIS
     for column in columns:
         if not isinstance(column, str):
             raise UserError(f"{name} has a column {column!r}, names of columns must be text")
-    arrays = [_array(f"{name}, column {column!r}", frame[column], missing) for column in _once(name, columns)]
-    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))), cure=cure, missing=missing)
+    arrays = [
+        _convert_series(f"{name}, column {column!r}", frame[column], missing) for column in _check_unique(name, columns)
+    ]
+    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))), hint=hint, missing=missing)
 
 
-def _once(name: str, columns: list[str]) -> list[str]:
+def _check_unique(name: str, columns: list[str]) -> list[str]:
     twice = next((column for column in columns if columns.count(column) > 1), None)
     if twice is not None:
         raise UserError(f"{name} has two columns {twice!r}")
     return columns
 
 
-def _array(place: str, series: Any, missing: Sequence[str]) -> pa.ChunkedArray:
-    """Reads one column of a frame."""
+def _convert_series(place: str, series: Any, missing: Sequence[str]) -> pa.ChunkedArray:
+    """Converts one column of a data frame."""
     kind = str(series.dtype)
-    if kind.startswith("Sparse["):  # of pandas, which Arrow does not read
+    if kind.startswith("Sparse["):  # pandas type that Arrow cannot read
         series = series.sparse.to_dense()
     try:
-        if kind == "Object":  # of polars, which would give addresses
+        if kind == "Object":  # polars type that Arrow reads as addresses
             made = values_as_arrow(place, list(series), missing)
         else:
             made = series.to_arrow() if hasattr(series, "to_arrow") else pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         made = values_as_arrow(place, list(series), missing)
     inner = made.type.value_type if pa.types.is_dictionary(made.type) else made.type
-    if str(getattr(inner, "extension_name", "")).startswith("pandas."):  # intervals, as of pd.cut, and periods
+    if str(getattr(inner, "extension_name", "")).startswith("pandas."):  # intervals and periods
         values = series.astype(object).where(series.notna(), None)
         made = pa.array([None if value is None else str(value) for value in values], pa.string())
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 
 
 def values_as_arrow(place: str, values: Sequence[Any], missing: Sequence[str] = MISSING) -> pa.Array:
-    """Reads Python objects. Values without a type of Arrow become text.
+    """Converts Python objects. Values without an Arrow type become text.
 
-    Words for "missing" among values of another type are empty cells. Raises `UserError`
-    for values of several types otherwise.
+    Words for missing values among other types become empty cells. Raises `UserError`
+    for other values of mixed types.
 
     Args:
-        place: name of the column, for the message.
-        values: [n] values, None for none.
-        missing: words for "missing", in lower case.
+        place: Name of the column, for the message.
+        values: [n] values, None if missing.
+        missing: Words for missing values, in lower case.
     """
     others = {type(value) for value in values if value is not None and not isinstance(value, str)}
     if others and all(value.strip().lower() in missing for value in values if isinstance(value, str)):
@@ -83,14 +85,14 @@ def values_as_arrow(place: str, values: Sequence[Any], missing: Sequence[str] = 
 
 
 def as_text(place: str, values: Sequence[Any], error: BaseException | None = None) -> pa.Array:
-    """Spells values of one type as text, None as null.
+    """Converts values of one type to text, None to null.
 
-    Raises `UserError` for values of several types.
+    Raises `UserError` for values of mixed types.
 
     Args:
-        place: name of the column, for the message.
+        place: Name of the column, for the message.
         values: [n] values.
-        error: the reason why they cannot be read as they are.
+        error: Why Arrow cannot read the values.
     """
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) > 1:
@@ -106,6 +108,6 @@ def as_text(place: str, values: Sequence[Any], error: BaseException | None = Non
 
 
 def _has_text(kind: type) -> bool:
-    """Says whether values of a type have a text of their own, as UUIDs do."""
+    """Checks whether a type defines its own text, as UUIDs do."""
     own = "__repr__" in {name for base in kind.__mro__[:-1] for name in vars(base)}
     return own and not issubclass(kind, list | dict | set | Number)

@@ -1,4 +1,4 @@
-"""One graph with everything that belongs to nodes and edges."""
+"""The in-memory graph, with its readers and writers."""
 
 from __future__ import annotations
 
@@ -52,63 +52,59 @@ _NAMES = (
     "edge_category_of",
     "edge_type_names",
 )  # fields that a saved graph stores as JSON
-_ARRAYS = ("coordinates", "val_edges", "test_edges", "node_ids", "missing")  # optional fields beside edge columns
+_ARRAYS = ("coordinates", "val_edges", "test_edges", "node_ids", "missing")  # optional arrays, edge columns excluded
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Graph:
-    """A graph with features, labels and splits of nodes, and features of edges.
+    """A graph with node features, labels and splits, and with edge features.
 
-    Node ids are 0..num_nodes-1, edge ids positions in `csc.indices`. The constructor
-    checks shapes and values and raises `UserError` with the place of the first wrong
-    value. Features and weights beyond float32 are refused, because models compute in
-    float32. `split` also takes all forms that `Split.of` reads. Contiguous arrays of
-    the types below are taken without a copy, from mapped files too.
+    Node ids are 0..num_nodes-1, and edge ids are positions in `csc.indices`. The
+    constructor checks shapes and values, and raises `UserError` with the position of
+    the first invalid value. Models compute in float32, so features and weights beyond
+    float32 are rejected. `split` accepts everything that `Split.of` reads. Contiguous
+    arrays of the types below are not copied, not even memory-mapped ones.
 
-    `labels` hold what a model is to say about each node, in one of three forms. The
-    form decides which tasks fit:
+    `labels` are the prediction targets, in one of three forms, which determine the
+    supported tasks:
 
-    - [num_nodes] int64: one class of each node, -1 for none
-    - [num_nodes, num_classes] bool: a set of classes of each node
-    - [num_nodes] or [num_nodes, numbers] floating: numbers, NaN for none
+    - [num_nodes] int64: one class per node, -1 if unlabelled
+    - [num_nodes, num_classes] bool: a set of classes per node
+    - [num_nodes] or [num_nodes, numbers] floating: numbers, NaN if unlabelled
 
-    `val_edges` and `test_edges` are edges that are to be predicted, as rows of (source,
-    destination), whether they are edges of `csc` or not. None: none are named.
+    `val_edges` and `test_edges` are (source, destination) pairs to predict. They need
+    not be edges of `csc`.
 
-    `edge_positions` are the positions of the edges in the list that the graph was made
-    from. None stands for positions in `csc`.
+    `edge_positions` are the edges' positions in the original edge list. Default:
+    positions in `csc`.
 
     `node_ids` are the user's ids: whole numbers or text, such as UUIDs. Runs write them
-    beside the predictions. None stands for 0, 1, ...
+    next to the predictions, with `class_names`, which are distinct. Default: 0, 1, ...
 
-    `class_names` are distinct. Runs write them beside the predictions too.
+    `feature_names` and `edge_feature_names` are distinct. Runs store them, so that a
+    trained model can match the columns of other data by name. Default: match by
+    position.
 
-    `feature_names` and `edge_feature_names` are distinct. Runs keep them, and a trained
-    model finds its columns by name in other data. None: columns are known by place.
+    `category_of` names the text column that a one-hot feature encodes, and is "" for
+    other features. `edge_category_of` does the same for edge features.
 
-    `category_of` names the column of text that a feature is a value of, with 1 where a
-    node has the value, and "" for other features. None: there are only others.
-    `edge_category_of` does so for edge features.
+    `edge_types` are relation numbers, named by `edge_type_names`, by default 0, 1, ...
+    Only relational models (`rgcn`) distinguish relations; all other models and all
+    samplers treat edges alike.
 
-    `edge_types` number the relation of each edge, and `edge_type_names` name the
-    relations, by default 0, 1, ... Models of relations (`rgcn`) tell these apart. All
-    other models, samplers and their exports read all edges alike. None: all edges are
-    of one relation.
+    `node_types` are (name, number of nodes) pairs, whose nodes have consecutive ids.
+    `schema` returns each type's range of ids. `feature_tables` map node types to
+    columns of `features`, and `relations` map edge types to node types. They are None
+    if unknown, for example after features were replaced by others of a different width.
 
-    `node_types` are the types of nodes, as ranges of ids in the order of the types:
-    (name, number of nodes) each. `schema` finds the range of a type. `feature_tables`
-    are the columns of `features` that belong to each node type, and `relations` the
-    node types at the ends of each edge type. None: these are not known, as after
-    features were replaced by others of another width.
-
-    `missing` are cells of a table that were empty, as rows of (node, column). There
-    `features` are 0, until a run fills the cells as `features.fill` says. None: none.
+    `missing` are the (node, column) pairs of empty table cells. `features` are 0 there,
+    until a run imputes them as set by `features.fill`.
     """
 
     csc: CSC
     features: Features  # [num_nodes, width] finite
-    labels: Labels  # classes, sets of classes, or numbers, as `Graph` describes
-    split: npt.NDArray[np.int8]  # [num_nodes] values of `Split`. Nodes in use have a label
+    labels: Labels  # classes, sets of classes, or numbers
+    split: npt.NDArray[np.int8]  # [num_nodes] values of `Split`; nodes in a split are labelled
     edge_features: Floats | None = None  # [num_edges, edge_width] finite
     coordinates: Floats | None = None  # [num_nodes, 2 or 3] finite
     class_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_classes]
@@ -117,13 +113,13 @@ class Graph:
     test_edges: Ids | None = field(default=None, kw_only=True)  # [num_test, 2] int64
     node_ids: npt.NDArray[Any] | None = field(default=None, kw_only=True)  # [num_nodes] whole numbers or text
     feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width]
-    category_of: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width] a column of text, or ""
+    category_of: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width] a text column, or ""
     edge_feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width]
-    edge_category_of: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width] a column of text, or ""
+    edge_category_of: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width] a text column, or ""
     edge_types: Ids | None = field(default=None, kw_only=True)  # [num_edges] int16 relation of each edge
     edge_type_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     node_types: NodeTypes | None = field(default=None, kw_only=True)  # name and number of nodes of each type
-    feature_tables: tuple[FeatureTable, ...] | None = field(default=None, kw_only=True)  # of each node type
+    feature_tables: tuple[FeatureTable, ...] | None = field(default=None, kw_only=True)  # one per node type
     relations: tuple[Relation, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     missing: Ids | None = field(default=None, kw_only=True)  # [num_missing, 2] int64 node and column
 
@@ -131,7 +127,7 @@ class Graph:
         n = self.csc.num_nodes
         if self.csc.num_sources != n:
             raise UserError(f"a graph's edges join its own nodes, got {self.csc.num_sources} sources for {n} nodes")
-        if self.csc.weight is not None and self.csc.weight.itemsize > 4:  # float32 is checked by CSC
+        if self.csc.weight is not None and self.csc.weight.itemsize > 4:  # CSC checks float32
             checks.check_finite("weight", self.csc.weight, bound=checks.FLOAT32_MAX)
         names = names_of("class_names", self.class_names)
         labels = read_labels(self.labels, n, None if names is None else len(names))
@@ -158,7 +154,7 @@ class Graph:
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
 
     def _repr_html_(self) -> str:
-        """Is what a notebook shows: a table of the sizes."""
+        """Returns the table of sizes that notebooks display."""
         names = () if self.class_names is None else self.class_names
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         rows = {
@@ -173,14 +169,14 @@ class Graph:
         return f"<table><caption>Graph</caption>{cells}</table>"
 
     def __repr__(self) -> str:
-        """Says in a line how large the graph is."""
+        """Returns the graph's sizes on one line."""
         sizes = (f"{self.num_nodes:,} nodes", f"{self.num_edges:,} edges", f"{self.features.shape[1]:,} features")
         splits = (f"{count:,} {name}" for name, count in self.split_sizes.items())
         return f"Graph({', '.join([*sizes, self.label_summary, *splits])})"
 
     @property
     def label_summary(self) -> str:
-        """How many classes, or numbers of each node, the labels have, for people."""
+        """Number of classes, or of numbers to predict, as text."""
         return f"{self.num_classes} {'numbers to predict' if self.labels.dtype.kind == 'f' else 'classes'}"
 
     @property
@@ -189,7 +185,7 @@ class Graph:
         return {each.name.lower(): int(np.count_nonzero(self.split == each)) for each in Split if each}
 
     def _check_columns(self) -> None:
-        """Raises `UserError` for names that do not fit the columns."""
+        """Raises `UserError` if column names do not match the columns."""
         edge_width = 0 if self.edge_features is None else self.edge_features.shape[1]
         for name, width in (("category_of", self.features.shape[1]), ("edge_category_of", edge_width)):
             if (texts := getattr(self, name)) is not None and len(texts) != width:
@@ -201,18 +197,18 @@ class Graph:
         )
 
     def _check_relations(self) -> None:
-        """Raises `UserError` for edge types that do not fit their names."""
+        """Raises `UserError` if edge types do not match their names."""
         names = names_of("edge_type_names", self.edge_type_names)
         types = edge_types_of(self.edge_types, self.num_edges, names)
         set_fields(self, edge_types=types, edge_type_names=relation_names(types, names))
 
     def _read_types(self, plain: Mapping[str, Any]) -> None:
-        """Takes feature tables and relations where they fit the graph."""
+        """Stores feature tables and relations that match the graph."""
         set_fields(self, **read_types(plain, self.node_types, self.edge_type_names, self.features.shape[1]))
 
     @classmethod
     def of(cls, value: Any) -> Graph:
-        """Returns a graph itself, or reads a graph of PyG or DGL.
+        """Returns `value` if it is a `Graph`, or converts a PyG or DGL graph.
 
         Raises `UserError` for anything else.
         """
@@ -241,17 +237,17 @@ class Graph:
         threads: int | None = None,
         **fields: Unpack[EdgeListFields],
     ) -> Graph:
-        """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
+        """Builds the graph of the edges `src[i] -> dst[i]`. `edge_positions` store i.
 
         Args:
             src: [num_edges] source of each edge.
             dst: [num_edges] destination of each edge.
-            num_nodes: number of nodes. Default: rows of features, or one more than the
-                largest id. This id must be below max(1,000,000, 16 num_edges).
-            one_class: whether labels -1 and 1 alone mean one class and none, and are
-                not refused.
-            threads: threads that sort. Default: the cores at hand.
-            **fields: features, labels, weights and further fields of `EdgeListFields`.
+            num_nodes: Number of nodes. Default: the number of feature rows, or the
+                largest id plus one. This id must be below max(1,000,000, 16 num_edges).
+            one_class: Accept the labels -1 and 1 without 0, as one class and unlabelled
+                nodes.
+            threads: Threads that sort. Default: all available cores.
+            **fields: Features, labels, weights and other fields of `EdgeListFields`.
         """
         values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if unknown := values.keys() - EdgeListFields.__annotations__:
@@ -261,40 +257,39 @@ class Graph:
         columns = EdgeColumns.read(values, len(src))
         csc, order = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
         columns = EdgeColumns({**columns.take(order), "position": narrowed_positions(order)})
-        values = {**_defaults(num_nodes), **values}
+        values = {**_default_fields(num_nodes), **values}
         values |= {name: _READ_FIELDS[name](value) for name, value in values.items() if name in _READ_FIELDS}
         if not one_class:
             check_signs(values["labels"], values.get("class_names"))
         csc = csc.weighted(columns.get("weight"))
-        values.pop("weight", None)  # is in the CSC
+        values.pop("weight", None)  # stored in the CSC
         return cls(csc, **{**values, **columns.fields_of(cls)})
 
     @classmethod
     def from_pyg(cls, data: Any, *, split: int | None = None, val: Any = None, test: Any = None) -> Graph:
-        """Reads a `torch_geometric.data.Data` or `HeteroData`.
+        """Converts a `torch_geometric.data.Data` or `HeteroData`.
 
-        Reads `edge_index`, and where present `x`, `y`, `edge_weight`, `edge_attr`,
-        `pos` of 2 or 3 dimensions, `n_id` as `node_ids`, and the split. The split of
-        train, val and test is a mask (`train_mask` [num_nodes] bool), a column of masks
-        (`train_mask` [num_nodes, splits]) or node ids (`train_mask` or `train_idx`). A
-        warning names other attributes, which are not read.
+        Reads `edge_index` and, if present, `x`, `y`, `edge_weight`, `edge_attr`, `pos`
+        of 2 or 3 dimensions, `n_id` as `node_ids`, and the split. A split is a mask
+        (`train_mask` [num_nodes] bool), a column of masks (`train_mask` [num_nodes,
+        splits]) or node ids (`train_mask` or `train_idx`). All other attributes are
+        listed in a warning.
 
-        Puts edges into the CSC's order. `edge_positions` keep the positions in
-        `edge_index`. Raises `UserError` naming the attribute at fault, and for times
-        and labels of graphs or of edges, which are not supported yet.
+        Edges are sorted as in the CSC, and `edge_positions` store their positions in
+        `edge_index`. Raises `UserError` with the attribute's name, also for unsupported
+        ones: timestamps, graph labels and edge labels.
 
-        The types of a `HeteroData` become `node_types` and `edge_types`, in its order.
-        The type of nodes with labels (and a split, where several have labels) is the
-        predicted one. `x` of different widths get columns of their own, and a type
-        without `x` then has a column of ones. `edge_type` of a `Data` is read too.
+        The types of a `HeteroData` become `node_types` and `edge_types`, in the same
+        order. The labelled node type is predicted; if several are labelled, the one
+        with a split. If widths of `x` differ, each node type gets separate columns, and
+        a type without `x` gets a column of ones. `edge_type` of a `Data` is read too.
 
         Args:
-            data: graph with an `edge_index` [2, num_edges] for each type of edges.
-            split: column of masks that hold several splits, from 0.
-            val: second `Data` of `RandomLinkSplit`. `val_edges` are the edges that are
-                to be predicted. Pairs without an edge are not read, as
-                `task=link_prediction` draws them.
-            test: third `Data` of `RandomLinkSplit`, for `test_edges`.
+            data: Graph with an `edge_index` [2, num_edges] per edge type.
+            split: Column to use if masks hold several splits, from 0.
+            val: Second `Data` of `RandomLinkSplit`. `val_edges` are its positive edges.
+                Negative pairs are not read, because `task=link_prediction` draws them.
+            test: Third `Data` of `RandomLinkSplit`, for `test_edges`.
         """
         from gnnkit.graph.pyg import from_pyg
 
@@ -311,19 +306,19 @@ class Graph:
         edge_features: str = "feat",
         split: int | None = None,
     ) -> Graph:
-        """Reads a homogeneous `dgl.DGLGraph`.
+        """Converts a homogeneous `dgl.DGLGraph`.
 
-        Reads the named fields where present, and the split from `train_mask`,
-        `val_mask` and `test_mask` as `from_pyg` does. Ids of a subgraph's nodes in the
-        larger graph become `node_ids`. A warning names other fields.
+        Reads the named fields if present, and the split from `train_mask`, `val_mask`
+        and `test_mask` like `from_pyg`. A subgraph's ids in its parent graph become
+        `node_ids`. All other fields are listed in a warning.
 
         Args:
-            graph: graph of one type.
-            features: name in `ndata`.
-            labels: name in `ndata`.
-            weight: name in `edata`.
-            edge_features: name in `edata`.
-            split: column of masks that hold several splits, from 0.
+            graph: Graph of one node type and one edge type.
+            features: Name in `ndata`.
+            labels: Name in `ndata`.
+            weight: Name in `edata`.
+            edge_features: Name in `edata`.
+            split: Column to use if masks hold several splits, from 0.
         """
         from gnnkit.graph.dgl import from_dgl
 
@@ -341,21 +336,20 @@ class Graph:
         edge_features: str | Sequence[str] | None = None,
         missing: Sequence[str] | None = None,
     ) -> Graph:
-        """Reads a graph of NetworkX. The nodes become `node_ids`, in their order.
+        """Converts a NetworkX graph. `node_ids` are the nodes, in their order.
 
-        An edge of an undirected graph becomes two. Parallel edges stay. A warning names
-        attributes that no argument names. Attributes are read as `from_tables` reads
-        columns.
+        An undirected edge becomes two edges. Parallel edges are kept. Attributes are
+        read like columns of `from_tables`, and unused ones are listed in a warning.
 
         Args:
             graph: `Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`.
-            features: attributes of nodes: numbers, lists of numbers, dates, or text of
-                few values.
-            label: attribute of nodes: class, name or decimal fraction, None for none.
-            split: attribute of nodes: train, val, test, none.
-            weight: attribute of edges.
-            edge_features: attributes of edges, like `features`, which no edge lacks.
-            missing: words for missing values, as in `from_tables`.
+            features: Node attributes: numbers, lists of numbers, dates, or categories.
+            label: Node attribute: class number, class name or decimal fraction, None if
+                unlabelled.
+            split: Node attribute: train, val, test, none.
+            weight: Edge attribute.
+            edge_features: Edge attributes like `features`, which every edge must have.
+            missing: Words for missing values, as in `from_tables`.
         """
         from gnnkit.graph.networkx import from_networkx
 
@@ -363,14 +357,14 @@ class Graph:
 
     @classmethod
     def from_scipy(cls, matrix: Any, **fields: Any) -> Graph:
-        """Reads an adjacency matrix of SciPy, in any sparse format.
+        """Converts a SciPy adjacency matrix of any sparse format.
 
-        The stored entry [i, j] is an edge i -> j. The number is the edge's weight,
-        unless all are 1.
+        The stored entry [i, j] becomes an edge i -> j, weighted by its value unless all
+        values are 1.
 
         Args:
             matrix: [num_nodes, num_nodes] sparse array or matrix.
-            **fields: features, labels, split, ... as of `from_edges`.
+            **fields: Features, labels, split and other fields, as in `from_edges`.
         """
         from gnnkit.graph.scipy import from_scipy
 
@@ -394,48 +388,45 @@ class Graph:
         missing: Sequence[str] | None = None,
         duplicates: str = "keep",
     ) -> Graph:
-        """Reads data frames of pandas or polars, or tables of pyarrow.
+        """Converts pandas or polars data frames, or pyarrow tables.
 
-        Nodes are numbered in the order of their table, and `node_ids` keep the ids.
-        Without this table, ids that are numbers are 0, 1, ..., and text names the
-        nodes, in the order of code points.
+        Nodes are numbered in table order, and `node_ids` store their ids. Without a
+        node table, numeric ids are node numbers, and text ids are sorted by code point.
 
-        Ids are whole numbers of 64 bits, floating-point numbers that are whole and
-        below 2^53, text or UUIDs. Blanks around text do not count. Text and numbers
-        match where the text is spelt as the number is, so `007` is not 7. Columns that
-        hold the index of a data frame are no features, unless they are named.
+        Ids are whole numbers of 64 bits, floating-point whole numbers below 2^53, text
+        or UUIDs. Surrounding blanks are ignored. Text matches a number if it is written
+        the same way, so `007` is not 7. The index columns of a data frame are no
+        features unless named.
 
-        Text that spells numbers, such as "1,5", "$1" and "10%", is read as numbers, and
-        dates are read as seconds since 1970 (durations as seconds), with a warning that
-        names the columns. Numbers are float64 where float32 would change a whole
-        number, or round by more than 1e-5 of the column's range.
+        Numbers in text, such as "1,5", "$1" and "10%", are parsed, and dates become
+        seconds since 1970 (durations become seconds). A warning lists these columns.
+        Columns are float64 if float32 would change a whole number, or round by more
+        than 1e-5 of the column's range.
 
         Args:
-            edges: one row for each edge.
-            nodes: one row for each node, or None.
-            src: column of `edges`, the id of the source.
-            dst: column of `edges`, the id of the destination.
-            weight: column of `edges`. Default: `weight`, if there is one.
-            edge_type: column of `edges`, may be missing: name or number of a relation.
-            id: column of `nodes`: whole numbers, text or UUIDs.
-            label: column of `nodes`, may be missing: classes, names or decimal
-                fractions, empty for none.
-            split: column of `nodes`, may be missing: train, val, test, none.
-            features: columns of `nodes` with numbers, lists of numbers, dates, or text
-                of few values, or an array [num_nodes, width]. Default: all other
-                columns.
-            edge_features: columns of `edges`, like those of `nodes` but without missing
-                cells. Default: all other columns.
-            missing: words that stand for a missing value in text, compared without case
-                and surrounding blanks. Default: `#N/A`, `-`, `<NA>`, `?`, `missing`,
-                `n/a`, `NA`, `nan`, `nil`, `none`, `null`, `unknown`. An empty cell is
-                always missing.
-            duplicates: what becomes of edges with the same ends and the same type.
-                `keep` keeps each of them, as parallel edges. `refuse` raises
-                `UserError`. `first` keeps the first row, of edges and of nodes with the
-                same id. `sum` and `mean` join the weights and the features of such
-                edges, where an edge without a weight counts 1 in a sum. Nodes with the
-                same id are refused but for `first`.
+            edges: One row per edge.
+            nodes: One row per node, or None.
+            src: Column of `edges` with the source's id.
+            dst: Column of `edges` with the destination's id.
+            weight: Column of `edges`. Default: `weight`, if it exists.
+            edge_type: Optional column of `edges`: name or number of a relation.
+            id: Column of `nodes`: whole numbers, text or UUIDs.
+            label: Optional column of `nodes`: class numbers, class names or decimal
+                fractions, empty if unlabelled.
+            split: Optional column of `nodes`: train, val, test, none.
+            features: Columns of `nodes` with numbers, lists of numbers, dates or
+                categories, or an array [num_nodes, width]. Default: all other columns.
+            edge_features: Columns of `edges` like `features`, without missing cells.
+                Default: all other columns.
+            missing: Words for missing values in text. Case and surrounding blanks are
+                ignored. Default: `#N/A`, `-`, `<NA>`, `?`, `missing`, `n/a`, `NA`,
+                `nan`, `nil`, `none`, `null`, `unknown`. An empty cell is always
+                missing.
+            duplicates: Treatment of edges with the same ends and type. `keep` keeps
+                them as parallel edges. `refuse` raises `UserError`. `first` keeps the
+                first row, also of nodes with the same id. `sum` and `mean` merge the
+                edges' weights and features, where `sum` counts unweighted edges as 1.
+                All other settings than `first` reject nodes with the same id.
         """
         from gnnkit.graph.tables import from_tables
 
@@ -449,16 +440,16 @@ class Graph:
 
     @classmethod
     def from_ogb(cls, folder: str | Path, *, split: str | None = None, add_inverse_edge: bool | None = None) -> Graph:
-        """Reads a folder of an OGB node data set, such as `dataset/ogbn_arxiv`.
+        """Reads an OGB node data set, such as `dataset/ogbn_arxiv`.
 
-        Reads the files of `raw`, `split` and `mapping`, without the package `ogb`.
-        `edge_positions` are the positions in the `edge_index` that `ogb` gives.
+        Reads the files in `raw`, `split` and `mapping` without the package `ogb`.
+        `edge_positions` are positions in the `edge_index` that `ogb` returns.
 
         Args:
-            folder: the folder of the data set, which holds `raw` and `split`.
-            split: folder in `split`. Default: the only one.
-            add_inverse_edge: whether each edge is also turned around. Default: as `ogb`
-                does for this name.
+            folder: Folder that contains `raw` and `split`.
+            split: Folder in `split`. Default: the only one.
+            add_inverse_edge: Add the reverse of each edge. Default: as `ogb` does for
+                this data set.
         """
         from gnnkit.graph.ogb import from_ogb
 
@@ -466,16 +457,16 @@ class Graph:
 
     @classmethod
     def load(cls, folder: str | Path) -> Graph:
-        """Maps a graph that was saved, read-only.
+        """Loads a saved graph as read-only memory maps.
 
-        Looks at each value once. Raises `UserError` naming file and place.
+        Every value is checked once. Raises `UserError` with the file and position.
         """
         folder = Path(folder)
         arrays, meta = load_arrays(folder)
         columns = EdgeColumns.of_arrays(arrays)
         try:
             csc = CSC(arrays["indptr"], arrays["indices"], columns.get("weight"))
-            return cls(csc, read_features(arrays), arrays["labels"], arrays["split"], **_stored(arrays, meta))
+            return cls(csc, read_features(arrays), arrays["labels"], arrays["split"], **_stored_fields(arrays, meta))
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
         except ValueError as error:
@@ -483,19 +474,18 @@ class Graph:
 
     @classmethod
     def trusted(cls, folder: Path, *, features: bool = True) -> Graph:
-        """Maps a graph that gnnkit has written, without a look at each value.
+        """Memory-maps a graph that gnnkit has written, without checking its values.
 
-        So a file larger than memory is not read. Native code looks at each edge that it
-        reads.
+        Files larger than memory stay on disk. Native code checks each edge when it
+        reads it.
 
         Args:
-            folder: the folder.
-            features: whether the graph has its features. Otherwise their width is 0.
+            features: Whether to load the features. Otherwise their width is 0.
         """
         arrays, meta = load_arrays(folder)
         graph, indptr = cls.__new__(cls), arrays["indptr"]
         csc = CSC.trusted(indptr, arrays["indices"], arrays.get("weight"), len(indptr) - 1)
-        rest = {**_stored(arrays, meta), "csc": csc, "labels": arrays["labels"], "split": arrays["split"]}
+        rest = {**_stored_fields(arrays, meta), "csc": csc, "labels": arrays["labels"], "split": arrays["split"]}
         rest["node_types"] = node_types_of(rest["node_types"], len(indptr) - 1)
         if features:
             rest["features"] = read_features(arrays)
@@ -507,9 +497,9 @@ class Graph:
         return graph
 
     def save(self, folder: str | Path) -> None:
-        """Writes the graph into `folder`, one .npy per array, whole or not at all.
+        """Writes the graph atomically to `folder`, with one .npy file per array.
 
-        Replaces a graph saved there before.
+        A graph that was saved there before is replaced.
         """
         arrays = {name: getattr(self, name) for name in ("labels", "split", *_ARRAYS)}
         arrays |= {"indptr": self.csc.indptr, "indices": self.csc.indices}
@@ -527,23 +517,23 @@ class Graph:
 
     @property
     def edge_columns(self) -> EdgeColumns:
-        """The values of edges: weights, features, relations and positions."""
+        """The edge columns: weights, features, relations and positions."""
         return EdgeColumns.of(self)
 
     def with_edges(self, csc: CSC, columns: EdgeColumns) -> Graph:
         """Returns the same nodes with other edges.
 
         Args:
-            csc: In-edges of all nodes, without weights.
-            columns: [num_edges] values of these edges, weights among them.
+            csc: In-edges of all nodes, unweighted.
+            columns: [num_edges] values of these edges, including weights.
         """
         return replace(self, csc=csc.weighted(columns.get("weight")), **columns.fields_of(Graph))
 
     @property
     def num_classes(self) -> int:
-        """The number of classes, or of numbers where labels are numbers.
+        """Number of classes, or of numbers to predict.
 
-        Of classes: the number of class names, or one more than the largest label.
+        Classes are counted by `class_names`, or by the largest label.
         """
         if self.labels.ndim == 2:
             return int(self.labels.shape[1])
@@ -553,14 +543,14 @@ class Graph:
 
     @property
     def whole_features(self) -> Features:
-        """The features, for who fills no cells. Raises `UserError` for empty ones."""
+        """The features. Raises `UserError` if any cells are missing."""
         if self.missing is not None:
             raise UserError(f"features have {len(self.missing):,} empty cells (Graph.missing): fill these first")
         return self.features
 
     @property
     def schema(self) -> Schema:
-        """The types of nodes and of edges. Without types: one of each."""
+        """The node and edge types. A graph without types has one of each."""
         node_types, edge_types = self.node_types or (("", self.num_nodes),), self.edge_type_names or ("",)
         tables = self.feature_tables
         if tables is None and len(node_types) == 1:
@@ -569,33 +559,32 @@ class Graph:
 
     @property
     def num_relations(self) -> int:
-        """The number of relations, 1 for edges without types."""
+        """Number of relations, 1 without edge types."""
         return 1 if self.edge_type_names is None else max(len(self.edge_type_names), 1)
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:  # [num_nodes]
-        """Which nodes have a label. A set of classes may be empty, and is a label."""
+        """Which nodes are labelled. An empty set of classes is a label."""
         return labelled(self.labels)
 
     def symmetrize(self, *, threads: int | None = None) -> Graph:
         """Adds missing reverse edges, like `CSC.symmetrize`.
 
-        A reverse edge has the features, the type and the position of the other edge. So
-        edges of a type then lead both ways, and the result has no `relations`.
+        A reverse edge copies the original edge's features, type and position. Its type
+        then leads in both directions, so the result has no `relations`.
         """
         csc, order = self.csc.weighted(None).symmetrize(threads=threads)
         return replace(self.with_edges(csc, self.edge_columns.take(order)), relations=None)
 
     def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
-        """Numbers the nodes in another order.
+        """Reorders the nodes.
 
-        `edge_positions` keep the positions in the list that the graph was made from.
-        Nodes of one type need no longer stand together, so the result has no
-        `node_types`.
+        `edge_positions` still refer to the original edge list. The result has no
+        `node_types`, because the nodes of a type may no longer be consecutive.
 
         Args:
-            order: [num_nodes] each node once, the new node 0 first.
-            threads: threads that sort. Default: the cores at hand.
+            order: [num_nodes] permutation of the nodes, the new node 0 first.
+            threads: Threads that sort. Default: all available cores.
         """
         order = checks.int64s("order", order, self.num_nodes)
         checks.check_range("order", order, 0, self.num_nodes)
@@ -624,14 +613,14 @@ class Graph:
         )
 
     def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:
-        """Draws which labelled nodes train, validate and test.
+        """Draws a random split of the labelled nodes.
 
-        Raises `UserError` where no node would train.
+        Raises `UserError` if no node is in train.
 
         Args:
-            shares: of the labelled nodes, for train, val and test, such as 0.6, 0.2,
-                0.2. Nodes beyond their sum are in no split.
-            seed: of the draw.
+            shares: Fractions of the labelled nodes in train, val and test, such as 0.6,
+                0.2, 0.2. The remaining nodes are in no split.
+            seed: Random seed.
         """
         split = random_split(self.labelled, shares, seed)
         if not (split == Split.TRAIN).any():
@@ -640,9 +629,9 @@ class Graph:
         return replace(self, split=split)
 
     def row_normalize(self) -> Graph:
-        """Divides each row of features by the sum of absolute values.
+        """Divides each feature row by the sum of its absolute values.
 
-        Rows of zeros stay.
+        Zero rows are unchanged.
         """
         if isinstance(self.features, SparseFeatures):
             return replace(self, features=self.features.row_normalize())
@@ -650,33 +639,31 @@ class Graph:
 
 
 class EdgeListFields(TypedDict, total=False):
-    """The arguments of `Graph.from_edges` that are fields of the graph.
+    """The arguments of `Graph.from_edges` that become graph fields.
 
-    Labels are classes [num_nodes], -1 for none, where -1 and 1 alone are refused. Or
-    sets of classes [num_nodes, classes] of 0 and 1. Or floating-point numbers
-    [num_nodes] or [num_nodes, numbers], NaN for none.
+    Labels are classes [num_nodes], where -1 means unlabelled, and -1 and 1 without 0
+    are rejected; sets of classes [num_nodes, classes] of 0 and 1; or floating-point
+    numbers [num_nodes] or [num_nodes, numbers], where NaN means unlabelled.
     """
 
-    features: (
-        npt.ArrayLike | SparseFeatures | None
-    )  # [num_nodes, width] also a sparse matrix of SciPy. Default: width 0
-    labels: npt.ArrayLike | None  # [num_nodes, ...]. Default: none
-    split: npt.ArrayLike | None  # [num_nodes] names or codes for `Split.of`. Default: no node in use
+    features: npt.ArrayLike | SparseFeatures | None  # [num_nodes, width], or a SciPy sparse matrix. Default: width 0
+    labels: npt.ArrayLike | None  # [num_nodes, ...]. Default: unlabelled
+    split: npt.ArrayLike | None  # [num_nodes] names or codes for `Split.of`. Default: no node in a split
     weight: npt.ArrayLike | None  # [num_edges] finite
     edge_features: npt.ArrayLike | None  # [num_edges, edge_width]
     coordinates: npt.ArrayLike | None  # [num_nodes, 2 or 3]
     class_names: Sequence[str] | None  # [num_classes]
-    node_ids: npt.ArrayLike | None  # [num_nodes] your ids, which are distinct
+    node_ids: npt.ArrayLike | None  # [num_nodes] the user's ids, distinct
     feature_names: Sequence[str] | None  # [width]
-    category_of: Sequence[str] | None  # [width] the text column that a feature is a value of, or ""
+    category_of: Sequence[str] | None  # [width] the text column that a one-hot feature encodes, or ""
     edge_feature_names: Sequence[str] | None  # [edge_width]
     edge_category_of: Sequence[str] | None  # [edge_width]
     edge_types: npt.ArrayLike | None  # [num_edges] relation of each edge, from 0
     edge_type_names: Sequence[str] | None  # [num_relations]
     node_types: NodeTypes | None  # name and number of nodes of each type, in the order of ids
-    feature_tables: tuple[FeatureTable, ...] | None  # columns of features of each node type
+    feature_tables: tuple[FeatureTable, ...] | None  # feature columns of each node type
     relations: tuple[Relation, ...] | None  # [num_relations] node types at the ends
-    missing: npt.ArrayLike | None  # [num_missing, 2] node and column of features that are not known
+    missing: npt.ArrayLike | None  # [num_missing, 2] node and column of missing features
 
 
 _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
@@ -687,16 +674,16 @@ _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "missing": partial(checks.array, "missing"),
     "node_ids": distinct_ids,
     **dict.fromkeys(_NAMES, tuple),
-}  # reads what `Graph.from_edges` is given
+}  # converters of the arguments of `Graph.from_edges`
 
 
-def _defaults(num_nodes: int) -> dict[str, Any]:
-    """Returns the fields of nodes without features, labels and a split."""
+def _default_fields(num_nodes: int) -> dict[str, Any]:
+    """Returns the fields of a graph without features, labels and splits."""
     features, split = np.empty((num_nodes, 0), np.float32), np.zeros(num_nodes, np.int8)
     return {"features": features, "labels": np.full(num_nodes, -1), "split": split}
 
 
-def _stored(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+def _stored_fields(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the optional fields of a saved graph."""
     names = {name: None if (values := meta.get(name)) is None else tuple(map(str, values)) for name in _NAMES}
     types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations")}

@@ -1,4 +1,4 @@
-"""Graphs of PyG with several types of nodes and of edges."""
+"""Reader for heterogeneous PyG graphs."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _READ_OF_EDGES = {"edge_index", "edge_weight", "edge_attr"}
 
 
 def from_hetero(data: Any, split: int | None) -> Graph:
-    """Reads a `HeteroData`, as `Graph.from_pyg` says.
+    """Converts a `HeteroData`, as documented by `Graph.from_pyg`.
 
-    Args:
-        data: nodes of a type have the ids behind those of the types before.
-        split: column of masks that hold several splits, or None.
+    The node types are concatenated in order.
     """
-    counts = {name: _count(data, name) for name in data.node_types}
+    counts = {name: _count_nodes(data, name) for name in data.node_types}
     starts = dict(zip(counts, np.cumsum([0, *counts.values()]).tolist(), strict=False))
     total = sum(counts.values())
-    edges = [_ends(data, kind, counts) + _column(starts[kind[0]], starts[kind[2]]) for kind in data.edge_types]
-    predicted = _predicted(data)
+    edges = [_read_ends(data, kind, counts) + _to_column(starts[kind[0]], starts[kind[2]]) for kind in data.edge_types]
+    predicted = _find_predicted(data)
     own = slice(starts[predicted], starts[predicted] + counts[predicted])
-    part, masks = split_of(f"data[{predicted!r}].", getter(_stored(data[predicted])), counts[predicted], split)
+    part, masks = split_of(
+        f"data[{predicted!r}].", getter(_present_attributes(data[predicted])), counts[predicted], split
+    )
     splits = np.zeros(total, np.int8)
     splits[own] = part
     types = np.repeat(np.arange(len(edges)), [ends.shape[1] for ends in edges])
     src, dst = np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64)
-    weight, edge_features, unread = _of_edges(data, [ends.shape[1] for ends in edges])
-    features, tables = pack_tables(_tables(data, counts), list(counts.values()))
-    warn_unread("Graph.from_pyg", [*_unread(data, predicted, masks), *unread], has_split=bool(masks))
+    weight, edge_features, unread = _read_edge_columns(data, [ends.shape[1] for ends in edges])
+    features, tables = pack_tables(_read_tables(data, counts), list(counts.values()))
+    warn_unread("Graph.from_pyg", [*_list_unread(data, predicted, masks), *unread], has_split=bool(masks))
     return Graph.from_edges(
         src,
         dst,
         total,
         features=features,
-        labels=_labels(data, predicted, own, total),
+        labels=_read_labels(data, predicted, own, total),
         split=splits,
         weight=weight,
         edge_features=edge_features,
@@ -58,27 +58,27 @@ def from_hetero(data: Any, split: int | None) -> Graph:
     )
 
 
-def _count(data: Any, name: str) -> int:
-    """Counts the nodes of a type, by rows where there are any, as PyG counts no `y`."""
-    given = _stored(data[name])
+def _count_nodes(data: Any, name: str) -> int:
+    """Counts the nodes of a type, by `y` if needed, which PyG ignores."""
+    given = _present_attributes(data[name])
     rows = given.get("x", given.get("y"))
     count = given.get("num_nodes", data[name].num_nodes if rows is None else len(rows))
     return whole(f"data[{name!r}].num_nodes", count, 0)
 
 
-def _column(*numbers: int) -> Array:
+def _to_column(*numbers: int) -> Array:
     return np.array(numbers)[:, None]
 
 
-def _stored(store: Any) -> Mapping[str, Any]:
-    """Returns the attributes of one type that hold something."""
+def _present_attributes(store: Any) -> Mapping[str, Any]:
+    """Returns the attributes of one type that are not None."""
     return {name: value for name, value in store.items() if value is not None}
 
 
-def _ends(data: Any, kind: tuple[str, str, str], counts: Mapping[str, int]) -> Array:  # [2, num_edges]
-    """Reads the edges of a type, which count the nodes of each type from 0."""
+def _read_ends(data: Any, kind: tuple[str, str, str], counts: Mapping[str, int]) -> Array:  # [2, num_edges]
+    """Reads the edges of a type, with node ids local to their types."""
     name = f"data[{'-'.join(kind)!r}].edge_index"
-    ends = optional("", getter({name: _stored(data[kind]).get("edge_index")}), name)
+    ends = optional("", getter({name: _present_attributes(data[kind]).get("edge_index")}), name)
     if ends is None or ends.ndim != 2 or len(ends) != 2:
         raise UserError(f"{name} must have shape [2, num_edges], other forms of edges are not read")
     for row, end in enumerate((kind[0], kind[2])):
@@ -86,13 +86,13 @@ def _ends(data: Any, kind: tuple[str, str, str], counts: Mapping[str, int]) -> A
     return ends.astype(np.int64)
 
 
-def _predicted(data: Any) -> str:
-    """Finds the type of nodes with labels, and with a split where several have labels.
+def _find_predicted(data: Any) -> str:
+    """Returns the node type to predict: labelled and, if several are, with a split.
 
-    Raises `UserError` for several such types. Without labels it is the first type.
+    Raises `UserError` if several types remain. Without labels, it is the first type.
     """
-    labelled = [name for name in data.node_types if "y" in _stored(data[name])]
-    split = [name for name in labelled if _MASKS & _stored(data[name]).keys()]
+    labelled = [name for name in data.node_types if "y" in _present_attributes(data[name])]
+    split = [name for name in labelled if _MASKS & _present_attributes(data[name]).keys()]
     found = split or labelled or list(data.node_types)[:1]
     if not found:
         raise UserError("HeteroData has no nodes")
@@ -104,9 +104,9 @@ def _predicted(data: Any) -> str:
     return str(found[0])
 
 
-def _labels(data: Any, name: str, own: slice, total: int) -> Array | None:  # [total, ...]
-    """Reads the labels of one type. Nodes of other types have none."""
-    labels = as_row(optional(f"data[{name!r}].", getter(_stored(data[name])), "y"))
+def _read_labels(data: Any, name: str, own: slice, total: int) -> Array | None:  # [total, ...]
+    """Reads the labels of one node type, with all other nodes unlabelled."""
+    labels = as_row(optional(f"data[{name!r}].", getter(_present_attributes(data[name])), "y"))
     if labels is None:
         return None
     if labels.shape[:1] != (own.stop - own.start,):
@@ -125,9 +125,12 @@ def _labels(data: Any, name: str, own: slice, total: int) -> Array | None:  # [t
     return result
 
 
-def _tables(data: Any, counts: Mapping[str, int]) -> list[Array | None]:  # [count, width] each
-    """Reads the rows of each node type, None for a type without rows."""
-    rows = {name: as_column(optional(f"data[{name!r}].", getter(_stored(data[name])), "x")) for name in data.node_types}
+def _read_tables(data: Any, counts: Mapping[str, int]) -> list[Array | None]:  # [count, width] each
+    """Reads the features of each node type, None for a type without any."""
+    rows = {
+        name: as_column(optional(f"data[{name!r}].", getter(_present_attributes(data[name])), "x"))
+        for name in data.node_types
+    }
     return [
         None
         if table is None
@@ -136,13 +139,13 @@ def _tables(data: Any, counts: Mapping[str, int]) -> list[Array | None]:  # [cou
     ]
 
 
-def _of_edges(data: Any, counts: list[int]) -> tuple[Array | None, Array | None, list[str]]:
-    """Reads weights and features of edges.
+def _read_edge_columns(data: Any, counts: list[int]) -> tuple[Array | None, Array | None, list[str]]:
+    """Reads edge weights and edge features, and returns the unread attributes.
 
-    Edges of a type without weights have weight 1. Features are read where all types
-    have as many columns. Also returns what is not read.
+    Edges of a type without weights have weight 1. Features are read only if all types
+    have the same number of columns.
     """
-    stores = {"-".join(kind): getter(_stored(data[kind])) for kind in data.edge_types}
+    stores = {"-".join(kind): getter(_present_attributes(data[kind])) for kind in data.edge_types}
     weights = [as_row(optional(f"data[{name!r}].", get, "edge_weight")) for name, get in stores.items()]
     weight = None
     if any(each is not None for each in weights):
@@ -156,13 +159,13 @@ def _of_edges(data: Any, counts: list[int]) -> tuple[Array | None, Array | None,
     return weight, None, unread
 
 
-def _unread(data: Any, predicted: str, masks: set[str]) -> list[str]:
-    """Lists the attributes that are not read."""
+def _list_unread(data: Any, predicted: str, masks: set[str]) -> list[str]:
+    """Returns the attributes that are not read."""
     found = []
     for name in data.node_types:
         read = _READ_OF_NODES | masks if name == predicted else _READ_OF_NODES - {"y"}
-        found += [f"data[{name!r}].{each}" for each in _stored(data[name]) if each not in read]
+        found += [f"data[{name!r}].{each}" for each in _present_attributes(data[name]) if each not in read]
     for kind in data.edge_types:
-        given = _stored(data[kind])
+        given = _present_attributes(data[kind])
         found += [f"data[{'-'.join(kind)!r}].{each}" for each in given if each not in _READ_OF_EDGES]
     return found

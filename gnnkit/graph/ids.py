@@ -1,4 +1,4 @@
-"""Ids of nodes: how columns spell them, and a table that finds their positions."""
+"""Node ids: parsing them from columns, and looking up their positions."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from gnnkit import _core
 from gnnkit.checks import Array
 from gnnkit.graph.arrow import numbers_of
 
-MAX_EXACT = 2**53 - 1  # floating-point numbers above this skip whole numbers
-_WIDTH = 8  # bytes of an id that is a number
-_FRACTION = r"\.0+\s*$"  # of a whole number in a column of floating-point numbers
+MAX_EXACT = 2**53 - 1  # larger floats do not represent every whole number
+_WIDTH = 8  # bytes of a numeric id
+_FRACTION = r"\.0+\s*$"  # suffix of whole numbers in a floating-point column
 
 
 class IdTable:
-    """Finds the positions of many ids, with a table that is made once.
+    """A hash table from node ids to positions.
 
-    Takes the bytes of the ids, and 16 to 32 bytes more of each.
+    It copies the ids, and needs 16 to 32 more bytes per id.
     """
 
     def __init__(self, ids: pa.Array, threads: int) -> None:
-        """Copies the ids.
+        """Builds the table.
 
         Args:
             ids: [num_ids] int64 or large_string, distinct and without nulls.
-            threads: threads that search.
+            threads: Threads used by lookups.
         """
         self.type = ids.type
         self.example = ids[0].as_py() if len(ids) else None  # for messages
         self._threads = threads
-        self._table = _core.IdTable(*_texts(ids))
+        self._table = _core.IdTable(*_id_bytes(ids))
 
     def find(self, column: pa.Array) -> npt.NDArray[np.int64]:  # [len(column)]
-        """Returns the position of each entry, -1 where there is none.
+        """Returns each entry's position, or -1 for unknown ids.
 
         Args:
-            column: of the type of the ids, without nulls.
+            column: Entries of the same type as the ids, without nulls.
         """
-        return self._table.find(*_texts(column), self._threads)
+        return self._table.find(*_id_bytes(column), self._threads)
 
 
 def find_ids(ids: pa.Array | IdTable, column: pa.Array) -> npt.NDArray[np.int64]:  # [len(column)]
-    """Returns the position of each entry in `ids`, -1 where there is none."""
+    """Returns each entry's position in `ids`, or -1 for unknown ids."""
     if isinstance(ids, IdTable):
         return ids.find(column)
     return numbers_of(pc.index_in(column, value_set=ids).fill_null(-1)).astype(np.int64, copy=False)
 
 
 def whole_numbers(text: pa.Array, *, fraction: bool = False) -> pa.Array | None:  # [rows] int64
-    """Reads text as whole numbers, exactly.
+    """Parses text as whole numbers, exactly.
 
-    Returns None where a cell is not spelt as Python spells the number: `007`, `+7` and
-    `0x7` are not 7. Surrounding blanks do not count.
+    Returns None if a cell is not the canonical form of its number: `007`, `+7` and
+    `0x7` are not 7. Surrounding blanks are ignored.
 
     Args:
-        text: cells without nulls.
-        fraction: whether each cell ends with a fraction of zeros, as in `7.0`.
+        text: Cells without nulls.
+        fraction: Whether each cell ends with a zero fraction, as in `7.0`.
     """
     text = text.cast(pa.large_string())
     if fraction:
@@ -75,14 +75,14 @@ def whole_numbers(text: pa.Array, *, fraction: bool = False) -> pa.Array | None:
             numbers = text.cast(pa.int64())
         except pa.ArrowException:
             return None
-    return numbers if _are_plain(text) else None
+    return numbers if _are_canonical(text) else None
 
 
 def narrow_text(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns a column of text as int64, where all cells are spelt as whole numbers.
+    """Converts a text column to int64 if all cells are whole numbers.
 
-    The cells may all have a fraction of zeros, as pandas writes a column of whole
-    numbers with an empty cell.
+    All cells may have a zero fraction, because pandas writes whole numbers that way if
+    the column has an empty cell.
     """
     cells = text.combine_chunks()
     if cells.null_count:
@@ -93,7 +93,10 @@ def narrow_text(text: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def first_row(column: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
-    """Returns the first row that makes a column bad, which must exist, by bisection."""
+    """Finds the first row that makes a column invalid, by bisection.
+
+    The column must be invalid.
+    """
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
@@ -105,21 +108,21 @@ def first_row(column: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
 
 
 def is_consecutive(column: pa.Array, first: int) -> bool:
-    """Returns whether the column is `first`, `first` + 1, ..."""
+    """Checks whether the column is `first`, `first` + 1, ..."""
     if not pa.types.is_integer(column.type) or column.null_count:
         return False
     return np.array_equal(numbers_of(column), np.arange(first, first + len(column)))
 
 
-def _are_plain(text: pa.Array) -> bool:
-    """Returns whether no number has a leading zero or a needless sign.
+def _are_canonical(text: pa.Array) -> bool:
+    """Checks that no number has a leading zero or a redundant sign.
 
     Args:
         text: large_string that can be cast to int64.
     """
     if not len(text):
         return True
-    data, offsets = _texts(text)
+    data, offsets = _id_bytes(text)
     starts, lengths = offsets[:-1], np.diff(offsets)
     first = data[starts]
     if np.any((first == ord("0")) & (lengths > 1)):
@@ -127,8 +130,8 @@ def _are_plain(text: pa.Array) -> bool:
     return not np.any(data[starts[first == ord("-")] + 1] == ord("0"))
 
 
-def _texts(ids: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Returns the bytes of all ids, and where each starts and ends."""
+def _id_bytes(ids: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Returns the concatenated bytes of all ids, and their offsets."""
     if pa.types.is_integer(ids.type):
         numbers: Array = np.ascontiguousarray(numbers_of(ids))
         return numbers.view(np.uint8), np.arange(0, _WIDTH * (len(ids) + 1), _WIDTH)

@@ -1,4 +1,4 @@
-"""Columns of labels, splits and edge types."""
+"""Readers for columns of labels, splits and edge types."""
 
 from __future__ import annotations
 
@@ -21,49 +21,54 @@ from gnnkit.graph.values import ColumnReading, Survey, is_text
 
 
 class LabelColumns(IdColumns):
-    """Reads labels and splits of nodes, and types of edges."""
+    """Reads node labels, splits and edge types."""
 
     def labels(self, name: str, reading: ColumnReading) -> Labels:  # [rows]
-        """Reads class numbers, -1 for none, or decimal fractions, NaN for none.
+        """Reads class numbers or decimal fractions, with -1 or NaN if unlabelled.
 
         Args:
-            name: of the column.
-            reading: of text and truth values, over all pieces of a larger table.
+            name: Name of the column.
+            reading: How to read text and booleans, decided over all pieces of the
+                table.
         """
         column = self.plain(name)
         if _has_words(column.type):
-            return self._text_labels(name, column.cast(pa.string()), reading)
+            return self._read_text_labels(name, column.cast(pa.string()), reading)
         if pa.types.is_decimal(column.type):
             column = self._cast(name, pa.int64() if column.type.scale == 0 else pa.float64())
         if pa.types.is_floating(column.type):
             return numbers_of(column)
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
-            raise UserError(f"{self._place(name)} holds {column.type}, expected numbers or text")
-        return self._classes(name, self._cast(name, pa.int64()))
+            raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
+        return self._read_classes(name, self._cast(name, pa.int64()))
 
-    def _text_labels(self, name: str, text: pa.Array, reading: ColumnReading) -> Labels:
+    def _read_text_labels(self, name: str, text: pa.Array, reading: ColumnReading) -> Labels:
         if reading.kind == "seconds":
-            raise UserError(f"{self._place(name)} holds dates such as {reading.sample!r}, expected classes or numbers")
+            raise UserError(
+                f"{self._column_place(name)} holds dates such as {reading.sample!r}, expected classes or numbers"
+            )
         if reading.kind == "categories":
             return reading.places(text, self.missing)
         numbers = reading.numbers(text, self.missing)
-        return self._classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64())) if reading.whole else numbers
+        return (
+            self._read_classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64())) if reading.whole else numbers
+        )
 
-    def _classes(self, name: str, labels: pa.Array) -> Labels:
+    def _read_classes(self, name: str, labels: pa.Array) -> Labels:
         labels = labels.fill_null(-1)
         numbers = numbers_of(labels)
-        self._refuse(name, numbers < -1, labels, "is no class and not -1")
+        self._reject(name, numbers < -1, labels, "is no class and not -1")
         return numbers
 
     def has_minus_one(self, name: str) -> bool:
-        """Whether a cell of labels spells -1, and is not just empty."""
+        """Checks whether a label is a literal -1, and not an empty cell."""
         column = self.plain(name)
         if is_text(column.type):
             return bool(pc.any(pc.equal(pc.utf8_trim_whitespace(column), "-1")).as_py())
         return pa.types.is_integer(column.type) and bool(pc.any(pc.equal(column, -1)).as_py())
 
     def missing_words(self, name: str) -> list[str]:
-        """Lists the cells of a text column that hold a word for a missing value."""
+        """Returns the cells of a text column that hold a word for a missing value."""
         column = self.plain(name)
         if not is_text(column.type):
             return []
@@ -77,17 +82,17 @@ class LabelColumns(IdColumns):
         words = pc.utf8_trim_whitespace(self._cast(name, pa.string()).fill_null(""))
         words = pc.if_else(pa.array(missing_cells(words, self.missing)), "none", words)
         found = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
-        self._refuse(name, nulls_of(found), words, "is none of train, val, test, none")
+        self._reject(name, nulls_of(found), words, "is none of train, val, test, none")
         return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[numbers_of(found)])
 
     def types(self, name: str, known: Sequence[str] | None = None) -> tuple[Ids | None, list[str] | None]:
-        """Reads types of edges [rows], and their names if these are text.
+        """Reads edge types [rows], and their names if they are text.
 
-        Names are numbered in the order of code points.
+        Names are sorted by code point.
 
         Args:
-            name: of the column.
-            known: names in order. Default: those of the column.
+            name: Name of the column.
+            known: Names in order. Default: the column's names.
         """
         if name not in self.names:
             return None, None
@@ -95,22 +100,22 @@ class LabelColumns(IdColumns):
             return self.positions(name, None), None
         column = pc.utf8_trim_whitespace(self.plain(name).cast(pa.string()))
         empty = pc.fill_null(pc.equal(column, ""), True)
-        self._refuse(name, empty.to_numpy(zero_copy_only=False), None, "is empty")
+        self._reject(name, empty.to_numpy(zero_copy_only=False), None, "is empty")
         names = pc.unique(column).sort() if known is None else pa.array(known, pa.string())
         found = pc.index_in(column, value_set=names)
-        self._refuse(name, nulls_of(found), column, "was not there a moment ago: the table changes while it is read")
+        self._reject(name, nulls_of(found), column, "was not there a moment ago: the table changes while it is read")
         return numbers_of(found), names.to_pylist()
 
 
 def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tuple[Labels, list[str] | None]:
-    """Reads a column of labels, and the names of classes. Text is read twice.
+    """Reads a label column, and the class names if it is text.
 
-    Text that spells numbers is read as these are. Raises `UserError` for the classes -1
-    and 1, unless all -1 are empty cells.
+    Text is read twice: first to decide whether it contains numbers. Raises `UserError`
+    for the classes -1 and 1, unless every -1 is an empty cell.
 
     Args:
-        pieces: yields the rows, in one or several tables.
-        name: of the column.
+        pieces: Yields the rows, in one or several tables.
+        name: Name of the column.
     """
     survey, reading = None, ColumnReading("numbers")
     for piece in pieces():
@@ -141,5 +146,5 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
 
 
 def _has_words(kind: pa.DataType) -> bool:
-    """Whether labels of a type are read as text."""
+    """Checks whether labels of this type are read as text."""
     return is_text(kind) or pa.types.is_boolean(kind)

@@ -1,4 +1,4 @@
-"""Labels of nodes: classes, sets of classes, or numbers."""
+"""Node labels: classes, sets of classes, or numbers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from gnnkit.errors import UserError
 from gnnkit.graph.split import Split
 from gnnkit.graph.types import Ids, Labels
 
-_MAX_CLASSES = 1 << 16  # labels beyond this and the number of nodes are no labels
+_MAX_CLASSES = 1 << 16  # a class beyond this and the number of nodes is treated as a mistake
 
 
 def read_labels(values: object, num_nodes: int, num_classes: int | None = None) -> Labels:
-    """Reads labels of nodes, in one of three forms.
+    """Reads node labels in one of three forms.
 
-    Integers in one dimension are classes, -1 for none, and booleans are the classes 0
-    and 1. Booleans, or integers 0 and 1, in two dimensions are sets of classes.
-    Floating-point numbers in one or two dimensions are numbers to predict, NaN for
-    none.
+    One-dimensional integers are classes, -1 if unlabelled, and booleans are the classes
+    0 and 1. Two-dimensional booleans, or integers 0 and 1, are sets of classes.
+    Floating-point numbers of one or two dimensions are regression targets, NaN if
+    unlabelled.
 
     Args:
         values: [num_nodes] or [num_nodes, ...] labels.
-        num_nodes: number of nodes.
-        num_classes: number of class names. None: there are no names.
+        num_nodes: Number of nodes.
+        num_classes: Number of class names, or None without names.
     """
     given = checks.array("labels", values)
     if given.dtype.kind == "f" and given.size:
-        return _numbers(given, num_nodes)
+        return _read_numbers(given, num_nodes)
     if given.ndim == 2:
-        return _class_sets(given, num_nodes, num_classes)
+        return _read_class_sets(given, num_nodes, num_classes)
     if given.dtype == np.bool_:
         given = given.astype(np.int64)
     labels = checks.int64s("labels", given, num_nodes)
@@ -40,15 +40,15 @@ def read_labels(values: object, num_nodes: int, num_classes: int | None = None) 
 
 
 def check_signs(labels: Array, class_names: object | None = None) -> None:
-    """Refuses the classes -1 and 1, of which -1 would stand for no label.
+    """Raises `UserError` for the classes -1 and 1, where -1 would mean unlabelled.
 
-    Readers call this, and not `Graph`, because a part of a graph may well hold one
+    Readers call this instead of `Graph`, because a part of a graph may contain only one
     class and unlabelled nodes.
 
     Args:
-        labels: [num_nodes, ...] labels as the data has them.
-        class_names: names that number the classes, so that -1 means none. Default:
-            there are none.
+        labels: [num_nodes, ...] labels as in the data.
+        class_names: Names that define the class numbers, in which case -1 means
+            unlabelled.
     """
     if class_names is not None or labels.ndim != 1 or labels.dtype.kind != "i" or not len(labels):
         return
@@ -60,14 +60,14 @@ def check_signs(labels: Array, class_names: object | None = None) -> None:
 
 
 def labelled(labels: Labels) -> npt.NDArray[np.bool_]:  # [num_nodes]
-    """Says which rows of labels hold a label."""
+    """Marks the labelled nodes."""
     if labels.dtype.kind == "f":
         known: npt.NDArray[np.bool_] = ~np.isnan(labels)
         return known if known.ndim == 1 else np.asarray(known.any(axis=1))
     return np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
 
 
-def _numbers(given: Array, num_nodes: int) -> Labels:
+def _read_numbers(given: Array, num_nodes: int) -> Labels:
     if given.ndim not in (1, 2) or len(given) != num_nodes or not given.shape[-1]:
         raise UserError(f"labels has shape {list(given.shape)}, expected [{num_nodes}] or [{num_nodes}, numbers]")
     labels = np.ascontiguousarray(given, np.float64 if given.itemsize > 4 else np.float32)
@@ -79,7 +79,7 @@ def _numbers(given: Array, num_nodes: int) -> Labels:
     return labels
 
 
-def _class_sets(given: Array, num_nodes: int, num_classes: int | None) -> Labels:
+def _read_class_sets(given: Array, num_nodes: int, num_classes: int | None) -> Labels:
     if given.dtype.kind not in "iub" or len(given) != num_nodes or not given.shape[1]:
         raise UserError(
             f"labels has dtype {given.dtype}, shape {list(given.shape)}, expected 0 and 1 of shape "
@@ -96,7 +96,7 @@ def _class_sets(given: Array, num_nodes: int, num_classes: int | None) -> Labels
 
 
 def check_labelled(labels: Labels, split: Ids) -> None:
-    """Refuses nodes in use without a label."""
+    """Raises `UserError` for nodes in a split without a label."""
     bad = np.flatnonzero((split != Split.NONE) & ~labelled(labels))
     if len(bad):
         node = bad[0]
@@ -107,7 +107,7 @@ def check_labelled(labels: Labels, split: Ids) -> None:
 
 
 def unlabelled(like: Array, num_nodes: int) -> Array:  # [num_nodes, ...]
-    """Makes labels that say none, in the form of some labels."""
+    """Returns labels of unlabelled nodes, in the form of `like`."""
     none = np.nan if like.dtype.kind == "f" else -1 if like.ndim == 1 else 0
     kind = like.dtype if like.dtype.kind == "f" or like.ndim == 2 else np.dtype(np.int64)
     return np.full((num_nodes, *like.shape[1:]), none, kind)

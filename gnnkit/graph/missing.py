@@ -1,4 +1,4 @@
-"""Words that stand for a missing value, the same in every reader and every column."""
+"""Words for missing values, shared by all readers and columns."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import pyarrow.compute as pc
 from gnnkit.errors import UserError
 from gnnkit.ranges import shown
 
-# Compared without surrounding blanks and without case.
+# Compared in lower case, without surrounding blanks.
 MISSING = ("", "#n/a", "-", "<na>", "?", "missing", "n/a", "na", "nan", "nil", "none", "null", "unknown")
 
 
 def normalize(text: pa.Array) -> pa.Array:
-    """Strips surrounding blanks, and turns case into lower case."""
+    """Strips surrounding blanks, and converts to lower case."""
     return pc.utf8_lower(pc.utf8_trim_whitespace(text))
 
 
 def read_missing(key: str, value: object) -> tuple[str, ...]:
-    """Reads a list of words for "missing", to which the empty cell always belongs.
+    """Reads a list of words for missing values, and adds the empty cell.
 
-    YAML reads the words null and nan as values, which stand for the words here. Raises
-    `UserError` for other values than text.
+    YAML parses the words null and nan as values, which are converted back. Raises
+    `UserError` for values other than text.
 
     Args:
-        key: the key or the argument, for the message.
-        value: list of words. None: `MISSING`.
+        key: Configuration key or argument, for the message.
+        value: List of words. None: `MISSING`.
     """
     if value is None:
         return MISSING
@@ -45,11 +45,11 @@ def read_missing(key: str, value: object) -> tuple[str, ...]:
 
 
 def missing_cells(column: pa.Array, words: Sequence[str] = MISSING) -> npt.NDArray[np.bool_]:  # [rows]
-    """Marks the cells of a text column that are null or hold a word for "missing".
+    """Marks the cells of a text column that are null or a word for missing values.
 
     Args:
-        column: text.
-        words: words for "missing", in lower case. Default: `MISSING`.
+        column: Text cells.
+        words: Words for missing values, in lower case.
     """
     known = pc.is_in(normalize(column), value_set=pa.array(words, column.type))
     return np.asarray(pc.or_(pc.is_null(column), known).to_numpy(zero_copy_only=False))

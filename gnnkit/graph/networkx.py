@@ -1,4 +1,4 @@
-"""Graphs of NetworkX, which need not be installed."""
+"""Reader for NetworkX graphs. NetworkX need not be installed."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def from_networkx(
     edge_features: str | Sequence[str] | None,
     missing: Sequence[str] | None,
 ) -> Graph:
-    """Reads a graph, as `Graph.from_networkx` says."""
+    """Implements `Graph.from_networkx`."""
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise UserError(f"expected a graph of networkx, got {type(graph).__name__}")
     number = {node: i for i, node in enumerate(graph.nodes)}
     links = [(number[u], number[v], data) for u, v, data in graph.edges(data=True)]
     if not graph.is_directed():
         links += [(v, u, data) for u, v, data in links if u != v]
-    wide, rows = _names(features), _names(edge_features)
+    wide, rows = _as_list(features), _as_list(edge_features)
     words = read_missing("missing", missing)
-    nodes = _table(
+    nodes = _build_table(
         "nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))], words, split
     )
-    edges = _table("edges", [data for _, _, data in links], [*rows, *filter(None, (weight,))], words, split)
+    edges = _build_table("edges", [data for _, _, data in links], [*rows, *filter(None, (weight,))], words, split)
     features_of_nodes, cells = nodes.cells(wide)
     features_of_edges = edges.rows(rows)
     for table in (nodes, edges):
@@ -57,7 +57,7 @@ def from_networkx(
         weight=edges.weights(weight) if weight else None,
         edge_features=features_of_edges,
         class_names=class_names,
-        node_ids=_ids(list(number)),
+        node_ids=_read_ids(list(number)),
         feature_names=nodes.column_names(wide),
         category_of=nodes.category_of(wide),
         missing=cells,
@@ -66,14 +66,14 @@ def from_networkx(
     )
 
 
-def _names(names: str | Sequence[str] | None) -> list[str]:
+def _as_list(names: str | Sequence[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _table(
+def _build_table(
     name: str, attributes: list[dict[str, Any]], wanted: list[str], missing: Sequence[str], split: str | None
 ) -> Table:
-    """Makes a table of the wanted attributes. Missing values are empty."""
+    """Builds a table of the requested attributes, with empty cells for missing ones."""
     known = {key for each in attributes for key in each}
     absent = [key for key in wanted if key not in known]
     if absent and attributes:
@@ -81,19 +81,20 @@ def _table(
     unread = [f"{name}[{str(key)!r}]" for key in known if key not in wanted]
     warn_unread("Graph.from_networkx", unread, has_split=split is not None)
     columns = {
-        key: _column(f"{name}, attribute {key!r}", [each.get(key) for each in attributes], missing) for key in wanted
+        key: _convert_values(f"{name}, attribute {key!r}", [each.get(key) for each in attributes], missing)
+        for key in wanted
     }
     return Table(name, pa.table(columns), missing=missing)
 
 
-def _column(place: str, values: list[Any], missing: Sequence[str]) -> pa.Array:
-    """Reads values of one type. Arrays and tensors become lists."""
+def _convert_values(place: str, values: list[Any], missing: Sequence[str]) -> pa.Array:
+    """Converts values of one type. Arrays and tensors become lists."""
     values = [value.tolist() if hasattr(value, "tolist") else value for value in values]
     return values_as_arrow(place, values, missing)
 
 
-def _ids(nodes: list[Any]) -> Array | None:
-    """Reads the nodes as numbers of 64 bits, if all are, else as distinct text."""
+def _read_ids(nodes: list[Any]) -> Array | None:
+    """Returns the nodes as 64-bit integers if possible, else as distinct text."""
     if not nodes:
         return None
     if all(isinstance(node, int) and not isinstance(node, bool) and abs(node) < 2**63 for node in nodes):

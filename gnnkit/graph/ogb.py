@@ -1,6 +1,6 @@
-"""Folders of the Open Graph Benchmark (OGB), read without the package `ogb`.
+"""Reader for Open Graph Benchmark (OGB) folders, without the package `ogb`.
 
-That package reads its own files with pickle, and fails on newer releases of torch.
+That package uses pickle, and fails on newer torch releases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gnnkit.graph.values import is_text
 from gnnkit.graph.zipped import Arrays
 from gnnkit.ranges import unknown
 
-# Whether `ogb` adds each edge turned around, from the table that it keeps.
+# Whether `ogb` adds the reverse of each edge, according to its master table.
 _INVERSE = {"ogbn_arxiv": False, "ogbn_papers100M": False, "ogbn_products": True, "ogbn_proteins": True}
 _NODES, _EDGES = "num-node-list", "num-edge-list"
 _READ = {"edge", "node-feat", "edge-feat", "node-label", _NODES, _EDGES}
@@ -34,9 +34,9 @@ _PARTS = {"train": Split.TRAIN, "valid": Split.VAL, "test": Split.TEST}
 
 
 def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> Graph:
-    """Reads a folder, as `Graph.from_ogb` says."""
+    """Implements `Graph.from_ogb`."""
     inverse, raw = adds_inverse_edges(folder, add_inverse_edge), folder / "raw"
-    arrays = _binary(raw) if (raw / "data.npz").exists() else _tables(raw)
+    arrays = _read_npz_folder(raw) if (raw / "data.npz").exists() else _read_csv_folder(raw)
     num_nodes = int(arrays["num_nodes"])
     src, dst = arrays["edge_index"]
     rows = arrays.get("edge_feat")
@@ -57,14 +57,14 @@ def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> 
 
 
 def adds_inverse_edges(folder: Path, asked: bool | None) -> bool:
-    """Says whether each edge is also turned around. Checks the kind of the folder."""
+    """Checks the folder's kind, and returns whether to add the reverse of each edge."""
     name = folder.resolve().name.replace("-", "_")
-    _check(folder, name)
-    return _inverse(name) if asked is None else asked
+    _check_folder(folder, name)
+    return _default_inverse(name) if asked is None else asked
 
 
 def add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
-    """Adds the edges turned around, in the order of ogb: each behind its edge."""
+    """Inserts each edge's reverse after the edge, which is ogb's order."""
     both = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
     return *both, None if rows is None else np.repeat(rows, 2, axis=0)
 
@@ -72,21 +72,21 @@ def add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids,
 def read_node_fields(
     folder: Path, given: Array, split: str | None, num_nodes: int
 ) -> tuple[Array, npt.NDArray[np.int8], list[str] | None, Array | None]:
-    """Returns labels, the split, names of classes, and ids of the nodes.
+    """Returns the nodes' labels, split, class names and ids.
 
     Args:
-        folder: the folder of the data set.
-        given: labels as the folder has them.
-        split: folder in `split`. None: the only one.
-        num_nodes: number of nodes.
+        folder: Folder of the data set.
+        given: Labels as stored.
+        split: Folder in `split`. None: the only one.
+        num_nodes: Number of nodes.
     """
-    labels, mapping = _labels(given), folder / "mapping"
-    own = _split(folder / "split", split, num_nodes)
-    return labels, own, _class_names(mapping, labels), _mapped(mapping, "nodeidx2*", num_nodes)
+    labels, mapping = _read_labels(given), folder / "mapping"
+    own = _read_split(folder / "split", split, num_nodes)
+    return labels, own, _read_class_names(mapping, labels), _read_mapping(mapping, "nodeidx2*", num_nodes)
 
 
-def _check(folder: Path, name: str) -> None:
-    """Raises `UserError` for folders of another kind."""
+def _check_folder(folder: Path, name: str) -> None:
+    """Raises `UserError` for unsupported kinds of folders."""
     raw = folder / "raw"
     for kind, what in (("ogbg", "labels of graphs"), ("ogbl", "pairs of edges kept with pickle")):
         if name.startswith(kind):
@@ -99,7 +99,7 @@ def _check(folder: Path, name: str) -> None:
         raise UserError(f"{folder} has several types of nodes or edges, which are not supported yet")
 
 
-def _inverse(name: str) -> bool:
+def _default_inverse(name: str) -> bool:
     if name not in _INVERSE:
         raise UserError(
             f"{name} is none of {', '.join(_INVERSE)}: say with add_inverse_edge=true whether raw holds each undirected "
@@ -109,14 +109,14 @@ def _inverse(name: str) -> bool:
 
 
 def list_tables(raw: Path) -> set[str]:
-    """Names the tables of a folder, and tells of those that nobody reads."""
+    """Returns the folder's tables, and warns about unread ones."""
     found = {path.name.removesuffix(".csv.gz") for path in raw.glob("*.csv.gz")}
     warn_unread(f"{raw}", found - _READ)
     return found
 
 
-def _tables(raw: Path) -> dict[str, Any]:
-    """Reads the kind of tables without names of columns."""
+def _read_csv_folder(raw: Path) -> dict[str, Any]:
+    """Reads a folder of CSV tables, which have no headers."""
     found = list_tables(raw)
     edges = read_numbers(raw / "edge.csv.gz")
     if edges.shape[1] != 2:
@@ -135,8 +135,8 @@ def _tables(raw: Path) -> dict[str, Any]:
     }
 
 
-def _binary(raw: Path) -> dict[str, Any]:
-    """Reads the kind of arrays, as of ogbn-papers100M."""
+def _read_npz_folder(raw: Path) -> dict[str, Any]:
+    """Reads a folder of .npz files, such as ogbn-papers100M."""
     with Arrays(raw / "data.npz") as data, Arrays(raw / "node-label.npz") as labels:
         check_arrays(raw, data, (edges := data["edge_index"]).shape)
         optional = {key: data[key] for key in ("node_feat", "edge_feat") if key in data}
@@ -149,14 +149,14 @@ def _binary(raw: Path) -> dict[str, Any]:
 
 
 def check_arrays(raw: Path, data: Arrays, shape: tuple[int, ...]) -> None:
-    """Checks the shape of the edges, and tells of arrays that nobody reads."""
+    """Checks the shape of `edge_index`, and warns about unread arrays."""
     warn_unread(f"{raw / 'data.npz'}", set(data.names) - _KEYS)
     if len(shape) != 2 or shape[0] != 2:
         raise UserError(f"{raw / 'data.npz'}: edge_index has shape {list(shape)}, expected [2, num_edges]")
 
 
 def read_num_nodes(raw: Path, counts: Array) -> int:
-    """Returns the number of nodes of the only graph."""
+    """Returns the number of nodes. Raises `UserError` for several graphs."""
     if len(counts) != 1:
         raise UserError(
             f"{raw} holds {len(counts)} graphs: labels of graphs are not supported yet, only labels of nodes"
@@ -164,16 +164,16 @@ def read_num_nodes(raw: Path, counts: Array) -> int:
     return int(counts[0])
 
 
-def _labels(given: Array) -> Array:
-    """Reads one class of each node, NaN for none, or several columns of 0 and 1."""
+def _read_labels(given: Array) -> Array:
+    """Reads one class per node, NaN if unlabelled, or several columns of 0 and 1."""
     labels = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
     if labels.ndim == 2:
         return labels if labels.dtype.kind in "iu" else labels.astype(np.int64)
     return np.where(np.isnan(labels), -1, labels).astype(np.int64) if labels.dtype.kind == "f" else labels
 
 
-def _split(folder: Path, name: str | None, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
-    """Reads the ids of nodes that train, validate and test."""
+def _read_split(folder: Path, name: str | None, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
+    """Reads the node ids of each part of the split."""
     names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if name is None and len(names) == 1:
         name = names[0]
@@ -193,21 +193,21 @@ def _split(folder: Path, name: str | None, num_nodes: int) -> npt.NDArray[np.int
     return split
 
 
-def _class_names(folder: Path, labels: Array) -> list[str] | None:
-    """Reads the names of classes, where each has one."""
+def _read_class_names(folder: Path, labels: Array) -> list[str] | None:
+    """Reads the class names. Returns None unless every class has a distinct one."""
     if labels.ndim != 1 or not len(labels):
         return None
-    names = _mapped(folder, "labelidx2*", int(labels.max(initial=-1)) + 1)
+    names = _read_mapping(folder, "labelidx2*", int(labels.max(initial=-1)) + 1)
     spelt = None if names is None else [str(name) for name in names]
     return spelt if spelt is not None and len(set(spelt)) == len(spelt) else None
 
 
-def _mapped(folder: Path, pattern: str, count: int) -> Array | None:  # [count]
-    """Reads a table of numbers 0, 1, ... and what each stands for, if there is one."""
+def _read_mapping(folder: Path, pattern: str, count: int) -> Array | None:  # [count]
+    """Reads an optional table that maps 0, 1, ... to values."""
     paths = sorted(folder.glob(f"{pattern}.csv.gz"))
     if len(paths) != 1:
         return None
-    table = _read(paths[0], pyarrow.csv.ReadOptions(), spelt=True)
+    table = _read_csv(paths[0], pyarrow.csv.ReadOptions(), spelt=True)
     if table.num_columns != 2 or table.num_rows < count:
         return None
     numbers, values = (narrow_text(column).combine_chunks()[:count] for column in table.columns)
@@ -217,8 +217,8 @@ def _mapped(folder: Path, pattern: str, count: int) -> Array | None:  # [count]
 
 
 def read_numbers(path: Path) -> Array:  # [rows, columns]
-    """Reads numbers without a line of names."""
-    table = _read(path, pyarrow.csv.ReadOptions(autogenerate_column_names=True))
+    """Reads a table of numbers without a header."""
+    table = _read_csv(path, pyarrow.csv.ReadOptions(autogenerate_column_names=True))
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
             raise UserError(f"{path}: column {name[1:]} holds {column.type}, expected numbers")
@@ -229,13 +229,13 @@ def read_numbers(path: Path) -> Array:  # [rows, columns]
     return rows
 
 
-def _read(path: Path, options: Any, *, spelt: bool = False) -> pa.Table:
-    """Reads a CSV.
+def _read_csv(path: Path, options: Any, *, spelt: bool = False) -> pa.Table:
+    """Reads a CSV file.
 
     Args:
-        path: the file.
-        options: of pyarrow.
-        spelt: whether all columns are text, as the file spells the cells.
+        path: The file.
+        options: pyarrow's read options.
+        spelt: Whether to read all columns as text.
     """
     check_regular(path)
     try:

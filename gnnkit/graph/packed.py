@@ -1,4 +1,4 @@
-"""Dense rows of features in 16 or 8 bits a number."""
+"""Dense features quantized to 16 or 8 bits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gnnkit.graph.types import Floats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedFeatures:
-    """Rows of features that are rounded, and take half or a quarter of float32.
+    """Feature rows in bfloat16 or 8 bits, a half or a quarter of float32's size.
 
-    Has the shape of the rows, gives rows and columns by `features[ids]` and
-    `features[:, columns]`, and becomes float32 by `np.asarray(features)`. Raises
+    The class has the shape of the rows. `features[ids]` and `features[:, columns]`
+    select rows and columns, and `np.asarray(features)` returns float32. Raises
     `UserError` for arrays of other shapes and types.
     """
 
@@ -37,7 +37,7 @@ class PackedFeatures:
 
     @property
     def name(self) -> str:
-        """The value of features.dtype."""
+        """The value of `features.dtype`."""
         return "bf16" if self.scale is None else "int8"
 
     @property
@@ -47,7 +47,7 @@ class PackedFeatures:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the numbers that `np.asarray` gives."""
+        """The dtype that `np.asarray` returns."""
         return np.dtype(np.float32)
 
     @property
@@ -58,17 +58,17 @@ class PackedFeatures:
         return len(self.kept)
 
     def __getitem__(self, key: Any) -> PackedFeatures:
-        """Takes rows, or rows and columns, as NumPy does."""
+        """Selects rows, or rows and columns, like NumPy."""
         columns = key[1] if isinstance(key, tuple) else slice(None)
         scale, offset = (None if each is None else each[columns] for each in (self.scale, self.offset))
         return PackedFeatures(self.kept[key], scale, offset)
 
     def with_rows(self, kept: Array) -> PackedFeatures:
-        """Returns other rows of the same scale."""
+        """Returns other rows with the same scale."""
         return replace(self, kept=kept)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]
-        """Returns float32 rows. Raises `UserError` for more than memory holds."""
+        """Returns float32 rows. Raises `UserError` if they exceed memory."""
         try:
             if self.scale is None or self.offset is None:
                 rows = self.kept.astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Graphs of PyTorch Geometric (PyG), which need not be installed."""
+"""Reader for PyTorch Geometric (PyG) graphs. PyG need not be installed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NEGATIVE = {"neg_edge_label", "neg_edge_label_index"}
 
 
 def is_pyg(value: Any) -> bool:
-    """Says whether a value is a graph of PyG."""
+    """Checks whether a value is a PyG graph."""
     homogeneous = hasattr(value, "edge_index") and hasattr(value, "num_nodes")
     return homogeneous or _is_hetero(value) or _is_temporal(value)
 
 
 def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
-    """Reads a `Data` or a `HeteroData`, as `Graph.from_pyg` says."""
+    """Implements `Graph.from_pyg`."""
     if _is_temporal(data):
         raise UserError(
             f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
@@ -40,14 +40,14 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
             raise UserError("HeteroData: edges to predict are read of graphs of one type only, leave out val and test")
         return from_hetero(data, split)
     num_nodes = whole("data.num_nodes", data.num_nodes, 0)
-    given = _names(data)
+    given = _list_attributes(data)
     links = given & {*_LINKS, *_NEGATIVE}
     if links and val is None and test is None:
         raise UserError(
             f"data.{min(links)}: edges to predict are given by Graph.from_pyg(train, val=val, test=test), from the "
             "three Data of RandomLinkSplit, for task=link_prediction"
         )
-    graph, read = _read(data, num_nodes, split)
+    graph, read = _convert_data(data, num_nodes, split)
     has_split = val is not None or test is not None or bool(graph.split.any())
     warn_unread("Graph.from_pyg", [f"data.{name}" for name in given - read - links], has_split=has_split)
     if val is None and test is None:
@@ -55,18 +55,18 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
     _check_supervision(data, num_nodes)
     return replace(
         graph,
-        val_edges=None if val is None else _positives("val", val, num_nodes),
-        test_edges=None if test is None else _positives("test", test, num_nodes),
+        val_edges=None if val is None else _read_positives("val", val, num_nodes),
+        test_edges=None if test is None else _read_positives("test", test, num_nodes),
     )
 
 
-def _read(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]]:
-    """Makes the graph. Also returns the names of the attributes read."""
+def _convert_data(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]]:
+    """Converts a `Data`, and returns the names of the attributes it read."""
 
     def get(name: str) -> Any:
         return getattr(data, name, None)
 
-    edge_index = _edge_index(get)
+    edge_index = _read_edge_index(get)
     splits, masks = split_of("data.", get, num_nodes, split)
     pos = optional("data.", get, "pos")
     has_place = pos is not None and pos.shape[1:] in ((2,), (3,))
@@ -75,7 +75,7 @@ def _read(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]
         edge_index[1],
         num_nodes,
         features=optional("data.", get, "x"),
-        labels=_labels(get, num_nodes),
+        labels=_read_labels(get, num_nodes),
         split=splits,
         weight=optional("data.", get, "edge_weight"),
         edge_features=as_column(optional("data.", get, "edge_attr")),
@@ -87,7 +87,7 @@ def _read(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]
     return graph, {*_READ, *masks, *({"pos"} if has_place else ())}
 
 
-def _edge_index(get: Get) -> Array:  # [2, num_edges]
+def _read_edge_index(get: Get) -> Array:  # [2, num_edges]
     if get("edge_index") is None and get("adj_t") is not None:
         raise UserError("data.adj_t is not read, data.edge_index is: leave out the transform ToSparseTensor")
     edge_index = optional("data.", get, "edge_index")
@@ -96,8 +96,8 @@ def _edge_index(get: Get) -> Array:  # [2, num_edges]
     return edge_index
 
 
-def _labels(get: Get, num_nodes: int) -> Array | None:
-    """Reads labels of nodes. Raises `UserError` for several graphs and their labels."""
+def _read_labels(get: Get, num_nodes: int) -> Array | None:
+    """Reads node labels. Raises `UserError` for several graphs and for graph labels."""
     batch, labels = optional("data.", get, "batch"), as_row(optional("data.", get, "y"))
     several = batch is not None and (batch != batch.ravel()[:1]).any()
     if several or (labels is not None and labels.shape[:1] != (num_nodes,) and labels.size):
@@ -114,25 +114,25 @@ def _is_temporal(value: Any) -> bool:
     return type(value).__name__ == "TemporalData"
 
 
-def _names(data: Any) -> set[str]:
-    """Lists the attributes that hold something. PyG's `keys` was a property once."""
+def _list_attributes(data: Any) -> set[str]:
+    """Returns the attributes that are not None. Older PyG has `keys` as a property."""
     keys = data.keys() if callable(data.keys) else data.keys
     return {name for name in keys if getattr(data, name, None) is not None}
 
 
-def _positives(name: str, data: Any, num_nodes: int) -> npt.NDArray[np.int64]:  # [k, 2]
-    """Reads the edges to predict. Pairs without an edge are drawn anew."""
+def _read_positives(name: str, data: Any, num_nodes: int) -> npt.NDArray[np.int64]:  # [k, 2]
+    """Reads the edges to predict, without their negative pairs."""
     if whole(f"{name}.num_nodes", data.num_nodes) != num_nodes:
         raise UserError(f"{name} has {data.num_nodes} nodes, the graph that trains has {num_nodes}")
     for index, label in (("edge_label_index", "edge_label"), ("pos_edge_label_index", "pos_edge_label")):
         pairs = getattr(data, index, None)
         if pairs is not None:
-            return _marked(f"{name}.{index}", pairs, f"{name}.{label}", getattr(data, label, None))
+            return _select_positives(f"{name}.{index}", pairs, f"{name}.{label}", getattr(data, label, None))
     raise UserError(f"{name} has no edge_label_index, which RandomLinkSplit makes")
 
 
-def _marked(index: str, pairs: Any, name: str, labels: Any) -> npt.NDArray[np.int64]:  # [k, 2]
-    """Returns the pairs of label 1."""
+def _select_positives(index: str, pairs: Any, name: str, labels: Any) -> npt.NDArray[np.int64]:  # [k, 2]
+    """Returns the pairs with label 1."""
     ends = checks.array(index, pairs)
     if ends.ndim != 2 or len(ends) != 2:
         raise UserError(f"{index} has shape {list(ends.shape)}, expected [2, num_pairs]")
@@ -147,10 +147,10 @@ def _marked(index: str, pairs: Any, name: str, labels: Any) -> npt.NDArray[np.in
 
 
 def _check_supervision(data: Any, num_nodes: int) -> None:
-    """Raises `UserError` where edges train that carry no messages."""
-    if not _names(data) & _LINKS:
+    """Raises `UserError` if supervision edges are not message-passing edges."""
+    if not _list_attributes(data) & _LINKS:
         return
-    trained = _positives("data", data, num_nodes) @ np.array([num_nodes, 1])
+    trained = _read_positives("data", data, num_nodes) @ np.array([num_nodes, 1])
     edges = checks.array("data.edge_index", data.edge_index).astype(np.int64)
     if not np.isin(trained, np.array([num_nodes, 1]) @ edges).all():
         raise UserError(

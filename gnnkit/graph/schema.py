@@ -1,4 +1,4 @@
-"""The types of nodes and edges of a graph, with the feature table of each node type."""
+"""The graph's node and edge types, with each node type's feature table."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from gnnkit.graph.fields import names_of
 from gnnkit.graph.types import Floats
 from gnnkit.ranges import one_of, whole
 
-NodeTypes = tuple[tuple[str, int], ...]  # name and number of nodes of each type, in the order of ids
+NodeTypes = tuple[tuple[str, int], ...]  # (name, number of nodes) per type, in the order of ids
 FeatureKind = Literal["dense", "sparse", "learned", "none"]
-_MAX_WIDTH = 2**31 - 1  # columns of features
+_MAX_WIDTH = 2**31 - 1  # limit of feature columns
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureTable:
-    """The features of one node type: some columns of the graph's rows.
+    """The features of one node type, as columns of `Graph.features`.
 
-    Types of one width share their columns. Otherwise each type has columns of its own,
-    which are 0 in the rows of other types. A type without features has kind `none`: no
-    columns, or a placeholder column of ones where other types have some. Rows of kind
-    `learned` are trained, and have no columns.
+    If all types have the same width, they share the columns. Otherwise each type has
+    separate columns, which are 0 in rows of other types. A type without features has
+    kind `none` and either no columns, or one placeholder column of ones if other types
+    have features. Rows of kind `learned` are trained embeddings without columns.
     """
 
     kind: FeatureKind
-    width: int  # columns
-    first: int = 0  # column of `Graph.features` where the table begins
+    width: int  # number of columns
+    first: int = 0  # first column in `Graph.features`
 
     def __post_init__(self) -> None:
         one_of("feature_tables.kind", self.kind, get_args(FeatureKind))
@@ -43,12 +43,12 @@ class FeatureTable:
 
     @property
     def columns(self) -> slice:
-        """The columns of `Graph.features` that hold the table."""
+        """The table's columns in `Graph.features`."""
         return slice(self.first, self.first + self.width)
 
 
 class Relation(NamedTuple):
-    """A type of edges, by the node types at its ends, as in PyG."""
+    """An edge type with the node types at its ends, as in PyG."""
 
     source: str
     name: str
@@ -62,26 +62,23 @@ class Relation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Node types as ranges of ids with their feature tables, and edge types by number.
+    """Node types with their id ranges and feature tables, and numbered edge types.
 
-    A graph of one type has one range without a name, one table, and one relation.
+    A homogeneous graph has one unnamed range, one table and one relation.
     """
 
     node_types: NodeTypes
     edge_types: tuple[str, ...]
-    feature_tables: tuple[FeatureTable, ...] | None = None  # of each node type. None: not known
-    relations: tuple[Relation, ...] | None = None  # of each edge type. None: ends are not known
+    feature_tables: tuple[FeatureTable, ...] | None = None  # one per node type. None: unknown
+    relations: tuple[Relation, ...] | None = None  # one per edge type. None: unknown
 
     @property
     def several(self) -> bool:
-        """Whether there are several types of nodes or of edges."""
+        """Whether there are several node types or several edge types."""
         return len(self.node_types) > 1 or len(self.edge_types) > 1
 
     def nodes(self, name: str) -> slice:
-        """Returns the range of ids of a node type.
-
-        Raises `UserError` for another name.
-        """
+        """Returns a node type's range of ids. Raises `UserError` for unknown names."""
         begin = 0
         for node_type, count in self.node_types:
             if node_type == name:
@@ -90,9 +87,10 @@ class Schema:
         raise UserError(f"node type {name!r} is none of {', '.join(name for name, _ in self.node_types)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what graphs and stores keep beside the types' names, for JSON.
+        """Returns the JSON fields that are stored in addition to the type names.
 
-        The table of a graph of one type follows from the features.
+        The table of a homogeneous graph is omitted, because it follows from the
+        features.
         """
         tables, relations = self.feature_tables if len(self.node_types) > 1 else None, self.relations
         plain = {
@@ -103,12 +101,12 @@ class Schema:
 
 
 def stored_types(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `Schema.to_dict` stored among other facts."""
+    """Selects the fields of `Schema.to_dict` from stored metadata."""
     return {key: plain[key] for key in ("feature_tables", "relations") if plain.get(key) is not None}
 
 
 def table_of(features: Features) -> FeatureTable:
-    """Returns the table of a graph of one node type."""
+    """Returns the table of a graph with one node type."""
     width = features.shape[1]
     kind: FeatureKind = "sparse" if isinstance(features, SparseFeatures) else "dense"
     return FeatureTable(kind if width else "none", width)
@@ -117,16 +115,16 @@ def table_of(features: Features) -> FeatureTable:
 def read_types(
     plain: Mapping[str, Any], node_types: NodeTypes | None, edge_types: Sequence[str] | None, width: int
 ) -> dict[str, Any]:
-    """Reads feature tables and relations of a graph, as fields of `Graph`.
+    """Reads feature tables and relations as fields of `Graph`.
 
-    Tables that do not fit the columns of features are not kept, as features may have
-    been replaced, nor are relations of other names.
+    Tables that do not match the feature columns are dropped, because the features may
+    have been replaced. Relations that do not match the type names are dropped too.
 
     Args:
-        plain: `feature_tables` and `relations`, also as `Schema.to_dict` returns them.
-        node_types: Of the graph.
-        edge_types: Of the graph.
-        width: Of the graph's features.
+        plain: `feature_tables` and `relations`, possibly from `Schema.to_dict`.
+        node_types: The graph's node types.
+        edge_types: The graph's edge types.
+        width: The width of the graph's features.
     """
     tables: tuple[FeatureTable, ...] | None = None
     relations: tuple[Relation, ...] | None = None
@@ -145,13 +143,13 @@ def read_types(
 
 
 def node_types_of(values: Iterable[Iterable[object]] | None, num_nodes: int) -> NodeTypes | None:
-    """Reads names and numbers of nodes of the node types, if there are any.
+    """Reads optional node types.
 
-    Raises `UserError` where names are equal, or numbers do not add up.
+    Raises `UserError` for duplicate names, or if the numbers of nodes do not add up.
 
     Args:
         values: (name, number of nodes) of each type, or None.
-        num_nodes: Number of nodes of the graph.
+        num_nodes: Number of nodes in the graph.
     """
     if values is None:
         return None
@@ -166,18 +164,18 @@ def node_types_of(values: Iterable[Iterable[object]] | None, num_nodes: int) -> 
 def pack_tables(
     tables: Sequence[Floats | None], counts: Sequence[int]
 ) -> tuple[Features | None, tuple[FeatureTable, ...]]:
-    """Packs the feature tables of all node types into rows of one width.
+    """Combines the feature tables of all node types into rows of one width.
 
-    Rows of one width share their columns. Otherwise each type has columns of its own,
-    so a model's first weight holds one weight for each type.
+    Tables of the same width share columns. Otherwise each type has separate columns, so
+    that the weight of a model's first layer contains one block per type.
 
     Args:
-        tables: [count, width] rows of each type, or None for a type without features.
-        counts: Number of nodes of each type.
+        tables: [count, width] rows per type, or None for a type without features.
+        counts: Number of nodes per type.
 
     Returns:
-        The rows [num_nodes, width], None where no type has features, and where each
-        type's table is.
+        The rows [num_nodes, width], None if no type has features, and each type's
+            table.
     """
     if all(table is None for table in tables):
         return None, tuple(FeatureTable("none", 0) for _ in tables)
@@ -188,11 +186,11 @@ def pack_tables(
     if len({*zip(kinds, widths, strict=True)}) == 1:
         return np.concatenate(rows), tuple(map(FeatureTable, kinds, widths))
     begins = np.cumsum([0, *widths])
-    return _beside(rows, begins), tuple(map(FeatureTable, kinds, widths, begins.tolist()))
+    return _stack_columns(rows, begins), tuple(map(FeatureTable, kinds, widths, begins.tolist()))
 
 
-def _beside(tables: Sequence[Floats], begins: npt.NDArray[np.int64]) -> SparseFeatures:
-    """Puts tables side by side, from the columns `begins` [num_tables + 1] on."""
+def _stack_columns(tables: Sequence[Floats], begins: npt.NDArray[np.int64]) -> SparseFeatures:
+    """Places tables side by side, at the column offsets `begins` [num_tables + 1]."""
     counts = np.repeat(np.diff(begins), [len(table) for table in tables])
     pairs = zip(tables, begins, begins[1:], strict=False)
     columns = [np.tile(np.arange(first, last), len(table)) for table, first, last in pairs]

@@ -1,4 +1,4 @@
-"""Sparse matrices of SciPy, which need not be installed."""
+"""Reader for SciPy sparse matrices. SciPy need not be installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnnkit.graph.graph import Graph
 
 
 def from_scipy(matrix: Any, **fields: Any) -> Graph:
-    """Reads an adjacency matrix, as `Graph.from_scipy` says."""
+    """Implements `Graph.from_scipy`."""
     if not hasattr(matrix, "tocoo"):
         raise UserError(
             f"expected a sparse matrix of SciPy, got {type(matrix).__name__}: scipy.sparse.coo_array(x) makes one"

@@ -1,4 +1,4 @@
-"""The use of each node: to train, to validate, to test."""
+"""Splits: train, validation and test nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gnnkit.ranges import real, shown
 
 
 class Split(IntEnum):
-    """The use of a node: one value of `Graph.split`."""
+    """The part of the split that a node belongs to: one value of `Graph.split`."""
 
     NONE = 0
     TRAIN = 1
@@ -25,21 +25,20 @@ class Split(IntEnum):
 
     @staticmethod
     def of(values: npt.ArrayLike, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
-        """Returns the values of `Graph.split` that names or codes stand for.
+        """Converts names or codes to values of `Graph.split`.
 
         Names are train, val, test, none and the empty string. Codes are members of
-        `Split` or numbers of members. Data sets often count train as 0, so numbers that
-        use nodes but train on none are refused. Codes of type int8, the type of
-        `Graph.split`, may do so. Raises `UserError` with the place of a name or code
-        that does not exist.
+        `Split` or their numbers. Data sets often number train as 0, so numbers that use
+        nodes without any in train are rejected, unless they are int8, the dtype of
+        `Graph.split`. Raises `UserError` with the position of an unknown name or code.
 
         Args:
             values: [num_nodes] names or codes.
-            num_nodes: number of entries expected.
+            num_nodes: Expected number of entries.
         """
         given = checks.array("split", values)
         if given.dtype.kind == "U":
-            return _named(given, num_nodes)
+            return _parse_names(given, num_nodes)
         if given.dtype == np.bool_:
             raise UserError("split is a mask, expected names or codes: make codes of masks with Split.of_masks")
         codes = checks.integers("split", given, num_nodes)
@@ -51,9 +50,9 @@ class Split(IntEnum):
 
     @staticmethod
     def of_masks(train: npt.ArrayLike, val: npt.ArrayLike, test: npt.ArrayLike) -> npt.NDArray[np.int8]:
-        """Returns the values of `Graph.split` that three masks stand for.
+        """Converts three masks to values of `Graph.split`.
 
-        Raises `UserError` for a node in two masks, and for masks of unequal shapes.
+        Raises `UserError` for a node in two masks, and for masks of different shapes.
 
         Args:
             train: [num_nodes] bool.
@@ -73,11 +72,11 @@ class Split(IntEnum):
         return np.select(masks, list(SPLITS.values()), Split.NONE).astype(np.int8)
 
 
-SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST}  # the nodes in use
+SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST}  # the parts in use
 SPLIT_NAMES = {**SPLITS, "none": Split.NONE, "": Split.NONE}
 
 
-def _named(names: Array, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
+def _parse_names(names: Array, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
     if names.shape != (num_nodes,):
         raise UserError(f"split has shape {list(names.shape)}, expected [{num_nodes}]")
     words, word = np.unique(names, return_inverse=True)
@@ -90,11 +89,11 @@ def _named(names: Array, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
 
 
 def read_shares(name: str, values: Any) -> tuple[float, float, float]:
-    """Reads the shares of nodes that train, validate and test.
+    """Reads the fractions of nodes in train, val and test.
 
     Args:
-        name: argument or configuration key, for the message.
-        values: three numbers from 0 to 1, the first above 0, with a sum of at most 1.
+        name: Argument or configuration key, for the message.
+        values: Three numbers from 0 to 1, the first above 0, with a sum of at most 1.
     """
     if isinstance(values, str) or not hasattr(values, "__len__") or len(values) != 3:
         raise UserError(f"{name}={shown(values)} must be three shares of nodes, such as [0.6,0.2,0.2]")
@@ -105,12 +104,13 @@ def read_shares(name: str, values: Any) -> tuple[float, float, float]:
 
 
 def random_split(labelled: npt.NDArray[np.bool_], shares: Sequence[float], seed: int) -> npt.NDArray[np.int8]:
-    """Draws the values of `Graph.split`. Nodes without label get NONE.
+    """Draws a random split. Unlabelled nodes get NONE.
 
     Args:
-        labelled: [num_nodes] which nodes have a label.
-        shares: of the labelled nodes, for train, val and test. Any beyond are NONE.
-        seed: of the draw.
+        labelled: [num_nodes] mask of the labelled nodes.
+        shares: Fractions of the labelled nodes in train, val and test. The rest get
+            NONE.
+        seed: Random seed.
     """
     given = read_shares("split", shares)
     order = np.random.default_rng(seed % 2**64).permutation(np.flatnonzero(labelled))

@@ -1,4 +1,4 @@
-"""Tables of nodes and of edges."""
+"""The table type that the readers of node and edge files share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnnkit.graph.types import Ids
 
 
 class Table(FeatureColumns, LabelColumns):
-    """A table of nodes or of edges, with readers for every kind of column."""
+    """A table of nodes or edges, with readers for all kinds of columns."""
 
     def without(self, names: Collection[str]) -> Table:
         """Returns the table without some columns."""
@@ -29,12 +29,12 @@ class Table(FeatureColumns, LabelColumns):
         return self._like(rows, self._first, self._rows[first:last]).use_readings(self.readings)
 
     def first_rows(self, name: str) -> Table:
-        """Leaves out each row whose id stands in an earlier row."""
+        """Removes each row whose id occurs in an earlier row."""
         ids = self.id_column(name)
         kept = np.flatnonzero(find_ids(ids, ids) == np.arange(len(ids)))
         return self if len(kept) == len(ids) else self._like(self._table.take(kept), self._first, kept)
 
     def _like(self, table: pa.Table, first: int, rows: Ids | None = None) -> Table:
-        """Returns another table that is read as this one is."""
+        """Returns other rows or columns with this table's settings."""
         rows = self._rows if rows is None else rows
-        return Table(self.name, table, first, self._cure, self.missing, rows)
+        return Table(self.name, table, first, self._hint, self.missing, rows)

@@ -1,4 +1,4 @@
-"""A table of edges and a table of nodes as a graph."""
+"""Reader for data frames of edges and nodes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def from_tables(
     missing: Sequence[str] | None,
     duplicates: str,
 ) -> Graph:
-    """Reads data frames, as `Graph.from_tables` says.
+    """Implements `Graph.from_tables`.
 
     Args:
-        columns: id, label and split of `nodes`.
+        columns: Id, label and split columns of `nodes`.
     """
     one_of("duplicates", duplicates, DUPLICATES)
     words, way = read_missing("missing", missing), "=[NAME, ...] names the columns to read, without {}"
@@ -45,13 +45,13 @@ def from_tables(
     named = None if nodes is None else table_of("nodes", nodes, f": features{way}", words)
     weight = weight or ("weight" if "weight" in links.names else None)
     if edge_features is None:
-        edge_features = _all_features(
+        edge_features = _default_features(
             links, {*ends, edge_type, weight}, "edge_features=[NAME, ...] names it to read it"
         )
     if named and duplicates == FIRST:
         named = named.first_rows(columns[0])
     ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
-    fields = _node_fields(named, columns, features) | _edge_fields(links, edge_type, edge_features)
+    fields = _read_node_fields(named, columns, features) | _read_edge_fields(links, edge_type, edge_features)
     for table in (named, links):
         if table is not None:
             warn_readings(table.name, table.readings)
@@ -68,7 +68,7 @@ def from_tables(
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 
 
-def _edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]) -> dict[str, Any]:
+def _read_edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]) -> dict[str, Any]:
     types, type_names = links.types(edge_type)
     return {
         "edge_types": types,
@@ -79,12 +79,12 @@ def _edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]) -> 
     }
 
 
-def _node_fields(
+def _read_node_fields(
     nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
 ) -> dict[str, Any]:
     labelled = nodes is not None and columns[1] in nodes.names
     labels, class_names = read_labels(lambda: [nodes], columns[1]) if nodes and labelled else (None, None)
-    rows, names, category_of, cells = _features(nodes, columns, features)
+    rows, names, category_of, cells = _read_features(nodes, columns, features)
     return {
         "labels": labels,
         "class_names": class_names,
@@ -95,36 +95,38 @@ def _node_fields(
     }
 
 
-def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str, cure: str) -> pa.Array | None:
-    """Returns the ids of nodes, or None where ids are 0, 1, ...
+def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str, hint: str) -> pa.Array | None:
+    """Returns the node ids, or None if they are 0, 1, ...
 
-    Without a table of nodes, text names the nodes, in the order of code points.
+    Without a node table, text ids are sorted by code point.
 
     Args:
-        edges: table of edges.
-        nodes: table of nodes, or None.
-        ends: columns of source and destination.
-        name: column of ids.
-        cure: says what to do about an id that occurs twice.
+        edges: Edge table.
+        nodes: Node table, or None.
+        ends: Source and destination columns.
+        name: Id column.
+        hint: Hint for duplicate ids.
     """
     if nodes is not None:
-        return nodes.ids(name, cure)
+        return nodes.ids(name, hint)
     return joined_ids([edges], ends) if all(map(edges.is_text, ends)) else None
 
 
-def _all_features(table: Table, known: Collection[str | None], cure: str) -> list[str]:
-    """Returns all columns but the known ones, and warns of an index."""
+def _default_features(table: Table, known: Collection[str | None], hint: str) -> list[str]:
+    """Returns all columns except `known`, and warns about an index."""
     index = table.index_columns(known)
-    warn_index(table.name, index, cure)
+    warn_index(table.name, index, hint)
     return table.others({*known, *index})
 
 
-def _features(
+def _read_features(
     nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
 ) -> tuple[Features | None, list[str] | None, list[str] | None, Array | None]:
-    """Returns rows of features, names of columns and of texts, and empty cells."""
+    """Returns features, feature names, their text columns, and missing cells."""
     if features is None:
-        names: Any = [] if nodes is None else _all_features(nodes, columns, "features=[NAME, ...] names it to read it")
+        names: Any = (
+            [] if nodes is None else _default_features(nodes, columns, "features=[NAME, ...] names it to read it")
+        )
     else:
         names = [features] if isinstance(features, str) else features
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):

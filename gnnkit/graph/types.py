@@ -1,4 +1,4 @@
-"""The types of arrays of a graph."""
+"""Array types of graphs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.floating[Any]]
-Labels = npt.NDArray[Any]  # of nodes: int64 [n] classes, bool [n, classes], or floating [n] or [n, numbers]
+Labels = npt.NDArray[Any]  # int64 [n] classes, bool [n, classes], or floating [n] or [n, numbers]
 
 
 def take(values: npt.NDArray[Any] | None, positions: Ids) -> npt.NDArray[Any] | None:
-    """Takes rows of an array, if there is one."""
+    """Indexes an optional array."""
     return None if values is None else values[positions]
 
 
 def set_fields(value: object, **fields: object) -> None:
-    """Fills in checked fields of a frozen value, in the constructor."""
+    """Sets validated fields of a frozen dataclass, in its constructor."""
     for name, array in fields.items():
         object.__setattr__(value, name, array)

@@ -1,4 +1,4 @@
-"""The arrays of an .npz file."""
+"""Reader for .npz archives."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gnnkit.errors import UserError
 from gnnkit.memory import available_memory
 from gnnkit.storage import Array, check_npy
 
-# Errors of zipfile for files that are not, or no longer, zip archives.
+# What zipfile raises for files that are not valid archives.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
-_SMALL = 1 << 24  # bytes of an array that is read in any case
-_MAX_RATIO = 1032  # deflate makes nothing smaller than this
+_SMALL = 1 << 24  # arrays up to this size are read without a memory check
+_MAX_RATIO = 1032  # deflate's highest compression ratio
 
 
 class Arrays:
-    """The arrays of an .npz file. Each is checked against the file's size at first."""
+    """The arrays of an .npz file, whose headers are checked against the file size."""
 
     def __init__(self, path: Path) -> None:
         check_regular(path)
@@ -64,13 +64,13 @@ class Arrays:
             raise UserError(f"{name} cannot be read: {error}") from error
 
     def optional(self, name: str) -> Array | None:
-        """Reads an array, or returns None if there is none."""
+        """Reads an array. Returns None if it is missing."""
         if name not in self:
             return None
         return self[name]
 
     def rows(self, name: str) -> ZippedRows:
-        """Opens an array that is read some rows at a time."""
+        """Opens an array to read it piece by piece."""
         if name not in self:
             raise UserError(f"no array {name!r}, only {sorted(self._zip.namelist())}")
         info = self._zip.getinfo(f"{name}.npy")
@@ -83,9 +83,9 @@ class Arrays:
 
 
 def _check_memory(name: str, size: int, packed: int) -> None:
-    """Raises `UserError` for an array that unpacks to more than the memory holds.
+    """Raises `UserError` for an array that exceeds free memory.
 
-    A file of 8 MB may unpack to 8 GB. Any ratio is allowed where there is room.
+    A file of 8 MB may unpack to 8 GB. Any ratio is accepted if the memory suffices.
     """
     room = available_memory()
     if size > _SMALL and size > room:
@@ -97,20 +97,19 @@ def _check_memory(name: str, size: int, packed: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ZippedRows:
-    """An array of an .npz file, which is decompressed as it is read."""
+    """An array in an .npz file that is decompressed while it is read."""
 
     file: zipfile.ZipFile
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    by_column: bool  # whether columns stand one behind the other in the file
-    begin: int  # of the numbers, in bytes
+    by_column: bool  # whether the file is in Fortran order
+    begin: int  # byte offset of the numbers
 
     def flat(self, step: int, first: int = 0, last: int | None = None) -> Iterator[Array]:
-        """Yields numbers `first` to `last` in the order of the file, `step` at once.
+        """Yields the numbers `first` to `last` in file order, `step` at a time.
 
-        One piece without numbers if there are none. Raises `UserError` for a damaged
-        file.
+        Yields one empty piece if there are none. Raises `UserError` for a damaged file.
         """
         last, size = math.prod(self.shape) if last is None else last, self.dtype.itemsize
         try:
@@ -127,7 +126,7 @@ class ZippedRows:
             raise UserError(f"{self.name} cannot be read: {error}") from error
 
     def pieces(self, step: int) -> Iterator[Array]:
-        """Yields all rows, `step` at once. One piece without rows if there are none."""
+        """Yields all rows, `step` at a time, or one empty piece if there are none."""
         if self.by_column and len(self.shape) > 1:
             raise UserError(f"{self.name} stands in the file column by column, which is not read by rows")
         width = math.prod(self.shape[1:])
