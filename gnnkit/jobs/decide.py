@@ -1,4 +1,4 @@
-"""auto of partition, strategy and workers: the leader's choice, and why in a line."""
+"""Resolves `auto` for the partition, strategy and workers, with a one-line reason."""
 
 from __future__ import annotations
 
@@ -40,52 +40,52 @@ from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
 from gnnkit.strategy import ExecutionStrategy
 
-FULL, SAMPLED = "vertex_centric", "individual_sample"  # what strategy=auto chooses from
+FULL, SAMPLED = "vertex_centric", "individual_sample"  # candidates of strategy=auto
 _TAKES = "the leader takes "
-# Up to so many edges one thread is quicker than two. Two took 6 to 13 times as long on
-# two busy cores, as threads that wait for each other thousands of times an epoch lose
+# Up to this size, one thread is faster than two. On two busy cores, two threads took 6
+# to 13 times as long, because they synchronise thousands of times an epoch and lose
 # their turns.
 SMALL_EDGES = 50_000
-GAIN = 1.1  # times as fast, from which more workers are taken
+GAIN = 1.1  # minimum speed-up for selecting more workers
 _PLAINEST = PartitionSettings(Choice("partition", "contiguous", {}), "1d", None, "none")
 
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """Settings without `auto`, and what the planner says of these."""
+    """Resolved settings, and the measured epoch time."""
 
     settings: Settings
-    seconds: float | None = None  # of an epoch. None: not measured
-    num_edges: int = 0  # where `seconds` is given
+    seconds: float | None = None  # per epoch. None: not measured
+    num_edges: int = 0  # set together with `seconds`
 
 
 def possible(settings: Settings) -> list[Settings]:
-    """Lists the settings that a decision on the strategy may lead to."""
+    """Lists the settings that `strategy=auto` may select."""
     if settings.strategy.name != AUTO:
         return [settings]
     return [with_strategy(settings, FULL), _sampled(settings)]
 
 
 def _sampled(settings: Settings) -> Settings:
-    """Chooses the strategy that samples, and a partition that goes with it."""
+    """Selects the sampling strategy and a compatible partition."""
     keeps = settings.partition.nodes.name != AUTO and settings.partition.grid == "1d"
     return with_partition(with_strategy(settings, SAMPLED), settings.partition if keeps else _PLAINEST)
 
 
 def with_strategy(settings: Settings, name: str) -> Settings:
-    """Chooses a strategy with its defaults, and the sampler that it brings."""
+    """Selects a strategy with its defaults, including its sampler."""
     brought = settle(config.compose([f"strategy={name}"]))
     settings = with_choice(settings, brought.strategy)
     return settings if settings.sampler or brought.sampler is None else with_choice(settings, brought.sampler)
 
 
 def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settings:
-    """Replaces `auto` of workers, partition and strategy, and stores the decision.
+    """Resolves `auto` for workers, partition and strategy, and records the decision.
 
-    A resumed run takes the decision of its checkpoint, where the workers are as many.
+    A resumed run reuses its checkpoint's decision if the number of workers is equal.
 
     Args:
-        order: What was asked, with the run folder.
+        order: The request, with the run folder.
         meanwhile: Called a few times a second.
     """
     decided = _stored(order.settings)
@@ -98,7 +98,7 @@ def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settin
 
 
 def to_plain(settings: Settings) -> dict[str, Any] | None:
-    """Returns the leader's decision as plain data. None: nothing was `auto`."""
+    """Returns the leader's decision as plain data, or None if nothing was `auto`."""
     if settings.decided is None:
         return None
     partition, sampler = settings.partition, settings.sampler
@@ -116,7 +116,7 @@ def to_plain(settings: Settings) -> dict[str, Any] | None:
 
 
 def adopt(settings: Settings, plain: Mapping[str, Any] | None) -> Settings:
-    """Takes over the decision of the leader, from `to_plain`."""
+    """Applies the leader's decision, from `to_plain`."""
     if plain is None:
         return settings
     section = plain["partition"]
@@ -130,10 +130,10 @@ def adopt(settings: Settings, plain: Mapping[str, Any] | None) -> Settings:
 
 
 def _stored(settings: Settings) -> Settings:
-    """Takes over what the run of a checkpoint has decided, as far as it fits."""
+    """Applies the decision of the run that wrote the checkpoint, where it fits."""
     if settings.trainer.resume is None:
         return settings
-    from gnnkit.training import resume  # imports Lightning
+    from gnnkit.training import resume  # loads Lightning
 
     identity = resume.load(settings.trainer.resume)["identity"]
     run, layout = identity["run"], identity["layout"]
@@ -152,9 +152,9 @@ def _stored(settings: Settings) -> Settings:
 
 
 def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
-    """Decides on the workers, and on what else is open. Arguments as those of `decide`.
+    """Selects the number of workers, and resolves the rest. Arguments as in `decide`.
 
-    Tries fewest workers first, and ends where more are not `GAIN` times as fast.
+    Starts with the fewest workers, and stops when more are not `GAIN` times as fast.
     """
     settings = order.settings
     auto = settings.auto_workers
@@ -182,7 +182,7 @@ def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
     return _because(best, f"{least_seconds:.3g} s an epoch in a trial{slower}")
 
 
-# Why the usual number is taken.
+# Reason for the default number.
 _UNKNOWN = "the usual number, as trials measure full-graph training for nodes only (job=compare measures the rest)"
 
 
@@ -191,7 +191,7 @@ def _few(edges: int) -> str:
 
 
 def _taken(order: Order, workers: int, why: str, meanwhile: Callable[[], None]) -> Settings:
-    """Takes a number of workers, and decides on what else is open."""
+    """Sets the number of workers, and resolves the rest."""
     settings = replace(with_workers(order.settings, workers), auto_workers=None)
     if settings.is_open:
         settings = _decide(replace(order, settings=settings), meanwhile).settings
@@ -199,7 +199,7 @@ def _taken(order: Order, workers: int, why: str, meanwhile: Callable[[], None]) 
 
 
 def _because(settings: Settings, why: str) -> Settings:
-    """Puts the reason for the workers before that of the rest."""
+    """Prepends the reason for the number of workers."""
     decided = settings.decided or {"why": "", "layouts": {}}
     rest = decided["why"].removeprefix(_TAKES)
     text = f"{_TAKES}workers={settings.workers}: {why}{'; ' if rest else ''}{rest}"
@@ -207,7 +207,7 @@ def _because(settings: Settings, why: str) -> Settings:
 
 
 def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
-    """Decides on what is open but the workers. Arguments as those of `decide`."""
+    """Resolves everything except the number of workers. Arguments as in `decide`."""
     settings = order.settings
     full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
     strategy: ExecutionStrategy = full.create_strategy()
@@ -218,7 +218,7 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
     layouts = compare_layouts(
         replace(order, settings=full), functools.partial(measure_candidates, named=named), meanwhile
     )
-    asked = AUTO in (settings.strategy.name, settings.partition.nodes.name)  # else any memory will do
+    asked = AUTO in (settings.strategy.name, settings.partition.nodes.name)  # otherwise any memory is accepted
     room = layouts.machine.memory if asked and layouts.machine is not None else float("inf")
     by_name, figures = layouts.by_name, {name: layout.to_dict() for name, layout in layouts.by_name.items()}
     name = select_layout(by_name, room)
@@ -246,10 +246,10 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
 
 
 def compared() -> list[str]:
-    """Names the installed partitioners that `partition=auto` compares, quickest first.
+    """Lists the partitioners that `partition=auto` compares, fastest first.
 
-    A package's own takes part by `Partitioner.auto_seconds`. One that cannot be
-    imported, as it lacks a library, does not.
+    A plugin takes part if it sets `Partitioner.auto_seconds`. Plugins that cannot be
+    imported are skipped.
     """
     seconds: dict[str, float] = {}
     for name in plugins.names("partition"):
@@ -260,9 +260,9 @@ def compared() -> list[str]:
 
 
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
-    """Decides on the nodes of each rank if the strategy takes no full-graph steps.
+    """Selects a partition by communication volume, for strategies that sample.
 
-    Arguments as those of `decide`.
+    Arguments as in `decide`.
     """
     settings = order.settings
     named = candidates(settings.workers, compared(), grids=False)
@@ -285,11 +285,11 @@ def _words(order: Order, named: Mapping[str, PartitionSettings]) -> dict[str, fl
 
 
 def why_layout(named: Mapping[str, PartitionSettings], layouts: Layouts, name: str) -> str:
-    """Explains the choice of a layout in a line that begins with its overrides.
+    """Describes the choice of a layout in a line that begins with its overrides.
 
     Args:
         named: The candidates.
-        layouts: The candidates that were compared.
+        layouts: The compared candidates.
         name: The choice.
     """
     layout, timing = layouts.by_name[name], layouts.by_name[name].timing
@@ -312,7 +312,7 @@ def why_layout(named: Mapping[str, PartitionSettings], layouts: Layouts, name: s
 
 
 def _why_not(choice: Layout, other: Layout) -> str:
-    """Explains why a layout that is faster than the choice was not taken."""
+    """Explains why a faster layout was not selected."""
     assert choice.seconds is not None
     assert other.seconds is not None
     if other.seconds >= choice.seconds:

@@ -1,4 +1,4 @@
-"""A trained model as one file, for machines that have torch or ONNX Runtime alone."""
+"""Exports a trained model to a file for torch or ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from gnnkit.ranges import one_line
 from gnnkit.result.folder import INPUTS
 from gnnkit.storage import write_atomically
 
-_NODES, _EDGES = 7, 12  # of the graph that torch looks at
-ONNX = ".onnx"  # ending of a file
-_OF_DATA = ("edge_attr", "edge_type")  # arguments of files whose model reads them
-_TOLERANCE = 1e-4  # of the largest number
+_NODES, _EDGES = 7, 12  # of the example graph
+ONNX = ".onnx"
+_OF_DATA = ("edge_attr", "edge_type")  # optional arguments, by the model's inputs
+_TOLERANCE = 1e-4  # relative to the largest value
 
 
 def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_weight: bool | None = None) -> Path:
-    """Writes a model with trained parameters into a new file. Returns the path.
+    """Writes a trained model to a new file, and returns the path.
 
-    The suffix says what is written: `.pt2` for `torch.export.load`, `.onnx` for ONNX
-    Runtime. The file is called with `x`, [num_nodes, in_features] raw rows in the order
-    of the columns that trained, and `edge_index`, [2, num_edges] int64. Scales rows as
-    the run did. An `.onnx` takes `x` in float64 where columns are standardised, else in
-    the type of the model, and a `.pt2` in any type. Compares the file with the model on
-    another graph first. Raises `UserError` for a model that torch cannot look into, and
-    where the run does not say whether edges had weights.
+    The suffix selects the format: `.pt2` for `torch.export.load`, `.onnx` for ONNX
+    Runtime. The exported model takes `x`, [num_nodes, in_features] unscaled rows in the
+    training column order, and `edge_index`, [2, num_edges] int64. It scales rows as in
+    training. With standardised columns, an `.onnx` takes `x` in float64, and otherwise
+    in the model's dtype. A `.pt2` takes any dtype. The file is compared with the model
+    on another graph first. Raises `UserError` for a model that torch cannot export, and
+    if it is unknown whether training edges had weights.
 
     Args:
         folder: The run folder.
-        path: The file, not yet there.
-        model: The model, where that run got one from Python.
-        edge_weight: Whether the file also takes `edge_weight` [num_edges]. The file of
-            a model that reads edge features takes `edge_attr` [num_edges, edge_width],
-            and that of a model that reads edge types `edge_type` [num_edges] int64.
-            Default: where the edges that trained had weights, and the model reads them.
+        path: The new file.
+        model: The module, if the run was given one from Python.
+        edge_weight: Whether the file also takes `edge_weight` [num_edges]. Models that
+            read edge features take `edge_attr` [num_edges, edge_width], and those that
+            read edge types take `edge_type` [num_edges] int64. Default: whether
+            training edges had weights that the model reads.
     """
     if path.suffix not in _WRITERS:
         raise UserError(f"export: {path.name} must end with .pt2 (torch) or .onnx (ONNX Runtime)")
@@ -62,7 +62,8 @@ def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_wei
         check_module(model)
     if path.exists():
         raise UserError(f"export: {path} exists: choose another name, or remove the file")
-    # A process that has exported and has computed a gradient can start no ranks.
+    # In a child, because after an export and a backward pass a process cannot start
+    # ranks.
     run_in_child(_export, folder, path, model, edge_weight, always=True)
     return path
 
@@ -95,9 +96,9 @@ def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool
 
 
 def _weighted(plain: Plain, known: Inputs | None, folder: Path) -> bool:
-    """Returns whether the model may have read weights of edges when it trained.
+    """Returns whether the model may have read edge weights in training.
 
-    Raises `UserError` where the folder does not say.
+    Raises `UserError` if the folder does not record it.
     """
     if not plain.takes("edge_weight"):
         return False
@@ -110,16 +111,16 @@ def _weighted(plain: Plain, known: Inputs | None, folder: Path) -> bool:
 
 
 def _exported(plain: Plain, given: dict[str, Tensor], droppable: Collection[str]) -> tuple[Any, dict[str, Tensor]]:
-    """Returns the exported program, and its arguments.
+    """Returns the exported program and its arguments.
 
-    Droppable values of edges that the model does not read are no arguments.
+    Removes droppable edge values that the model does not read.
     """
     found = torch.export.export(plain, (), given, dynamic_shapes=_shapes(given))
     read = _inputs_of_outputs(found.graph)
     kept = {name: value for name, value in given.items() if name not in droppable or name in read}
     if len(kept) < len(given):
         return _exported(plain, kept, droppable)
-    for node in list(found.graph.nodes):  # casts take any type, and torch would refuse all but one
+    for node in list(found.graph.nodes):  # casts accept any dtype, but torch would reject all except one
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             found.graph.erase_node(node)
     found.graph_module.recompile()
@@ -127,7 +128,7 @@ def _exported(plain: Plain, given: dict[str, Tensor], droppable: Collection[str]
 
 
 def _inputs_of_outputs(graph: Any) -> set[str]:
-    """Returns the names of the inputs whose values, not only sizes, reach an output."""
+    """Returns the inputs whose values, not only sizes, reach an output."""
     reached = {node for node in graph.nodes if node.op == "output"}
     for node in reversed(graph.nodes):
         if node in reached and node.target is not torch.ops.aten.sym_size.int:
@@ -136,7 +137,7 @@ def _inputs_of_outputs(graph: Any) -> set[str]:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Returns the error behind the exporter's own, which asks to report to PyTorch."""
+    """Returns the root cause of an exporter error."""
     return error if error.__cause__ is None else _cause(error.__cause__)
 
 
@@ -145,7 +146,7 @@ def _plain(model: nn.Module, folder: Path) -> Plain:
 
 
 def _unit(folder: Path) -> Callable[[Tensor], Tensor]:
-    """Returns what makes numbers in the unit of the labels out of outputs."""
+    """Returns the function that converts outputs to the unit of the labels."""
     facts = weights.read_facts(folder)
     if facts.mean is None or facts.deviation is None:
         return lambda out: out
@@ -154,7 +155,7 @@ def _unit(folder: Path) -> Callable[[Tensor], Tensor]:
 
 
 def _scale(folder: Path) -> Callable[[Tensor], Tensor]:
-    """Returns what makes the rows that the model reads out of raw ones."""
+    """Returns the function that scales input rows as in training."""
     inputs = Inputs.load(folder)
     kind = "none" if inputs is None else inputs.scale.kind
     if inputs is None or kind == "none":
@@ -169,7 +170,7 @@ def _scale(folder: Path) -> Callable[[Tensor], Tensor]:
 
 
 def _unit_rows(x: Tensor) -> Tensor:
-    """Does what `graph.features.normalized` does, so that torch can look into it."""
+    """An exportable version of `graph.features.normalized`."""
     sums = x.abs().sum(1, keepdim=True, dtype=torch.float64)
     return x / torch.where(sums == 0, 1, sums)
 
@@ -177,13 +178,13 @@ def _unit_rows(x: Tensor) -> Tensor:
 def _inputs(
     plain: Plain, widths: Widths, *, edge_weight: bool, wide: bool, num_nodes: int = _NODES, num_edges: int = _EDGES
 ) -> dict[str, Tensor]:
-    """Draws a graph, as the arguments of the model by name.
+    """Draws an example graph, as model arguments by name.
 
     Args:
         plain: The model.
-        widths: Sizes of the data that trained.
+        widths: The model's sizes.
         edge_weight: Whether edges have weights.
-        wide: Whether rows are float64, as float32 may lose what the scale makes larger.
+        wide: Whether rows are float64, because scaling may amplify float32 rounding.
         num_nodes: Number of nodes.
         num_edges: Number of edges.
     """
@@ -208,14 +209,14 @@ def _inputs(
 
 
 def _shapes(given: dict[str, Tensor]) -> dict[str, dict[int, Any]]:
-    """Says which dimensions differ from graph to graph."""
+    """Returns the dynamic dimensions by argument."""
     nodes, edges = torch.export.Dim("nodes"), torch.export.Dim("edges")
     known = {"x": {0: nodes}, "edge_index": {1: edges}}
     return {name: known.get(name, {0: edges}) for name in given}
 
 
 def _as_torch(found: Any, _: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
-    """Returns the bytes of a file of torch, and what the file computes."""
+    """Returns the bytes of a `.pt2` file, and a function that runs it."""
     file = io.BytesIO()
     torch.export.save(found, file)
     content = file.getvalue()
@@ -224,7 +225,7 @@ def _as_torch(found: Any, _: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[s
 
 
 def _as_onnx(found: Any, given: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
-    """Returns the bytes of an ONNX file, and what the file computes."""
+    """Returns the bytes of an ONNX file, and a function that runs it."""
     import onnxruntime
 
     program = torch.onnx.export(found, dynamo=True, input_names=list(given), output_names=["logits"], verbose=False)
@@ -241,7 +242,7 @@ _WRITERS = {".pt2": _as_torch, ONNX: _as_onnx}
 
 
 def _check_onnx() -> None:
-    """Raises `UserError` where a package is missing."""
+    """Raises `UserError` if a package is missing."""
     for name in ("onnxruntime", "onnxscript"):
         try:
             importlib.import_module(name)
@@ -250,7 +251,7 @@ def _check_onnx() -> None:
 
 
 def _compare(name: str, found: Tensor, expected: Tensor) -> None:
-    """Raises `UserError` for a file that computes something else than the model."""
+    """Raises `UserError` if the file's outputs differ from the model's."""
     largest = float(expected.detach().abs().max())
     if not torch.allclose(found.detach(), expected.detach(), rtol=0, atol=_TOLERANCE * max(largest, 1.0)):
         raise UserError(
@@ -261,7 +262,7 @@ def _compare(name: str, found: Tensor, expected: Tensor) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the notes of torch's exporters from the terminal."""
+    """Silences torch's exporters."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

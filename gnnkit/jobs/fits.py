@@ -1,4 +1,4 @@
-"""What goes with what: a table of combinations that are refused."""
+"""The table of unsupported combinations of settings."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import LOSS
 
 _Asks = Callable[[Settings, Parts], object]
-_ABILITIES = (LastingRows, LearnedInputs, Relations, RowsOnDisk)  # that messages tell of
+_ABILITIES = (LastingRows, LearnedInputs, Relations, RowsOnDisk)  # named in messages
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Combinations that are refused where something was asked for."""
+    """Unsupported combinations that involve one setting."""
 
     asked: _Asks
-    refused: Mapping[str, _Asks]  # by message, of which the first that holds counts
+    refused: Mapping[str, _Asks]  # by message. The first one that holds is raised
 
 
 def check(parts: Parts) -> None:
-    """Raises `UserError` with the message of the first combination that is refused."""
+    """Raises `UserError` for the first unsupported combination."""
     for topic in TOPICS:
         if topic.asked(parts.settings, parts):
             for message, holds in topic.refused.items():
@@ -38,10 +38,10 @@ def check(parts: Parts) -> None:
 
 
 def _spelt(message: str, parts: Parts) -> str:
-    """Puts values into a message.
+    """Formats a message.
 
-    `s` are the settings, `p` the parts, and `lacks` says why the strategy lacks an
-    ability.
+    `s` are the settings, `p` the parts, and `lacks` maps an ability to the reason why
+    the strategy does not have it.
     """
     lacks = {kind.__name__: parts.strategy.lacks(kind) for kind in _ABILITIES}
     written = list(parts.settings.write)
@@ -192,7 +192,7 @@ _PLACE = Topic(
 
 
 def may_stay(parts: Parts) -> bool:
-    """Says whether features may stay on disk while these parts train."""
+    """Returns whether features may stay on disk during training."""
     settings = replace(parts.settings, features=replace(parts.settings.features, place="disk"))
     return not any(holds(settings, parts) for holds in _PLACE.refused.values())
 

@@ -1,6 +1,6 @@
-"""job=init: a first configuration and script for the user's data.
+"""job=init: writes a first configuration and script for the user's data.
 
-Looks at the graph, chooses what fits, and says why beside each choice.
+Each key is chosen by the graph's properties, with the reason as a comment.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from gnnkit.result.result import Result
 
 NAME = "mine"  # of the experiment
 SPLIT = [0.6, 0.2, 0.2]
-# Beyond either, a step over all nodes takes long and mini-batches get on sooner.
+# Above either, full-graph steps take long, and mini-batches train faster.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
-_UNEVEN_CLASSES = 5  # times as many nodes as another class
-_FEW_OF_CLASS = 5  # nodes that validate, below which the figure of a class is chance
+_UNEVEN_CLASSES = 5  # ratio of class sizes
+_FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
 _LEARNED = "by trials: neighbours tell more than the columns. A new node needs a run of its own"
-_GROUPS = ("dataset", "strategy", "model", "task")  # sections that choose a YAML file
+_GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One key of the configuration, with the reason."""
+    """A key of the configuration, with the reason for its value."""
 
     key: str  # as on the command line, such as model.hidden
     value: Any
@@ -53,9 +53,9 @@ class Choice:
 
 
 def init(order: Order) -> Result:
-    """Writes an experiment and a script into a new folder, which is no run folder.
+    """Writes an experiment and a script into a new folder, which is not a run folder.
 
-    Refuses a graph that was handed in, as a file cannot name it.
+    Raises `UserError` for a graph from Python, because a file cannot name it.
     """
     settings, named = order.settings, order.named_folder
     if named is None:
@@ -79,7 +79,7 @@ def init(order: Order) -> Result:
 
 
 def _check_new(folder: Path) -> None:
-    """Raises `UserError`, before any trial, for a folder that is there."""
+    """Raises `UserError` before any trial if the folder exists."""
     if folder.exists():
         raise UserError(f"output={folder}: cannot make the folder: File exists: name a new one")
 
@@ -89,9 +89,9 @@ def _write(folder: Path, choices: list[Choice], found: Trials | None, command: s
 
     Args:
         folder: The new folder.
-        choices: What the files say.
-        found: What was tried, if anything was.
-        command: Trains by the first file.
+        choices: The content.
+        found: The trials, if any.
+        command: Trains with the experiment.
     """
     try:
         folder.mkdir(parents=True)
@@ -107,7 +107,7 @@ def _write(folder: Path, choices: list[Choice], found: Trials | None, command: s
 
 
 def by_evidence(settings: Settings, graph: Graph) -> tuple[list[Choice], Trials | None]:
-    """Returns what fits the graph, and the trials that chose the model, if any."""
+    """Returns the choices for the graph, and the trials that selected the model."""
     choices = list(choose(settings, graph))
     if why := _not_tried(settings, graph, choices):
         say(f"no trials: {why}")
@@ -125,7 +125,7 @@ def _held_back(found: Trials, best: Trial) -> str:
 
 
 def _not_tried(settings: Settings, graph: Graph, choices: list[Choice]) -> str:
-    """Says why no configuration is tried, in no words where some are."""
+    """Returns why no trials are run, or "" if they are."""
     known = {each.key: each.value for each in choices}
     if not settings.init.minutes:
         return "init.minutes=0"
@@ -139,7 +139,7 @@ def _not_tried(settings: Settings, graph: Graph, choices: list[Choice]) -> str:
 
 
 def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
-    """Tries configurations on the graph as the choices read it."""
+    """Runs trials on the graph as the choices configure it."""
     known = {each.key: each.value for each in choices}
     if "dataset.split" in known:
         graph = graph.draw_split(known["dataset.split"], int(settings.dataset.arguments.get("seed", 0)))
@@ -155,7 +155,7 @@ def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
 
 
 def _replaced(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[Choice]:
-    """Puts the keys of the best trial in the place of those that were chosen before."""
+    """Replaces choices by the keys of the best trial."""
     unread = ("model", "features.") if trials.learns(best) else ("model",)
     kept = {each.key: each for each in choices if not each.key.startswith(unread)}
     for key, value in best.items():
@@ -166,7 +166,7 @@ def _replaced(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[
 
 
 def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:
-    """Yields what fits the graph by a look at it."""
+    """Yields the choices that follow from the graph's properties."""
     yield from _dataset(settings, graph)
     yield from _task(settings, graph)
     yield from _strategy(graph)
@@ -181,7 +181,7 @@ def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:
 
 
 def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
-    """Yields the data set with the keys that were set, and those that are missing."""
+    """Yields the data set with its non-default and missing keys."""
     chosen, usual = settings.dataset, _usual(settings)
     size = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} columns of features"
     yield Choice("dataset", chosen.name, size)
@@ -199,7 +199,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
 
 
 def _usual(settings: Settings) -> dict[str, Any]:
-    """Returns the keys of the data set, with their defaults."""
+    """Returns the defaults of the data set's keys."""
     return {
         key.name: parse_yaml(key.default, f"dataset.{key.name}")
         for key in keys.read("dataset", settings.dataset.name).keys
@@ -207,7 +207,7 @@ def _usual(settings: Settings) -> dict[str, Any]:
 
 
 def _task(settings: Settings, graph: Graph) -> Iterator[Choice]:
-    """Yields the task that reads labels of this form."""
+    """Yields the task for this type of labels."""
     names = graph.class_names or ()
     if not graph.labelled.any():
         cure = ". dataset.label=COLUMN names a column of labels" if "label" in _usual(settings) else ""
@@ -225,9 +225,9 @@ def _task(settings: Settings, graph: Graph) -> Iterator[Choice]:
 
 
 def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
-    """Says what to do where one class of `nodes` is much larger than another.
+    """Returns advice if one class of `nodes` is much larger than another.
 
-    Says nothing for even classes, sets of classes and numbers.
+    Returns "" for balanced classes, multi-label data and numbers.
     """
     if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
         return ""
@@ -238,13 +238,13 @@ def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
     return f", {share}: task.class_weights=balanced lets each count alike"
 
 
-def _sizes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> Ids:  # [classes that occur]
+def _sizes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> Ids:  # [classes present]
     counts = np.bincount(graph.labels[nodes & graph.labelled])
     return counts[counts > 0]
 
 
 def _strategy(graph: Graph) -> Iterator[Choice]:
-    """Yields the strategy for a graph of this size, and a model."""
+    """Yields a strategy for the graph size, and a model."""
     if graph.num_nodes <= _MAX_NODES and graph.num_edges <= _MAX_EDGES:
         yield Choice("strategy", "vertex_centric", "the graph is small: every node in every step, exactly")
     else:
@@ -270,7 +270,7 @@ def _inputs(graph: Graph) -> Iterator[Choice]:
 
 
 def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
-    """Returns what takes the place of empty cells, and why."""
+    """Returns how empty cells are filled, and why."""
     columns, counts = np.unique(missing[:, 1], return_counts=True)
     what = f"{len(missing):,} cells of {len(columns):,} columns are empty"
     if (counts < graph.num_nodes / 2).all():
@@ -281,7 +281,7 @@ def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
 
 
 def _trainer(graph: Graph) -> Iterator[Choice]:
-    """Yields how long to train."""
+    """Yields the number of epochs and the stopping rule."""
     yield Choice("trainer.max_epochs", trials.MAX_EPOCHS, "at most")
     validates = (graph.split == Split.VAL).any() or not graph.split.any()
     if validates and graph.labelled.any():
@@ -291,12 +291,12 @@ def _trainer(graph: Graph) -> Iterator[Choice]:
 
 
 def _as_yaml(choices: list[Choice], found: Trials | None, command: str) -> str:
-    """Spells the choices as an experiment, which composes with the other options."""
+    """Formats the choices as an experiment with comments."""
     lines = ["# @package _global_", f"# Written by job=init. Train with {command}"]
     lines += [f"# {line}" for line in ([] if found is None else found.lines())]
     lines += ["defaults:"]
     named, known = [each for each in choices if each.key in _GROUPS], _with_default()
-    for each in sorted(named, key=lambda each: each.key in known):  # Hydra wants overrides last
+    for each in sorted(named, key=lambda each: each.key in known):  # Hydra requires overrides last
         override = "override " if each.key in known else ""
         lines.append(_commented(f"  - {override}/{each.key}: {each.value}", each.why))
     lines += ["  - _self_", ""]
@@ -311,13 +311,13 @@ def _as_yaml(choices: list[Choice], found: Trials | None, command: str) -> str:
 
 
 def _with_default() -> set[str]:
-    """Lists the sections that the main configuration chooses, which others override."""
+    """Returns the sections with a default in the main configuration."""
     main = read_yaml(CONF / "config.yaml")
     return {section for each in main["defaults"] if isinstance(each, dict) for section in each}
 
 
 def _sections(choices: list[Choice]) -> dict[str, list[Choice]]:
-    """Groups keys by section. Keys of the run stand under the empty name."""
+    """Groups choices by section. Top-level keys are under the empty name."""
     found: dict[str, list[Choice]] = {"": []}
     for each in choices:
         if each.key not in _GROUPS:
@@ -364,7 +364,7 @@ print(f"{{result.folder}} has the trained model, predictions and figures")
 
 
 def _as_script(choices: list[Choice]) -> str:
-    """Spells the choices as keyword arguments of `gnnkit.train`."""
+    """Formats the choices as keyword arguments of `gnnkit.train`."""
     nested: dict[str, dict[str, Any]] = {}
     plain: dict[str, Any] = {}
     for each in choices:
@@ -376,7 +376,7 @@ def _as_script(choices: list[Choice]) -> str:
         else:
             plain[each.key] = each.value
     if "types" in plain:
-        plain["types"] = "ignore"  # the script's own model reads none
+        plain["types"] = "ignore"  # the script's own model ignores types
     model: dict[str, Any] = {"hidden": 64, "num_layers": 2, "dropout": 0.5, **nested.pop("model", {})}
     hidden = 64 if model["name"] == "gat" else model["hidden"]
     arguments = {**{name: _argument(values) for name, values in nested.items()}, **plain}
@@ -390,5 +390,5 @@ def _as_script(choices: list[Choice]) -> str:
 
 
 def _argument(values: Mapping[str, Any]) -> Any:
-    """Returns the name alone where a section has no other key."""
+    """Returns only the name if a section has no other key."""
     return values["name"] if list(values) == ["name"] else dict(values)

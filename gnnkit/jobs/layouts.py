@@ -1,4 +1,4 @@
-"""Compares the layouts of a graph: counted in a child process, then tried by ranks."""
+"""Compares layouts of a graph by counting in a child process and by trials on ranks."""
 
 from __future__ import annotations
 
@@ -41,33 +41,33 @@ from gnnkit.task import NodeTask, Task
 if TYPE_CHECKING:
     from gnnkit.jobs.trial_steps import MachineFigures
 
-FOLDER = "tried"  # in the run folder: the shards of the layouts that are tried
-TRIED_EDGES = 30_000_000  # edges of all layouts that are tried, at most. One layout always is
-CROWDED = 4  # ranks per core up to which this machine tries a layout with all its ranks
+FOLDER = "tried"  # subfolder of the run folder with the shards of tried layouts
+TRIED_EDGES = 30_000_000  # maximum number of edges of all tried layouts. At least one is tried
+CROWDED = 4  # maximum number of ranks per core for trials with all ranks
 
-# Returns the name and quality of each layout to compare. The first one is the base.
+# Yields the name and quality of each layout to compare. The first one is the base.
 Find = Callable[[Settings, Graph], Iterable[tuple[str, Quality]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """The compared layouts of a graph."""
+    """The layouts of a graph, counted and timed."""
 
     by_name: dict[str, Layout]
-    machine: Machine | None  # None: nothing was tried
-    about: list[str]  # lines on the graph, for people
+    machine: Machine | None  # None: no trials
+    about: list[str]  # lines about the graph
     num_nodes: int
     num_edges: int
-    by_formula: bool = False  # whether seconds were computed for another machine
+    by_formula: bool = False  # whether seconds are predicted for another machine
 
 
 def can_try(order: Order) -> bool:
-    """Whether seconds and memory can be measured: of models trained for nodes."""
+    """Whether time and memory can be measured: for trained models of node tasks."""
     return order.source.trains and issubclass(order.settings.task.load(), NodeTask)
 
 
 def needs_formula(settings: Settings) -> bool:
-    """Whether this machine cannot run the ranks as they will be run."""
+    """Whether this machine cannot run the ranks as configured."""
     too_many = settings.workers * settings.threads > CROWDED * num_cores()
     return settings.plan.is_cluster or settings.workers_here < settings.workers or too_many
 
@@ -103,7 +103,7 @@ def compare_layouts(order: Order, find: Find, meanwhile: Callable[[], None] = la
 def _try(
     order: Order, folder: Path, counted: dict[str, Any], meanwhile: Callable[[], None]
 ) -> tuple[Machine, dict[str, Timing]]:
-    """Starts the ranks that try layouts. Returns the machine and timings by name."""
+    """Runs the trials on ranks. Returns the machine, and timings by layout."""
     from gnnkit.jobs import trial_steps
 
     settings = order.settings
@@ -126,15 +126,15 @@ def _try(
 
 
 def num_processes(settings: Settings) -> int:
-    """Returns how many processes try the shard of a single rank, at once.
+    """Returns how many processes time single-rank shards concurrently.
 
-    As many as this machine has cores for, and at least two to measure an exchange.
+    One process per available core, and at least two, to measure an exchange.
     """
     return min(settings.workers, max(num_cores() // settings.threads, 2))
 
 
 def machine_of(settings: Settings, measured: MachineFigures) -> Machine:
-    """Returns this machine, or the cluster that the section `plan` describes."""
+    """Returns this machine, or the cluster in the section `plan`."""
     plan, within = settings.plan, MachineLink(measured.latency, measured.bandwidth)
     between = MachineLink(
         within.latency if plan.latency is None else plan.latency * 1e-6,
@@ -152,7 +152,7 @@ def machine_of(settings: Settings, measured: MachineFigures) -> Machine:
 
 @dataclass(slots=True)
 class _Counter:
-    """Counts the layouts of one graph, and saves the shards of those that are tried."""
+    """Counts the layouts of one graph, and saves the shards to try."""
 
     settings: Settings
     graph: Graph
@@ -162,11 +162,11 @@ class _Counter:
     layouts: dict[str, Layout] = field(default_factory=dict)
     loads: dict[str, StepLoad] = field(default_factory=dict)
     qualities: dict[str, Quality] = field(default_factory=dict)
-    same: dict[str, str] = field(default_factory=dict)  # layout -> the first one with the same cut
+    same: dict[str, str] = field(default_factory=dict)  # layout -> first layout with the same partition
 
     @classmethod
     def of(cls, order: Order) -> tuple[_Counter, list[str]]:
-        """Reads the graph. Returns also lines on it, for people."""
+        """Reads the graph. Also returns lines about it."""
         settings, source, links = order.settings, order.source, None
         graph = load(settings, order.graph)
         task: Task = settings.task.create()
@@ -185,13 +185,13 @@ class _Counter:
             dtype,
             inputs=(None if adds else input_dtype(settings)) or dtype,
             moments=OPTIMIZERS[settings.trainer.optimizer].moments,
-            # Learned rows change, and link prediction draws other edges each epoch.
+            # Learned rows change, and link prediction draws new edges each epoch.
             keeps_sums=strategy.steps.keep_sums and settings.embedding is None and links is None,
         )
         return cls(settings, graph, counted_graph, model, costs), [sizes_of(graph), *lines]
 
     def count(self, find: Find) -> None:
-        """Counts the layouts that the model supports. The first one must be."""
+        """Counts the supported layouts. Raises `UserError` if the first is not."""
         cuts: dict[int, str] = {}
         for name, quality in find(self.settings, self.graph):
             first = cuts.setdefault(id(quality), name)
@@ -227,7 +227,7 @@ class _Counter:
     def save_busiest(self, folder: Path) -> dict[str, list[int]]:
         """Saves the shards of the busiest ranks of the layouts to try.
 
-        Returns the rank of each process, by name.
+        Returns the rank of each process, by layout.
         """
         processes, ranks = num_processes(self.settings), dict[str, list[int]]()
         for name in self._to_try(-(-self.graph.num_edges * processes // self.settings.workers), processes):
@@ -241,11 +241,11 @@ class _Counter:
         return ranks
 
     def _to_try(self, num_edges: int, processes: int) -> list[str]:
-        """Names the layouts to try: those with the least counted work that fit here.
+        """Selects the layouts with the least counted work that fit this machine.
 
         Args:
-            num_edges: Of the shards of a layout.
-            processes: That try a layout at once.
+            num_edges: Number of edges in a layout's shards.
+            processes: Number of processes that try a layout concurrently.
         """
         room = SAFE * available_memory()
         fitting = [name for name, load in self.loads.items() if load.host_tensors(processes) <= room]
@@ -254,12 +254,12 @@ class _Counter:
 
 
 def count_layouts(order: Order, find: Find, *, folder: Path | None) -> dict[str, Any]:
-    """Counts the layouts, and saves shards of those to try. Returns plain data.
+    """Counts the layouts, and saves the shards to try. Returns plain data.
 
     Args:
-        order: The request, with a strategy of full graphs.
+        order: The request, with a full-graph strategy.
         find: The layouts.
-        folder: For the shards. None: nothing is tried.
+        folder: Destination of the shards. None: no trials.
     """
     counter, about = _Counter.of(order)
     counter.count(find)
@@ -283,5 +283,5 @@ def count_layouts(order: Order, find: Find, *, folder: Path | None) -> dict[str,
 
 
 def _with_width(graph: Graph, width: int) -> Graph:
-    """Returns the graph with zeros, which take no memory, in place of learned rows."""
+    """Returns the graph with a broadcast zero in place of learned rows."""
     return replace(graph, features=np.broadcast_to(np.zeros(1, np.float32), (graph.num_nodes, width)))

@@ -1,4 +1,4 @@
-"""The model of a run: from the configuration, or given by the user."""
+"""The model of a run, from the configuration or from Python."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from gnnkit.strategy import ExecutionStrategy, JoinedLayers, SparseRows
 from gnnkit.task import Task
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
-Given = nn.Module | ModelFactory | Program | None  # by the user, instead of the configured model
+Given = nn.Module | ModelFactory | Program | None  # from Python, replacing the configured model
 
-PRESET_HOPS = 2  # of batches that no sampler draws: all edges of a share, and those into its seeds
-HEAD = "task_head"  # name of a task's parameters within the model
+PRESET_HOPS = 2  # of unsampled batches: the edges within a share, and those into its seeds
+HEAD = "task_head"  # name of the task's module within the model
 
 _WRAPPERS = {
     "OptimizedModule": "torch.compile",
     "DataParallel": "DataParallel",
     "DistributedDataParallel": "DistributedDataParallel",
     "ScriptModule": "torch.jit",
-}  # classes of torch around the module of a user, and how they are made
+}  # torch's wrapper classes, and how they are made
 
 _building = threading.Lock()  # torch has one random generator for all threads
 
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """The sizes that a model must fit."""
+    """The input and output sizes of a model."""
 
     in_features: int
-    num_classes: int  # width of the output
-    edge_width: int  # 0 where edges have no features
+    num_classes: int  # output width
+    edge_width: int  # 0: no edge features
     num_relations: int = 1  # edge types
 
 
 def check_given(model: object) -> None:
-    """Raises `UserError` for a model from Python that no run can take."""
+    """Raises `UserError` for an invalid model from Python."""
     if isinstance(model, nn.Module):
         check_module(model)
         return
@@ -66,7 +66,7 @@ def check_given(model: object) -> None:
 
 
 def check_module(model: object) -> None:
-    """Raises `UserError` for anything else than a module as its class has made it."""
+    """Raises `UserError` unless the model is a module instance without a wrapper."""
     name = type(model).__name__
     if isinstance(model, type):
         raise UserError(f"model={model.__name__} is a class: expected a module, such as {model.__name__}(...)")
@@ -77,7 +77,7 @@ def check_module(model: object) -> None:
 
 
 def _check_signature(make: Callable[..., Any]) -> None:
-    """Raises `UserError` for a function that cannot be called with two widths."""
+    """Raises `UserError` for a function that does not accept two widths."""
     try:
         inspect.signature(make).bind(1, 1)
     except ValueError:  # a function without a signature
@@ -89,14 +89,14 @@ def _check_signature(make: Callable[..., Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """The maker of a run's models."""
+    """The source of a run's model: the configuration or Python."""
 
     choice: Choice
     given: Given = None
 
     @property
     def name(self) -> str:
-        """Name of the model in `result.json`."""
+        """The model's name in `result.json`."""
         if self.given is None:
             return self.choice.name
         return getattr(self.given, "__name__", type(self.given).__name__)
@@ -108,20 +108,16 @@ class ModelSource:
 
     @property
     def reads_sparse(self) -> bool:
-        """Whether layer 0 may get sparse rows, for some widths at least."""
+        """Whether layer 0 may read sparse rows, at least for some widths."""
         return bool(getattr(self.choice.load() if self.given is None else self.given, "reads_sparse", False))
 
     @property
     def reads_relations(self) -> bool:
-        """Whether layers tell the relations of edges apart."""
+        """Whether layers distinguish edge types."""
         return bool(getattr(self.choice.load() if self.given is None else self.given, "reads_relations", False))
 
     def unread(self, widths: Widths) -> str:
-        """Says that no layer reads the features of edges. "" where one does, or may.
-
-        Args:
-            widths: Sizes of the data.
-        """
+        """Returns a warning if the model ignores the data's edge features, else ""."""
         if widths.edge_width == 0 or self.given is not None or not self.trains or "edge_width" in self._takes:
             return ""
         return (
@@ -131,17 +127,16 @@ class ModelSource:
 
     @property
     def reads_edge_index(self) -> bool:
-        """Whether the model is, or may be, a module of (x, edge_index)."""
+        """Whether the model is, or may be, an (x, edge_index) module."""
         model = self.trial()
         return model is None or isinstance(model, EdgeIndexModel)
 
     def trial(self) -> nn.Module | Program | None:
-        """Makes the model, without memory for parameters, or takes a given module.
+        """Makes the model on the meta device, or adapts the user's module.
 
-        The widths of the data are not known yet, so the model is made for other widths.
-        Raises `UserError` for errors that name a key of the model. Returns None after
-        any other error, because the widths may be the cause. The ranks make the model
-        again.
+        The data's widths are still unknown, so placeholder widths are used. Raises
+        `UserError` for errors that name a model key. Returns None after other errors,
+        because the widths may be the cause. The ranks make the model again.
         """
         if isinstance(self.given, nn.Module):
             module: nn.Module = adapted(self.given)
@@ -170,21 +165,21 @@ class ModelSource:
         return program
 
     def make_model(self, widths: Widths, seed: int, task: Task | None = None) -> nn.Module:
-        """Makes a new model, with the same first parameters on all ranks.
+        """Makes a new model with the same initial parameters on all ranks.
 
-        Parameters do not depend on the precision. A module of (x, edge_index) is
-        adapted. Raises `UserError` for another model without `num_layers`, and for
-        parameters that ranks cannot train together.
+        Parameters do not depend on the precision. An (x, edge_index) module is adapted.
+        Raises `UserError` for other models without `num_layers`, and for parameters
+        that ranks cannot train together.
 
         Args:
             widths: Sizes that the model must fit.
-            seed: Seed of the first parameters.
-            task: Task whose parameters become a part of the model. Default: none.
+            seed: Seed of the initial parameters.
+            task: Task whose parameters become part of the model. Default: none.
         """
         with _building:
             torch.manual_seed(seed)
             made = self._make(widths)
-            if isinstance(made, nn.Module) and not made.training:  # else parts are in the modes that were asked for
+            if isinstance(made, nn.Module) and not made.training:  # otherwise its parts keep their modes
                 made.train()
             model: nn.Module = adapted(made)
             if task is not None and (head := task.head()) is not None:
@@ -198,7 +193,7 @@ class ModelSource:
         return model
 
     def calls(self, model: nn.Module, widths: Widths) -> list[str]:
-        """Lists the exchanges of a forward pass of the model, in order."""
+        """Lists the exchanges of the model's forward pass, in order."""
         with _building, torch.random.fork_rng(devices=[]):
             return calls(model, widths.in_features, widths.edge_width)
 
@@ -222,9 +217,9 @@ class ModelSource:
 
 
 def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None, model: object) -> None:
-    """Tells a module of (x, edge_index) how many hops a batch has.
+    """Sets the number of hops that an (x, edge_index) module reads from a batch.
 
-    Raises `UserError` for a strategy whose layers have edges on several ranks each.
+    Raises `UserError` if the strategy splits the edges of a layer between ranks.
     """
     if not isinstance(model, EdgeIndexModel) or strategy.reads.all_edges:
         return
@@ -250,6 +245,6 @@ def dense_readers(settings: Settings, source: ModelSource, strategy: ExecutionSt
         f"strategy={settings.strategy.name}": not strategy.lacks(SparseRows),
         f"model={source.name}": source.reads_sparse,
         f"features.place={settings.features.place}": settings.features.place != "disk",
-        f"comm={settings.comm.name}": settings.comm.name != "nccl",  # products of sparse rows are native
+        f"comm={settings.comm.name}": settings.comm.name != "nccl",  # sparse products run on the CPU
     }
     return [name for name, sparse in readers.items() if not sparse]

@@ -19,17 +19,16 @@ from gnnkit.ranges import num_cores
 from gnnkit.result.result import Result
 
 ALONE = "one worker"  # name of its row
-PAYS = 0.2  # share of exchange in an epoch, above which fewer words save more than even edges
+PAYS = 0.2  # share of exchange above which fewer words save more than balanced edges
 
 
 def plan(order: Order) -> Result:
-    """Compares the layouts for the workers, node assignment and model. Names the best.
+    """Compares layouts for the workers and the model, and selects the best.
 
-    Counts the words and messages of one training step that exchanges, forward and
-    backward, or of one step of a program. The step is not the first of the run. The
-    counts are exact. Seconds and memory are measured, or computed for another machine.
-    Raises `UserError` for a chosen layout that is impossible. Leaves out other layouts
-    that are.
+    The words and messages of one training step or program step are counted exactly,
+    after the first step of the run. Time and memory are measured, or predicted for
+    another machine. Raises `UserError` if the configured layout is impossible. Other
+    impossible layouts are left out.
     """
     settings = order.settings
     if settings.strategy.name == AUTO:
@@ -70,7 +69,7 @@ def _layouts(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
 
 
 def _alone(order: Order) -> Layout:
-    """Returns the figures of one worker, which holds the whole graph."""
+    """Returns the figures of one worker with the full graph."""
     (partition,) = candidates(1, ["contiguous"], grids=False).values()
     threads = min(order.settings.threads * order.settings.workers_here, num_cores())
     settings = replace(order.settings, workers=1, processes=None, threads=threads, partition=partition)
@@ -78,7 +77,7 @@ def _alone(order: Order) -> Layout:
 
 
 def _source(layouts: Layouts) -> list[str]:
-    """Explains in a line where seconds and memory come from."""
+    """Describes the origin of time and memory."""
     if layouts.machine is None:
         return []
     if layouts.by_formula:
@@ -92,7 +91,7 @@ def _source(layouts: Layouts) -> list[str]:
 
 
 def _pays(layouts: Layouts, layout: Layout) -> list[str]:
-    """Names in a line what decides the seconds of a layout: words or compute."""
+    """Describes whether words or compute determine a layout's time."""
     if layout.timing is None or not layout.words["max"]:
         return []
     share = layout.timing.exchange / layout.timing.seconds
@@ -106,7 +105,7 @@ def _pays(layouts: Layouts, layout: Layout) -> list[str]:
 
 
 def _against(alone: Layout | None, chosen: Layout) -> list[str]:
-    """States in a line whether several workers are faster."""
+    """Describes whether several workers are faster than one."""
     if alone is None or alone.seconds is None or chosen.seconds is None:
         return []
     one, several = alone.seconds, chosen.seconds
@@ -115,7 +114,7 @@ def _against(alone: Layout | None, chosen: Layout) -> list[str]:
 
 
 def _why(settings: Settings, layouts: dict[str, Layout]) -> str:
-    """States whether another layout moves fewer words than the chosen one."""
+    """Describes whether another layout moves fewer words than the selected one."""
     best = min(layouts, key=lambda name: (layouts[name].words["max"], layouts[name].memory))
     chosen, fewest = layouts[CHOSEN].words["max"], layouts[best].words["max"]
     if chosen == fewest:

@@ -1,4 +1,4 @@
-"""Short trials on ranks: a few steps as a run takes them, their seconds and memory."""
+"""Short trials on ranks, which measure the time and memory of training steps."""
 
 from __future__ import annotations
 
@@ -40,40 +40,40 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_of
 from gnnkit.training.trainer import make_trainer
 
-EPOCHS = 30  # of the trial of a layout, at most. The first one is not timed
-EVERY = 3  # epochs from one evaluation to the next, which counts towards memory
-SECONDS = 0.5  # of timed epochs, after which a trial ends, once it has evaluated
-ALL_SECONDS = 30.0  # of all trials together, after which no further layout is tried
+EPOCHS = 30  # maximum for a layout's trial. The first epoch is not timed
+EVERY = 3  # epochs between evaluations, which count towards memory
+SECONDS = 0.5  # timed training per trial, after which it stops at the next evaluation
+ALL_SECONDS = 30.0  # for all trials, after which no further layout is tried
 
-# Epochs of ranks' own batches. The second begins with a full cache, and evaluates on a
-# heap with gaps.
+# Epochs with sampled batches. The second starts with a full cache, and evaluates with a
+# fragmented heap.
 BATCH_EPOCHS = 2
-BATCH_STEPS = 16  # of each of these epochs
-EVALUATED = 10_000_000  # edges of each rank, at most, in the evaluation whose memory is measured
+BATCH_STEPS = 16  # per epoch
+EVALUATED = 10_000_000  # maximum number of a rank's edges in the evaluation whose memory is measured
 _STATUS = Path("/proc/self/status")
-_PEAK = Path("/proc/self/clear_refs")  # 5 sets the peak to the current memory
+_PEAK = Path("/proc/self/clear_refs")  # writing 5 resets the peak to the current memory
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFigures:
-    """What ranks of this machine do at once."""
+    """Measurements of this machine with all ranks running at once."""
 
     base: int  # bytes of a rank's process without data
-    flops: float = math.nan  # of dense products per second. NaN: not measured
-    latency: float = 0.0  # seconds of a message. 0 for a single rank, or not measured
-    bandwidth: float = math.inf  # bytes per second. Infinite for a single rank, or not measured
+    flops: float = math.nan  # dense products per second. NaN: not measured
+    latency: float = 0.0  # seconds per message. 0: single rank, or not measured
+    bandwidth: float = math.inf  # bytes per second. Infinite: single rank, or not measured
 
 
 def try_layouts(job: RankJob, layouts: Mapping[str, Prepared], world: Communicator) -> dict[str, Any]:
     """Runs a few epochs on each layout, with all ranks of the run. Collective.
 
-    Returns the figures on the leader: of the machine, and the `Timing` of each layout
-    that `ALL_SECONDS` allows.
+    Returns the machine's figures on the leader, and the `Timing` of each layout tried
+    within `ALL_SECONDS`.
 
     Args:
-        job: The job. Its folder has a folder for each layout, with the shards.
-        layouts: What was prepared, by name.
-        world: The workers, and after them the servers.
+        job: The job. Its folder has a subfolder with the shards of each layout.
+        layouts: The prepared data, by layout name.
+        world: The workers, followed by the servers.
     """
     base, begun, timings = _base(job.settings, world), time.monotonic(), dict[str, Any]()
     for name, prepared in layouts.items():
@@ -93,7 +93,7 @@ def _try_layout(job: RankJob, base: int, comm: Communicator, mailbox: Mailbox) -
     epochs = few_steps(module, job, mailbox, epochs=EPOCHS, every=EVERY, seconds=SECONDS)
     table = _of_all(comm, *np.ravel(epochs)).reshape(comm.world_size, len(epochs), -1)
     memory = _of_all(comm, peak.read())[:, 0].astype(np.int64)
-    # An epoch without an exchange is no measure of the others.
+    # Epochs without an exchange do not represent the others.
     timed, alike = table[:, 1:], module.strategy.steps.only_synchronise
     epoch = timed[:, timed[:, :, 0].max(0).argmin()] if alike else timed.mean(1)  # [world_size, 4]
     compute, exchange, all_reduce, step = _parts(epoch, num_cores() if counts_cpu(job.settings) else comm.world_size)
@@ -104,12 +104,12 @@ def _try_layout(job: RankJob, base: int, comm: Communicator, mailbox: Mailbox) -
 def _parts(epoch: npt.NDArray[np.float64], at_once: int) -> list[float]:
     """Returns the compute, exchange, all-reduce and remaining seconds of an epoch.
 
-    The busiest rank determines compute. What it does not spend on the other parts is
-    exchange, waiting for slower ranks included.
+    The busiest rank determines compute. The rest of its time counts as exchange,
+    including waiting for slower ranks.
 
     Args:
-        epoch: [world_size, 4] seconds of each rank: all, and those for the exchange,
-            the synchronisation, and before the batch.
+        epoch: [world_size, 4] seconds of each rank: total, exchange, synchronisation,
+            and before the batch.
         at_once: Ranks that run at once. More ranks take turns.
     """
     total, exchange, all_reduce, before = epoch.T
@@ -120,15 +120,15 @@ def _parts(epoch: npt.NDArray[np.float64], at_once: int) -> list[float]:
 
 
 def try_ranks(job: RankJob, ranks: Mapping[str, Sequence[int]], comm: Communicator) -> dict[str, Any]:
-    """Takes a few steps with a rank's shard of each layout, whose peers send zeros.
+    """Runs a few steps on one rank's shard of each layout, with zeros from its peers.
 
-    Collective over the processes, which measure at once. Returns the figures of the
-    machine and, by layout, the `Tried` of each process.
+    Collective over the processes, which measure concurrently. Returns the machine's
+    figures and, by layout, the `Tried` of each process.
 
     Args:
-        job: The job. Its folder has a folder for each layout, with a shard for each
+        job: The job. Its folder has a subfolder for each layout, with a shard for each
             process.
-        ranks: By layout, the rank of each process.
+        ranks: The rank of each process, by layout.
         comm: The processes.
     """
     base, tried = _base(job.settings, comm), dict[str, Any]()
@@ -142,14 +142,14 @@ def try_ranks(job: RankJob, ranks: Mapping[str, Sequence[int]], comm: Communicat
 
 
 def _base(settings: Settings, comm: Communicator) -> int:
-    """Returns the bytes of a rank's process that has imported all. Collective."""
+    """Returns the bytes of a rank's process after all imports. Collective."""
     set_up_torch(settings)
-    torch.optim.SGD([torch.zeros(1)])  # imports torch's compiler, or the placeholder
+    torch.optim.SGD([torch.zeros(1)])  # imports torch's compiler, or its placeholder
     return int(_of_all(comm, MemoryPeak(comm.device).before).max())
 
 
 def _machine(settings: Settings, comm: Communicator, base: int) -> MachineFigures:
-    """Measures the processes of this machine, all at once. Collective."""
+    """Measures all processes of this machine concurrently. Collective."""
     progress("a short measurement of this machine")
     dtype = DTYPES[settings.trainer.precision]
     flops = measure_flops(dtype, comm.device)
@@ -157,21 +157,21 @@ def _machine(settings: Settings, comm: Communicator, base: int) -> MachineFigure
 
 
 def _of_all(comm: Communicator, *values: float) -> npt.NDArray[np.float64]:  # [world_size, len(values)]
-    """Returns numbers of all ranks. Collective."""
+    """Gathers values from all ranks. Collective."""
     table = torch.zeros(comm.world_size, len(values), dtype=torch.float64, device=comm.device)
     table[comm.rank] = torch.tensor(values, dtype=torch.float64)
     return comm.all_reduce(table).cpu().numpy()
 
 
 def _steps_alone(job: RankJob, shard: Shard, comm: Communicator, memory: MemoryPeak) -> tuple[float, int]:
-    """Returns the least seconds of a step, and the peak bytes of the first one.
+    """Returns the minimum seconds of a step, and the peak bytes of the first one.
 
-    A step is the forward and backward pass, without the optimizer.
+    A step is a forward and a backward pass, without the optimizer.
 
     Args:
         job: The settings.
         shard: The shard of one rank.
-        comm: The processes that measure at once.
+        comm: The processes that measure concurrently.
         memory: Measures the peak.
     """
     settings = job.settings
@@ -191,7 +191,7 @@ def _steps_alone(job: RankJob, shard: Shard, comm: Communicator, memory: MemoryP
         batch = batch if embedding is None else embedding.fill(batch)
         loss = loss_of(model, task, batch, 0)
         if not epoch:
-            give_back_freed_memory()  # as a run does
+            give_back_freed_memory()  # as in a run
         loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad()
         if comm.device.type == "cuda":
@@ -206,10 +206,10 @@ def _steps_alone(job: RankJob, shard: Shard, comm: Communicator, memory: MemoryP
 
 
 def counts_cpu(settings: Settings) -> bool:
-    """Whether trials count seconds of the processor, which exclude other processes.
+    """Whether trials measure CPU time, which excludes other processes.
 
-    Several threads, and ranks that are threads, would be counted together. A simulated
-    link takes no processor time. Numbers of workers are compared by the time.
+    CPU time would add up the threads of a rank and ranks that are threads, and would
+    omit a simulated link. Different numbers of workers are compared by wall time.
     """
     comm = settings.comm.load()
     alone = settings.threads == 1 and not comm.in_threads and settings.link is None
@@ -221,7 +221,7 @@ def _clock(settings: Settings) -> Callable[[], float]:
 
 
 class MemoryPeak:
-    """The memory of this process before a trial, and its peak since then."""
+    """This process's memory before a trial, and its peak since then."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -242,7 +242,7 @@ class MemoryPeak:
 
 
 def _status(name: str) -> int:
-    """Returns bytes that the system counts for this process. 0: unknown."""
+    """Reads a memory size of this process from the system. 0: unknown."""
     try:
         lines = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="ascii").splitlines())
         return int(lines[name].split()[0]) * 1024
@@ -262,18 +262,18 @@ def few_steps(
 ) -> list[tuple[float, ...]]:
     """Trains and evaluates as a run does, and closes the strategy. Collective.
 
-    Writes no scalars and no checkpoint. Returns for each epoch its seconds, and those
-    of them for the exchange, the synchronisation, and before batches.
+    Does not write logs or checkpoints. Returns four seconds for each epoch: total,
+    exchange, synchronisation, and before batches.
 
     Args:
         module: The module of this rank.
         job: Makes the synchronisation.
         mailbox: Messages between all ranks.
-        epochs: Number of epochs at most.
-        every: Epochs from one evaluation to the next.
-        steps: Steps of an epoch at most. Default: all.
-        seconds: Of epochs after the first one, beyond which no epoch begins, once an
-            evaluation is over. Default: any.
+        epochs: Maximum number of epochs.
+        every: Epochs between evaluations.
+        steps: Maximum number of steps per epoch. Default: all.
+        seconds: Time limit for epochs after the first one, checked after an evaluation.
+            Default: none.
     """
     sync, meter = job.sync(), SyncMeter(module.worker.comm.end_of_sum, _clock(job.settings))
     module.strategy.tally.clock = meter.clock
@@ -286,12 +286,12 @@ def few_steps(
 
 
 class _Timer(Callback):
-    """Measures each epoch without its evaluation, and ends training after some time."""
+    """Times epochs without their evaluation, and stops after a time limit."""
 
     def __init__(self, meter: SyncMeter, least: int, seconds: float) -> None:
         self._meter, self._least, self._seconds = meter, least, seconds
         self._mark = self._exchange = 0.0
-        self.epochs: list[list[float]] = []  # seconds: all, exchange, synchronisation, before batches
+        self.epochs: list[list[float]] = []  # seconds: total, exchange, synchronisation, before batches
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         self.epochs.append([0.0] * 4)
@@ -312,13 +312,13 @@ class _Timer(Callback):
 
 
 def plan_batches(job: RankJob, world: Communicator) -> dict[str, Any]:
-    """Takes a few steps, and draws the batches of the first epochs.
+    """Runs a few steps on sampled batches, and draws the batches of the first epochs.
 
     Collective. Returns the figures on the leader.
 
     Args:
         job: The job.
-        world: The workers, and after them the servers.
+        world: The workers, followed by the servers.
     """
     return with_servers(job, world, functools.partial(_plan_batches, job)) or {}
 
@@ -344,14 +344,14 @@ def _batch_module(job: RankJob, comm: Communicator) -> TrainingModule:
 def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window: int) -> list[int]:
     """Returns each rank's peak bytes. Collective.
 
-    Measures some steps and an evaluation, and adds the cache and the batches read ahead
-    that these did not fill.
+    Measures some steps and an evaluation. Adds the parts of the cache and of the
+    batches read ahead that these did not fill.
 
     Args:
         job: The job.
         module: The module of this rank.
         mailbox: Messages between all ranks.
-        window: Batches drawn ahead of those that are read from disk.
+        window: Number of batches drawn ahead of disk reads.
     """
     comm, disk = module.worker.comm, module.worker.disk
     if module.learned is None and (some := _some_nodes(module.worker)) is not module.worker:
@@ -367,10 +367,10 @@ def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window
 
 
 def _some_nodes(worker: Worker) -> Worker:
-    """Returns the worker with as many nodes as `EVALUATED` in-edges enter.
+    """Returns the worker with as many nodes as have `EVALUATED` in-edges.
 
-    An evaluation divides more nodes into chunks of equal memory. Returns the worker
-    itself if it has no more, or if its shard holds the edges.
+    An evaluation splits more nodes into chunks of equal memory. Returns the worker
+    itself if it has no more nodes, or if its shard holds the edges.
     """
     if worker.graph is None or worker.fetches:
         return worker

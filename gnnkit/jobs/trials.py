@@ -1,4 +1,4 @@
-"""Short training runs of a few configurations, of which the best one is chosen."""
+"""Trials for job=init: short training runs, of which the best is selected."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from gnnkit.storage import write_atomically
 from gnnkit.task import Task
 
 FILE = "trials.csv"
-MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the configuration that is written
+MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the written configuration
 MONITOR = "val_loss"
-MACRO = "val_macro_f1"  # judges uneven classes, as the mean of all classes
-_MOST, _LEAST = 1 / 3, 0.5  # of the time, that a trial takes; of the last trial's seconds, to begin another
-Keys = Mapping[str, Any]  # values by key, as on the command line
+MACRO = "val_macro_f1"  # mean over classes, for unbalanced classes
+_MOST, _LEAST = 1 / 3, 0.5  # share of the time for one trial; share of the last trial's time needed to start another
+Keys = Mapping[str, Any]  # values by configuration key
 
-# What won somewhere among 20 configurations, on public graphs and on made-up tables.
-# Where neighbours tell little, dropout 0.2 wins. Bags of words want more than 0.5.
+# Winners among 20 configurations on public and generated graphs. Dropout 0.2 wins where
+# neighbours carry little information. Bags of words need more than 0.5.
 _GCN: Keys = {"model": "gcn", "model.hidden": 64, "model.dropout": 0.5, "trainer.weight_decay": 5e-4}
 _SAGE: Keys = {**_GCN, "model": "sage"}
 _GAT: Keys = {"model": "gat", "model.hidden": 8, "model.dropout": 0.6, "trainer.weight_decay": 5e-4}
 _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
-_LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # where neighbours tell more than columns
+_LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
 _RELATIONS: tuple[Keys, ...] = tuple(
     {"model": "rgcn", "types": "read", "trainer.weight_decay": decay} for decay in (0, 5e-4)
 )
@@ -69,8 +69,8 @@ _WORDS: tuple[Keys, ...] = (
 )
 
 
-_FEW = 0.2  # share of numbers that are not 0, of rows that a unit sum suits
-_COUNTS: tuple[Keys, ...] = (  # of words that most nodes have
+_FEW = 0.2  # share of non-zeros below which rows are normalised first
+_COUNTS: tuple[Keys, ...] = (  # for dense word counts
     _GCN,
     {**_GCN, "trainer.weight_decay": 0},
     {**_SAGE, **_ROW},
@@ -83,51 +83,51 @@ _COUNTS: tuple[Keys, ...] = (  # of words that most nodes have
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A configuration that was tried, and how well it did."""
+    """A configuration and its scores."""
 
     keys: Keys
-    score: float | None  # the figure that judges, on the nodes that validate. None: refused
-    loss: float | None  # on the same nodes
-    test: float | None  # the same figure on the nodes that test, which chooses nothing
+    score: float | None  # validation score. None: unsupported configuration
+    loss: float | None  # validation loss
+    test: float | None  # test score, which is not used for selection
     epochs: int
     seconds: float
     remark: str = ""
 
     @property
     def title(self) -> str:
-        """Spells the configuration for people."""
+        """The configuration in short form."""
         name, *rest = (str(value) if key == "model" else f"{key.rpartition('.')[2]}={keys.plain(value)}" for key, value in self.keys.items())  # fmt: skip
         return " ".join([name, *rest])
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What was tried within the time, in order, and which one is best."""
+    """The completed trials, in order."""
 
     task: Task
-    figure: str  # that judges, such as val_accuracy
+    figure: str  # the validation metric, such as val_accuracy
     tried: tuple[Trial, ...]
     num_planned: int
     why_ended: str = ""
 
     @property
     def best(self) -> Trial | None:
-        """The best score, if any trial has one."""
+        """The trial with the best score, if any."""
         return next((each for each in self._ordered if each.score is not None), None)
 
     @property
     def _ordered(self) -> list[Trial]:
-        """Best first. Equal scores are judged by the loss, then by the order."""
+        """The trials by score, then by loss, then by order."""
         sign = 1 if self.task.is_lower_better(self.figure) else -1
         return sorted(self.tried, key=lambda each: (each.score is None, sign * (each.score or 0), each.loss or 0.0))
 
     @property
     def held_back(self) -> str:
-        """The name of the figure on the nodes that test."""
+        """The name of the test metric."""
         return _test_of(self.figure)
 
     def lines(self) -> list[str]:
-        """Says for people what was tried, best first."""
+        """Formats the trials as a table, best first."""
         judged = f"{self.figure.removeprefix('val_')} of each trial"
         judged += ", as classes are uneven" if self.figure != self.task.progress else ""
         told = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {judged}"]
@@ -140,7 +140,7 @@ class Trials:
         return [*told, f"{len(self.tried)} of {self.num_planned} trials{end}"]
 
     def save(self, folder: Path) -> None:
-        """Writes `trials.csv`, a line for each trial in the order of the trials."""
+        """Writes `trials.csv` with a row for each trial, in order."""
         names = list(dict.fromkeys(key for each in self.tried for key in each.keys))
         buffer = io.StringIO()
         writer = csv.writer(buffer)
@@ -153,7 +153,7 @@ class Trials:
 
 
 def candidates(graph: Graph, inputs: str) -> tuple[Keys, ...]:
-    """Returns the configurations to try, those first that win most often.
+    """Returns the configurations to try, the most promising first.
 
     Args:
         graph: The graph.
@@ -180,21 +180,21 @@ def run(
     *,
     uneven: bool = False,
 ) -> Trials:
-    """Trains each configuration in a process of its own, while the time allows it.
+    """Trains each configuration in its own process until the time is used up.
 
-    A trial takes a third of the time at most, and begins where half the seconds of the
-    last one are left. Whatever the clock ends has the best model until then. An
-    interrupt ends the trials, and what was tried until then counts.
+    A trial takes at most a third of the time. It starts only if half of the last
+    trial's duration is left. If the time limit stops a trial, its best model counts. An
+    interrupt ends the trials and keeps the completed ones.
 
     Args:
-        settings: The configuration of job=init, with the minutes.
-        graphs: Makes the graph that trains, with reverse edges (True) and without.
+        settings: The configuration of job=init.
+        graphs: Make the training graph with (True) and without reverse edges.
         fixed: Keys of all trials.
         planned: The configurations, in order.
-        usual: Whether trials read reverse edges. Where both kinds are there, the best
-            configuration is tried with the other one too.
-        uneven: Whether some classes are much larger than others, so that the mean over
-            classes judges. Default: no.
+        usual: Whether trials use reverse edges. If both graphs are available, the best
+            configuration is also tried on the other one.
+        uneven: Whether classes are unbalanced, so that the mean over classes is the
+            metric. Default: no.
     """
     begun, allowed = time.monotonic(), 60 * settings.init.minutes
     tried: list[Trial] = []
@@ -235,7 +235,7 @@ def _test_of(figure: str) -> str:
 
 
 def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys, seconds: float) -> Trial:
-    """Trains one configuration, at most so many seconds."""
+    """Trains one configuration within a time limit."""
     begun = time.monotonic()
     own = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
     with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder:
@@ -276,7 +276,7 @@ def _settings(settings: Settings, fixed: Keys, tried: Keys, seconds: float) -> S
 
 
 def training() -> dict[str, Any]:
-    """Returns how long a trial trains, and the configuration that is written."""
+    """Returns the stopping keys of trials and of the written configuration."""
     return {
         "trainer.max_epochs": MAX_EPOCHS,
         "trainer.monitor": MONITOR,
@@ -286,12 +286,12 @@ def training() -> dict[str, Any]:
 
 
 def learns(tried: Keys) -> bool:
-    """Says whether a configuration leaves the columns of features unread."""
+    """Returns whether a configuration ignores feature columns."""
     return tried.get("inputs") == "learned"
 
 
 def _figures(order: Order, figure: str, log: Path) -> dict[str, Any]:
-    """Trains in a process of its own, which says nothing to the terminal."""
+    """Trains in a child process without terminal output."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     with log.open("wb") as file:

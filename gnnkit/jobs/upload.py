@@ -1,4 +1,4 @@
-"""What the key `upload` needs of a package that copies run folders: `gnnkit.upload`."""
+"""The key `upload`, and the interface of plugins that copy run folders."""
 
 from __future__ import annotations
 
@@ -30,55 +30,55 @@ class FolderCopy(ABC):
 
     @abstractmethod
     def check(self, on_exists: str) -> None:
-        """Raises `UserError` before a job that could not be copied there.
+        """Raises `UserError` before a job whose folder could not be copied.
 
-        Tries to write, and refuses files that no run has written. If `on_exists` is
-        "refuse", it also refuses a run or a checkpoint.
+        Writes a test file, and rejects a URL with files that are not a run's. If
+        `on_exists` is "refuse", it also rejects a run or a checkpoint.
         """
 
     @abstractmethod
     def fetch_checkpoint(self, folder: Path, *, alone: bool = True) -> None:
-        """Fetches the last checkpoint into a run folder that has none.
+        """Fetches the last checkpoint into a run folder without one.
 
         Raises `UserError` if both have one, and the one at the URL is newer.
 
         Args:
             folder: The run folder.
-            alone: Whether no other process reads the folder meanwhile. False: raises
-                `UserError` instead of fetching. Default: true.
+            alone: Whether no other process reads the folder at the same time. If false,
+                raises `UserError` instead of fetching. Default: true.
         """
 
     @abstractmethod
     def put_checkpoints(self, folder: Path, writer: Path | None) -> None:
-        """Copies the checkpoints of a run that goes on, the newest one last.
+        """Copies the checkpoints of a running job, the newest one last.
 
         Args:
             folder: The run folder.
-            writer: A folder that is removed when another process takes over the run.
-                Nothing changes from then on.
+            writer: A folder that disappears when another process takes over the run.
+                Nothing is copied from then on.
         """
 
     @abstractmethod
     def put_folder(self, folder: Path) -> None:
-        """Copies all `files_of` the run folder, and removes those of an earlier run.
+        """Copies all `files_of` the run folder, and deletes an earlier run's files.
 
         `store.json` and `result.json` are copied last, so that an interrupted copy has
-        none.
+        neither.
         """
 
 
 def copy_to(url: str) -> FolderCopy:
-    """Connects to the URL of the key `upload`. Raises `UserError` if no plugin does."""
+    """Connects to the URL of `upload`. Raises `UserError` without a plugin."""
     if _PLUGIN not in names("upload"):
         raise unknown_plugin("upload", _PLUGIN, (), f"upload={without_credentials(url)}")
     return typing.cast("FolderCopy", load("upload", _PLUGIN)(url))
 
 
 def copy_checkpoints(url: str, folder: Path, writer: Path | None) -> None:
-    """Copies the checkpoints of a run folder to a URL, or prints why it failed.
+    """Copies the checkpoints of a run folder to a URL, or prints the error.
 
-    The run goes on, and the next checkpoint is tried again. Arguments:
-    `FolderCopy.put_checkpoints`.
+    The run continues after an error, and the next checkpoint is tried again. Arguments
+    as in `FolderCopy.put_checkpoints`.
     """
     try:
         copy_to(url).put_checkpoints(folder, writer)
@@ -87,13 +87,13 @@ def copy_checkpoints(url: str, folder: Path, writer: Path | None) -> None:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Lists the files of a run folder that a copy has, relative to the folder."""
+    """Lists the files of a run folder that are copied, as relative paths."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return [path.as_posix() for path in paths if path.parts[0] not in (LOCK, WORK, PREPARED)]
 
 
 def is_of_run(name: str) -> bool:
-    """Returns whether a run writes a file of this name, relative to its folder."""
+    """Returns whether a run writes a file with this relative path."""
     depth = len(PurePosixPath(name).parts)
     return any(
         fnmatch.fnmatchcase(name, pattern.replace("**/", "")) and ("**" in pattern or depth == pattern.count("/") + 1)

@@ -1,4 +1,4 @@
-"""job=verify: a few steps on the ranks against one process, in float64."""
+"""job=verify: compares a few steps on the ranks with one process, in float64."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from gnnkit.training.finite import Guard
 from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer
 
-EPOCHS, STEPS = 3, 4  # STEPS: of an epoch, at most
-TOLERANCE = 1e-10  # of the largest value, or of 1 where values are smaller
-AMPLIFIED = 1e-6  # of the largest value: sensitivity above which a tensor cannot be compared
-_ROUNDINGS = 100.0  # differences in units of the reference's own sensitivity that rounding explains
-_LAST_BITS = 2.0**-50  # relative change of a parameter that shows how sensitive training is
-_FOREVER = 1e6  # seconds, as the reference has no peers that could be lost
+EPOCHS, STEPS = 3, 4  # STEPS: maximum per epoch
+TOLERANCE = 1e-10  # relative to the largest value, or absolute for values below 1
+AMPLIFIED = 1e-6  # sensitivity, relative to the largest value, above which a tensor is not compared
+_ROUNDINGS = 100.0  # accepted difference in units of the reference's own sensitivity
+_LAST_BITS = 2.0**-50  # relative change of a parameter for measuring sensitivity
+_FOREVER = 1e6  # seconds. The reference has no peers that could be lost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Steps:
-    """What some steps computed."""
+    """The results of some steps."""
 
     values: dict[str, Tensor]  # losses, gradients, parameters, logits
-    skipped: int  # steps whose loss or gradient was not finite, which were left out
-    brings_optimizer: bool  # whether the model makes its optimiser itself
+    skipped: int  # steps skipped because of a non-finite loss or gradient
+    brings_optimizer: bool  # whether the model configures its own optimiser
 
     @property
     def are_finite(self) -> bool:
@@ -54,44 +54,44 @@ class _Steps:
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """The process that the ranks are compared with."""
+    """The single process with which the ranks are compared."""
 
     strategy: ExecutionStrategy
     num_ranks: int  # threads of the process
 
     @property
     def name(self) -> str:
-        """Name of the reference in `result.json`."""
+        """The name of the reference in `result.json`."""
         if self.num_ranks == 1:
             return "one rank with the whole graph"
         return f"{self.num_ranks} ranks as threads of one process"
 
     @classmethod
     def of(cls, job: RankJob, worker: Worker) -> _Reference:
-        """Takes one rank where the strategy promises the result of one, else all."""
+        """Selects one rank if the strategy guarantees its result, else all ranks."""
         strategy, sync = job.strategy(), job.sync()
         alone = strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
         joined = strategy.ability(JoinedLayers)
         if (joined is not None and not joined.by_owners) and isinstance(
             job.own_model(worker, job.widths(worker), job.task()), EdgeIndexModel
         ):
-            alone = None  # the graph of a rank's batch depends on all of its seeds
+            alone = None  # the batch graph depends on all of a rank's seeds
         return cls(strategy, worker.comm.world_size) if alone is None else cls(alone, 1)
 
 
 def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
-    """Trains on the ranks, then trains on the leader alone, and compares.
+    """Trains on the ranks, then on the leader alone, and compares.
 
-    Where the strategy promises the result of one process, the reference is one rank
-    with the whole graph. Otherwise the reference is all ranks as threads of this
-    process. Both use the trainer of `job=train`, DDP included, up to the final average,
-    with the optimiser, the learning rate and the schedule of the run.
+    If the strategy guarantees the result of one process, the reference is one rank with
+    the full graph. Otherwise it is all ranks as threads of one process. Both use the
+    trainer of job=train, including DDP, the optimiser, the schedule and the final
+    average.
 
     Collective. Returns the figures on the leader.
 
     Args:
         job: The job.
-        world: The workers, and after them the servers.
+        world: The workers, followed by the servers.
     """
     if not job.sync().lockstep:
         raise UserError(
@@ -106,13 +106,7 @@ def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
 
 
 def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
-    """Does the work of one worker. Collective over the workers.
-
-    Args:
-        job: The job.
-        comm: The workers.
-        mailbox: Letters between workers and servers.
-    """
+    """Trains and compares one worker. Collective over the workers."""
     worker = job.worker(comm, dtype=torch.float64)
     computed = _steps(job, job.strategy(), worker, mailbox)
     if comm.rank != LEADER:
@@ -137,7 +131,7 @@ def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any
 
 
 def verify_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
-    """Runs a program on the ranks, then on the leader alone with the whole graph.
+    """Runs a program on the ranks, then on the leader alone with the full graph.
 
     Collective. Returns the figures on the leader.
     """
@@ -158,18 +152,18 @@ def verify_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
 def _steps(
     job: RankJob, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailbox, *, nudged: bool = False
 ) -> _Steps:
-    """Takes some steps. Returns losses, gradients, parameters and the last logits.
+    """Runs some steps. Returns losses, gradients, parameters and the last logits.
 
-    Steps whose loss or gradient is not finite are left out, because training that
-    diverges shall not end the comparison. Collective. Only the leader's gradients are
-    of all rows, and only the leader's logits of all nodes.
+    Steps with a non-finite loss or gradient are skipped, so that diverging training can
+    still be compared. Collective. Gradients of all rows and logits of all nodes are
+    only complete on the leader.
 
     Args:
         job: The job.
-        strategy: Hands out the batches.
+        strategy: Provides the batches.
         worker: This rank.
-        mailbox: Letters between workers and servers.
-        nudged: Whether training begins from parameters with other last bits.
+        mailbox: Messages between workers and servers.
+        nudged: Whether to change the last bits of the initial parameters.
     """
     module = make_module(job, strategy, worker)
     if nudged:
@@ -202,7 +196,7 @@ def _steps(
 
 @torch.no_grad()
 def _nudge(module: nn.Module) -> None:
-    """Changes the last bits of each parameter. Zeros stay, as ReLU bends there."""
+    """Changes the last bits of each parameter. Zeros stay, because of ReLU's kink."""
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():
         signs = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).sign()
@@ -210,11 +204,11 @@ def _nudge(module: nn.Module) -> None:
 
 
 class _Recorder(Callback):
-    """The recorder of every batch's loss and gradient.
+    """Records every batch's loss and gradient.
 
-    A loss is this rank's part. A gradient is what the optimiser of this rank has
-    stepped with: on the leader the sum of all ranks, unless servers add up. Batches
-    that accumulate have none.
+    The loss is this rank's part. The gradient is what this rank's optimiser used: on
+    the leader the sum over ranks, unless servers compute the sum. Accumulating batches
+    have no gradient.
     """
 
     def __init__(self) -> None:
@@ -239,16 +233,16 @@ def _all_rows(rows: Tensor, worker: Worker) -> Tensor:  # [num_nodes, ...] on th
 def _judged(computed: _Steps, expected: _Steps, nudged: Callable[[], _Steps]) -> dict[str, Any]:
     """Compares the ranks with the reference.
 
-    Where they differ by more than the tolerance, the reference is compared with itself,
-    begun from other last bits. What this changes is no fault of the ranks: training
-    that diverges magnifies every rounding, and an optimiser such as Adam magnifies
-    gradients that are nearly zero. The latter moves parameters alone, such as a bias
-    before a normalisation, and the losses and gradients of all steps stay equal.
+    If they differ by more than the tolerance, the reference is run again from slightly
+    different initial parameters. Differences of that size are not caused by the ranks:
+    diverging training amplifies rounding, and optimisers such as Adam amplify gradients
+    close to zero. The latter affects only parameters, such as a bias before a
+    normalisation, while losses and gradients stay equal.
 
     Args:
         computed: The steps of the ranks.
         expected: The steps of the reference.
-        nudged: Takes the steps of the reference once more.
+        nudged: Runs the reference again.
     """
     differences = _differences(computed.values, expected.values)
     scales = {name: _scale(value) for name, value in expected.values.items()}
@@ -288,7 +282,7 @@ def _figures(
 
 
 def _differences(values: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
-    """Returns the largest difference of each tensor, NaN where one is not finite."""
+    """Returns the largest difference of each tensor. NaN: not finite."""
     return {
         name: float((values[name].to(reference.device) - reference).abs().max()) if reference.numel() else 0.0
         for name, reference in expected.items()
@@ -300,7 +294,7 @@ def _scale(reference: Tensor) -> float:
 
 
 def _divergence(job: RankJob, steps: _Steps) -> str:
-    """Says that training diverges, and which keys change that."""
+    """Explains that training diverges, and which keys change that."""
     cure = "use a smaller trainer.lr, or set trainer.clip_norm"
     if steps.brings_optimizer:
         cure = "use a smaller rate in configure_optimizers"
@@ -308,7 +302,7 @@ def _divergence(job: RankJob, steps: _Steps) -> str:
 
 
 def _amplification(job: RankJob, steps: _Steps, names: Sequence[str]) -> str:
-    """Says that the optimiser amplifies rounding, and in which tensors."""
+    """Explains that the optimiser amplifies rounding, and in which tensors."""
     return (
         f"{_rule(job, steps)}: losses and gradients are equal in each step, but the optimiser amplifies rounding in the "
         f"reference's {' and '.join(names)} too, which are not compared"
@@ -316,7 +310,7 @@ def _amplification(job: RankJob, steps: _Steps, names: Sequence[str]) -> str:
 
 
 def _rule(job: RankJob, steps: _Steps) -> str:
-    """Names the keys or the model that say how parameters change."""
+    """Names the optimiser keys, or the model if it configures the optimiser."""
     settings = job.settings.trainer
     if steps.brings_optimizer:
         return f"model={job.settings.model.name}"

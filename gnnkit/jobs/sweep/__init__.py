@@ -1,9 +1,9 @@
 """Sweeps and comparisons: several jobs, a folder for each, and one table of results.
 
-`plans` lists the jobs of a sweep: all combinations, or what Optuna chooses. `runner`
-runs jobs by a launcher. `table` prints and writes the results. `sweep` is `gnnkit -m`,
-and `compare` is job=compare: training schemes (`schemes`), and a table with a row for
-each of them (`scheme_table`).
+`plans` lists the jobs of a sweep: all combinations, or Optuna's suggestions. `runner`
+runs jobs with a launcher. `table` prints and writes the results. `sweep` implements
+`gnnkit -m`, and `compare` implements job=compare, with one row per training scheme
+(`scheme_table`).
 """
 
 from gnnkit.jobs.sweep.compare import compare as compare

@@ -173,8 +173,8 @@ class Scheme:
     """One training scheme."""
 
     strategy: str
-    overrides: tuple[str, ...]  # further ones
-    stem: str  # of the names of run folders
+    overrides: tuple[str, ...]  # in addition to the strategy
+    stem: str  # prefix of run folders
 
     @property
     def name(self) -> str:

@@ -48,7 +48,7 @@ class SweepPlan(ABC):
         """Yields jobs that may run at once. The next batch may depend on outcomes."""
 
     def tell(self, number: int, outcome: JobOutcome) -> None:  # noqa: B027 - most plans do not depend on outcomes
-        """Records the outcome of a job, by the number of the job in its batch."""
+        """Records the outcome of a job, by its index in the batch."""
 
     def goal(self, task: Task) -> tuple[str, bool]:
         """Returns the figure that ranks the jobs, and whether lower is better."""
@@ -162,7 +162,7 @@ def _study(keys: Mapping[str, Any], direction: Any) -> Any:
 
 
 def _suggest(trial: Any, space: Space) -> str:
-    """Asks for the value of one key, as typed."""
+    """Asks Optuna for the value of one key, in override syntax."""
     name = space.key.lstrip("+")
     if not space.is_numeric:
         return str(trial.suggest_categorical(name, space.values))

@@ -45,7 +45,7 @@ class SweepJob:
 
     @property
     def title(self) -> str:
-        """The swept values, for people."""
+        """The swept values in short form."""
         return " ".join(redact_override(f"{key}={value}") for key, value in self.swept.items()) or "one job"
 
     def is_done(self) -> bool:
