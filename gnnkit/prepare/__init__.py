@@ -1,1 +1,1 @@
-"""The leader prepares: a graph or a store becomes what each rank reads."""
+"""Preparation: writes the files that each rank reads, from a graph or a store."""

@@ -15,11 +15,11 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures
 from gnnkit.ranges import shown
 
-_MIN_CATEGORIES = 10  # values that a text column may always have, whatever the number of nodes
+_MIN_CATEGORIES = 10  # number of values that a text column may have in a graph of any size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ColumnTable:
+class NumericTable:
     """Rows of numbers, with the names of their columns and the empty cells."""
 
     rows: Features  # [n, width], 0 in empty cells
@@ -29,11 +29,11 @@ class ColumnTable:
     row_ids: Array | None = None  # [n] as `Graph.node_ids`, for error messages
 
     @classmethod
-    def of_nodes(cls, graph: Graph) -> ColumnTable:
+    def of_nodes(cls, graph: Graph) -> NumericTable:
         return cls(graph.features, graph.feature_names, graph.category_of, graph.missing, graph.node_ids)
 
     @classmethod
-    def of_edges(cls, graph: Graph) -> ColumnTable | None:
+    def of_edges(cls, graph: Graph) -> NumericTable | None:
         """Returns the edge features, if there are any."""
         rows = graph.edge_features
         return None if rows is None else cls(rows, graph.edge_feature_names, graph.edge_category_of)
@@ -53,12 +53,12 @@ class ColumnTable:
         return str(number) if self.names is None else repr(self.names[number])
 
     def are_sources(self) -> npt.NDArray[np.bool_]:  # [width]
-        """Marks numeric columns, and of each text the first of its columns."""
+        """Marks numeric columns, and the first column of each encoded text."""
         texts = self.category_of or ("",) * self.width
         return np.array([not text or texts.index(text) == number for number, text in enumerate(texts)], np.bool_)
 
     def cell(self, cells: Ids) -> str:
-        """Describes the first of some cells: column, row, and the row's id."""
+        """Describes the first of the given cells: column, row and the row's id."""
         column = int(cells[:, 1].min())
         row = int(cells[cells[:, 1] == column, 0].min())
         text = "" if self.category_of is None else self.category_of[column]
@@ -73,12 +73,12 @@ def are_numbers(category_of: Sequence[str] | None, width: int) -> npt.NDArray[np
 
 
 def check_texts(graph: Graph, kind: str) -> list[str]:
-    """Checks the text columns that a new model reads, and describes them in one line.
+    """Checks a new model's text columns, and describes them in one line.
 
-    Raises `UserError` for columns whose values identify nodes, as names do.
+    Raises `UserError` for columns whose values identify nodes, such as names.
 
     Args:
-        graph: The graph that trains.
+        graph: The training graph.
         kind: One of `settings.inputs.TEXTS`.
     """
     counts, edge_counts = _count_values(graph.category_of), _count_values(graph.edge_category_of)
@@ -112,16 +112,17 @@ class TrainedColumns:
 
     names: Sequence[str]  # [width]
     category_of: Sequence[str] | None  # [width] as `Graph.category_of`
-    text: str  # of `settings.inputs.TEXTS`: what happens to unseen values
+    text: str  # one of `settings.inputs.TEXTS`: how unseen values are handled
     item: str  # what a row belongs to: node or edge
-    folder: Path  # of the training run, for messages
+    folder: Path  # folder of the training run, for messages
 
-    def select(self, table: ColumnTable) -> ColumnTable:
+    def select(self, table: NumericTable) -> NumericTable:
         """Returns a table with the model's columns, in the model's order.
 
-        A row whose text has a value that the model has not seen is 0 in all columns of
-        this text, and a warning counts such rows. Raises `UserError` for these under
-        `known`, for numbers in place of text, and for other columns.
+        If a text value was not seen in training, the row is 0 in all columns of that
+        text, and a warning counts such rows. Raises `UserError` for unseen values if
+        the model was trained with `features.text=known`, for numbers in place of text,
+        and for missing or additional columns.
         """
         if table.names is None or (self.category_of is None and list(self.names) == list(table.names)):
             return table
@@ -137,14 +138,14 @@ class TrainedColumns:
         if isinstance(rows, np.ndarray):
             rows[:, order < 0] = 0
         texts = None if self.category_of is None else tuple(self.category_of)
-        return ColumnTable(rows, tuple(self.names), texts, self._cells(table, order), table.row_ids)
+        return NumericTable(rows, tuple(self.names), texts, self._cells(table, order), table.row_ids)
 
     @property
     def _texts(self) -> Sequence[str]:
         return self.category_of or ("",) * len(self.names)
 
-    def _unseen(self, table: ColumnTable) -> list[int]:
-        """Lists the table's columns for text values that the model has not seen."""
+    def _unseen(self, table: NumericTable) -> list[int]:
+        """Lists the table's columns for text values not seen in training."""
         names, texts = table.names or (), table.category_of or ("",) * table.width
         known = set(self._texts) - {""}
         if numbers := [name for name, text in zip(names, texts, strict=True) if not text and name in known]:
@@ -177,10 +178,10 @@ class TrainedColumns:
                 f"{shown(', '.join(self.names))} as {what}"
             )
 
-    def _cells(self, table: ColumnTable, order: Ids) -> Ids | None:  # [k, 2]
-        """Returns the empty cells by the model's columns.
+    def _cells(self, table: NumericTable, order: Ids) -> Ids | None:  # [k, 2]
+        """Returns the empty cells, numbered by the model's columns.
 
-        A text is empty in all columns of its values.
+        An empty text is empty in all its columns.
         """
         if table.missing is None:
             return None

@@ -1,6 +1,6 @@
-"""Data set -> partition -> the files that each rank reads.
+"""Partitions a data set and writes the files that each rank reads.
 
-Runs once, in a process of its own, before the ranks read.
+Runs once, in a separate process, before the ranks start reading.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ from gnnkit.storage import passing, save_arrays
 from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.task import Task
 
-_SPELT = {"train": "training", "val": "validation"}  # splits, for people
+_SPELT = {"train": "training", "val": "validation"}  # names of splits in messages
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Facts about the data cut for a run. Plain values, for JSON."""
+    """Facts about a run's prepared data, as plain values for JSON."""
 
     grid: list[int]  # rows, columns, slices
     balance: dict[str, float]
     why: str
-    summary: str  # for people
-    fingerprint: str  # of the graph
-    class_names: list[str] | None  # of the user, by class
-    peers: list[list[int]]  # of each rank: ranks whose nodes share an edge with its nodes
-    seconds: Mapping[str, float] = field(default_factory=dict)  # of the preparation, by phase
-    store: str | None = None  # the folder whose parts the ranks read. None: the run folder
-    reads: Reads = "shard"  # of a store
-    dense: bool = False  # of a store: whether ranks read features with their zeros
+    summary: str  # printed and reported
+    fingerprint: str  # the graph's fingerprint
+    class_names: list[str] | None  # [num_classes] the user's names
+    peers: list[list[int]]  # for each rank, the ranks whose nodes share an edge with its nodes
+    seconds: Mapping[str, float] = field(default_factory=dict)  # duration of each preparation phase
+    store: str | None = None  # folder whose parts the ranks read. None: the run folder
+    reads: Reads = "shard"  # which parts of a store the ranks read
+    dense: bool = False  # whether ranks convert a store's sparse features to dense ones
     num_nodes: int = 0
     num_edges: int = 0
     num_classes: int = 0  # as `Graph.num_classes`
-    edge_cut: int = 0  # edges between nodes of two ranks
-    place: str = "mapped"  # of the rows of features: memory, mapped or disk
-    cache: int = 0  # bytes of rows that each rank keeps, where rows stay on disk
+    edge_cut: int = 0  # number of edges between nodes on different ranks
+    place: str = "mapped"  # where feature rows are: memory, mapped or disk
+    cache: int = 0  # bytes of rows that each rank caches, if rows stay on disk
 
     @property
     def remote_edges(self) -> float:
-        """The share of edges that lead from a node of another rank."""
+        """The share of edges whose source is on another rank."""
         return self.edge_cut / max(self.num_edges, 1)
 
     def parts(self, folder: Path) -> Parts:
-        """Returns where the ranks read. `folder` is the run folder."""
+        """Returns the parts that the ranks read. `folder` is the run folder."""
         store = None if self.store is None else Path(self.store)
         return Parts(folder / PREPARED, store, self.reads, self.dense)
 
@@ -79,40 +79,40 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The data that the ranks of a job read."""
+    """The data that a job's ranks read."""
 
-    trains: bool  # what the task reads, which needs labels
-    graph: bool  # one mapped copy of the whole graph for all ranks of a host
-    reference: bool  # also the shard of one rank with the whole graph
-    features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
-    sparse: bool = False  # whether strategy and model read sparse features
-    shard_edges: bool = False  # whether shards have edges also beside a copy of the whole graph
-    owned_edges: bool = False  # whether the owner of a node must hold all in-edges
-    recut: bool = False  # whether the leader may cut the graph again while the ranks train
-    inputs: bool = True  # whether a model reads input rows. A program need not
-    reads_disk: bool = False  # whether batches gather rows of features, which so may lie in memory or on disk
-    rows_last: bool = False  # whether batches have the same rows in each epoch, which are in memory or on disk
-    may_stay: bool = False  # whether rows of features may stay on disk
+    trains: bool  # whether the job reads the task's inputs, including labels
+    graph: bool  # whether the ranks on a host share one mapped copy of the whole graph
+    reference: bool  # whether the whole graph is also saved as one rank's shard
+    features: bool = True  # whether the shared graph has features. If not, shards have features and edges
+    sparse: bool = False  # whether strategy and model support sparse features
+    shard_edges: bool = False  # whether shards have edges even if the whole graph is shared
+    owned_edges: bool = False  # whether a node's owner must hold all its in-edges
+    recut: bool = False  # whether the leader may change the partition during training
+    inputs: bool = True  # whether a model reads input rows. Graph programs may not
+    reads_disk: bool = False  # whether batches gather feature rows, so the rows may be in memory or on disk
+    rows_last: bool = False  # whether batches read the same rows in each epoch, in memory or from disk
+    may_stay: bool = False  # whether feature rows may stay on disk
     untyped_model: str | None = None  # name of a model that reads no types. None: types are read, or ignored
 
     @property
     def shares_all(self) -> bool:
-        """Whether ranks train from the copy alone. Shards then say who owns what."""
+        """Whether ranks read only the shared graph, and shards define ownership."""
         return self.graph and self.features
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is to be prepared for the ranks of a run."""
+    """A request to prepare a run's data."""
 
-    settings: Settings  # without any `auto`
+    settings: Settings  # with every `auto` resolved
     needs: Needs
     folder: Path  # the run folder
-    graph: Graph | None = None  # instead of the data set
+    graph: Graph | None = None  # replaces the data set
 
 
 def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
-    """Returns the graph that trains, and the edges to predict, as the task says."""
+    """Returns the training graph and the edges to predict, as the task defines them."""
     task: Task = settings.task.create()
     prepared, links = task.prepare(graph)
     needed = [SPLITS[name] for name in settings.job.splits]
@@ -122,7 +122,7 @@ def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
 
 
 def no_split(settings: Settings, *, labelled: bool) -> str:
-    """Says which split is missing, and what to do."""
+    """Returns a message that names the missing split and a remedy."""
     what = " or ".join(_SPELT.get(name, name) for name in settings.job.splits)
     if labelled:
         way = "dataset.split=[0.6,0.2,0.2] or Graph.draw_split draws one"
@@ -132,7 +132,7 @@ def no_split(settings: Settings, *, labelled: bool) -> str:
 
 
 def prepare(asked: Preparation) -> dict[str, Any]:
-    """Cuts the graph as the leader assigns it, and writes what every rank reads.
+    """Partitions the graph and writes the files that the ranks read.
 
     Returns the fields of `Prepared`.
     """
@@ -141,24 +141,24 @@ def prepare(asked: Preparation) -> dict[str, Any]:
     phase(f"reading dataset={settings.dataset.name}")
     named_graph = with_names(settings, asked.graph)
     check_types(needs.untyped_model, named_graph.schema)
-    graph, told = as_read(settings, named_graph, folder)
+    graph, input_lines = as_read(settings, named_graph, folder)
     graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)
     elif needs.inputs:
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
-    kept, read_at = Kept(settings.cache, graph), time.monotonic()
+    cache, read_at = Kept(settings.cache, graph), time.monotonic()
     phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
     shifted, note = rebalanced(settings, graph.num_nodes)
-    partition = kept_partition(kept, settings) if shifted is None else shifted
+    partition = kept_partition(cache, settings) if shifted is None else shifted
     partitioned_at = time.monotonic()
     if partition.edge_cell is not None:
         check_owned(asked)
     phase("cutting")
     target = folder / PREPARED
     with passing():
-        prepared = _kept_shards(asked, kept, partition)
+        prepared = _kept_shards(asked, cache, partition)
         if links is not None:
             links.save(target / LINKS)
         if needs.recut:
@@ -169,16 +169,16 @@ def prepare(asked: Preparation) -> dict[str, Any]:
         keep(folder, settings, partition, changed=shifted is not None)
     if settings.draws_report:
         picture.save(graph, partition, folder)
-    summary = "\n".join([prepared.summary, *told, *lines, *note, *kept.notes])
+    summary = "\n".join([prepared.summary, *input_lines, *lines, *note, *cache.notes])
     cut_at = time.monotonic()
     seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
 
 
 def check_owned(asked: Preparation) -> None:
-    """Raises `UserError` where owners of nodes must hold all in-edges.
+    """Raises `UserError` if owners need all in-edges of their nodes.
 
-    For partitions whose edges may be away from these owners.
+    To be called for partitions that may place edges on other ranks.
     """
     settings = asked.settings
     if asked.needs.owned_edges:
@@ -190,17 +190,17 @@ def check_owned(asked: Preparation) -> None:
 
 
 def save_whole(graph: Graph, needs: Needs, target: Path) -> None:
-    """Saves the shard of one rank with the whole graph, for job=verify."""
+    """Saves the whole graph as one rank's shard, for job=verify."""
     uncut(without_edges(graph) if needs.shares_all else graph).save(target / WHOLE)
 
 
-def _kept_shards(asked: Preparation, kept: Kept, partition: Partition) -> Prepared:
-    """Writes the shards into the run folder, or links those of an earlier run there."""
-    settings, needs, graph = asked.settings, asked.needs, kept.graph
+def _kept_shards(asked: Preparation, cache: Kept, partition: Partition) -> Prepared:
+    """Writes the shards into the run folder, or links cached ones there."""
+    settings, needs, graph = asked.settings, asked.needs, cache.graph
     target, report = asked.folder / PREPARED, asked.folder / COORDINATION
 
     def make() -> Prepared:
-        shutil.rmtree(target, ignore_errors=True)  # half of an entry that has vanished
+        shutil.rmtree(target, ignore_errors=True)  # remove files of a cache entry that vanished during the copy
         if needs.shares_all:
             return _share(settings, graph, partition, target, edges=needs.shard_edges)
         prepared = _cut(settings, graph, partition, target, compares=needs.features)
@@ -216,18 +216,18 @@ def _kept_shards(asked: Preparation, kept: Kept, partition: Partition) -> Prepar
 
     def read(entry: Path, facts: dict[str, Any]) -> Prepared:
         link_files(entry / PREPARED, target)
-        found, text = Prepared(**facts["prepared"]), facts[COORDINATION]
-        if settings.decided is not None:  # again, for the same layout
+        prepared, text = Prepared(**facts["prepared"]), facts[COORDINATION]
+        if settings.decided is not None:  # the layout is the same, but the reason may differ
             why = settings.decided["why"]
-            spelt = {name: getattr(found, name).replace(facts["decided"], why) for name in ("why", "summary")}
-            found = replace(found, **spelt)
+            spelt = {name: getattr(prepared, name).replace(facts["decided"], why) for name in ("why", "summary")}
+            prepared = replace(prepared, **spelt)
             if text is not None:
                 coordination = parse_json(text, COORDINATION)
                 coordination["decision"] |= {"why": why, "layouts": settings.decided["layouts"]}
                 text = json.dumps(coordination)
         if text is not None:
             report.write_text(text, encoding="utf-8")
-        return found
+        return prepared
 
     depends = {
         "owners": content(partition),
@@ -236,20 +236,20 @@ def _kept_shards(asked: Preparation, kept: Kept, partition: Partition) -> Prepar
         "strategy": settings.strategy.name,
         "precision": settings.trainer.precision,
         "needs": asdict(needs),
-        "decided": settings.decided is not None,  # the reason for the layout is of this run
+        "decided": settings.decided is not None,  # the reason itself is replaced when an entry is read
     }
-    return kept.recall("shards", depends, make, write, read)
+    return cache.recall("shards", depends, make, write, read)
 
 
 def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *, compares: bool) -> Prepared:
-    """Saves the nodes and edges of each rank, and the leader's decision.
+    """Saves each rank's nodes and edges, and the planner's decision.
 
     Args:
         settings: The configuration.
         graph: The graph.
-        partition: The partition of the graph.
+        partition: The graph's partition.
         target: The folder of the shards.
-        compares: Whether the words of a full-graph step are the reason for the layout.
+        compares: Whether the number of words in a full-graph step explains the layout.
     """
     for shard in cut_all(graph, partition):
         shard.save(target / str(shard.rank))
@@ -262,51 +262,44 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
 
 
 def described(settings: Settings, graph: Graph, quality: Quality, decision: Decision) -> Prepared:
-    """Describes shards with nodes and edges.
-
-    Args:
-        settings: The configuration.
-        graph: The graph.
-        quality: The measured partition.
-        decision: The reason for the layout.
-    """
+    """Describes shards that hold nodes and edges."""
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
     lines = [*describe(graph, settings, quality.partition), decision.why, f"max/mean: {spelt}"]
-    found = _prepared(graph, quality.partition.grid, quality.neighbours, balance, decision.why, lines)
-    return replace(found, edge_cut=quality.edge_cut)
+    prepared = _prepared(graph, quality.partition.grid, quality.neighbours, balance, decision.why, lines)
+    return replace(prepared, edge_cut=quality.edge_cut)
 
 
 def why_shared(settings: Settings) -> str:
-    """Says for people what a layout is where ranks read the whole graph."""
+    """Explains a layout in which every rank reads the whole graph."""
     return f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
 
 
 def why_fetched(settings: Settings) -> str:
-    """Says for people what a layout is where ranks read all edges, and own rows."""
+    """Explains a layout in which ranks read all edges but own their feature rows."""
     return f"strategy={settings.strategy.name}: owners send rows to the ranks whose batches read these rows"
 
 
 def rounds(settings: Settings) -> bool:
-    """Whether batches read features in bfloat16, and the graph keeps others."""
+    """Returns whether batches read bfloat16 features that the graph does not store."""
     return settings.trainer.precision == "bf16-mixed" and settings.features.dtype != "bf16"
 
 
 def save_rounded(settings: Settings, graph: Graph, target: Path) -> None:
-    """Saves features in bfloat16, where batches of all ranks read these."""
+    """Saves features in bfloat16 if all ranks' batches read them."""
     if rounds(settings):
         save_arrays(target / ROUNDED, {"features": round_rows(graph.features)}, {})
 
 
 def _share(settings: Settings, graph: Graph, partition: Partition, target: Path, *, edges: bool) -> Prepared:
-    """Saves one copy of the graph for all ranks, and the nodes that each rank owns.
+    """Saves one shared copy of the graph, and the nodes that each rank owns.
 
     Args:
         settings: The configuration.
         graph: The graph.
-        partition: The partition of the graph.
+        partition: The graph's partition.
         target: The folder of the shards.
-        edges: Whether shards also have the in-edges of these nodes.
+        edges: Whether shards also hold their nodes' in-edges.
     """
     graph.save(target / GRAPH)
     save_rounded(settings, graph, target)
@@ -319,29 +312,29 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path,
     why = why if settings.decided is None else f"{settings.decided['why']}; {why}"
     lines = [*describe(graph, settings, partition), why]
     crossing = Crossing.of(graph, partition)
-    found = _prepared(graph, partition.grid, crossing.neighbours, balance, why, lines)
-    return replace(found, edge_cut=crossing.count)
+    prepared = _prepared(graph, partition.grid, crossing.neighbours, balance, why, lines)
+    return replace(prepared, edge_cut=crossing.count)
 
 
 def _prepared(
     graph: Graph, grid: Grid, peers: list[list[int]], balance: dict[str, float], why: str, lines: Sequence[str]
 ) -> Prepared:
-    """Describes the data that was cut.
+    """Creates the facts about prepared data.
 
     Args:
         graph: The graph.
-        grid: Of the partition.
-        peers: The ranks that share edges with each rank.
-        balance: Largest over mean of the workers' shares, by name.
+        grid: The partition's grid.
+        peers: For each rank, the ranks that share edges with it.
+        balance: Maximum over mean of the workers' shares, by name.
         why: The reason for the layout.
-        lines: The description for people.
+        lines: The summary's lines.
     """
     names = None if graph.class_names is None else list(graph.class_names)
-    found = Prepared(shape(grid), balance, why, "\n".join(lines), fingerprint(graph), names, peers)
-    return replace(found, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
+    prepared = Prepared(shape(grid), balance, why, "\n".join(lines), fingerprint(graph), names, peers)
+    return replace(prepared, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
 
 
 def coordination(quality: Quality, decision: Decision) -> dict[str, Any]:
-    """Returns what stands in `coordination.json`."""
+    """Returns the content of `coordination.json`."""
     report = quality.to_dict()
     return {"decision": asdict(decision)} | {key: report[key] for key in ("regions", "peers")}

@@ -1,4 +1,4 @@
-"""A data set -> the graph of a store, in bounded memory. Imports no torch."""
+"""Imports a data set as a store's graph, in bounded memory and without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gnnkit.ranges import num_cores, one_line
 from gnnkit.result.folder import WORK
 from gnnkit.work_group import ALONE, WorkGroup
 
-_AUTO_SHARE = 0.5  # of free memory, for memory=auto
+_AUTO_SHARE = 0.5  # share of free memory used by memory=auto
 
 
 def room_of(settings: Settings) -> Room:
@@ -37,21 +37,22 @@ def room_of(settings: Settings) -> Room:
 def num_processes(settings: Settings, room: Room) -> int:
     """Returns the number of processes that import together.
 
-    As many as workers, but no more than cores or multiples of the least memory.
+    It equals the number of workers, limited by cores and by the least memory of a
+    process.
     """
     return max(min(settings.processes or settings.workers, num_cores(), room.given // LEAST_MEMORY), 1)
 
 
 class ForkedGroup(WorkGroup):
-    """Forks the processes for each pass, so they share what was read before."""
+    """Forks new processes for each pass, so they share the data read before."""
 
     def __init__(self, size: int, patience: Patience, folder: Path) -> None:
-        """Starts nothing yet.
+        """Stores the arguments. `run` starts the processes.
 
         Args:
             size: Number of processes.
             patience: How long to wait for a sign of progress.
-            folder: Where they write, for messages.
+            folder: Folder that they write into, for messages.
         """
         super().__init__(size)
         self._patience, self._folder = patience, folder
@@ -67,12 +68,12 @@ class ForkedGroup(WorkGroup):
 
 
 def group_of(size: int, settings: Settings, folder: Path) -> WorkGroup:
-    """Returns a group of `size` processes, which write into a folder."""
+    """Returns a group of `size` processes that write into a folder."""
     return ALONE if size == 1 else ForkedGroup(size, Patience.of(settings.timeout), folder)
 
 
 def run_import(settings: Settings, folder: Path, key: str, together: bool) -> str:
-    """Imports the graph, or continues an import. Returns the graph's folder.
+    """Imports the graph, or resumes an interrupted import. Returns the graph's folder.
 
     Args:
         settings: The configuration.
@@ -94,13 +95,13 @@ def run_import(settings: Settings, folder: Path, key: str, together: bool) -> st
 
 
 def meeting_folder(folder: Path) -> Path:
-    """Returns the folder beside the store where externally started ranks meet."""
+    """Returns the folder next to the store where externally started ranks meet."""
     return folder.with_name(f".{folder.name}.meeting")
 
 
 def _import(settings: Settings, folder: Path, key: str, group: WorkGroup) -> str:
     room, work, data = room_of(settings), folder / WORK, settings.dataset.create().in_pieces()
-    assert data is not None  # others are refused before
+    assert data is not None  # other data sets were rejected earlier
 
     def heartbeat(name: str) -> None:
         progress(name)
@@ -109,18 +110,18 @@ def _import(settings: Settings, folder: Path, key: str, group: WorkGroup) -> str
     with disk_errors(folder):
         memory = group.run_on_leader(lambda: _open_journal(work, key, room, group.size, data))
         journal = Journal(work, key, writes=group.is_leader)
-        journal.note(room=(memory, group.size))  # the buckets follow from these
+        journal.note(room=(memory, group.size))  # they determine the buckets
         gaps = settings.inputs != "features" or settings.features.fill != "refuse"
         reporter = ProgressReporter(heartbeat, quiet=not group.is_leader)
         with warnings_in_lines(settings.dataset.name):
-            target = import_graph(data, work, replace(room, given=memory), journal, reporter, gaps=gaps, group=group)
+            target = import_graph(data, work, replace(room, limit=memory), journal, reporter, gaps=gaps, group=group)
             return str(target)
 
 
 def _open_journal(work: Path, key: str, room: Room, processes: int, data: GraphPieces) -> int:
     """Opens the journal, or starts over. Returns the memory that the import uses.
 
-    An interrupted import continues with the memory and processes that it began with.
+    An interrupted import resumes with its original memory and number of processes.
     """
     work.mkdir(exist_ok=True)
     journal = Journal(work, key)

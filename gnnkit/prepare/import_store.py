@@ -1,4 +1,4 @@
-"""An imported graph -> a store, in bounded memory."""
+"""Partitions an imported graph and writes it as a store, in bounded memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gnnkit.partition.pieces import NODE_BYTES, edge_bytes, least_memory, write_
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard
 from gnnkit.plan.choose import describe
-from gnnkit.prepare.columns import ColumnTable
+from gnnkit.prepare.columns import NumericTable
 from gnnkit.prepare.import_graph import group_of, num_processes, room_of
 from gnnkit.prepare.inputs import IDS, check_width, degree_features, learned_tables
 from gnnkit.prepare.kept import link_file
@@ -39,12 +39,12 @@ from gnnkit.store.parts import GRAPH
 from gnnkit.task import Task
 from gnnkit.work_group import WorkGroup
 
-_MAX_PIECE = 1 << 20  # edges that are cut at once
-_ROW_BYTES = 1 << 24  # bytes of features that are made at once
+_MAX_PIECE = 1 << 20  # maximum number of edges partitioned at once
+_ROW_BYTES = 1 << 24  # bytes of features written at once
 
 
 def write_store(settings: Settings, folder: Path, imported: Path, key: str) -> dict[str, Any]:
-    """Makes an imported graph a store. Returns figures, and a summary for people.
+    """Turns an imported graph into a store. Returns figures and a summary.
 
     Args:
         settings: The configuration.
@@ -82,9 +82,9 @@ def write_store(settings: Settings, folder: Path, imported: Path, key: str) -> d
 
 
 def _divided(settings: Settings, folder: Path, raw: Graph, room: Room) -> tuple[WorkGroup, Room, int]:
-    """Returns the processes that cut, the memory of each, and its edges of a piece.
+    """Returns the process group, each process's memory, and its edges per piece.
 
-    Raises `UserError` for too little memory.
+    Raises `UserError` if memory is insufficient.
     """
     bytes_per_edge = edge_bytes(raw)
     needed = least_memory(raw.num_nodes, bytes_per_edge)
@@ -96,16 +96,16 @@ def _divided(settings: Settings, folder: Path, raw: Graph, room: Room) -> tuple[
 
 
 def _save_manifest(settings: Settings, contents: Manifest, folder: Path) -> None:
-    """Writes the manifest. A store that is cut again keeps the name of its source."""
+    """Writes the manifest. A repartitioned store keeps the name of its source."""
     store = settings.dataset.create().store_folder
     source = settings.dataset.name if store is None else Manifest.load(store).source
     replace(contents, source=source).save(folder)
 
 
 def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, room: Room) -> Partition:
-    """Cuts the nodes, with the mapped edges where the partitioner reads these.
+    """Partitions the nodes, reading the mapped edges if the partitioner needs them.
 
-    Raises `UserError` for too little memory.
+    Raises `UserError` if memory is insufficient.
     """
     if not partitioner.reads_edges:
         return partitioner.assign(_without_edges(raw), grid)
@@ -117,7 +117,7 @@ def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, ro
 
 
 def _without_edges(raw: Graph) -> Graph:
-    """Returns the nodes with labels and splits alone."""
+    """Returns a graph with the labels and splits only."""
     return Graph(
         CSC(np.zeros(raw.num_nodes + 1, np.int64), np.empty(0, np.int32)),
         np.empty((raw.num_nodes, 0), np.float32),
@@ -130,8 +130,9 @@ def _without_edges(raw: Graph) -> Graph:
 def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -> tuple[Graph, list[str], str]:
     """Writes the whole graph as runs read it: features, labels and names.
 
-    Returns it, mapped, lines for people, and a line if features are rounded. A store
-    keeps what models know of its columns, and its rows are as models read these.
+    Returns the mapped graph, lines of description, and a line on rounding, if any. If
+    the source is a store, the facts about its columns are copied and its rows are not
+    transformed again.
     """
     transform, lines, store = ColumnTransform(), list[str](), settings.dataset.create().store_folder
     if store is not None:
@@ -144,7 +145,7 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
         replace(facts, text=settings.features.text).save(folder)
     task: Task = settings.task.create()
     read, _ = task.prepare(_without_edges(raw))
-    rows = transform.read(ColumnTable.of_nodes(raw))
+    rows = transform.read(NumericTable.of_nodes(raw))
     if settings.inputs == "features":
         check_width(rows.shape[1])
     names: dict[str, Any] = {"class_names": None if read.class_names is None else list(read.class_names)}
@@ -169,12 +170,12 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
 
 
 def _types(raw: Graph, inputs: str, width: int) -> dict[str, Any]:
-    """Returns what graphs and stores keep of feature tables and relations.
+    """Returns the fields of `Schema` and of the graph's feature tables and relations.
 
     Args:
         raw: The mapped graph.
         inputs: The configuration key.
-        width: Columns of features where `inputs` is "features".
+        width: Number of feature columns if `inputs` is "features".
     """
     tables = {"features": raw.feature_tables, "learned": learned_tables(raw)}.get(inputs)
     further = {"feature_tables": tables, "relations": raw.relations}
@@ -183,7 +184,7 @@ def _types(raw: Graph, inputs: str, width: int) -> dict[str, Any]:
 
 
 def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, imported: Path, target: Path) -> None:
-    """Writes the features that models read. `inputs` is the configuration key."""
+    """Writes the models' input features. `inputs` is the configuration key."""
     path = target / f"{DENSE}.npy"
     if inputs == "learned":
         return NpyWriter(path, np.float32, (0,), raw.num_nodes).finish()
@@ -198,14 +199,14 @@ def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, imported: Path, tar
 
 
 def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Sequence[str] | None, target: Path) -> str:
-    """Writes features as features.dtype says, and returns a line on the rounding.
+    """Writes rounded features, and returns a line on the rounding.
 
     Args:
-        kind: The key.
-        store: The store that is cut anew, whose scale stays. None: other data.
-        rows: [num_nodes, width] that models read.
-        names: [width] of the columns.
-        target: The folder of the graph.
+        kind: The value of features.dtype.
+        store: The source store, whose scale is reused. None: the source is other data.
+        rows: [num_nodes, width] input rows.
+        names: [width] column names.
+        target: The graph's folder.
     """
     stored = None if store is None else Shard.trusted(store / PARTS / "0").features
     rounding = Rounding(_pieces(rows), kind, stored[:0] if isinstance(stored, PackedFeatures) else None)
@@ -221,7 +222,7 @@ def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Seque
 
 
 def _pieces(rows: FilledRows) -> Iterator[Floats]:
-    """Yields the rows that models read, some at a time."""
+    """Yields the input rows in pieces."""
     for piece in rows.pieces(max(_ROW_BYTES // max(rows[:1].nbytes, 1), 1)):
         yield piece
         progress("writing features")

@@ -1,4 +1,4 @@
-"""The graph of a run, and the input rows of nodes as the key `inputs` says."""
+"""A run's graph, and its nodes' input rows as configured by the key `inputs`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from gnnkit.ranges import shown
 from gnnkit.storage import save_array
 from gnnkit.store.manifest import NODE_IDS
 
-# Measured: products of sparse rows are quicker than dense ones up to these.
+# Sparse products were measured to be faster up to this density and from this width.
 MAX_SHARE, MIN_WIDTH = 0.1, 64
-IDS = NODE_IDS  # in the run folder
-_LOOKED_AT = 1 << 22  # numbers of dense features, to find the share that is not 0
+IDS = NODE_IDS  # file in the run folder
+_LOOKED_AT = 1 << 22  # numbers sampled to estimate the density of dense features
 
 
 def load(settings: Settings, graph: Graph | None = None) -> Graph:
-    """The given graph, or that of the configured data set, without names of columns.
+    """Returns the given graph or the configured data set, without column names.
 
-    Warnings of the data set are one line each.
+    Warnings raised while loading are printed as one line each.
     """
-    whole = with_names(settings, graph)
-    return replace(whole, feature_names=None, category_of=None, edge_feature_names=None, edge_category_of=None)
+    named_graph = with_names(settings, graph)
+    return replace(named_graph, feature_names=None, category_of=None, edge_feature_names=None, edge_category_of=None)
 
 
 def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
-    """Like `load`, with names of columns."""
+    """Like `load`, with column names."""
     if graph is not None:
         return graph
     with warnings_in_lines(settings.dataset.name):
@@ -41,12 +41,7 @@ def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
 
 
 def named(graph: Graph, folder: Path) -> Graph:
-    """Writes the user's ids of nodes. Returns the graph without.
-
-    Args:
-        graph: The graph.
-        folder: The run folder.
-    """
+    """Saves the user's node ids in the run folder. Returns the graph without them."""
     if graph.node_ids is None:
         return graph
     save_array(folder / IDS, graph.node_ids)
@@ -56,12 +51,12 @@ def named(graph: Graph, folder: Path) -> Graph:
 def with_inputs(graph: Graph, inputs: str) -> Graph:
     """Returns the graph with the features that models read.
 
-    Raises `UserError` where the data set has no features and nothing takes their place.
+    Raises `UserError` if `inputs` is "features" and the data set has none.
 
     Args:
-        graph: The graph that trains.
-        inputs: "features": of the data set. "degree": made of the number of in-edges.
-            "learned": no features, as learned rows take their place.
+        graph: The training graph.
+        inputs: "features": the data set's features. "degree": computed from the number
+            of in-edges. "learned": no features, because learned rows replace them.
     """
     if inputs == "learned":
         empty = np.empty((graph.num_nodes, 0), np.float32)
@@ -77,7 +72,7 @@ def learned_tables(graph: Graph) -> tuple[FeatureTable, ...]:  # [node types]
 
 
 def check_width(width: int) -> None:
-    """Raises `UserError` where models would read no columns of features."""
+    """Raises `UserError` if models would read no feature columns."""
     if width == 0:
         raise UserError(
             "inputs=features: the graph has no features of nodes, so all nodes would look alike: choose "
@@ -86,11 +81,11 @@ def check_width(width: int) -> None:
 
 
 def check_types(model: str | None, types: Schema) -> None:
-    """Raises `UserError` where a model would drop types of nodes or edges.
+    """Raises `UserError` if a model would ignore node or edge types.
 
     Args:
-        model: Name of a model that reads no types. None: types may stay unread.
-        types: Of the graph.
+        model: Name of a model that reads no types. None: types may be ignored.
+        types: The graph's types.
     """
     if model is None or not types.several:
         return
@@ -107,22 +102,22 @@ def check_types(model: str | None, types: Schema) -> None:
 
 
 def degree_features(graph: Graph) -> Floats:  # [num_nodes, 2]
-    """Returns log(1 + number of in-edges), and 1, of each node."""
+    """Returns log(1 + number of in-edges) and 1 for each node."""
     degree = np.log1p(np.diff(graph.csc.indptr)).astype(np.float32)
     return np.stack([degree, np.ones_like(degree)], axis=1)
 
 
 def with_kept(graph: Graph, rows: str, sparse: bool, dtype: str) -> tuple[Graph, list[str]]:
-    """Returns the graph with features as the ranks keep these, and lines for people.
+    """Returns the graph with features in the ranks' format, and lines of description.
 
-    There is no line where nothing can be chosen.
+    The lines are empty if there is no choice of format.
 
     Args:
         graph: The graph, with the features that models read.
-        rows: "dense" or "sparse". "auto": sparse, where few numbers of wide rows are
-            not 0 and rows are not rounded.
-        sparse: Whether strategy and model read sparse rows.
-        dtype: One of DTYPES, of dense rows.
+        rows: "dense", "sparse" or "auto", which selects sparse rows if they are wide,
+            have few nonzeros, and are not rounded.
+        sparse: Whether strategy and model support sparse rows.
+        dtype: One of DTYPES, for dense rows.
     """
     if dtype != "as_is" or isinstance(graph.features, PackedFeatures):
         return round_features(_dense(graph), dtype)
@@ -145,7 +140,7 @@ def _dense(graph: Graph) -> Graph:
 
 
 def filled(features: Features) -> float:
-    """Returns the share of numbers that are not 0. Estimates large dense features."""
+    """Returns the share of nonzero numbers, estimated for large dense features."""
     if isinstance(features, SparseFeatures):
         return features.share
     step = max(len(features) * features.shape[1] // _LOOKED_AT, 1)

@@ -1,8 +1,8 @@
-"""Partitions and shards of earlier runs, kept by content in a folder of the user.
+"""A cache of partitions and shards in a user's folder, addressed by content.
 
-An entry is a folder whose name is a hash of all that the files depend on. Entries
-appear whole, by a rename, and are never changed. A run links the files into its own
-folder, so an entry may vanish at any time. Nothing here fails a run.
+An entry is a folder named by a hash of everything that its files depend on. Entries
+appear atomically, by a rename, and never change. A run links their files into its own
+folder, so an entry may be removed at any time. Errors in the cache never fail a run.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from gnnkit.storage import load_arrays, passing, save_arrays, sync_files
 
 T = TypeVar("T")
 
-WORTH = 1.0  # seconds. What took less is made anew each time
-MOST = 16 << 30  # bytes of all entries, at most
-SHARE = 10  # the entries take at most this part of the disk
+WORTH = 1.0  # seconds. Results computed faster are not cached
+MOST = 16 << 30  # maximum bytes of all entries
+SHARE = 10  # the cache takes at most 1/SHARE of the disk
 _META = "entry.json"
-_READ = 1 << 14  # rows of an array that are hashed at once
-_STALE = 24 * 3600.0  # seconds. A temporary folder of this age has lost its writer
+_READ = 1 << 14  # rows of an array hashed at once
+_STALE = 24 * 3600.0  # seconds after which a temporary folder is considered abandoned
 
 
 @dataclass(eq=False)
 class Kept:
-    """What earlier runs have made of one graph."""
+    """The cached results that earlier runs computed from a graph."""
 
-    folder: Path | None  # None: nothing is kept
+    folder: Path | None  # None: the cache is disabled
     graph: Graph
-    notes: list[str] = field(default_factory=list)  # for people, what was used and what went wrong
+    notes: list[str] = field(default_factory=list)  # lines on used entries and on errors
 
     def recall(
         self,
@@ -57,23 +57,23 @@ class Kept:
         write: Callable[[T, Path], Any],
         read: Callable[[Path, Any], T],
     ) -> T:
-        """Returns what an earlier run has made of the same graph, or makes it.
+        """Returns an earlier run's result for the same graph, or computes it.
 
         Args:
-            kind: Name for people.
-            depends: All that the result depends on beside the graph. Plain data.
-            make: Makes the result.
-            write: Writes the result into an empty folder, and returns facts as JSON.
+            kind: The result's name, shown in messages.
+            depends: Plain data that the result depends on, in addition to the graph.
+            make: Computes the result.
+            write: Writes the result into an empty folder, and returns facts for JSON.
             read: Reads the result from the folder and the facts.
         """
         if self.folder is None:
             return make()
         entry: Path | None = None
         try:
-            if any(self.folder.glob(f"{self._stem(kind)}-*")):  # a hash of everything takes time
+            if any(self.folder.glob(f"{self._stem(kind)}-*")):  # a full hash is slow, so first match the fingerprint
                 entry = self._entry(kind, depends)
                 result = read(entry, _facts(entry))
-                os.utime(entry)  # used last
+                os.utime(entry)  # marks the entry as recently used
                 self.notes.append(f"{kind}: made by an earlier run, kept in {self.folder}")
                 return result
         except FileNotFoundError:
@@ -90,7 +90,7 @@ class Kept:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The hash of some numbers of the graph."""
+        """The hash of a sample of the graph's numbers."""
         return fingerprint(self.graph)
 
     @cached_property
@@ -106,7 +106,7 @@ class Kept:
         return self.folder / f"{self._stem(kind)}-{hashlib.sha256(text.encode()).hexdigest()}"
 
     def _keep(self, kind: str, depends: Mapping[str, Any], write: Callable[[Path], Any]) -> None:
-        """Adds an entry, and removes those that were used longest ago."""
+        """Adds an entry, after removing least recently used ones if space is needed."""
         assert self.folder is not None
         entry, temporary = self._entry(kind, depends), self.folder / f".{kind}-{secrets.token_hex(8)}"
         try:
@@ -120,19 +120,14 @@ class Kept:
             _make_room(self.folder, _size(temporary))
             temporary.rename(entry)
         except (OSError, ValueError) as error:
-            if not entry.is_dir():  # another run was first
+            if not entry.is_dir():  # otherwise another run added the same entry first
                 self.notes.append(f"{kind}: not kept in {self.folder}: {error}")
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def kept_partition(kept: Kept, settings: Settings) -> Partition:
-    """Makes the partition that the configuration names, or finds an earlier one.
-
-    Args:
-        kept: The graph, and what earlier runs have made of the graph.
-        settings: The configuration.
-    """
+def kept_partition(cache: Kept, settings: Settings) -> Partition:
+    """Creates the configured partition, or reads it from the cache."""
 
     def write(partition: Partition, folder: Path) -> list[int]:
         arrays = {"node_rank": partition.node_rank, "edge_cell": partition.edge_cell}
@@ -145,28 +140,28 @@ def kept_partition(kept: Kept, settings: Settings) -> Partition:
 
     chosen, nodes = settings.partition, settings.partition.nodes
     depends = {"workers": settings.workers, "partition": asdict(chosen), "nodes": origin(nodes)}
-    return kept.recall("partition", depends, lambda: assign(kept.graph, chosen, settings.workers), write, read)
+    return cache.recall("partition", depends, lambda: assign(cache.graph, chosen, settings.workers), write, read)
 
 
 def link_files(source: Path, target: Path) -> None:
-    """Gives the files of a folder a second name, or copies them to another disk."""
+    """Hard-links a folder's files, or copies them to another disk."""
     for name in _files(source):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         link_file(source / name, target / name)
 
 
 def link_file(source: Path, target: Path) -> None:
-    """Gives a file a second name, or copies it to another disk."""
+    """Hard-links a file, or copies it to another disk."""
     try:
         os.link(source, target)
     except FileNotFoundError:
         raise
-    except OSError:  # another disk, or a file system without links
+    except OSError:  # another disk, or a file system without hard links
         shutil.copy2(source, target)
 
 
 def fingerprint(graph: Graph) -> str:
-    """Hashes the sizes of a graph and up to a million numbers of each array."""
+    """Hashes a graph's sizes and up to about a million numbers per array."""
     digest = hashlib.sha256()
     csc = graph.csc
     of_edges = [graph.edge_columns.get(name) for name in RULES if name not in ("weight", "position")]
@@ -183,14 +178,14 @@ def fingerprint(graph: Graph) -> str:
 
 
 def content(value: Any) -> str:
-    """Hashes every number of a dataclass of arrays."""
+    """Hashes all numbers in a dataclass of arrays."""
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:
         if is_dataclass(value):
-            for each in fields(value):
-                digest.update(f"{each.name}:".encode())
-                add(getattr(value, each.name))
+            for column in fields(value):
+                digest.update(f"{column.name}:".encode())
+                add(getattr(value, column.name))
         elif isinstance(value, np.ndarray):
             digest.update(f"{value.dtype.str}{value.shape}".encode())
             digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
@@ -202,7 +197,7 @@ def content(value: Any) -> str:
 
 
 def origin(choice: Choice) -> list[Any]:
-    """Returns what tells one version of a plugin, and of the files it reads, apart."""
+    """Identifies a plugin's version, including the files that it reads."""
     files = [sys.modules[choice.load().__module__].__file__]
     files += [
         str(value) for name, value in choice.arguments.items() if name in ("path", "root") or os.sep in str(value)
@@ -211,28 +206,28 @@ def origin(choice: Choice) -> list[Any]:
 
 
 def _code() -> list[Any]:
-    """Returns the sizes and times of gnnkit's own files, which tell versions apart."""
+    """Identifies gnnkit's version by the sizes and times of its source files."""
     return _stamps(Path(__file__).parents[1])
 
 
 def _stamps(path: Path) -> list[Any]:
-    """Returns size and time of a file, or of the files in a folder."""
+    """Returns size and time of a file, or of each file in a folder."""
     try:
         if path.is_dir():
             return [[name, *stamp] for name, stamp in _files(path).items() if not name.endswith(".pyc")]
         return [path.stat().st_size, path.stat().st_mtime_ns]
-    except OSError:  # no path, or none that can be read
+    except OSError:  # not a path, or unreadable
         return []
 
 
 def _files(folder: Path) -> dict[str, list[int]]:
-    """Returns size and time of each file of a folder, by the path in the folder."""
-    found = {str(path.relative_to(folder)): path.lstat() for path in sorted(folder.rglob("*")) if not path.is_dir()}
-    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in found.items() if name != _META}
+    """Returns each file's size and time, by its path relative to the folder."""
+    stats = {str(path.relative_to(folder)): path.lstat() for path in sorted(folder.rglob("*")) if not path.is_dir()}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items() if name != _META}
 
 
 def _facts(entry: Path) -> Any:
-    """Returns the facts of an entry. Raises `ValueError` for a damaged entry."""
+    """Returns an entry's facts. Raises `ValueError` for a damaged entry."""
     meta = read_object(entry / _META)
     body = {"files": meta["files"], "facts": meta["facts"]}
     if meta["sha256"] != _digest(body) or meta["files"] != _files(entry):
@@ -249,7 +244,7 @@ def _size(entry: Path) -> int:
 
 
 def _make_room(folder: Path, size: int) -> None:
-    """Removes entries until one more of `size` bytes fits.
+    """Removes least recently used entries until `size` more bytes fit.
 
     Raises `ValueError` for an entry that is too large.
     """

@@ -1,4 +1,4 @@
-"""The file `partition.json`: a partition in numbers, and a sample of the graph."""
+"""The file `partition.json`: a partition's statistics and a sample of the graph."""
 
 from __future__ import annotations
 
@@ -13,30 +13,19 @@ from gnnkit.partition.base import Partition
 from gnnkit.result.folder import PICTURE
 from gnnkit.storage import write_atomically
 
-COUNTED_EDGES = 5_000_000  # larger graphs are counted by a sample of nodes
-DRAWN_NODES, DRAWN_EDGES = 300, 900  # of the picture, at most
-MAX_RANKS = 256  # of the matrix of edges
-_AT_A_TIME = 1 << 19  # edges that are counted together, about
+COUNTED_EDGES = 5_000_000  # in larger graphs, edges are counted on a sample of nodes
+DRAWN_NODES, DRAWN_EDGES = 300, 900  # maximum size of the sample
+MAX_RANKS = 256  # maximum number of ranks for the matrix of edges
+_AT_A_TIME = 1 << 19  # approximate number of edges counted at once
 
 
 def save(graph: Graph, partition: Partition, folder: Path) -> None:
-    """Writes the numbers and the sample into the run folder.
-
-    Args:
-        graph: The graph.
-        partition: The partition of the graph.
-        folder: The run folder.
-    """
+    """Writes the statistics and the sample into the run folder."""
     write_atomically(folder / PICTURE, json.dumps(describe(graph, partition)).encode())
 
 
 def describe(graph: Graph, partition: Partition) -> dict[str, Any]:
-    """Counts nodes by owner and edges between owners, and draws a sample.
-
-    Args:
-        graph: The graph.
-        partition: The partition of the graph.
-    """
+    """Counts nodes by owner and edges between owners, and draws a sample."""
     owner, num_ranks = partition.node_rank, partition.grid.world_size
     share = min(COUNTED_EDGES / max(graph.num_edges, 1), 1.0)
     counted, cut, pairs = _counted(graph, owner, _some_nodes(graph.num_nodes, share), num_ranks)
@@ -54,10 +43,10 @@ def describe(graph: Graph, partition: Partition) -> dict[str, Any]:
 
 
 def _counted(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[int, int, Ids]:
-    """Counts the in-edges of some nodes, and those between owners.
+    """Counts the in-edges of some nodes, and the cut edges among them.
 
-    Also counts these by owners of source and destination [num_ranks * num_ranks], for
-    up to `MAX_RANKS` ranks.
+    Also returns the counts by owners of source and destination, [num_ranks *
+    num_ranks], for up to `MAX_RANKS` ranks.
     """
     size = num_ranks**2 if num_ranks <= MAX_RANKS else 0
     counted, cut, pairs = 0, 0, np.zeros(size, np.int64)
@@ -70,7 +59,7 @@ def _counted(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[int,
 
 
 def _some_nodes(num_nodes: int, share: float) -> Ids:
-    """Returns all nodes, or a share of them drawn at random."""
+    """Returns all nodes, or a random sample of about the given share."""
     if share >= 1:
         return np.arange(num_nodes)
     count = max(int(share * num_nodes), 1)
@@ -78,7 +67,7 @@ def _some_nodes(num_nodes: int, share: float) -> Ids:
 
 
 def _edges(graph: Graph, nodes: Ids) -> tuple[Ids, Ids]:
-    """Returns sources and destinations of the in-edges of some nodes."""
+    """Returns sources and destinations of the nodes' in-edges."""
     begins = graph.csc.indptr[nodes]
     degrees = graph.csc.indptr[nodes + 1] - begins
     firsts = np.cumsum(degrees) - degrees
@@ -87,10 +76,10 @@ def _edges(graph: Graph, nodes: Ids) -> tuple[Ids, Ids]:
 
 
 def _sample(graph: Graph, owner: Ids) -> dict[str, Any]:
-    """Draws nodes for a picture: all of a small graph, else neighbourhoods.
+    """Samples nodes and edges: all of a small graph, otherwise neighbourhoods.
 
-    Nodes are found in breadth from some random ones, so that the picture has edges. A
-    hub brings a few of its neighbours only.
+    Neighbourhoods are searched breadth-first from random nodes, so the sample has
+    edges. At most 6 sources of each node are followed.
     """
     rng = np.random.default_rng(0)
     chosen = np.arange(graph.num_nodes) if graph.num_nodes <= DRAWN_NODES else _near(graph, rng)
@@ -110,15 +99,15 @@ def _degrees(graph: Graph, nodes: Ids) -> int:
 
 
 def _near(graph: Graph, rng: np.random.Generator) -> Ids:  # [DRAWN_NODES] at most
-    """Finds nodes in breadth from random ones, a few of the sources of each."""
-    found: dict[int, None] = {}
+    """Samples nodes breadth-first, following a few sources of each."""
+    nodes: dict[int, None] = {}
     waiting = rng.choice(graph.num_nodes, min(6, graph.num_nodes), replace=False).tolist()
-    while len(found) < DRAWN_NODES:
+    while len(nodes) < DRAWN_NODES:
         node = waiting.pop(0) if waiting else int(rng.integers(graph.num_nodes))
-        if node in found:
+        if node in nodes:
             continue
-        found[node] = None
+        nodes[node] = None
         low, high = int(graph.csc.indptr[node]), int(graph.csc.indptr[node + 1])
         if high > low:
             waiting += graph.csc.indices[rng.integers(low, high, min(high - low, 6))].tolist()
-    return np.array(list(found))
+    return np.array(list(nodes))

@@ -1,4 +1,4 @@
-"""Rows of features rounded to 16 or 8 bits a number, and what the rounding costs."""
+"""Feature rows rounded to 16 or 8 bits per number, and the rounding's error."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from gnnkit.graph import Floats, Graph, PackedFeatures
 from gnnkit.prepare.transform import Numbers
 from gnnkit.remote.features import round_rows
 
-_STEPS = 255  # between a column's smallest and largest number, in 8 bits
-_NUMBERS = 1 << 20  # numbers that are rounded at once
+_STEPS = 255  # number of 8-bit steps between a column's minimum and maximum
+_NUMBERS = 1 << 20  # numbers rounded at once
 _CURE = "leave features.dtype out, or give the column another scale (features.scale)"
 
 
 class Rounding:
     """Rounds rows piece by piece, and measures the errors.
 
-    Columns of whole numbers that span up to 255 have steps of 1 in 8 bits, and stay
-    exact. The scale does not depend on the order of rows.
+    In 8 bits, columns of integers that span up to 255 have steps of 1 and stay exact.
+    The scale does not depend on the order of rows.
     """
 
-    form: PackedFeatures  # [0, width] with the scale of all rows
+    form: PackedFeatures  # [0, width] scale of all rows
 
     def __init__(self, pieces: Iterable[Floats], kind: str, form: PackedFeatures | None = None) -> None:
-        """Reads all rows, at least one.
+        """Reads all rows to choose the scale. There must be at least one.
 
         Args:
             pieces: [k, width] each.
             kind: The value of features.dtype.
-            form: With the scale to use. Default: the one that suits the rows.
+            form: Features whose scale to use. None: chosen by the rows' ranges.
         """
         self._low, self._high, self._deviation, self._are_whole = _ranges(pieces)
         width = len(self._low)
@@ -51,7 +51,7 @@ class Rounding:
         return PackedFeatures(np.empty((0, len(span)), np.uint8), scale, self._low.astype(np.float32))
 
     def apply(self, rows: Floats) -> Array:  # [k, width]
-        """Returns rows as they are stored."""
+        """Returns the stored form of rows."""
         stored = round_rows(rows) if self.form.scale is None else self._stepped(rows)
         if len(rows):
             numbers = np.asarray(self.form.with_rows(stored), np.float64)
@@ -73,12 +73,9 @@ class Rounding:
         return packed
 
     def describe(self, names: Sequence[str] | None) -> str:
-        """Returns a line on the bytes that rounding saves, and on the largest error.
+        """Returns a line on the saved bytes and the largest error.
 
-        Raises `UserError` for a column whose numbers become equal or too large.
-
-        Args:
-            names: Names of the columns, if there are any.
+        Raises `UserError` if a column's numbers become equal or overflow.
         """
         kind, low, high = self.form.name, self._low, self._high
         labels = [repr(name) for name in names] if names else [str(column) for column in range(len(low))]
@@ -105,9 +102,9 @@ class Rounding:
 
 
 def _ranges(pieces: Iterable[Floats]) -> tuple[Numbers, Numbers, Numbers, npt.NDArray[np.bool_]]:  # [width] each
-    """Computes each column's smallest and largest number and deviation.
+    """Computes each column's minimum, maximum and standard deviation.
 
-    Also returns which columns have whole numbers only.
+    Also marks columns that contain only integers.
     """
     count, ranges, first = 0, None, None
     sums, squares = np.zeros(()), np.zeros(())
@@ -116,12 +113,12 @@ def _ranges(pieces: Iterable[Floats]) -> tuple[Numbers, Numbers, Numbers, npt.ND
         if not len(rows):
             continue
         first = rows[0].copy() if first is None else first
-        moved = rows - first  # so that squares of numbers far from 0 lose no digits
+        moved = rows - first  # avoids a loss of precision in squares of numbers far from 0
         count, sums, squares = count + len(rows), sums + moved.sum(0), squares + np.square(moved).sum(0)
-        low, high, whole = rows.min(0), rows.max(0), (rows == np.floor(rows)).all(0)
+        low, high, are_whole = rows.min(0), rows.max(0), (rows == np.floor(rows)).all(0)
         if ranges is not None:
-            low, high, whole = np.minimum(low, ranges[0]), np.maximum(high, ranges[1]), whole & ranges[2]
-        ranges = low, high, whole
+            low, high, are_whole = np.minimum(low, ranges[0]), np.maximum(high, ranges[1]), are_whole & ranges[2]
+        ranges = low, high, are_whole
     assert ranges is not None, "no rows"
     deviation = np.sqrt(np.maximum(squares / count - np.square(sums / count), 0))
     return ranges[0], ranges[1], deviation, ranges[2]
@@ -130,7 +127,8 @@ def _ranges(pieces: Iterable[Floats]) -> tuple[Numbers, Numbers, Numbers, npt.ND
 def round_features(graph: Graph, kind: str) -> tuple[Graph, list[str]]:
     """Rounds a graph's dense features. Also returns a line that describes the errors.
 
-    A store's features that are rounded so already stay. Raises `UserError` for others.
+    A store's features that are already rounded in this way stay as they are. Raises
+    `UserError` if they are rounded in another way.
 
     Args:
         graph: The graph, with the features that models read.
@@ -139,7 +137,7 @@ def round_features(graph: Graph, kind: str) -> tuple[Graph, list[str]]:
     rows = graph.features
     if isinstance(rows, PackedFeatures) and rows.name != kind:
         raise UserError(
-            f"features.dtype={kind}: the store keeps rows in {rows.name}: leave the key out, or name the data set itself"
+            f"features.dtype={kind}: the store has features.dtype={rows.name}: remove the key, or use the original data set"
         )
     if isinstance(rows, PackedFeatures) or not all(rows.shape):
         return graph, []

@@ -1,4 +1,4 @@
-"""The partition in a run folder, which a rebalancing replaces and later runs read."""
+"""A run folder's partition, which rebalancing replaces and resumed runs read."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gnnkit.storage import load_arrays, passing, save_arrays, write_atomically
 
 
 def save_partition(folder: Path, partition: Partition, meta: Mapping[str, Any]) -> None:
-    """Stores a partition in a run folder, for `partition=stored`.
+    """Saves a partition in a run folder, for `partition=stored`.
 
     Args:
         folder: The run folder.
         partition: The partition.
-        meta: Further plain data.
+        meta: Additional plain data.
     """
     arrays = {"node_rank": partition.node_rank, "edge_cell": partition.edge_cell}
     shape = {"grid": asdict(partition.grid), "columns": list(partition.columns)}
@@ -35,37 +35,38 @@ def save_partition(folder: Path, partition: Partition, meta: Mapping[str, Any]) 
 
 
 def load_partition(folder: Path) -> tuple[Partition, dict[str, Any]]:
-    """Reads the partition of a run folder, and what was stored with it."""
+    """Loads a run folder's partition and the data saved with it."""
     arrays, meta = load_arrays(folder / PARTITION)
     grid, columns = Grid(**meta["grid"]), tuple(meta["columns"])
     return Partition(arrays["node_rank"], arrays.get("edge_cell"), grid, columns), meta
 
 
 def keep(folder: Path, settings: Settings, partition: Partition, *, changed: bool) -> None:
-    """Stores the partition that a run begins with, and the keys that it stands for.
+    """Saves a run's initial partition with its configuration keys.
 
     Args:
         folder: The run folder.
         settings: The configuration.
         partition: The partition.
-        changed: Whether the partition is another one than the configuration names.
+        changed: Whether the partition differs from the configured one.
     """
     save_partition(folder, partition, {"keys": _keys(settings), "rebalanced": changed})
 
 
 def open_run(folder: Path) -> tuple[Graph, Partition]:
-    """Reads graph and partition of a run whose leader has a hook with `keeps_graph`."""
+    """Loads the graph and partition of a run whose hook sets `keeps_graph`."""
     return Graph.load(folder / PREPARED / SOURCE), load_partition(folder)[0]
 
 
 def replace_shards(folder: Path, name: str, graph: Graph, partition: Partition) -> dict[str, float]:
-    """Cuts the graph of a run anew, for `LeaderRun.take_shard`.
+    """Writes a run's shards for a new partition, for `LeaderRun.take_shard`.
 
-    Updates the partition and the files that describe it. Returns max/mean over workers.
+    Updates the partition and the files that describe it. Returns the balance: maximum
+    over mean of the workers' shares, by name.
 
     Args:
         folder: The run folder.
-        name: Of the folder of the new shards.
+        name: Folder name of the new shards.
         graph: The graph.
         partition: The new partition.
     """
@@ -84,14 +85,14 @@ def replace_shards(folder: Path, name: str, graph: Graph, partition: Partition) 
 
 
 def rebalanced(settings: Settings, num_nodes: int) -> tuple[Partition | None, list[str]]:
-    """Finds the partition with which the run of a checkpoint ended, and says so.
+    """Returns the rebalanced partition of the run to resume, and lines of description.
 
-    None for runs that do not go on from a checkpoint, where the partition of that run
-    was never changed, and where the configuration names another partition.
+    Returns None if no run is resumed, if its partition was not changed, or if the
+    configuration names another partition.
 
     Args:
         settings: The configuration.
-        num_nodes: Nodes of the graph.
+        num_nodes: The graph's number of nodes.
     """
     folder = resumed_folder(settings)
     if folder is None or not (folder / PARTITION).is_dir():
@@ -107,7 +108,7 @@ def rebalanced(settings: Settings, num_nodes: int) -> tuple[Partition | None, li
 
 
 def resumed_folder(settings: Settings) -> Path | None:
-    """Returns the run folder that the run goes on from."""
+    """Returns the folder of the run to resume, if any."""
     if settings.trainer.resume is None:
         return None
     path = Path(settings.trainer.resume)
@@ -115,7 +116,7 @@ def resumed_folder(settings: Settings) -> Path | None:
 
 
 def _keys(settings: Settings) -> dict[str, Any]:
-    """Returns what the configuration says of the layout, as read back from JSON."""
+    """Returns the keys that determine the layout, as read back from JSON."""
     keys = {"workers": settings.workers, "partition": asdict(settings.partition)}
     plain: dict[str, Any] = json.loads(json.dumps(keys, default=str))
     return plain

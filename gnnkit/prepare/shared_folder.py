@@ -1,7 +1,7 @@
 """Processes on several hosts that cooperate through a folder on a shared disk.
 
-Each writes a heartbeat file twice a second, so the others end within seconds of its
-death. No clocks, ports or locks are needed.
+Each process writes a heartbeat file twice a second, so the others stop within seconds
+of its death. No clocks, ports or locks are needed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gnnkit.storage import write_atomically
 from gnnkit.work_group import WorkGroup
 
 T = TypeVar("T")
-HEARTBEAT = 0.5  # seconds between two heartbeats
-LOST = 10.0  # seconds without one, after which a process is dead. Some disks show a file late
-_POLL = 0.05  # seconds between two looks for a file
-_LIST = "members.json"  # names of the processes, written by the leader
+HEARTBEAT = 0.5  # seconds between heartbeats
+LOST = 10.0  # seconds without a heartbeat after which a process is lost. Some disks show files late
+_POLL = 0.05  # seconds between checks for a file
+_LIST = "members.json"  # the processes' names, written by the leader
 
 
 class LostMember(RuntimeError):
@@ -34,28 +34,28 @@ class LostMember(RuntimeError):
 
 
 class SharedFolderGroup(WorkGroup):
-    """Ranks 0, 1, ... that all run the same program and share a folder."""
+    """Ranks that run the same program and share a folder."""
 
     def __init__(self, rank: int, size: int, folder: Path, timeout: float) -> None:
-        """Writes nothing yet. `joined` waits for the others.
+        """Stores the arguments. `joined` starts the group.
 
         Args:
-            rank: Of this process.
+            rank: This process's rank.
             size: Number of processes.
-            folder: Where they meet. The leader removes it at the end.
-            timeout: Seconds within which all must join.
+            folder: The shared folder. The leader removes it at the end.
+            timeout: Seconds within which all ranks must join.
         """
         super().__init__(size, is_leader=rank == 0)
         self._rank, self._folder, self._timeout = rank, folder, timeout
-        self._name = secrets.token_hex(8)  # differs from that of an earlier start
-        self._names: list[str] = []  # of all processes
+        self._name = secrets.token_hex(8)  # distinguishes this start from earlier ones
+        self._names: list[str] = []  # [size] all processes' names
         self._step = 0
         self._checked = 0.0  # monotonic seconds
-        self._heartbeats: dict[int, tuple[Any, float]] = {}  # by rank, with the time when it was first seen
+        self._heartbeats: dict[int, tuple[Any, float]] = {}  # by rank, with the time of its first appearance
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[None]:
-        """Waits for all ranks, and writes heartbeats until the end of the body.
+        """Waits for all ranks, and writes heartbeats while the body runs.
 
         Raises `UserError` if some do not join in time.
         """
@@ -92,7 +92,7 @@ class SharedFolderGroup(WorkGroup):
         return result
 
     def _clear(self) -> None:
-        """Removes the folder, once the others have read the last results."""
+        """Removes the folder after the others have read the last results."""
         deadline = time.monotonic() + LOST
         while any(self._alive(rank).exists() for rank in range(self.size)) and time.monotonic() < deadline:
             progress("waiting for the other importers' end")
@@ -113,19 +113,19 @@ class SharedFolderGroup(WorkGroup):
         count = 0
         while not ended.wait(HEARTBEAT if count else 0):
             count += 1
-            with contextlib.suppress(OSError):  # a full disk, which the next pass reports
+            with contextlib.suppress(OSError):  # a full disk is reported by the next pass
                 temporary = self._folder / f"beat {self._name}"
                 temporary.write_text(json.dumps([self._name, count]))
                 temporary.replace(self._alive(self._rank))
 
     def _join(self) -> None:
-        """Finds the names of all processes, which the leader lists in a file."""
+        """Finds the names of all processes. The leader lists them in a file."""
         deadline = time.monotonic() + self._timeout
         if self.is_leader:
             first: dict[int, Any] = {}
             names: dict[int, str] = {}
             while missing := [rank for rank in range(self.size) if rank not in names]:
-                for rank in missing:  # a file that does not change is from an earlier start
+                for rank in missing:  # an unchanging heartbeat was left by an earlier start
                     heartbeat = _read(self._alive(rank))
                     if heartbeat is not None and heartbeat != first.setdefault(rank, heartbeat):
                         names[rank] = heartbeat[0]
@@ -152,7 +152,7 @@ class SharedFolderGroup(WorkGroup):
         time.sleep(_POLL)
 
     def _result(self, what: str, rank: int) -> Any:
-        """Waits for the result of a rank. Raises `LostMember` if one is lost."""
+        """Waits for a rank's result. Raises `LostMember` if a rank is lost."""
         while (result := _read(self._path(what, rank), wrap=True)) is None:
             self.check()
             progress(f"waiting for rank {rank}")
@@ -175,7 +175,7 @@ class SharedFolderGroup(WorkGroup):
 
 
 def _read(path: Path, *, wrap: bool = False) -> Any:
-    """Reads a JSON file. None: it does not exist yet. `wrap` puts it in a list."""
+    """Reads a JSON file, into a list if `wrap`. Returns None if it is not ready."""
     try:
         content = read_json(path)
     except UserError:

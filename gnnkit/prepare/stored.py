@@ -1,4 +1,4 @@
-"""A graph that is cut already: the facts of a run from the manifest of a store."""
+"""Preparation of a run whose data is a store, from the store's manifest."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from gnnkit.store.pairs import with_pairs
 from gnnkit.store.parts import GRAPH, Reads, without_features
 
 _GRAPH = "a strategy that reads the whole graph"
-RunInChild = Callable[..., Any]  # `run_in_child`, with what the caller adds
+RunInChild = Callable[..., Any]  # `run_in_child`, possibly extended by the caller
 
 
 def prepared(asked: Preparation, in_child: RunInChild = run_in_child) -> Prepared:
-    """Cuts the graph, or takes the facts of a store. `in_child` calls in a child."""
+    """Prepares a run from its graph or store. `in_child` runs a function in a child."""
     root = None if asked.graph is not None else asked.settings.dataset.create().store_folder
     if root is None:
         return placed(asked, Prepared(**in_child(cut.prepare, asked)))
@@ -43,9 +43,9 @@ def prepared(asked: Preparation, in_child: RunInChild = run_in_child) -> Prepare
 
 
 def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
-    """Reads the manifest, and makes what the ranks read and the store lacks.
+    """Reads the manifest, and writes the files that the store does not have.
 
-    Raises `UserError` for a run whose parts are not those of the store.
+    Raises `UserError` if the run needs other parts than those in the store.
     """
     begun = time.monotonic()
     phase(f"reading the manifest of {root}")
@@ -66,15 +66,15 @@ def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
         write_atomically(folder / COORDINATION, json.dumps(manifest.coordination).encode())
     if settings.draws_report:
         write_atomically(folder / PICTURE, json.dumps(manifest.picture).encode())
-    found = _of_run(asked, manifest, root, missing)
+    facts = _of_run(asked, manifest, root, missing)
     if asked.needs.graph:
         phase("collecting degrees")
-        found.parts(folder).save_degrees(manifest.keys["workers"])
-    return replace(found, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
+        facts.parts(folder).save_degrees(manifest.keys["workers"])
+    return replace(facts, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
 
 
 def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
-    """Returns the facts of the store as a run with these needs tells these."""
+    """Adapts the store's facts to the run's needs."""
     settings, needs = asked.settings, asked.needs
     known, reads = Prepared(**manifest.prepared), _reads(needs)
     lines = known.summary.split("\n")
@@ -101,19 +101,19 @@ def _reads(needs: Needs) -> Reads:
 
 
 def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
-    """Raises `UserError` for a run that reads other parts than those of the store."""
+    """Raises `UserError` if the run needs other parts than those in the store."""
     settings, needs = asked.settings, asked.needs
-    for key, own, its in differing(settings.cut, manifest.keys, whole_task=manifest.holds["links"]):
+    for key, run_value, store_value in differing(settings.cut, manifest.keys, whole_task=manifest.holds["links"]):
         raise UserError(
-            f"{key}={_spelt(own)}: the store {root} was cut with {key}={_spelt(its)}: leave the key out, or write another "
-            "store with job=partition"
+            f"{key}={_spelt(run_value)}: the store {root} was cut with {key}={_spelt(store_value)}: remove the key, or write "
+            "another store with job=partition"
         )
     if manifest.holds["vertex_cut"]:
         cut.check_owned(asked)
     if manifest.holds["links"] and not needs.trains:
         raise UserError(
-            f"dataset.root={root}: parts of task={settings.task.name} lack the edges that are held out, and this job reads "
-            "all edges: name the data set itself"
+            f"dataset.root={root}: parts of task={settings.task.name} do not contain the held-out edges, which this job "
+            "reads: use the original data set"
         )
     is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
     if needs.trains and not is_split:
@@ -123,14 +123,14 @@ def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
         check_width(manifest.counts["features"])
     if settings.features.place == "disk" and manifest.holds["sparse"]:
         raise UserError(
-            f"features.place=disk: the store {root} keeps features without zeros: use features.place=mapped, or write the "
+            f"features.place=disk: the store {root} has sparse features: use features.place=mapped, or write the "
             "store with input_rows=dense"
         )
     partition, _ = rebalanced(settings, manifest.counts["nodes"])
     if partition is not None:
         raise UserError(
-            f"trainer.resume={settings.trainer.resume}: the work of this run was dealt out anew, and the parts of "
-            f"{root} are as before: name the data set itself"
+            f"trainer.resume={settings.trainer.resume}: this run was rebalanced, but the parts of {root} were not: "
+            "use the original data set"
         )
 
 
@@ -139,7 +139,7 @@ def _spelt(value: Any) -> str:
 
 
 def _missing(asked: Preparation, manifest: Manifest) -> list[str]:
-    """Names what the ranks read and the store does not hold."""
+    """Names the data that the ranks read and the store does not have."""
     settings, needs = asked.settings, asked.needs
     dense = manifest.holds["sparse"] and not needs.sparse and needs.features
     wanted = {
@@ -152,7 +152,7 @@ def _missing(asked: Preparation, manifest: Manifest) -> list[str]:
 
 
 def _complete(asked: Preparation, root: Path, missing: Sequence[str]) -> None:
-    """Writes what the ranks read and the store lacks, by `_missing`."""
+    """Writes the data that `_missing` names."""
     settings, needs, folder = asked.settings, asked.needs, asked.folder
     graph, target = whole(root), folder / PREPARED
     if not needs.sparse and isinstance(graph.features, SparseFeatures):

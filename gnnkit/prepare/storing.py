@@ -1,4 +1,4 @@
-"""A graph -> the store that runs read."""
+"""Partitions a graph in memory and writes it as a store."""
 
 from __future__ import annotations
 
@@ -29,77 +29,78 @@ from gnnkit.task import Task
 
 
 def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> dict[str, Any]:
-    """Cuts the graph, and writes the store and the partition. Returns the figures.
+    """Writes a store and its partition. Returns the partition's figures and a summary.
 
-    Only measures a graph that no run would train on as configured, and says so.
+    If no run could train on the graph as configured, it is only measured, and the
+    summary states why.
 
     Args:
         settings: The configuration.
         folder: The run folder, which becomes the store.
-        graph: Instead of the data set.
-        asked: Tells the job and its data apart from others.
+        graph: Replaces the data set.
+        asked: Identifies the job and its data.
     """
-    found = with_names(settings, graph)
+    named_graph = with_names(settings, graph)
     try:
-        whole, links, told, rounded = _trained(settings, found, folder)
+        prepared_graph, links, notes, rounded = _trained(settings, named_graph, folder)
         store = None if graph is not None else settings.dataset.create().store_folder
-        if store is not None and not rounded:  # its rows are rounded already
+        if store is not None and not rounded:  # the source store's rows are already rounded
             rounded = Manifest.load(store).packed
         why_not = None
-    except UserError as error:  # a graph that is measured, and that no run trains on so far
-        whole, links, told, rounded = named(load(settings, found), folder), None, [], ""
+    except UserError as error:  # measure the graph although no run can train on it
+        prepared_graph, links, notes, rounded = named(load(settings, named_graph), folder), None, [], ""
         why_not = str(error)
-    kept = Kept(settings.cache, whole)
-    chosen = kept_partition(kept, settings)
+    cache = Kept(settings.cache, prepared_graph)
+    chosen = kept_partition(cache, settings)
     holds_graph = settings.strategy.name != AUTO and settings.create_strategy().reads.graph
-    rows = not (holds_graph and of_ranges(whole, chosen))
+    rows = not (holds_graph and of_ranges(prepared_graph, chosen))
     if why_not is None:
-        for shard in cut_all(whole, chosen):
+        for shard in cut_all(prepared_graph, chosen):
             _save(shard, folder, rows)
-    quality = measure(whole, chosen)
+    quality = measure(prepared_graph, chosen)
     quality.save(folder / PARTITION)
     if why_not is None:
         if links is not None:
             links.save(folder / PARTS / LINKS)
         if holds_graph:
-            whole.save(folder / PARTS / GRAPH)
+            prepared_graph.save(folder / PARTS / GRAPH)
         with Digests() as digests:
-            manifest(settings, asked, found, whole, links, quality, folder, rounded, rows, digests).save(folder)
-        told = [*told, f"store: dataset=store dataset.root={folder} trains from it"]
+            manifest(settings, asked, named_graph, prepared_graph, links, quality, folder, rounded, rows, digests).save(
+                folder
+            )
+        notes = [*notes, f"store: dataset=store dataset.root={folder} trains from it"]
     else:
-        told = [f"store: none is written, as no run would read it: {why_not}"]
+        notes = [f"store: none is written, as no run would read it: {why_not}"]
     why = [] if settings.decided is None else [settings.decided["why"]]
-    lines = [*describe(whole, settings, quality.partition), *why, *quality.table(), *told, *kept.notes]
+    lines = [*describe(prepared_graph, settings, quality.partition), *why, *quality.table(), *notes, *cache.notes]
     return {"summary": "\n".join(lines), **quality.to_dict()}
 
 
 def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | None, list[str], str]:
-    """Returns the graph as runs read it, the edges to predict, and lines for people.
+    """Returns the graph as runs read it, the edges to predict, and lines.
 
-    The last line, if any, says what rounding features saves and costs.
-
-    Features stay sparse where these may be, as ranks that read dense rows fill in the
-    zeros of their own.
+    The last result is the line on rounding, if any. Features may stay sparse, because
+    ranks that need dense rows convert them.
     """
     task: Task = settings.task.create()
-    graph, told = as_read(settings, graph, folder)
+    graph, input_lines = as_read(settings, graph, folder)
     graph, links = task.prepare(named(load(settings, graph), folder))
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
     rounded = "" if settings.features.dtype == "as_is" else "".join(lines)
-    return graph, links, [*told, *lines], rounded
+    return graph, links, [*input_lines, *lines], rounded
 
 
 def _save(shard: Shard, folder: Path, rows: bool) -> None:
-    kept = shard if rows else replace(shard, features=shard.features[:0])
-    kept.save(folder / PARTS / str(shard.rank))
+    saved_shard = shard if rows else replace(shard, features=shard.features[:0])
+    saved_shard.save(folder / PARTS / str(shard.rank))
 
 
 def of_ranges(graph: Graph, partition: Partition) -> bool:
-    """Says whether rows of each part are a range of the graph's, in one file.
+    """Returns whether each part's feature rows are a contiguous range of the graph's.
 
-    Parts of a store that holds the graph then need no rows of their own.
+    If the store holds the graph, its parts then need no rows.
     """
     owners = partition.node_rank
     return not isinstance(graph.features, SparseFeatures) and bool((owners[1:] >= owners[:-1]).all())
@@ -108,7 +109,7 @@ def of_ranges(graph: Graph, partition: Partition) -> bool:
 def manifest(
     settings: Settings,
     asked: str,
-    found: Graph,
+    named_graph: Graph,
     graph: Graph,
     links: Links | None,
     quality: Quality,
@@ -117,28 +118,29 @@ def manifest(
     rows: bool,
     digests: Digests,
 ) -> Manifest:
-    """Describes a store whose parts are written.
+    """Creates the manifest of a store whose parts are written.
 
     Args:
         settings: The configuration.
         asked: As in `write`.
-        found: The graph of the data set.
-        graph: The graph that was cut.
+        named_graph: The data set's graph, with names.
+        graph: The partitioned graph.
         links: The edges to predict.
         quality: The measured partition.
         folder: The store.
-        packed: What rounded features save and cost, for people.
-        rows: Whether parts have rows of features. False: ranges of the graph's.
-        digests: Of the files, some of which it has.
+        packed: The line on rounded features.
+        rows: Whether parts have feature rows. False: they use ranges of the graph's
+            rows.
+        digests: The files' digests, some of which are already computed.
     """
     decision = Decision.of(settings, graph, quality, compares=False)
-    whole = Manifest(
+    contents = Manifest(
         asked=asked,
         source=settings.dataset.name,
         keys=shaping(settings.cut),
         counts=_counts(graph),
         schema={
-            "node_types": None if found.node_types is None else [list(each) for each in found.node_types],
+            "node_types": None if named_graph.node_types is None else [list(pair) for pair in named_graph.node_types],
             "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
             **graph.schema.to_dict(),
         },
@@ -152,13 +154,13 @@ def manifest(
             "rows": rows,
             "links": links is not None,
             "sparse": isinstance(graph.features, SparseFeatures),
-            "node_ids": found.node_ids is not None,
+            "node_ids": named_graph.node_ids is not None,
             "vertex_cut": quality.partition.edge_cell is not None,
         },
         files={},
         packed=packed,
     )
-    return replace(without_pairs(whole, folder), files=digests.files_of(folder, IDS))
+    return replace(without_pairs(contents, folder), files=digests.files_of(folder, IDS))
 
 
 def _counts(graph: Graph) -> dict[str, int]:

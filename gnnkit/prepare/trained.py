@@ -1,4 +1,4 @@
-"""What a trained model stores about its data, and new data as the model reads it."""
+"""The facts stored with a trained model, and new data in the form that it reads."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from gnnkit.dataset.base import both_ways
 from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph
-from gnnkit.prepare.columns import ColumnTable, TrainedColumns, check_texts
+from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts
 from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
 from gnnkit.ranges import shown, switch
 from gnnkit.result.folder import INPUTS
 from gnnkit.storage import write_atomically
 
-_SAMPLE = 1000  # rows of features
-_MAX_DIFFERENCE = 0.5  # of two shares of edges, without a warning
+_SAMPLE = 1000  # rows sampled from the features
+_MAX_DIFFERENCE = 0.5  # difference in the share of reverse edges that is accepted without a warning
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The facts of a graph that a model trained on this graph relies on."""
+    """Facts about the training graph that its model relies on."""
 
-    features: list[str] | None  # names of columns in order. None: by place
+    features: list[str] | None  # column names in order. None: by position
     edge_features: list[str] | None
     both_ways: float  # share of edges that have a reverse edge
-    unit_rows: bool  # whether each row of features adds up to 1
-    edge_types: list[str] | None = None  # names of relations in order. None: there is one
-    scale: Scale = field(default_factory=lambda: Scale("none"))  # of the rows that the model reads
-    fill: Fill = field(default_factory=Fill)  # of empty cells, before the scale
-    category_of: list[str] | None = None  # column of text that each of `features` is a value of, or ""
-    text: str = "one_hot"  # of TEXTS, for values that are new
-    edge_category_of: list[str] | None = None  # as `category_of`, of `edge_features`
-    edge_weight: bool | None = None  # whether edges have weights. None: written before this was kept
+    unit_rows: bool  # whether each feature row adds up to 1
+    edge_types: list[str] | None = None  # relation names in order. None: there is one relation
+    scale: Scale = field(default_factory=lambda: Scale("none"))  # scale of the input rows
+    fill: Fill = field(default_factory=Fill)  # replacement of empty cells, applied before the scale
+    category_of: list[str] | None = None  # [width] as `Graph.category_of`
+    text: str = "one_hot"  # one of TEXTS: how unseen text values are handled
+    edge_category_of: list[str] | None = None  # as `category_of`, for `edge_features`
+    edge_weight: bool | None = None  # whether edges have weights. None: saved by an earlier version
 
     @classmethod
     def of(cls, graph: Graph, inputs: str) -> Inputs:
-        """Looks at a graph. `inputs` is the configuration key."""
+        """Collects the facts of a graph. `inputs` is the configuration key."""
         reads = inputs == "features"
         return cls(
             list(graph.feature_names) if reads and graph.feature_names else None,
@@ -60,9 +60,9 @@ class Inputs:
 
     @classmethod
     def load(cls, folder: Path) -> Inputs | None:
-        """Reads what `save` wrote, None where nothing was written.
+        """Loads the facts that `save` wrote. Returns None if there is no such file.
 
-        Raises `UserError` for another file of this name.
+        Raises `UserError` for an invalid file.
         """
         path = folder / INPUTS
         try:
@@ -86,16 +86,16 @@ class Inputs:
         return ColumnTransform(self.fill, self.scale)
 
     def read(self, graph: Graph, folder: Path) -> Graph:
-        """Returns a graph as the model reads it: columns in order, filled and scaled.
+        """Returns a graph in the form that the model reads: ordered, filled and scaled.
 
-        Raises `UserError` for other columns, and for cells that are not filled.
+        Raises `UserError` for other columns and for unfilled cells.
 
         Args:
             graph: The graph.
             folder: The folder of the training run, for messages.
         """
         graph = self.ordered(graph, folder)
-        table = ColumnTable.of_nodes(graph)
+        table = NumericTable.of_nodes(graph)
         filled = FilledTable.create(table, self.fill, folder)
         rows = self.scale.apply_to(filled)
         for line in self.scale.describe_clipped(filled):
@@ -103,8 +103,8 @@ class Inputs:
         return with_columns(graph, rows)
 
     def ordered(self, graph: Graph, folder: Path) -> Graph:
-        """Returns a graph with the columns and relations of the trained model."""
-        nodes, edges = ColumnTable.of_nodes(graph), ColumnTable.of_edges(graph)
+        """Returns a graph with columns and relations in the model's order."""
+        nodes, edges = NumericTable.of_nodes(graph), NumericTable.of_edges(graph)
         if self.features is not None:
             columns = TrainedColumns(self.features, self.category_of, self.text, "node", folder)
             graph = with_columns(graph, columns.select(nodes))
@@ -128,8 +128,8 @@ class Inputs:
         write_atomically(folder / INPUTS, json.dumps(asdict(self)).encode())
 
 
-def with_columns(graph: Graph, table: ColumnTable) -> Graph:
-    """Returns the graph with other columns of node features."""
+def with_columns(graph: Graph, table: NumericTable) -> Graph:
+    """Returns the graph with the table's columns as node features."""
     if table.rows is graph.features and table.missing is graph.missing:
         return graph
     return replace(
@@ -142,11 +142,12 @@ def with_columns(graph: Graph, table: ColumnTable) -> Graph:
 
 
 def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, FilledTable, list[str]]:
-    """Returns a new model's transform, the filled columns, and lines of description.
+    """Fits a new model's transform. Returns it, the filled columns, and lines.
 
-    Columns that the model does not read are not transformed.
+    The lines describe the transform. If `inputs` is not "features", no column is
+    transformed.
     """
-    keys, table = settings.features, ColumnTable.of_nodes(graph)
+    keys, table = settings.features, NumericTable.of_nodes(graph)
     if settings.inputs != "features":
         return ColumnTransform(), FilledTable(table, Fill()), []
     lines = check_texts(graph, keys.text)
@@ -156,22 +157,22 @@ def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, FilledTable,
 
 
 def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, list[str]]:
-    """Returns the graph as the model reads it, and lines that describe what was done.
+    """Returns the graph in the form that the model reads, and lines of description.
 
-    A new model's columns are transformed as `fit` chooses. Later data gets the columns
-    of the trained model, in its order, and the same transform. A run that trains, and a
-    store, write the facts into `run_folder`.
+    A new model's columns are transformed as `fit` chooses. For a trained model, the
+    columns get its order and transform. Runs that train and stores write the facts into
+    `run_folder`.
     """
     trained, text = _relied_on(settings), settings.features.text
     if settings.inputs != "features":
-        graph = replace(graph, missing=None)  # nobody reads these columns
+        graph = replace(graph, missing=None)  # these columns are not read
     if trained is None:
         transform, filled, lines = fit(settings, graph)
         lines += warn_of_edges(graph)
     else:
         facts, folder = trained
         graph, transform, text = _as_trained(settings, graph, facts, folder), facts.transform, facts.text
-        table = ColumnTable.of_nodes(graph)
+        table = NumericTable.of_nodes(graph)
         filled = FilledTable.create(table, transform.fill, folder)
         lines = [*transform.fill.describe(table), *transform.scale.describe_clipped(filled)]
     if settings.job.keeps_inputs:
@@ -181,9 +182,9 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
 
 
 def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:
-    """Returns the facts that a trained model relies on, and the folder of its run.
+    """Returns the facts that a trained model relies on, and its run folder.
 
-    None for a run that begins anew.
+    Returns None if the run starts a new model.
     """
     folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
     facts = None if folder is None else Inputs.load(folder)
@@ -191,13 +192,13 @@ def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:
 
 
 def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, root: Path) -> None:
-    """Stores a store's facts as those of the run, like `as_read`.
+    """Saves a store's facts as the run's, like `as_read`.
 
-    Raises `UserError` where the trained model reads columns of another order or scale.
+    Raises `UserError` if the trained model needs columns in another order or scale.
 
     Args:
         settings: The configuration.
-        plain: The facts of the graph that the store was cut from.
+        plain: The facts of the graph that the store was created from.
         run_folder: The run folder.
         root: The store.
     """
@@ -222,15 +223,9 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
 
 
 def _as_trained(settings: Settings, graph: Graph, trained: Inputs, folder: Path) -> Graph:
-    """Returns the graph with the columns in the order of the trained model.
+    """Returns the graph with the columns in the trained model's order.
 
-    Prints a line for each difference that only the user can judge.
-
-    Args:
-        settings: The configuration.
-        graph: The graph.
-        trained: The facts that the model relies on.
-        folder: The folder of the training run.
+    Prints a warning for each difference that may be intended.
     """
     facts = Inputs.of(graph, settings.inputs)
     changed = settings.read_otherwise if settings.dataset.origin != "Python" else ()
@@ -242,7 +237,7 @@ def _as_trained(settings: Settings, graph: Graph, trained: Inputs, folder: Path)
 def _with_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
     """Returns the graph with its relations numbered as in the trained model.
 
-    Relations that the model has not seen come last.
+    Relations not seen in training come last.
     """
     names, types = graph.edge_type_names, graph.edge_types
     if trained is None or names is None or types is None:
@@ -255,7 +250,7 @@ def _with_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
 
 
 def _unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
-    """Warns of columns that have names in the model and none in the data."""
+    """Warns about columns that are named in the model but not in the data."""
     pairs = (
         ("features", trained.features, facts.features),
         ("edge features", trained.edge_features, facts.edge_features),
@@ -268,7 +263,7 @@ def _unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
 
 
 def _differences(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
-    """Warns where the graph was read in another way than the graph that trained."""
+    """Warns if the graph was read in another way than the training graph."""
     lines = []
     if trained.edge_types is None and facts.edge_types is not None and len(facts.edge_types) > 1:
         lines.append(
@@ -291,7 +286,7 @@ def _differences(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
 
 
 def _adds_up(features: Features) -> bool:
-    """Returns whether the sampled rows that are not 0 add up to 1 in magnitude."""
+    """Returns whether the absolute values of each sampled nonzero row add up to 1."""
     if len(features) == 0 or features.shape[1] < 2:
         return False
     sums = np.abs(np.asarray(features[:_SAMPLE], np.float64)).sum(1)

@@ -14,19 +14,19 @@ from gnnkit.dataset.pieces import FILLED_BY
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Split
 from gnnkit.graph.features import normalized
-from gnnkit.prepare.columns import ColumnTable, are_numbers
+from gnnkit.prepare.columns import NumericTable, are_numbers
 from gnnkit.ranges import one_of, shown
 from gnnkit.storage import forget_pages, mapped_file
 
-_LARGE = 4.0  # standard deviation of a column, or mean of a constant one, beyond which training suffers
-_UNEVEN = 30.0  # largest ratio of two columns' deviations in a table
-_FAR = 2.0  # standard deviations between a column's mean and 0
-_MAX_TABLE = 64  # columns. Wider rows count words or the like, whose zeros have a meaning
-_LIMIT = 10.0  # deviations from the mean where values are clipped, unless training rows go further
-_STRAY = 30.0  # distance from the training rows' mean beyond which a value outside their range does harm
-_SAMPLE = 10_000  # rows that distinguish tables from word counts, and of edge features
-_NUMBERS = 1 << 20  # numbers that are read at once
-_ROWS = 1 << 16  # rows and cells that are read at once
+_LARGE = 4.0  # standard deviation of a column, or mean of a constant column, that impairs training
+_UNEVEN = 30.0  # largest acceptable ratio of a table's standard deviations
+_FAR = 2.0  # largest acceptable mean of a column, in standard deviations
+_MAX_TABLE = 64  # columns. Wider rows are assumed to be counts, whose zeros are meaningful
+_LIMIT = 10.0  # standard deviations at which values are clipped, unless training rows exceed it
+_STRAY = 30.0  # harmful distance from the training mean of a value outside the training range
+_SAMPLE = 10_000  # rows read to distinguish tables from counts, and to check edge features
+_NUMBERS = 1 << 20  # numbers processed at once
+_ROWS = 1 << 16  # rows and cells processed at once
 _NEEDS_DENSE = "features.scale=standard: features without zeros would be dense then: choose row or none"
 _FILLED = {"mean": "take the mean of the nodes that train", "zero": "are 0", "drop": "leave these out"}
 Numbers = npt.NDArray[np.float64]
@@ -38,15 +38,17 @@ def _are_finite(values: list[float] | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """What replaces empty cells of features."""
+    """Replacement of empty feature cells."""
 
-    kind: str = "refuse"  # of FILLS
-    means: list[float] | None = None  # [width] of `mean`, over the nodes that train
-    dropped: list[int] | None = None  # of `drop`: columns that the model does not read
+    kind: str = "refuse"  # one of FILLS
+    means: list[float] | None = None  # [width] for `mean`: the columns' means over the training nodes
+    dropped: list[int] | None = None  # for `drop`: columns that the model does not read
 
     def __post_init__(self) -> None:
         one_of("features.fill", self.kind, FILLS)
-        valid = _are_finite(self.means) and all(isinstance(each, int) and each >= 0 for each in self.dropped or ())
+        valid = _are_finite(self.means) and all(
+            isinstance(column, int) and column >= 0 for column in self.dropped or ()
+        )
         kinds = (self.means is not None) == (self.kind == "mean"), (self.dropped is not None) == (self.kind == "drop")
         if not (valid and all(kinds)):
             raise ValueError(
@@ -54,11 +56,11 @@ class Fill:
             )
 
     @classmethod
-    def fit(cls, table: ColumnTable, train_rows: Ids, kind: str) -> Fill:
-        """Computes the means, or finds the columns to drop.
+    def fit(cls, table: NumericTable, train_rows: Ids, kind: str) -> Fill:
+        """Computes the means, or selects the columns to drop.
 
-        Raises `UserError` for a column without numbers to average, and where no column
-        would be left.
+        Raises `UserError` if a column has no numbers to average, or if no column would
+        remain.
         """
         if kind == "mean" and not isinstance(table.rows, SparseFeatures):
             return cls(kind, means=_means(table, train_rows))
@@ -69,11 +71,11 @@ class Fill:
             return cls(kind, dropped=dropped)
         return cls("refuse" if kind == "mean" else kind)
 
-    def changes(self, table: ColumnTable) -> bool:
+    def changes(self, table: NumericTable) -> bool:
         return table.missing is not None or bool(self.dropped)
 
-    def check(self, table: ColumnTable, folder: Path | None = None) -> None:
-        """Raises `UserError` for the first cell that is not filled."""
+    def check(self, table: NumericTable, folder: Path | None = None) -> None:
+        """Raises `UserError` for the first unfilled cell."""
         if table.missing is None or self.kind in ("mean", "zero"):
             return
         cells = table.missing[~np.isin(table.missing[:, 1], self.dropped or [])]
@@ -87,7 +89,7 @@ class Fill:
         raise UserError(f"dataset: {count} empty, the first in {table.cell(cells)}: {cure}")
 
     def keep(self, names: Sequence[str] | None) -> tuple[str, ...] | None:
-        """Returns the names of the columns that are not dropped."""
+        """Returns the names of the remaining columns."""
         dropped = set(self.dropped or ())
         return None if names is None else tuple(name for number, name in enumerate(names) if number not in dropped)
 
@@ -96,14 +98,14 @@ class Fill:
 
         Args:
             rows: [k, width] raw rows.
-            cells: [c, 2] row and column of the empty cells.
+            cells: [c, 2] row and column of each empty cell.
         """
         filled = rows.copy()
         filled[cells[:, 0], cells[:, 1]] = 0 if self.means is None else np.array(self.means)[cells[:, 1]]
         return np.ascontiguousarray(np.delete(filled, self.dropped, axis=1)) if self.dropped else filled
 
-    def describe(self, table: ColumnTable) -> list[str]:
-        """Returns a line on filled cells or dropped columns, if there are any."""
+    def describe(self, table: NumericTable) -> list[str]:
+        """Returns a line on filled cells or dropped columns, if any."""
         if table.missing is None:
             return []
         counts = np.where(table.are_sources(), _count_cells(table), 0)
@@ -111,8 +113,8 @@ class Fill:
         return [f"features: {cells} {_FILLED[self.kind]} (features.fill={self.kind})"]
 
 
-def _means(table: ColumnTable, train_rows: Ids) -> list[float]:  # [width]
-    """Averages each column's known numbers over the training rows."""
+def _means(table: NumericTable, train_rows: Ids) -> list[float]:  # [width]
+    """Averages each column's non-empty cells over the training rows."""
     features, trains = np.asarray(table.rows), np.zeros(len(table.rows), np.bool_)
     trains[train_rows] = True
     counts = len(train_rows) - _count_cells(table, trains)
@@ -127,8 +129,8 @@ def _means(table: ColumnTable, train_rows: Ids) -> list[float]:  # [width]
     return means
 
 
-def _count_cells(table: ColumnTable, rows: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:  # [width]
-    """Counts each column's empty cells, in all rows or in some [n]."""
+def _count_cells(table: NumericTable, rows: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:  # [width]
+    """Counts each column's empty cells, in all rows or in rows masked by [n]."""
     counts, missing = np.zeros(table.width, np.int64), table.missing
     for first in range(0, 0 if missing is None else len(missing), _ROWS):
         cells = missing[first : first + _ROWS]  # type: ignore[index]
@@ -139,18 +141,18 @@ def _count_cells(table: ColumnTable, rows: npt.NDArray[np.bool_] | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How rows are scaled before a model reads them.
+    """Scaling of the rows that a model reads.
 
-    Under `standard` a column becomes clip((x - mean) / deviation, -limit, limit). The
-    limit is 0 for a column that is constant in the training rows: its weights do not
-    train, so any value of it would be noise. Otherwise it is 10, or as far as training
-    rows go.
+    Under `standard`, a column becomes clip((x - mean) / deviation, -limit, limit). The
+    limit is 0 if the column is constant in the training rows: its weights are not
+    trained, so other values would be noise. Otherwise, it is 10 or the training rows'
+    largest distance.
     """
 
-    kind: str  # of SCALES
-    mean: list[float] | None = None  # [width] of `standard`
-    deviation: list[float] | None = None  # [width] of `standard`, above 0
-    limit: list[float] | None = None  # [width] of `standard`, in deviations
+    kind: str  # one of SCALES
+    mean: list[float] | None = None  # [width] for `standard`
+    deviation: list[float] | None = None  # [width] for `standard`, above 0
+    limit: list[float] | None = None  # [width] for `standard`, in deviations
 
     def __post_init__(self) -> None:
         one_of("features.scale", self.kind, SCALES)
@@ -162,14 +164,14 @@ class Scale:
 
     @classmethod
     def standard(cls, rows: FilledRows | Floats, train_rows: Ids, category_of: Sequence[str] | None = None) -> Scale:
-        """Computes mean, standard deviation and limit of each column.
+        """Computes each column's mean, standard deviation and limit.
 
-        Columns of 0 and 1 that encode text stay as they are.
+        Columns of 0 and 1 that encode text are not scaled.
 
         Args:
             rows: [n, width].
             train_rows: [k] ids of the rows to read, at least one.
-            category_of: [width] as of `Graph`. Default: no column encodes text.
+            category_of: [width] as `Graph.category_of`. None: no column encodes text.
         """
         mean, deviation, reach = _moments(rows, train_rows)
         rounding = np.finfo(rows.dtype).eps * np.abs(mean)
@@ -180,8 +182,8 @@ class Scale:
         columns = ((mean, 0), (deviation, 1), (limit, 1))
         return cls("standard", *(np.where(numbers, values, unscaled).tolist() for values, unscaled in columns))
 
-    def check(self, table: ColumnTable) -> None:
-        """Raises `UserError` for rows that a standardising scale does not fit."""
+    def check(self, table: NumericTable) -> None:
+        """Raises `UserError` if a standardising scale does not fit the table."""
         if self.kind != "standard":
             return
         if isinstance(table.rows, SparseFeatures):
@@ -215,7 +217,7 @@ class Scale:
         line = f"values far outside the range of the nodes that train are clipped: {shown(', '.join(columns))}"
         return [f"features: {line}"] if columns else []
 
-    def apply_to(self, filled: FilledTable) -> ColumnTable:
+    def apply_to(self, filled: FilledTable) -> NumericTable:
         """Returns the scaled table. Raises `UserError` if the scale does not fit it."""
         table = filled.load()
         self.check(table)
@@ -226,9 +228,9 @@ class Scale:
         return replace(table, rows=rows)
 
     def count_clipped(self, rows: FilledRows, distance: float = 0) -> npt.NDArray[np.int64]:  # [width]
-        """Counts each column's clipped values that are some distance from the mean.
+        """Counts each column's clipped values, at least `distance` from the mean.
 
-        A constant column's rounding is not counted.
+        Rounding errors in constant columns are not counted.
         """
         bound = np.maximum(np.maximum(self.limit or (), _LIMIT), distance / np.array(self.deviation))
         counts = np.zeros(len(bound), np.int64)
@@ -237,7 +239,7 @@ class Scale:
         return counts
 
     def why_uneven(self, rows: FilledRows, numbers: npt.NDArray[np.bool_]) -> str:
-        """Explains how columns of numbers differ in scale, if they do."""
+        """Explains how scales of numeric columns differ, if they do."""
         mean, deviation, limit = (np.array(values) for values in (self.mean, self.deviation, self.limit))
         table, distance, varied = len(mean) <= _MAX_TABLE, np.abs(mean), (limit > 0) & numbers
         spread = deviation[varied]
@@ -254,9 +256,9 @@ class Scale:
 
 
 class FilledRows:
-    """A table's dense rows, filled and scaled when they are read."""
+    """A table's dense rows, filled and scaled when read."""
 
-    def __init__(self, table: ColumnTable, fill: Fill | None = None, scale: Scale | None = None) -> None:
+    def __init__(self, table: NumericTable, fill: Fill | None = None, scale: Scale | None = None) -> None:
         self._rows, self._fill, self._scale = table.rows, fill or Fill(), scale or Scale("none")
         changes, missing = self._fill.changes(table), table.missing
         self._cells = None if not changes else _by_row(np.empty((0, 2), np.int64) if missing is None else missing)
@@ -268,7 +270,7 @@ class FilledRows:
 
     @property
     def is_raw(self) -> bool:
-        """Whether rows are read as the table has them."""
+        """Whether the rows are returned unchanged."""
         return self._cells is None and self._scale.kind == "none"
 
     def __getitem__(self, place: slice | Ids) -> Floats:  # [k, width]
@@ -279,7 +281,7 @@ class FilledRows:
         return self._scale.apply(rows)
 
     def _cells_of(self, ids: Ids) -> Ids:  # [c, 2]
-        """Returns the empty cells of some rows, numbered within these."""
+        """Returns the empty cells in some rows, numbered within these rows."""
         assert self._cells is not None
         low, high = (np.searchsorted(self._cells[:, 0], ids, side) for side in ("left", "right"))
         counts = high - low
@@ -288,7 +290,7 @@ class FilledRows:
         return np.stack([row, self._cells[cell, 1]], 1)
 
     def whole(self) -> Floats:  # [n, width]
-        """Returns all rows. Standardises in pieces, because float64 takes memory."""
+        """Returns all rows, standardised in pieces to bound float64 memory."""
         if self._scale.kind != "standard":
             return self[:]
         rows, step = np.empty(self.shape, self.dtype), _piece_rows(self.shape[1])
@@ -297,7 +299,7 @@ class FilledRows:
         return rows
 
     def pieces(self, step: int, rows: Ids | None = None) -> Iterator[Floats]:
-        """Yields all rows, or those with some ids, `step` at a time."""
+        """Yields all rows or the selected ones, `step` at a time."""
         for first in range(0, len(self) if rows is None else len(rows), step):
             yield self[slice(first, first + step) if rows is None else rows[first : first + step]]
             if isinstance(self._rows, np.ndarray):
@@ -306,18 +308,21 @@ class FilledRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilledTable:
-    """A table of which empty cells are filled.
+    """A table with filled empty cells.
 
-    A table in memory is filled once, on creation. To bound memory, the rows of a mapped
-    table are filled when they are read.
+    A table in memory is filled once, on creation. A mapped table's rows are filled when
+    they are read, which bounds memory.
     """
 
-    table: ColumnTable
-    fill: Fill  # applied on reading
+    table: NumericTable
+    fill: Fill  # applied when rows are read
 
     @classmethod
-    def create(cls, table: ColumnTable, fill: Fill, folder: Path | None = None) -> FilledTable:
-        """Raises `UserError` like `Fill.check`."""
+    def create(cls, table: NumericTable, fill: Fill, folder: Path | None = None) -> FilledTable:
+        """Fills a table in memory, or wraps a mapped one.
+
+        Raises `UserError` for the first unfilled cell.
+        """
         fill.check(table, folder)
         in_memory = isinstance(table.rows, np.ndarray) and mapped_file(table.rows) is None
         if not (in_memory and fill.changes(table)):
@@ -325,7 +330,7 @@ class FilledTable:
         cells = np.empty((0, 2), np.int64) if table.missing is None else table.missing
         filled = cls(table, fill)
         rows = fill.apply(np.asarray(table.rows), cells)
-        return cls(ColumnTable(rows, filled.names, filled.category_of, row_ids=table.row_ids), Fill())
+        return cls(NumericTable(rows, filled.names, filled.category_of, row_ids=table.row_ids), Fill())
 
     @property
     def names(self) -> tuple[str, ...] | None:  # [width]
@@ -339,15 +344,15 @@ class FilledTable:
     def rows(self) -> FilledRows:
         return FilledRows(self.table, self.fill)
 
-    def load(self) -> ColumnTable:
+    def load(self) -> NumericTable:
         """Returns the filled table in memory."""
         if not self.fill.changes(self.table):
             return self.table
-        return ColumnTable(self.rows[:], self.names, self.category_of, row_ids=self.table.row_ids)
+        return NumericTable(self.rows[:], self.names, self.category_of, row_ids=self.table.row_ids)
 
 
 def _by_row(cells: Ids) -> Ids:
-    """Sorts cells by row, without a copy where they are in order."""
+    """Sorts cells by row. Sorted cells are not copied."""
     rows = cells[:, 0]
     pieces = (rows[first : first + _ROWS + 1] for first in range(0, len(rows), _ROWS))
     return cells if all((piece[1:] >= piece[:-1]).all() for piece in pieces) else cells[np.argsort(rows, kind="stable")]
@@ -358,12 +363,12 @@ def _piece_rows(width: int) -> int:
 
 
 def _moments(rows: FilledRows | Floats, train_rows: Ids) -> tuple[Numbers, Numbers, Numbers]:  # [width] each
-    """Computes each column's mean, standard deviation and largest distance from it.
+    """Computes each column's mean, deviation and largest distance from the mean.
 
-    Sums are of distances from the first row in float64, so a constant column has a
-    deviation of exactly 0.
+    Sums use float64 distances from the first row, so a constant column's deviation is
+    exactly 0.
     """
-    filled = rows if isinstance(rows, FilledRows) else FilledRows(ColumnTable(rows))
+    filled = rows if isinstance(rows, FilledRows) else FilledRows(NumericTable(rows))
     first, step = filled[train_rows[:1]][0].astype(np.float64), _piece_rows(filled.shape[1])
     mean = first + sum((piece - first).sum(0) for piece in filled.pieces(step, train_rows)) / len(train_rows)
     squares, reach = np.zeros_like(first), np.zeros_like(first)
@@ -376,9 +381,9 @@ def _moments(rows: FilledRows | Floats, train_rows: Ids) -> tuple[Numbers, Numbe
 
 @dataclass(frozen=True, slots=True)
 class ColumnTransform:
-    """What is done to raw columns of features: empty cells are filled, then scaled.
+    """The transform of raw feature columns: fill empty cells, then scale.
 
-    Fitted to the graph that trains, stored with the model, and applied to later data.
+    It is fitted to the training graph, saved with the model, and applied to later data.
     """
 
     fill: Fill = field(default_factory=Fill)
@@ -386,16 +391,15 @@ class ColumnTransform:
 
     @classmethod
     def fit(
-        cls, table: ColumnTable, split: npt.NDArray[np.int8], *, fill: str = "refuse", scale: str = "none"
+        cls, table: NumericTable, split: npt.NDArray[np.int8], *, fill: str = "refuse", scale: str = "none"
     ) -> tuple[ColumnTransform, FilledTable, str]:
         """Returns a new model's transform, the filled table, and the scale's reason.
 
-        Reads the table in pieces. The reason is empty where nothing is scaled. Raises
-        `UserError` for cells that are not filled, and for rows that the scale does not
-        fit.
+        Reads the table in pieces. The reason is empty if rows are not scaled. Raises
+        `UserError` for unfilled cells and for a scale that does not fit the table.
 
         Args:
-            table: The table that trains.
+            table: The training table.
             split: [n] values of `Split`. Without training rows, all rows are read.
             fill: One of FILLS.
             scale: `auto`, or one of SCALES.
@@ -407,22 +411,22 @@ class ColumnTransform:
         scaling, why = _fit_scale(filled, train_rows, scale)
         return cls(filling, scaling), filled, why
 
-    def apply(self, table: ColumnTable, folder: Path | None = None) -> ColumnTable:
-        """Returns the table as the model reads it, in the same type.
+    def apply(self, table: NumericTable, folder: Path | None = None) -> NumericTable:
+        """Returns the transformed table, with rows of the same type.
 
-        Raises `UserError` as `fit` does, with the folder of the trained model.
+        Raises `UserError` like `fit`. `folder` is the trained model's, for messages.
         """
         return self.scale.apply_to(FilledTable.create(table, self.fill, folder))
 
-    def read(self, table: ColumnTable) -> FilledRows:
-        """Returns dense rows that are transformed when they are read."""
+    def read(self, table: NumericTable) -> FilledRows:
+        """Returns dense rows that are transformed when read."""
         return FilledRows(table, self.fill, self.scale)
 
 
 def _fit_scale(filled: FilledTable, train_rows: Ids, kind: str) -> tuple[Scale, str]:
-    """Returns the scale of filled rows, and why it was chosen."""
+    """Returns the filled rows' scale, and the reason for it."""
     rows, width = filled.table.rows, filled.rows.shape[1]
-    if isinstance(rows, PackedFeatures) or not (len(rows) and width):  # a store's rows are scaled already
+    if isinstance(rows, PackedFeatures) or not (len(rows) and width):  # a store's rows are already scaled
         return Scale("none"), ""
     if kind == AUTO and isinstance(rows, SparseFeatures):
         largest = float(np.abs(rows.values).max(initial=0))
@@ -441,9 +445,9 @@ def _fit_scale(filled: FilledTable, train_rows: Ids, kind: str) -> tuple[Scale, 
 
 
 def is_table(graph: Graph) -> bool:
-    """Returns whether columns are a table's, or have negative numbers.
+    """Returns whether the features are a table, that is, narrow, text or negative.
 
-    Other columns count words or the like. Their rows may be divided by their sum.
+    Other features are assumed to be counts, whose rows may be row-normalised.
     """
     features = graph.features
     if isinstance(features, SparseFeatures):
@@ -455,21 +459,21 @@ def is_table(graph: Graph) -> bool:
 
 
 def why_uneven(graph: Graph, train_rows: Ids) -> str:
-    """Explains how columns of numbers differ in scale, if they do."""
-    table = ColumnTable.of_nodes(graph)
+    """Explains how scales of numeric columns differ, if they do."""
+    table = NumericTable.of_nodes(graph)
     if isinstance(table.rows, SparseFeatures) or not len(train_rows) or not table.width:
         return ""
-    rows = FilledRows(ColumnTable(table.rows))
+    rows = FilledRows(NumericTable(table.rows))
     return Scale.standard(rows, train_rows, table.category_of).why_uneven(
         rows, are_numbers(table.category_of, table.width)
     )
 
 
 def warn_of_edges(graph: Graph) -> list[str]:
-    """Returns a warning about edge features that do not suit training as they are."""
+    """Returns a warning if edge features are poorly scaled for training."""
     if graph.edge_features is None or not graph.edge_features.size:
         return []
-    table = ColumnTable(graph.edge_features[:: max(graph.num_edges // _SAMPLE, 1)], graph.edge_feature_names)
+    table = NumericTable(graph.edge_features[:: max(graph.num_edges // _SAMPLE, 1)], graph.edge_feature_names)
     rows = FilledRows(table)
     scale = Scale.standard(rows, np.arange(len(rows)))
     if not (why := scale.why_uneven(rows, are_numbers(table.category_of, table.width))):

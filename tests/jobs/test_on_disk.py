@@ -234,7 +234,7 @@ def test_processes_that_memory_does_not_hold_are_refused_with_what_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placed, "available_memory", lambda: placed.BASE)
-    needed = r"workers=2: the processes of this host need 94\d MB of memory beside features, and 419 MB is free"
+    needed = r"workers=2: the processes of this host need 94\d MB of memory in addition to features, and 419 MB is free"
     with pytest.raises(UserError, match=needed):
         train(tmp_path / "run", features={"place": "disk"}, **WAYS["shared"])
 

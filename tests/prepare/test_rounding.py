@@ -117,9 +117,9 @@ def test_a_column_that_would_be_lost_is_refused(kind: str, column: Any, message:
 def test_rows_of_a_store_keep_their_dtype() -> None:
     given = round_features(graph(columns()), "int8")[0]
     assert with_kept(given, "auto", True, "int8") == (given, [])
-    with pytest.raises(UserError, match=r"^features.dtype=bf16: the store keeps rows in int8"):
+    with pytest.raises(UserError, match=r"^features.dtype=bf16: the store has features.dtype=int8"):
         with_kept(given, "auto", True, "bf16")
-    with pytest.raises(UserError, match=r"^features.dtype=as_is: the store keeps rows in int8"):
+    with pytest.raises(UserError, match=r"^features.dtype=as_is: the store has features.dtype=int8"):
         with_kept(given, "auto", True, "as_is")
 
 

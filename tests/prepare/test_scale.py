@@ -14,7 +14,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
-from gnnkit.prepare.columns import ColumnTable
+from gnnkit.prepare.columns import NumericTable
 from gnnkit.prepare.trained import Inputs, with_columns
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, is_table, warn_of_edges, why_uneven
 from tests.cases import few
@@ -38,16 +38,16 @@ def table(scales: np.ndarray | float = SCALES, *, noise: float = 1.0) -> Graph:
 
 
 def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
-    transform, _, why = ColumnTransform.fit(ColumnTable.of_nodes(graph), graph.split, scale=kind)
+    transform, _, why = ColumnTransform.fit(NumericTable.of_nodes(graph), graph.split, scale=kind)
     return transform.scale, why
 
 
 def scaled(scale: Scale, graph: Graph) -> Graph:
-    return with_columns(graph, ColumnTransform(scale=scale).apply(ColumnTable.of_nodes(graph)))
+    return with_columns(graph, ColumnTransform(scale=scale).apply(NumericTable.of_nodes(graph)))
 
 
 def clipped(scale: Scale, graph: Graph) -> list[str]:
-    return scale.describe_clipped(FilledTable(ColumnTable.of_nodes(graph), Fill()))
+    return scale.describe_clipped(FilledTable(NumericTable.of_nodes(graph), Fill()))
 
 
 def test_mean_and_deviation_are_those_of_the_rows_that_train() -> None:

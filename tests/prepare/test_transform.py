@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gnnkit.errors import UserError
-from gnnkit.prepare.columns import ColumnTable, TrainedColumns
+from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.prepare.transform import ColumnTransform
 from tests.prepare.test_fill import NAMES, holed
 
@@ -18,7 +18,7 @@ from tests.prepare.test_fill import NAMES, holed
 @pytest.mark.parametrize("fill", ["mean", "zero", "drop"])
 def test_pieces_of_any_size_are_the_rows_of_the_whole(fill: str, scale: str) -> None:
     graph = holed(2)
-    table = ColumnTable.of_nodes(graph)
+    table = NumericTable.of_nodes(graph)
     shuffled = replace(table, missing=np.random.default_rng(0).permutation(table.missing))  # type: ignore[arg-type]
     transform, _, _ = ColumnTransform.fit(table, graph.split, fill=fill, scale=scale)
     whole = transform.apply(table)
@@ -32,7 +32,7 @@ def test_pieces_of_any_size_are_the_rows_of_the_whole(fill: str, scale: str) -> 
 
 def test_a_fit_that_reads_filled_rows_equals_one_of_filled_columns() -> None:
     graph = holed(2)
-    table = ColumnTable.of_nodes(graph)
+    table = NumericTable.of_nodes(graph)
     both, _, why = ColumnTransform.fit(table, graph.split, fill="mean", scale="standard")
     filled = ColumnTransform(both.fill).apply(table)
     transform, _, reason = ColumnTransform.fit(filled, graph.split, scale="standard")
@@ -42,7 +42,7 @@ def test_a_fit_that_reads_filled_rows_equals_one_of_filled_columns() -> None:
 @pytest.mark.parametrize("fill", ["mean", "zero", "drop"])
 def test_a_mapped_table_is_filled_on_reading_with_the_same_rows(fill: str, tmp_path: Path) -> None:
     graph = holed(2)
-    table = ColumnTable.of_nodes(graph)
+    table = NumericTable.of_nodes(graph)
     np.save(tmp_path / "rows.npy", table.rows)
     mapped = replace(table, rows=np.load(tmp_path / "rows.npy", mmap_mode="r"))
     transform, filled, _ = ColumnTransform.fit(table, graph.split, fill=fill, scale="standard")
@@ -54,7 +54,7 @@ def test_a_mapped_table_is_filled_on_reading_with_the_same_rows(fill: str, tmp_p
 
 
 def test_columns_are_selected_by_name_with_their_empty_cells() -> None:
-    table = ColumnTable.of_nodes(holed(1))
+    table = NumericTable.of_nodes(holed(1))
     columns = TrainedColumns(("sales", "age", "pay", "height"), None, "one_hot", "node", Path("run"))
     selected = columns.select(table)
     assert selected.missing is not None
