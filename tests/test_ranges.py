@@ -20,7 +20,7 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.ranges import local_path, one_of, parse_scalar, real, share, switch, unknown, unknown_key, whole
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.sync.leader import Leader
+from gnnkit.sync.leader import LeaderSync
 
 
 def refused(call: Callable[[], Any]) -> str:
@@ -166,7 +166,7 @@ def test_models_made_from_python_check_their_numbers(model: Callable[..., Any], 
         (lambda: VertexCentric(0), "strategy.local_iterations=0 must be"),
         (lambda: IndividualSample(batch_size=2.5), "strategy.batch_size=2.5 must be"),  # type: ignore[arg-type]
         (lambda: IndividualSample(batching="even"), "strategy.batching=even is not known"),
-        (lambda: Leader("men"), "sync.average=men is not known: did you mean mean?"),  # type: ignore[arg-type]
+        (lambda: LeaderSync("men"), "sync.average=men is not known: did you mean mean?"),  # type: ignore[arg-type]
     ],
 )
 def test_constructors_refuse_from_python_what_the_command_refuses(make: Callable[[], Any], expected: str) -> None:

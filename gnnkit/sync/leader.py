@@ -17,7 +17,7 @@ from gnnkit.sync.versions import Damping, Mode, make_rules
 LEADER = 0
 
 
-class Leader(ServedSync):
+class LeaderSync(ServedSync):
     """Collects the gradients on rank 0, which updates and distributes the parameters.
 
     Only rank 0 holds optimiser state: choose this sync to store that state once. The

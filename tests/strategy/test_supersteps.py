@@ -23,7 +23,7 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync import drift
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
-from gnnkit.sync.leader import Leader
+from gnnkit.sync.leader import LeaderSync
 from tests.sync.training import CLASSES, WIDTH, make_model, parameters, shards_on, train
 from tests.turns import turns
 
@@ -46,7 +46,7 @@ def run(
 
 
 @pytest.mark.slow
-@turns(grid=GRIDS, sync=[AllReduce, Leader])
+@turns(grid=GRIDS, sync=[AllReduce, LeaderSync])
 def test_parameters_drift_within_a_superstep_only(grid: Grid, sync: type[GradientSync]) -> None:
     shards = shards_on(grid)
     for epochs in (1, 3):

@@ -22,7 +22,7 @@ from gnnkit.errors import UserError
 from gnnkit.partition.base import Grid
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
-from gnnkit.sync.leader import Leader
+from gnnkit.sync.leader import LeaderSync
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.sync.served import balanced
 from gnnkit.testing import check_sync
@@ -90,7 +90,7 @@ def test_servers_that_are_processes_step_to_the_same_bits() -> None:
 @pytest.mark.slow
 def test_own_steps_between_lead_where_they_lead_under_the_leader() -> None:
     work = trained(plain, 6, 3, Grid(3, 1, 1))
-    found, expected = run(ParameterServer, work, 3), run(Leader, work, 3)
+    found, expected = run(ParameterServer, work, 3), run(LeaderSync, work, 3)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
@@ -111,7 +111,7 @@ def test_workers_that_do_not_wait_come_to_the_optimum(leader: bool, keys: dict[s
     labels = rows @ target
     if leader:
         keys = {key: value for key, value in keys.items() if key != "servers"}
-    make: Any = Leader if leader else ParameterServer
+    make: Any = LeaderSync if leader else ParameterServer
 
     def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> tuple[Tensor, dict[str, Any]]:
         module = nn.Linear(4, 1, bias=False)
@@ -301,7 +301,7 @@ def test_parameters_are_dealt_out_evenly_as_whole_tensors() -> None:
     assert balanced([5, 5], 3) == [[0], [1], []]
 
 
-@pytest.mark.parametrize("make", [ParameterServer, Leader])
+@pytest.mark.parametrize("make", [ParameterServer, LeaderSync])
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
@@ -324,7 +324,7 @@ def test_keys_that_the_mode_does_not_read_are_refused(make: Any, keys: dict[str,
         make(**keys)
 
 
-@pytest.mark.parametrize("make", [ParameterServer, Leader])
+@pytest.mark.parametrize("make", [ParameterServer, LeaderSync])
 def test_workers_that_do_not_wait_cannot_average_models(make: Any) -> None:
     with pytest.raises(UserError, match=r"^sync.mode=async: .* needs sync.mode=sync"):
         make(mode="async").average_models(nn.Linear(1, 1), 1.0)
@@ -333,6 +333,6 @@ def test_workers_that_do_not_wait_cannot_average_models(make: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean", "median", "trimmed_mean"])
 def test_an_aggregation_that_is_not_the_sum_is_not_exact(name: str) -> None:
-    for make in (ParameterServer, Leader):
+    for make in (ParameterServer, LeaderSync):
         assert not make(average=name).exact  # type: ignore[operator]
         check_sync(functools.partial(make, average=name))  # type: ignore[arg-type]

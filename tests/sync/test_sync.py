@@ -19,7 +19,7 @@ from gnnkit.partition.shard import Shard
 from gnnkit.sync import average_parameters, drift
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
-from gnnkit.sync.leader import Leader
+from gnnkit.sync.leader import LeaderSync
 from tests.cases import exhaustive
 from tests.comm.processes import run_gloo
 from tests.sync.training import make_model, parameters, shards_on, train
@@ -45,7 +45,7 @@ def trained(shards: list[Shard], sync: Callable[[], GradientSync], comm: Communi
 def test_the_leaders_update_equals_all_reduce(run: Run, grid: Grid) -> None:
     shards = shards_on(grid)
     expected = run(functools.partial(trained, shards, AllReduce), grid.world_size)
-    actual = run(functools.partial(trained, shards, Leader), grid.world_size)
+    actual = run(functools.partial(trained, shards, LeaderSync), grid.world_size)
     alone = Threads.run(functools.partial(trained, shards_on(Grid(1, 1, 1)), AllReduce), 1)[0]
     for a, b in zip(actual, expected, strict=True):
         print(f"largest difference {float((a - b).abs().max()):.1e}")
@@ -60,7 +60,7 @@ def test_only_the_leader_has_optimiser_state() -> None:
 
     def num_states(comm: Communicator) -> int:
         model = copy.deepcopy(MODEL)
-        _, _, optimizer = train(shards, Leader, model, comm, epochs=4, make_optimizer=torch.optim.Adam)
+        _, _, optimizer = train(shards, LeaderSync, model, comm, epochs=4, make_optimizer=torch.optim.Adam)
         return len(optimizer.state)
 
     assert Threads.run(num_states, 3) == [len(list(MODEL.parameters())), 0, 0]
@@ -72,7 +72,7 @@ def test_workers_that_drifted_get_the_leaders_parameters() -> None:
 
     def drifts(comm: Communicator) -> list[float]:
         return [
-            drift(train(shards, Leader, copy.deepcopy(MODEL), comm, local_iterations=3, epochs=epochs)[0], comm)
+            drift(train(shards, LeaderSync, copy.deepcopy(MODEL), comm, local_iterations=3, epochs=epochs)[0], comm)
             for epochs in (1, 3)
         ]
 
@@ -89,7 +89,7 @@ def test_the_plain_mean_counts_every_rank_with_rows_alike() -> None:
         module = torch.nn.Linear(1, 1, bias=False).double()
         torch.nn.init.zeros_(module.weight)
         module.weight.grad = torch.full_like(module.weight, means[comm.rank] * shares[comm.rank])
-        sync = Leader(average=average)
+        sync = LeaderSync(average=average)
         sync.setup(module, comm)
         sync.step(module, torch.optim.SGD(module.parameters(), lr=1.0), shares[comm.rank])
         return module.weight.item()
@@ -97,7 +97,7 @@ def test_the_plain_mean_counts_every_rank_with_rows_alike() -> None:
     assert Threads.run(functools.partial(step, "weighted"), 3) == [-5.0] * 3
     assert Threads.run(functools.partial(step, "mean"), 3) == [-4.0] * 3
     with pytest.raises(UserError, match=r"^sync.average=meen is not known: did you mean mean\?"):
-        Leader(average="meen")
+        LeaderSync(average="meen")
 
 
 def test_the_final_average_is_weighted_and_leaves_no_drift() -> None:
@@ -121,7 +121,7 @@ def test_the_leader_steps_with_the_rows_of_the_ranks_that_are_left() -> None:
             module = torch.nn.Linear(1, 1, bias=False).double()
             torch.nn.init.zeros_(module.weight)
             module.weight.grad = torch.full_like(module.weight, means[comm.rank] * shares[comm.rank])
-            sync = Leader(on_lost="continue")
+            sync = LeaderSync(on_lost="continue")
             sync.setup(module, survivors)
             if comm.rank < 2:
                 sync.step(module, torch.optim.SGD(module.parameters(), lr=1.0), shares[comm.rank])

@@ -30,7 +30,7 @@ from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Batch, ExecutionStrategy, Steps, Update, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
-from gnnkit.sync.leader import Leader
+from gnnkit.sync.leader import LeaderSync
 from gnnkit.sync.neighbour import Neighbour
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
@@ -186,7 +186,7 @@ def test_the_weight_of_a_rank_in_a_mean_counts_the_rows_of_steps_that_accumulate
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     by_hand([(s, r, c) for s, (_, each) in enumerate(script) for r, c in enumerate(each)], model, optimizer)
     # Every rank has 8 rows, so the mean of the ranks' means is the mean over all rows.
-    for found, _ in on_ranks(Scripted(script), sync=functools.partial(Leader, average="mean")):
+    for found, _ in on_ranks(Scripted(script), sync=functools.partial(LeaderSync, average="mean")):
         torch.testing.assert_close(found, parameters_to_vector(model.parameters()).detach(), rtol=0, atol=1e-12)
 
 

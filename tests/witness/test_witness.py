@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gnnkit_witness import Plan, check_plan, serial
-from gnnkit_witness.models import HIDDEN, READS, Cooked, Recipe
+from gnnkit_witness.models import HIDDEN, READS, Recipe, RecipeModel
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
@@ -33,7 +33,7 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.sync.leader import Leader
+from gnnkit.sync.leader import LeaderSync
 from gnnkit.sync.neighbour import Neighbour
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.testing import check_witness
@@ -48,7 +48,7 @@ PARTIAL = functools.partial
 
 
 def cooked(*reads: str, write: str = "none", **keys: Any) -> Callable[..., nn.Module]:
-    return PARTIAL(Cooked, Recipe(reads, (write,) * len(reads), ("nothing",) * len(reads), **keys))
+    return PARTIAL(RecipeModel, Recipe(reads, (write,) * len(reads), ("nothing",) * len(reads), **keys))
 
 
 def check(make: Callable[..., nn.Module], grid: Grid = TWO, **keys: Any) -> None:
@@ -77,7 +77,7 @@ def test_models_train_as_matrices_do(name: str) -> None:
     check(PARTIAL(MODELS[name], hidden=4, norm="batch"), ACROSS)
 
 
-class TiedWeights(Cooked):
+class TiedWeights(RecipeModel):
     """Two layers share a weight, not the module."""
 
     def __init__(self, in_features: int, num_classes: int) -> None:
@@ -85,7 +85,7 @@ class TiedWeights(Cooked):
         self.layers[1].first.weight = self.layers[0].first.weight  # type: ignore[union-attr]
 
 
-class UsedInSomeRanks(Cooked):
+class UsedInSomeRanks(RecipeModel):
     """A parameter that rows alone reach: a rank without rows has no gradient."""
 
     def __init__(self, in_features: int, num_classes: int) -> None:
@@ -97,7 +97,7 @@ class UsedInSomeRanks(Cooked):
         return out + self.shift if len(out) else out
 
 
-class Decayed(Cooked):
+class Decayed(RecipeModel):
     """Weight decay on all parameters, of which one layer has unused ones."""
 
     def __init__(self, in_features: int, num_classes: int) -> None:
@@ -159,7 +159,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "accumulated": {"strategy": PARTIAL(IndividualSample, batch_size=1), "sampler": FULL, "accumulate": 2},
     "accumulated together": {"strategy": PARTIAL(JointSample, batch_size=1), "sampler": FULL, "accumulate": 3},
     "exchanging shares": {"strategy": PARTIAL(PresetWorkload, exchange_every=1)},
-    "leader": {"sync": Leader},
+    "leader": {"sync": LeaderSync},
     "server": {"sync": ParameterServer},
     "two servers": {"sync": PARTIAL(ParameterServer, servers=2)},
     "neighbour": {"sync": Neighbour},

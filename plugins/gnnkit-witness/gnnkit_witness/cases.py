@@ -1,6 +1,6 @@
-"""Graphs, models and configurations at random, with every nuisance.
+"""Draws random graphs, models and configurations, including corner cases.
 
-All draws come from a `random.Random`. Hypothesis brings one whose draws shrink.
+All draws come from a `random.Random`. Hypothesis provides one that supports shrinking.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
-from gnnkit.sync.leader import Leader
+from gnnkit.sync.leader import LeaderSync
 from gnnkit.sync.neighbour import Neighbour
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, RELATIONS
-from gnnkit_witness.models import BEFORE, HIDDEN, READS, WRITES, Cooked, Recipe
+from gnnkit_witness.models import BEFORE, HIDDEN, READS, WRITES, Recipe, RecipeModel
 from gnnkit_witness.negatives import NegativeCounts, check_negatives
 from gnnkit_witness.plan import Plan
 
 _GRIDS = [(1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1), (1, 3, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2)]
-_NOT_LINEAR = ("max", "messages", "attend")  # ways to read rows
+_NOT_LINEAR = ("max", "messages", "attend")  # nonlinear ways to read rows
 _MODELS: dict[str, Callable[..., nn.Module]] = {
     "gcn": GCN,
     "sage": GraphSAGE,
@@ -58,53 +58,57 @@ _RELATIONAL: dict[str, Callable[..., nn.Module]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One random plan, and what it is in words."""
+    """A random plan, with a description."""
 
     words: str
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """A strategy with an exact meaning, and what goes with it."""
+class _ExactStrategy:
+    """An exact strategy, and the options that it supports."""
 
     strategy: Callable[[], Any]
-    along_nodes: bool = True  # whether each node's in-edges must be with its owner
+    along_nodes: bool = True  # whether a node's in-edges must be on its owner
     samples: bool = False
     learns: bool = True  # whether input rows may be learned
-    columns: bool = False  # whether layer 0 gets a part of its input's columns, and is not the last
-    averages: bool = False  # whether parameters meet instead of gradients
-    linear: bool = False  # whether rows of others are read in sums and means only
+    columns: bool = False  # whether layer 0 receives only some input columns, and must not be the last layer
+    averages: bool = False  # whether to average parameters instead of gradients
+    linear: bool = False  # whether other workers' rows may only be read in sums and means
     relations: bool = False  # whether edges have types
     most_layers: int = 3
 
 
-def _way(rng: Random) -> tuple[str, _Way]:
+def _way(rng: Random) -> tuple[str, _ExactStrategy]:
     size, later = rng.randint(1, 4), functools.partial(VertexCentric)
-    ways: dict[str, _Way] = {
-        "exact": _Way(later, along_nodes=False, relations=True),
-        "quantized": _Way(
+    ways: dict[str, _ExactStrategy] = {
+        "exact": _ExactStrategy(later, along_nodes=False, relations=True),
+        "quantized": _ExactStrategy(
             functools.partial(VertexCentric, exchange=Quantized(bits=32)), along_nodes=False, relations=True
         ),
-        "pipelined": _Way(functools.partial(VertexCentric, exchange=Pipelined(staleness=0))),
-        "sampled": _Way(functools.partial(VertexCentric, exchange=Sampled(keep=1.0)), linear=True),
-        "adaptive": _Way(functools.partial(VertexCentric, exchange=Adaptive(variation=0.0))),
-        "individual": _Way(functools.partial(IndividualSample, batch_size=size), samples=True),
-        "features": _Way(functools.partial(IndividualSample, batch_size=size, features="partitioned"), samples=True),
-        "partitioned": _Way(functools.partial(IndividualSample, batch_size=size, topology="partitioned"), samples=True),
-        "cooperative": _Way(functools.partial(JointSample, batch_size=size), samples=True),
-        "push_pull": _Way(
+        "pipelined": _ExactStrategy(functools.partial(VertexCentric, exchange=Pipelined(staleness=0))),
+        "sampled": _ExactStrategy(functools.partial(VertexCentric, exchange=Sampled(keep=1.0)), linear=True),
+        "adaptive": _ExactStrategy(functools.partial(VertexCentric, exchange=Adaptive(variation=0.0))),
+        "individual": _ExactStrategy(functools.partial(IndividualSample, batch_size=size), samples=True),
+        "features": _ExactStrategy(
+            functools.partial(IndividualSample, batch_size=size, features="partitioned"), samples=True
+        ),
+        "partitioned": _ExactStrategy(
+            functools.partial(IndividualSample, batch_size=size, topology="partitioned"), samples=True
+        ),
+        "cooperative": _ExactStrategy(functools.partial(JointSample, batch_size=size), samples=True),
+        "push_pull": _ExactStrategy(
             functools.partial(JointSample, "push_pull", batch_size=size), samples=True, learns=False, columns=True
         ),
-        "push_pull of shards": _Way(
+        "push_pull of shards": _ExactStrategy(
             functools.partial(JointSample, "push_pull", batch_size=size, topology="partitioned"),
             samples=True,
             learns=False,
             columns=True,
         ),
-        "exchanged": _Way(functools.partial(PresetWorkload, exchange_every=1), learns=False),
-        "one hop": _Way(PresetWorkload, learns=False, most_layers=1),
-        "averages": _Way(
+        "exchanged": _ExactStrategy(functools.partial(PresetWorkload, exchange_every=1), learns=False),
+        "one hop": _ExactStrategy(PresetWorkload, learns=False, most_layers=1),
+        "averages": _ExactStrategy(
             functools.partial(PresetWorkload, average="parameters"), learns=False, averages=True, most_layers=1
         ),
     }
@@ -143,9 +147,9 @@ def draw(rng: Random) -> Case:
 
 
 def draw_negatives(rng: Random) -> Callable[[], NegativeCounts]:
-    """Draws a check of the negatives of one strategy."""
+    """Draws a check of one strategy's negatives."""
     size, n = rng.randint(20, 80), rng.randint(8, 20)
-    ways: list[tuple[Callable[[], Any], bool]] = [  # and whether each node's in-edges must be with its owner
+    ways: list[tuple[Callable[[], Any], bool]] = [  # with whether a node's in-edges must be on its owner
         (VertexCentric, False),
         (PresetWorkload, True),
         (functools.partial(PresetWorkload, halo="none"), True),
@@ -175,7 +179,7 @@ def _graph(rng: Random) -> Graph:
     numbers = np.random.default_rng(rng.randrange(1000))
     split = [rng.choice([Split.TRAIN, Split.TRAIN, Split.VAL, Split.NONE]) for _ in range(n)]
     split[rng.randrange(n)] = Split.TRAIN
-    features = numbers.normal(size=(n, HIDDEN)) * numbers.integers(0, 2, (n, HIDDEN))  # with zeros
+    features = numbers.normal(size=(n, HIDDEN)) * numbers.integers(0, 2, (n, HIDDEN))  # some features are 0
     return Graph.from_edges(
         np.array(src, np.int64),
         np.array(dst, np.int64),
@@ -199,24 +203,24 @@ def _partition(rng: Random, graph: Graph, grid: Grid, *, cut: bool) -> Partition
     return Partition(owners, cells, grid)
 
 
-def _model(rng: Random, way: _Way) -> tuple[str, nn.Module]:
+def _model(rng: Random, way: _ExactStrategy) -> tuple[str, nn.Module]:
     layers = rng.randint(2 if way.columns else 1, way.most_layers)
     if not way.columns and rng.random() < 0.6:
         recipe = _recipe(rng, layers, [read for read in READS if not way.linear or read not in _NOT_LINEAR])
-        return str(recipe), _filled(rng, Cooked(recipe, HIDDEN, CLASSES))
+        return str(recipe), _draw_parameters(rng, RecipeModel(recipe, HIDDEN, CLASSES))
     models = _MODELS | _RELATIONAL if way.relations else _MODELS
     few = ("gcn", "sage", "gin") if way.columns or way.linear else tuple(models)
     name = rng.choice(few)
     options = {"hidden": rng.choice([3, 4, 5]), "num_layers": layers, "norm": rng.choice(["none", "batch", "layer"])}
     options["dropout"] = rng.choice([0.0, 0.4])
-    return f"{name} {options}", _filled(rng, models[name](HIDDEN, CLASSES, **options))
+    return f"{name} {options}", _draw_parameters(rng, models[name](HIDDEN, CLASSES, **options))
 
 
 @torch.no_grad()
-def _filled(rng: Random, model: nn.Module) -> nn.Module:
+def _draw_parameters(rng: Random, model: nn.Module) -> nn.Module:
     """Draws the parameters.
 
-    A bias of 0 would put rows where a ReLU bends, so rounding would decide.
+    A bias of 0 would put rows at the kink of a ReLU, where rounding errors matter.
     """
     generator = torch.Generator().manual_seed(rng.randrange(1000))
     for parameter in model.double().parameters():
@@ -245,10 +249,10 @@ def _sampler(rng: Random, num_layers: int) -> Sampler:
     return NeighborSampler([-1] * num_layers, redraw=rng.random() < 0.5, threads=1)
 
 
-def _sync(rng: Random, num_workers: int, way: _Way) -> tuple[str, Callable[[], Any]]:
+def _sync(rng: Random, num_workers: int, way: _ExactStrategy) -> tuple[str, Callable[[], Any]]:
     syncs: dict[str, Callable[[], Any]] = {
         "all_reduce": AllReduce,
-        "leader": Leader,
+        "leader": LeaderSync,
         "a server": ParameterServer,
         "two servers": functools.partial(ParameterServer, servers=2),
     }
