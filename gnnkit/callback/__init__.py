@@ -1,4 +1,4 @@
-"""Callbacks of Lightning that a run may have, one file each."""
+"""Lightning callbacks that a run can select, one per file."""
 
 from gnnkit.callback.base import check as check
 from gnnkit.callback.leader import Leader as Leader

@@ -1,23 +1,23 @@
-"""The contract of callbacks.
+"""Requirements for callbacks.
 
-A callback is a `Callback` of Lightning. Arguments of the constructor are the keys of
+A callback is a Lightning `Callback`. Its constructor's arguments are the keys of
 `callback.NAME`.
 
-- Each rank has a callback of its own. Ranks are processes or threads, so what a
-  callback keeps stays with the rank.
-- Hooks are called on all ranks in the same order, except for `on_before_optimizer_step`
-  where the leader alone steps (`sync=leader`). A callback that changes parameters or
-  learning rates must do so alike on all ranks. `trainer.should_stop` on any rank ends
-  training on all ranks, after the epoch.
+- Each rank has its own instance. Ranks are processes or threads, so a callback's state
+belongs to one rank.
+- Hooks are called on all ranks in the same order. The exception is
+`on_before_optimizer_step` if only the leader steps (`sync=leader`). A callback that
+changes parameters or learning rates must make the same change on all ranks. If any rank
+sets `trainer.should_stop`, training ends on all ranks after the epoch.
 - Values in `trainer.callback_metrics` are equal on all ranks at the end of an epoch and
-  of an evaluation. A loss or a batch is of this rank. `module.worker.comm` is
-  collective: all ranks call, or none. Lightning's own collectives do not reach ranks
-  that are threads.
-- Only the leader writes: `trainer.is_global_zero`. Only the leader has
-  `trainer.loggers`.
-- `module` is gnnkit's own. The model is `module.model`.
-- `state_dict` is saved with each checkpoint and must be equal on all ranks: numbers,
-  text, tensors, lists and dictionaries.
+of an evaluation. A loss or a batch belongs to one rank. `module.worker.comm` is
+collective: either all ranks call it, or none. Lightning's collectives do not work
+between ranks that are threads.
+- Only the leader (`trainer.is_global_zero`) writes files, and only it has
+`trainer.loggers`.
+- `module` is gnnkit's module. The user's model is `module.model`.
+- `state_dict` is saved in each checkpoint and must be equal on all ranks. It may
+contain numbers, text, tensors, lists and dictionaries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lightning.pytorch.callbacks import Callback
 from gnnkit.callback.leader import Leader
 from gnnkit.errors import UserError
 
-_INSTEAD = {  # of Lightning's own callbacks that cannot serve several ranks here
+_INSTEAD = {  # alternatives to Lightning's callbacks that do not support several ranks here
     "BackboneFinetuning": "parameters are frozen in the model",
     "BaseFinetuning": "parameters are frozen in the model",
     "BatchSizeFinder": "set strategy.batch_size",
@@ -43,21 +43,21 @@ _INSTEAD = {  # of Lightning's own callbacks that cannot serve several ranks her
     "Timer": "use trainer.max_time",
     "WeightAveraging": "average the parameters in a callback of your own",
 }
-_NOT_CALLED = {  # hooks, with the reason
+_NOT_CALLED = {  # hooks that are not called, with the reason
     "on_after_backward": "a rank sees its own gradient or the sum then, use on_before_optimizer_step",
     "on_load_checkpoint": "checkpoints are gnnkit's, use state_dict and load_state_dict",
     "on_save_checkpoint": "checkpoints are gnnkit's, use state_dict and load_state_dict",
     "on_sanity_check_start": "there is no sanity check, use on_train_start",
     "on_sanity_check_end": "there is no sanity check, use on_train_start",
 }
-_NEVER = ("on_predict_", "on_validation_batch_", "on_test_")  # begins of hooks of steps that gnnkit takes itself
+_NEVER = ("on_predict_", "on_validation_batch_", "on_test_")  # prefixes of hooks for steps that gnnkit runs itself
 
 
 def check(name: str, callback: object) -> None:
-    """Raises `UserError` for a callback that gnnkit could not serve.
+    """Raises `UserError` for an unsupported callback.
 
     Args:
-        name: Name of the callback in errors.
+        name: The callback's name in messages.
         callback: The callback.
     """
     if not isinstance(callback, Callback):
@@ -77,6 +77,6 @@ def check(name: str, callback: object) -> None:
 
 
 def _overridden(callback: Callback) -> set[str]:
-    """Names the hooks that a callback brings itself."""
+    """Returns the names of the hooks that a callback overrides."""
     hooks = {name for name in vars(Callback) if name.startswith("on_")}
     return {name for name in hooks if getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name)}

@@ -1,4 +1,4 @@
-"""The leader as a callback: it collects all workers' states, in any `Trainer`."""
+"""The leader as a callback, which collects all workers' states in any `Trainer`."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ MAX_TIMEOUT = 1e9  # seconds
 
 
 class Leader(Callback):
-    """Collects every worker's state on rank 0, names stragglers, keeps the best model.
+    """Collects all workers' states on rank 0, reports stragglers, keeps the best model.
 
     Works in a `Trainer` on one process, and with any strategy that has a default
     process group of `torch.distributed`, such as `strategy="ddp"`. Every rank needs the
-    callback. After each step, each rank sends its state to rank 0 as a message over TCP
-    connections of its own, so no step waits for rank 0. A worker that stays twice as
+    callback. After each step, each rank sends its state to rank 0 in a message over a
+    separate TCP connection, so no step waits for rank 0. A worker that stays twice as
     slow as the others is reported on standard error.
 
     `gnnkit.train` uses this class for every run.
 
     Args:
-        monitor: metric of `self.log` whose best model is kept, averaged over the ranks.
-            Default: no model is kept.
+        monitor: metric logged by `self.log` whose best model is stored, averaged over
+            the ranks. Default: no model is stored.
         mode: whether the `min` or the `max` of the metric is best.
-        patience: values in a row without improvement that end training. Default: never.
-        min_delta: change of the metric that counts as an improvement.
+        patience: number of values in a row without improvement that end training.
+            Default: training never ends early.
+        min_delta: minimum change of the metric that counts as an improvement.
         folder: existing folder for `workers.jsonl` and `epochs.jsonl`, written by rank
-            0. Default: no file is written.
+            0. Default: no files are written.
         timeout: seconds that a rank waits for another one at the start and the end of
-            training, and for the average of the metric.
+            training, and for the metric's average.
     """
 
     def __init__(
@@ -63,28 +64,28 @@ class Leader(Callback):
             rule = BestModel(monitor, patience, min_delta, lower_is_better=mode == "min", section="")
         seconds = real("timeout", timeout, high=MAX_TIMEOUT, above=0)
         self.site: LeaderSite = TrainerSite(rule, None if folder is None else Path(folder), seconds)
-        self.run: LeaderRun | None = None  # None: the trainer is the user's
+        self.run: LeaderRun | None = None  # None in a user's trainer
 
     @classmethod
     def at(cls, site: LeaderSite, run: LeaderRun | None = None) -> Leader:
-        """Makes the leader of a run of `gnnkit.train`."""
+        """Creates the leader of a `gnnkit.train` run."""
         leader = cls()
         leader.site, leader.run = site, run
         return leader
 
     @classmethod
     def of(cls, trainer: L.Trainer) -> Leader | None:
-        """Returns the trainer's leader."""
+        """Returns the trainer's leader, None if there is none."""
         return next((callback for callback in trainer.callbacks if isinstance(callback, cls)), None)  # type: ignore[attr-defined]
 
     @property
     def workers(self) -> Sequence[WorkerState]:
-        """The last step that all workers have done, by rank. Empty on other ranks."""
+        """All workers' states in the last complete step, by rank, on rank 0."""
         return () if self.site.watch is None else tuple(self.site.watch.states)
 
     @property
     def stragglers(self) -> dict[int, float]:
-        """How many times slower than the others a worker was when last reported."""
+        """Each reported worker's ratio to the others' time, when last reported."""
         return {} if self.site.watch is None else self.site.watch.slow_factors
 
     @property
@@ -94,31 +95,31 @@ class Leader(Callback):
 
     @property
     def wait_share(self) -> float:
-        """Share of the workers' time that was spent waiting for batches."""
+        """Share of the workers' time spent waiting for batches."""
         return 0.0 if self.site.watch is None else self.site.watch.wait_share
 
     @property
     def best(self) -> Best | None:
-        """Value, epoch and `state_dict` of the best model, the same on all ranks."""
+        """The best model's metric, epoch and `state_dict`, equal on all ranks."""
         return None if self.site.rule is None else self.site.rule.best_so_far
 
     @property
     def stopped(self) -> str | None:
-        """Why `patience` ended training."""
+        """The reason for early stopping, None if training was not stopped."""
         return None if self.site.rule is None else self.site.rule.stopped
 
     @property
     def pace(self) -> list[float] | None:
-        """Compute seconds of each worker's step, on rank 0 while any worker is slow."""
+        """Each worker's compute seconds per step, on rank 0 if a worker is slow."""
         return None if self.site.watch is None else self.site.watch.pace
 
     @property
     def slow(self) -> list[int]:
-        """The workers that are slow at present, on rank 0."""
+        """The workers that are currently slow, on rank 0."""
         return [] if self.site.watch is None else self.site.watch.slow
 
     def restart_timings(self, module: Any, step: int) -> None:
-        """Discards the timings of steps up to this one, as the work has changed."""
+        """Discards the timings up to this step, because the work has changed."""
         self.site.restart_clock(module)
         if self.site.watch is not None:
             self.site.watch.discard_timings(step)
@@ -163,35 +164,36 @@ class Leader(Callback):
 
 
 class LeaderHook(Callback):
-    """A callback that the trainer's `Leader` calls with the states of all workers.
+    """A callback that receives all workers' states from the trainer's `Leader`.
 
-    All hooks of Lightning's `Callback` are called as well, on all ranks. In a run of
-    `gnnkit.train`, hooks of the entry-point group `gnnkit.leader` are selected by
-    `leader.NAME=true`, and their Lightning hooks are called after the checkpoint of the
-    same moment. The figures are merged into `result.json`.
+    Lightning's hooks are called too, on all ranks. In a run of `gnnkit.train`, hooks of
+    the entry-point group `gnnkit.leader` are selected by `leader.NAME=true`. Their
+    Lightning hooks are called after the checkpoint of the same event. The figures are
+    merged into `result.json`.
     """
 
     def check(self, parts: Any) -> None:
-        """Raises `UserError` for a run of `gnnkit.train` that the hook cannot serve.
+        """Raises `UserError` for a `gnnkit.train` run that the hook does not support.
 
         Args:
             parts: `settings`, `strategy`, `sync`, `task` and `sampler` of the run.
         """
 
     def keeps_graph(self, strategy: Any) -> bool:
-        """Whether the run folder must hold graph and partition while ranks train."""
+        """Returns whether the run folder must store the graph and partition."""
         return False
 
     def start(self, leader: Leader) -> None:
-        """Receives the leader of this rank, when training starts."""
+        """Called with this rank's leader when training starts."""
 
     def after_step(self, states: Sequence[WorkerState]) -> None:
-        """Receives the states of a step that all workers have done. Rank 0 only.
+        """Called on rank 0 with the states of a step that all workers have completed.
 
         Args:
-            states: of the workers, by rank. Comes after the step, while others go on.
+            states: the workers' states by rank. They arrive later than the step, while
+                other workers continue.
         """
 
     def figures(self) -> dict[str, Any]:
-        """Returns plain values for `result.json`. Rank 0 only."""
+        """Returns plain values for `result.json`. Called on rank 0."""
         return {}

@@ -1,4 +1,4 @@
-"""The curve of the learning rate."""
+"""Logging of the learning rate."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from lightning.pytorch.callbacks import Callback
 
 
 class LearningRate(Callback):
-    """Choose this callback to see the learning rate of each epoch as the curve `lr`.
+    """Logs the learning rate of each epoch as the curve `lr`.
 
-    Groups of parameters with rates of their own have curves `lr/0`, `lr/1` and so on.
+    Parameter groups with different rates have the curves `lr/0`, `lr/1` and so on.
     """
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:

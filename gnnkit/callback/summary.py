@@ -1,4 +1,4 @@
-"""The modules of a model, as a table."""
+"""A table of a model's modules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gnnkit.ranges import MAX_COUNT, whole
 
 
 class Summary(Callback):
-    """Choose this callback to see the modules and parameters before training."""
+    """Prints the modules and their numbers of parameters before training."""
 
     def __init__(self, depth: int = 2) -> None:
-        """Keeps the key.
+        """Checks the options.
 
         Args:
-            depth: Levels of modules within modules that are shown.
+            depth: Number of nesting levels to print.
         """
         self.depth = whole("callback.summary.depth", depth, 1, MAX_COUNT)
 
@@ -28,7 +28,7 @@ class Summary(Callback):
             print("\n".join(self.lines(module.model)), file=sys.stderr, flush=True)
 
     def lines(self, model: nn.Module) -> list[str]:
-        """Returns a line for each module, with the number of trained parameters."""
+        """Returns a line per module, with its number of trained parameters."""
         shown = [(name, part) for name, part in model.named_modules() if name.count(".") < self.depth]
         rows = [(name or type(model).__name__, type(part).__name__, _count(part)) for name, part in shown]
         width = max(len(name) for name, _, _ in rows)

@@ -1,1 +1,1 @@
-"""What the leader, rank 0, sees of all workers, step by step. No step waits."""
+"""The leader, rank 0, which collects all workers' states without delaying steps."""

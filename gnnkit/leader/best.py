@@ -1,4 +1,4 @@
-"""The rule that keeps the best model, and ends training that no longer improves."""
+"""Selection of the best model, with early stopping."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class ModelCopies(Protocol):
-    """The copies of a model that a rule takes and puts back. Collective."""
+    """Saves and restores a model's parameters in memory. All methods are collective."""
 
     def joint(self) -> AbstractContextManager[None]:
-        """Lends the model that would be saved now."""
+        """Returns a context in which the model is the one that would be saved."""
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies parameters and buffers."""
@@ -32,13 +32,13 @@ class ModelCopies(Protocol):
 class Best:
     """The best model so far."""
 
-    value: float  # of the monitored metric
-    epoch: int  # from 1
+    value: float  # the monitored metric
+    epoch: int  # counted from 1
     state_dict: dict[str, Tensor]
 
 
 class BestModel:
-    """Keeps the model of the best value. All ranks see the same values."""
+    """Stores the model with the best metric. The metric is equal on all ranks."""
 
     def __init__(
         self,
@@ -50,31 +50,32 @@ class BestModel:
         on_better: Callable[[nn.Module], None] | None = None,
         section: str = "trainer.",
     ) -> None:
-        """Keeps the rule.
+        """Stores the options.
 
         Args:
             name: The monitored metric.
-            patience: Values in a row without improvement that end training. None:
-                training never ends early.
-            min_delta: Change of the value that counts as better. Default: 0.
-            lower_is_better: Whether the least value is best.
-            on_better: Called with the model at each better value, on every rank.
-            section: Prefix of the keys in messages. Default: `trainer.`.
+            patience: Number of values in a row without improvement that end training.
+                None: training never ends early.
+            min_delta: Minimum change of the metric that counts as an improvement. None:
+                0.
+            lower_is_better: Whether the lowest value is best.
+            on_better: Called with the model after each improvement, on every rank.
+            section: Prefix of configuration keys in messages.
         """
         self.name, self.patience, self.min_delta, self.section = name, patience, min_delta or 0.0, section
         self.sign = -1 if lower_is_better else 1
-        self.best, self.best_epoch, self.waited = -math.inf, 0, 0  # times the sign; epochs from 1; values since
-        self.parameters: dict[str, Tensor] | None = None  # of the best model
-        self.stopped: str | None = None  # why training ended
+        self.best, self.best_epoch, self.waited = -math.inf, 0, 0  # value times the sign; epoch from 1; values since
+        self.parameters: dict[str, Tensor] | None = None  # parameters of the best model
+        self.stopped: str | None = None  # the reason for early stopping
         self._on_better = on_better
 
     def look(self, value: float, trainer: L.Trainer, module: Any) -> None:
-        """Compares a value with the best one before. Collective.
+        """Compares a value with the best one so far. Collective.
 
         Args:
             value: The metric, equal on all ranks.
-            trainer: The trainer of this rank.
-            module: `ModelCopies`, and the `model` for `on_better`.
+            trainer: This rank's trainer.
+            module: `ModelCopies`, with the `model` that `on_better` receives.
         """
         epoch, value = trainer.current_epoch + 1, self.sign * value
         if value > self.best + self.min_delta:
@@ -95,7 +96,7 @@ class BestModel:
 
     @property
     def best_so_far(self) -> Best | None:
-        """The best model so far. None before the first value."""
+        """The best model so far, None before the first value."""
         if self.parameters is None:
             return None
         return Best(self.sign * self.best, self.best_epoch, self.parameters)

@@ -1,4 +1,4 @@
-"""Sends states from the workers to the leader. No step waits."""
+"""Messages with the workers' states, sent to the leader without blocking a step."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from gnnkit.comm import DeadlineExceeded, Letter, Mailbox, PeerLost
 from gnnkit.leader.watch import Watch, WorkerState
 
 LEADER = 0
-_STATE = "state"  # without fields: no more states follow
+_STATE = "state"  # tag. A message without fields ends a rank's states
 
 
 class StateChannel:
-    """One end of the channel: every rank posts, the leader feeds its watch."""
+    """One rank's end of the channel. The leader's end passes states to its watch."""
 
     def __init__(
         self, mailbox: Mailbox | None, rank: int, world_size: int, watch: Watch | None, *, goes_on: bool = False
     ) -> None:
-        """Keeps the ends.
+        """Stores the arguments.
 
         Args:
-            mailbox: Between the ranks. None: there is one rank.
+            mailbox: Connects the ranks. None: there is one rank.
             rank: This rank.
             world_size: Number of ranks.
-            watch: Of the leader. None on other ranks.
-            goes_on: Whether the run goes on without ranks that are gone. Default: no.
+            watch: The leader's watch, None on other ranks.
+            goes_on: Whether the run continues without lost ranks.
         """
         self._mailbox, self._rank, self._world_size, self._watch = mailbox, rank, world_size, watch
         self._goes_on = goes_on
-        self._ended = {LEADER}  # ranks that post no more, on the leader
+        self._ended = {LEADER}  # on the leader: ranks that have sent their last state
 
     def post(self, state: WorkerState) -> None:
-        """Sends a state. The leader also takes in the states that have arrived."""
+        """Sends a state. The leader also processes the states that have arrived."""
         if self._watch is None:
             assert self._mailbox is not None
             self._mailbox.put(LEADER, _STATE, asdict(state))
@@ -42,19 +42,20 @@ class StateChannel:
                 self._take_arrived(self._mailbox, self._watch)
 
     def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
-        """Takes in the figures of an evaluation, on the leader.
+        """Passes an evaluation's figures to the watch, on the leader.
 
         Args:
             epoch: Number of the epoch, from 0.
-            figures: The figures of the task by name.
+            figures: The task's figures by name.
         """
         if self._watch is not None:
             self._watch.measured(epoch, figures)
 
     def catch_up(self, step: int, timeout: float) -> None:
-        """Waits on the leader until the states of all workers up to a step are there.
+        """Waits on the leader for all workers' states up to a step.
 
-        Gives up after `timeout` seconds without a state, as only figures lack then.
+        Returns after `timeout` seconds without a state, because only figures are
+        incomplete then.
         """
         while self._watch is not None and self._mailbox is not None and self._watch.lacks(step):
             try:
@@ -63,13 +64,12 @@ class StateChannel:
                 return
 
     def finish(self, timeout: float) -> None:
-        """Ends the states of this rank.
+        """Ends this rank's states. The leader waits for the other ranks' last states.
 
-        The leader waits for the last state of every rank, and finishes its watch. A
-        slow worker may take its time: each of its states renews the deadline. Ranks
-        that the run goes on without are not waited for. Raises `PeerLost` on the leader
-        for another rank that is lost, and `DeadlineExceeded` for a rank that sends
-        nothing in `timeout` seconds.
+        Each state renews a rank's deadline, so slow workers are supported. Lost ranks
+        are skipped if the run continues without them. Otherwise, raises `PeerLost` on
+        the leader for a lost rank. Raises `DeadlineExceeded` for a rank that sends
+        nothing within `timeout` seconds.
         """
         if self._watch is None:
             assert self._mailbox is not None
@@ -81,7 +81,7 @@ class StateChannel:
         self._watch.finish()
 
     def _wait_for(self, rank: int, timeout: float, watch: Watch) -> None:
-        """Takes in one state of a rank, or goes on without the rank."""
+        """Processes a rank's next state, or marks the rank as lost."""
         assert self._mailbox is not None
         try:
             self._take(self._mailbox.take(_STATE, src=rank, timeout=timeout), watch)

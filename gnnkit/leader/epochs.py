@@ -1,4 +1,4 @@
-"""The file `epochs.jsonl`: what all workers did in each epoch, and each evaluation."""
+"""The file `epochs.jsonl`: each epoch's sums by worker, and each evaluation."""
 
 from __future__ import annotations
 
@@ -31,15 +31,10 @@ _SUMS = (
 
 
 class EpochLog:
-    """Sums over the steps of an epoch, by worker. Each epoch leaves a line."""
+    """Sums the steps of an epoch by worker, and writes a line per epoch."""
 
     def __init__(self, folder: Path, world_size: int) -> None:
-        """Opens the file.
-
-        Args:
-            folder: The run folder.
-            world_size: Number of workers.
-        """
+        """Opens the file in the run folder."""
         self._lines = Lines(folder / EPOCHS)
         self._begun = time.monotonic()
         self._sums = {name: np.zeros(world_size) for name in _SUMS}
@@ -53,11 +48,11 @@ class EpochLog:
                 sums[state.rank] += getattr(state, name)
 
     def end(self, epoch: int, train_loss: float) -> None:
-        """Writes the line of an epoch, and begins the next.
+        """Writes the epoch's line and starts the next epoch.
 
         Args:
             epoch: Number of the epoch, from 0.
-            train_loss: Mean over the rows of the epoch.
+            train_loss: Mean over the epoch's rows.
         """
         sums = {name: [round(float(value), 6) for value in values] for name, values in self._sums.items()}
         self._write(epoch, {"steps": self._steps, "train_loss": train_loss, **sums})
@@ -66,23 +61,23 @@ class EpochLog:
             values[:] = 0
 
     def state(self) -> dict[str, Any]:
-        """Returns what a later start of the ranks goes on with."""
+        """Returns the state from which restarted ranks continue."""
         sums = {name: values.tolist() for name, values in self._sums.items()}
         return {"begun": self._begun, "steps": self._steps, "sums": sums, "size": self._lines.path.stat().st_size}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Goes on from `state`, on the same host. None: from an empty file."""
+        """Continues from a state of the same host. None: clears the file."""
         os.truncate(self._lines.path, 0 if state is None else state["size"])
         if state is not None:
             self._begun, self._steps = state["begun"], state["steps"]
             self._sums = {name: np.array(values) for name, values in state["sums"].items()}
 
     def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
-        """Writes the line of an evaluation.
+        """Writes a line with an evaluation's figures.
 
         Args:
             epoch: Number of the epoch, from 0.
-            figures: The figures of the task by name.
+            figures: The task's figures by name.
         """
         self._write(epoch, {"figures": dict(figures)})
 

@@ -1,6 +1,6 @@
-"""Clocks of one rank: its synchronisations, and its waits for a processor."""
+"""Measurement of a rank's synchronisations, and of its waits for a processor."""
 
-# No `from __future__ import annotations`: DDP reads the annotations of a hook.
+# No `from __future__ import annotations`: DDP checks the annotations of a hook.
 
 import math
 import time
@@ -16,11 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnnkit.comm import sleep_until
 
-_SCHEDULED = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a processor and in the queue, slices
+_SCHEDULED = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds running, nanoseconds queued, time slices
 
 
 def seconds_queued() -> float:
-    """Returns how long this thread was ready and had no processor. 0 if unknown."""
+    """Returns how long this thread has waited for a processor, 0 if unknown."""
     try:
         return int(_SCHEDULED.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -28,7 +28,7 @@ def seconds_queued() -> float:
 
 
 class SyncMeter:
-    """The meter of a step's synchronisation, and of the rank's own gradient before."""
+    """Measures a step's synchronisation, and the rank's gradient before it."""
 
     def __init__(
         self,
@@ -38,7 +38,8 @@ class SyncMeter:
         """Starts without measurements.
 
         Args:
-            end_of_sum: The communicator's, for sums computed by DDP. Default: no link.
+            end_of_sum: Returns when a simulated link finishes a sum computed by DDP.
+                Default: there is no simulated link.
             clock: Returns seconds.
         """
         self._end_of_sum, self.clock = end_of_sum, clock
@@ -46,30 +47,26 @@ class SyncMeter:
 
     def reset(self) -> None:
         self.start, self.end, self.square_norm, self.drift = 0.0, 0.0, 0.0, 0.0
-        self.finite = True  # the rank's own gradient
+        self.finite = True  # whether the rank's gradient is finite
 
     def look(self, gradient: Tensor) -> None:
-        """Takes in a part of the rank's own gradient."""
+        """Adds a part of the rank's gradient to the measurement."""
         square = float(gradient.square().sum())
         self.square_norm += square
         self.finite &= math.isfinite(square) or bool(torch.isfinite(gradient).all())  # squares may overflow
 
     @property
     def seconds(self) -> float:
-        """Seconds of the last synchronisation."""
+        """Duration of the last synchronisation."""
         return max(self.end - self.start, 0.0)
 
     def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-        """Adds up the ranks' gradients. DDP's own hook would average them.
+        """Sums the ranks' gradients, where DDP would average them.
 
-        A rank's loss is divided by the global number of rows already. Each parameter
-        has an all-reduce of its own, because the place of a number in a buffer decides
-        the order of the sum. DDP orders the buckets anew after the first step, so the
-        last bits of a resumed run would differ.
-
-        Args:
-            group: The process group.
-            bucket: Gradients of some parameters.
+        The loss is already divided by the global number of rows. Each parameter is
+        reduced separately, because a number's position in a buffer determines the order
+        of the sum. DDP rebuilds the buckets after the first step, so the last bits of a
+        resumed run would differ.
         """
         self.start = self.start or self.clock()
         buffer: Tensor = bucket.buffer()
@@ -85,12 +82,7 @@ class SyncMeter:
         return collect_all([work.get_future() for work in works]).then(done)
 
     def average(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-        """Averages the ranks' gradients as DDP does without a hook, bit for bit.
-
-        Args:
-            group: The process group.
-            bucket: Gradients of some parameters.
-        """
+        """Averages the ranks' gradients with the same bits as DDP without a hook."""
         self.start = self.start or self.clock()
         buffer: Tensor = bucket.buffer()
         buffer.mul_(1 / dist.get_world_size(group))
@@ -107,8 +99,9 @@ class SyncMeter:
     def attach(self, model: object) -> None:
         """Measures the synchronisation of a user's DDP model on CPUs.
 
-        Other models are left alone, as are models with a communication hook: DDP takes
-        only one. On a GPU the synchronisation runs beside the host's clock.
+        Other models are not changed, nor are models with a communication hook, because
+        DDP accepts only one. On a GPU, the host's clock cannot measure the
+        synchronisation.
         """
         if isinstance(model, DistributedDataParallel) and model.device_type == "cpu" and not model._comm_hooks:
             model.register_comm_hook(dist.group.WORLD, self.average)

@@ -1,4 +1,4 @@
-"""What a run of `gnnkit.train` offers to the hooks of its leader."""
+"""The interface of a `gnnkit.train` run for the leader's hooks."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from gnnkit.comm import Mailbox
 
 
 class LeaderRun(ABC):
-    """The run of a `LeaderHook`, on one rank. `None` in a user's own `Trainer`."""
+    """A `LeaderHook`'s run on one rank. It is None in a user's `Trainer`."""
 
     folder: Path  # the run folder
     timeout: float  # seconds, `comm.timeout`
     checkpoint_every: int  # epochs, `trainer.checkpoint_every`
-    world_size: int  # workers
-    mailbox: Mailbox  # messages between the workers, and servers after them
+    world_size: int  # number of workers
+    mailbox: Mailbox  # connects the workers, and the servers, which are numbered after them
 
     @abstractmethod
     def progress(self, activity: str) -> None:
-        """Notes what this rank does, for the messages of the launcher's watchdog."""
+        """Reports this rank's activity, for the messages of the launcher's watchdog."""
 
     @abstractmethod
     def take_shard(self, module: Any, name: str, balance: Mapping[str, float]) -> None:
         """Continues with another shard of the graph, between two epochs. Collective.
 
         Args:
-            module: The module of the trainer.
-            name: The shards that `replace_shards` of `prepare/run_partition.py` wrote.
+            module: The trainer's module.
+            name: The shards written by `replace_shards` of `prepare/run_partition.py`.
             balance: Their max/mean over workers, for `result.json`.
         """
 
@@ -39,9 +39,9 @@ class LeaderRun(ABC):
 
     @abstractmethod
     def run_program(self, name: str, request: Mapping[str, Any], meanwhile: Callable[[], None]) -> dict[str, Any]:
-        """Runs a module as a program in a fresh process, and returns its answer.
+        """Runs a module as a program in a new process, and returns its response.
 
-        The process has neither torch nor plugins, and ends with this one. Raises
+        The process imports neither torch nor plugins, and ends with this one. Raises
         `RuntimeError` with the reason if the process fails or hangs.
 
         Args:

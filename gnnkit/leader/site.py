@@ -1,4 +1,4 @@
-"""Where a leader works: the clocks, the model and the peers of one rank."""
+"""The interface between a `Leader` and its training loop."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ if TYPE_CHECKING:
 
 
 class LeaderSite(ABC):
-    """The surroundings of a `Leader` on one rank.
+    """Measures one rank's training for a `Leader`.
 
-    There are two: a run of `gnnkit.train`, and a `Trainer` of the user. All methods
-    except `end_step` and `batch_arrived` may be collective.
+    There are two implementations: for a run of `gnnkit.train`, and for a user's
+    `Trainer`. All methods except `end_step` and `batch_arrived` may be collective.
     """
 
     channel: StateChannel
-    watch: Watch | None  # on rank 0
-    rule: BestModel | None  # None: no model is kept
+    watch: Watch | None  # None on ranks other than 0
+    rule: BestModel | None  # None: no best model is stored
 
     @abstractmethod
     def begin(self, trainer: L.Trainer, module: Any) -> None:
-        """Begins training."""
+        """Called when training starts."""
 
     @abstractmethod
     def begin_epoch(self, trainer: L.Trainer, module: Any) -> None:
-        """Begins an epoch, and the time of its first step."""
+        """Called when an epoch starts. Also starts the clock of its first step."""
 
     @abstractmethod
     def restart_clock(self, module: Any) -> None:
-        """Lets the time of the next step begin now."""
+        """Starts the clock of the next step."""
 
     def batch_arrived(self) -> None:  # noqa: B027 - a run's loader measures waits itself
-        """Ends the wait for the batch of the next step."""
+        """Called when the next step's batch has arrived."""
 
     @abstractmethod
     def end_step(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any) -> WorkerState:
-        """Returns what the rank did in the step that ends."""
+        """Called when a step ends. Returns the rank's state in that step."""
 
     def begin_evaluation(self, trainer: L.Trainer) -> None:  # noqa: B027 - most look at the end only
-        """Begins an evaluation."""
+        """Called when an evaluation starts."""
 
     @abstractmethod
     def end_evaluation(self, trainer: L.Trainer, module: Any) -> None:
-        """Takes in the figures of an evaluation."""
+        """Called when an evaluation ends. Records its figures."""
 
     @abstractmethod
     def end_epoch(self, trainer: L.Trainer, module: Any) -> None:
-        """Ends an epoch."""
+        """Called when an epoch ends."""
 
     @abstractmethod
     def end(self, trainer: L.Trainer, module: Any) -> None:
-        """Ends training. Rank 0 waits for the last states of the others."""
+        """Called when training ends. Rank 0 waits for the other ranks' last states."""
 
     def close(self) -> None:  # noqa: B027 - a run closes what it has opened
-        """Releases connections and files."""
+        """Closes connections and files."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint."""
+        """Returns the state to be saved in a checkpoint."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most keep none
-        """Continues from a checkpoint."""
+        """Restores the state from a checkpoint."""

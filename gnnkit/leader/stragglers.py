@@ -1,4 +1,4 @@
-"""Finds workers that stay slower than the others."""
+"""Detection of workers that stay slower than the others."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-WINDOW = 7  # steps whose median counts: four slow steps in a row tell, three do not
-PERSISTENT = 50  # steps. Three of four count where a worker waits for a processor, as on any busy machine
-FACTOR = 2.0  # times the others' median
-LEAST = 0.005  # seconds a step. Less is noise of the system's scheduler
+WINDOW = 7  # number of steps in the median. Four slow steps in a row are detected, three are not
+PERSISTENT = 50  # steps of which three quarters must be slow if a worker waits for a processor
+FACTOR = 2.0  # minimum ratio to the others' median
+LEAST = 0.005  # minimum difference in seconds per step. Smaller ones are scheduler noise
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A worker that became slow."""
+    """A worker that has become slow."""
 
     rank: int
     step: int
-    seconds: float  # compute of a step, its median, or what three of four steps take at least
-    others: float  # the median of the other workers
-    steps: int = WINDOW  # that count
+    seconds: float  # compute time per step: the median, or the first quartile of PERSISTENT steps
+    others: float  # median of the other workers
+    steps: int = WINDOW  # number of steps considered
 
     @property
     def factor(self) -> float:
@@ -38,37 +38,37 @@ class Straggler:
 
 
 class Stragglers:
-    """The recent compute times of all workers.
+    """Detects stragglers from the workers' recent compute times.
 
-    Times in exchange and synchronisation do not count. All others spend the wait for a
-    slow worker there. On a busy machine workers wait for a processor, now this one, now
-    that one. So a worker is slow if it is so without its waits, while those of the
-    others count, or for a long time.
+    Exchange and synchronisation are ignored, because the other workers wait for a slow
+    worker there. On a busy host, workers take turns waiting for a processor. Therefore,
+    a worker is slow if its time without such waits exceeds the others' time with them,
+    or if it is slow for a long time.
     """
 
     def __init__(self, num_workers: int) -> None:
         self._recent: list[deque[float]] = [deque(maxlen=PERSISTENT) for _ in range(num_workers)]
         self._own: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]  # without waits
-        self._slow: set[int] = set()  # named workers. A worker that recovers may be named again
+        self._slow: set[int] = set()  # reported workers. A worker that recovers may be reported again
 
     @property
     def slow(self) -> frozenset[int]:
-        """The workers that are slow now."""
+        """The workers that are currently slow."""
         return frozenset(self._slow)
 
     def pace(self) -> list[float]:  # [num_workers]
-        """Returns the recent compute seconds of a step of each worker, the medians."""
+        """Returns each worker's recent compute seconds per step, as a median."""
         return [median(list(recent)[-WINDOW:]) for recent in self._recent]
 
     def observe(
         self, step: int, seconds: Mapping[int, float], queued: Mapping[int, float] | None = None
     ) -> list[Straggler]:
-        """Takes in one step. Returns the workers slow since this step.
+        """Adds a step. Returns the workers that have become slow.
 
         Args:
-            step: Step of the run.
-            seconds: Compute time of the step by rank, of the workers that are left.
-            queued: The part in which a rank waited for a processor. Default: none.
+            step: Number of the step in the run.
+            seconds: Compute time by rank, for the remaining workers.
+            queued: Part of it spent waiting for a processor, by rank. None: no waits.
         """
         for rank, value in seconds.items():
             self._recent[rank].append(value)
@@ -78,10 +78,13 @@ class Stragglers:
             if len(seconds) < 2 or len(recent[min(seconds)]) < steps:
                 continue
             place = steps // 2 if steps == WINDOW else steps // 4
-            own = {rank: sorted(recent[rank])[place] for rank in seconds}
+            rank_seconds = {rank: sorted(recent[rank])[place] for rank in seconds}
             medians = {rank: median(list(self._recent[rank])[-steps:]) for rank in seconds}
-            found = (Straggler(rank, step, own[rank], _others(medians, rank), steps) for rank in sorted(own))
-            slow |= {straggler.rank: straggler for straggler in found if _is_slow(straggler)}
+            candidates = (
+                Straggler(rank, step, rank_seconds[rank], _others(medians, rank), steps)
+                for rank in sorted(rank_seconds)
+            )
+            slow |= {straggler.rank: straggler for straggler in candidates if _is_slow(straggler)}
         new = [slow[rank] for rank in sorted(slow.keys() - self._slow)]
         self._slow = set(slow)
         return new
@@ -92,5 +95,5 @@ def _others(medians: Mapping[int, float], rank: int) -> float:
     return median(others)
 
 
-def _is_slow(found: Straggler) -> bool:
-    return found.seconds > FACTOR * found.others and found.seconds > found.others + LEAST
+def _is_slow(straggler: Straggler) -> bool:
+    return straggler.seconds > FACTOR * straggler.others and straggler.seconds > straggler.others + LEAST

@@ -1,4 +1,4 @@
-"""One trace of all ranks, `trace.json`, in the format of Chrome and ui.perfetto.dev."""
+"""A trace of all ranks, `trace.json`, in the format of Chrome and ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gnnkit.leader.channel import LEADER
 from gnnkit.spans import LIMIT, Span, Spans
 from gnnkit.storage import write_atomically
 
-TRACE = "trace.json"  # in the run folder
-MOST = 400_000  # spans of all ranks
+TRACE = "trace.json"  # file in the run folder
+MOST = 400_000  # maximum number of spans of all ranks
 STEP, COMPUTE = "step", "compute"
-_BLOCKING = ("exchange", "sync", "wait")  # tracks whose time is no compute
-_ORDER = (STEP, COMPUTE, *_BLOCKING)  # of the tracks, others follow
+_BLOCKING = ("exchange", "sync", "wait")  # tracks that are not compute time
+_ORDER = (STEP, COMPUTE, *_BLOCKING)  # order of the first tracks
 _PINGS = 5
 _ASK, _ANSWER, _SPANS = "trace-clock", "trace-answer", "trace-spans"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -28,53 +28,53 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The spans of one rank, by the leader's clock."""
+    """One rank's spans, in the leader's time."""
 
     rank: int
     spans: Sequence[Span]
     dropped: int
-    offset: float  # seconds that were subtracted from the rank's clock
+    offset: float  # seconds subtracted from the rank's clock
 
 
 def limit(world_size: int) -> int:
-    """Returns the number of spans that a rank may keep."""
+    """Returns the maximum number of spans per rank."""
     return min(LIMIT, MOST // world_size)
 
 
-def gather(own: Spans, mailbox: Mailbox, world_size: int, timeout: float) -> list[Track]:
-    """Brings all ranks' spans to the leader. Other ranks get an empty list. Collective.
+def gather(spans: Spans, mailbox: Mailbox, world_size: int, timeout: float) -> list[Track]:
+    """Collects all ranks' spans on the leader. Returns an empty list elsewhere.
 
-    The clocks of ranks of one machine are the same. The clock of another machine is
-    compared in some letters there and back, of which the quickest counts.
+    Collective. Ranks on one host share a clock. The clock of another host is compared
+    in several round trips, of which the fastest one is used.
 
     Args:
-        own: The spans of this rank.
-        mailbox: Between the ranks.
+        spans: This rank's spans.
+        mailbox: Connects the ranks.
         world_size: Number of ranks.
         timeout: Seconds to wait for a rank.
     """
     if mailbox.rank != LEADER:
-        _send(own, mailbox, timeout)
+        _send(spans, mailbox, timeout)
         return []
-    found = [Track(LEADER, own.kept, own.dropped, 0.0)]
+    tracks = [Track(LEADER, spans.kept, spans.dropped, 0.0)]
     for rank in range(world_size):
         if rank != LEADER:
             try:
-                found.append(_receive(rank, mailbox, timeout))
-            except PeerLost:  # the run goes on without the rank, and so does the trace
+                tracks.append(_receive(rank, mailbox, timeout))
+            except PeerLost:  # the run continued without this rank, so the trace omits it
                 continue
-    return found
+    return tracks
 
 
-def _send(own: Spans, mailbox: Mailbox, timeout: float) -> None:
+def _send(spans: Spans, mailbox: Mailbox, timeout: float) -> None:
     for _ in range(_PINGS):
         mailbox.take(_ASK, src=LEADER, timeout=timeout)
         mailbox.put(LEADER, _ANSWER, {"clock": time.perf_counter(), "machine": _machine()})
-    names = list(dict.fromkeys((track, name) for track, name, _, _ in own.kept))
+    names = list(dict.fromkeys((track, name) for track, name, _, _ in spans.kept))
     place = {pair: index for index, pair in enumerate(names)}
-    kinds = torch.tensor([place[track, name] for track, name, _, _ in own.kept], dtype=torch.int64)
-    times = torch.tensor([[begin, end] for _, _, begin, end in own.kept], dtype=torch.float64).reshape(-1, 2)
-    mailbox.put(LEADER, _SPANS, {"names": names, "dropped": own.dropped}, {"kinds": kinds, "times": times})
+    kinds = torch.tensor([place[track, name] for track, name, _, _ in spans.kept], dtype=torch.int64)
+    times = torch.tensor([[begin, end] for _, _, begin, end in spans.kept], dtype=torch.float64).reshape(-1, 2)
+    mailbox.put(LEADER, _SPANS, {"names": names, "dropped": spans.dropped}, {"kinds": kinds, "times": times})
 
 
 def _receive(rank: int, mailbox: Mailbox, timeout: float) -> Track:
@@ -94,7 +94,7 @@ def _receive(rank: int, mailbox: Mailbox, timeout: float) -> Track:
 
 
 def _machine() -> str:
-    """Returns a text that is the same for processes with the same clock."""
+    """Returns an id that is equal for processes with the same clock."""
     try:
         return _BOOT.read_text(encoding="ascii")
     except OSError:
@@ -108,7 +108,7 @@ def save(tracks: Sequence[Track], folder: Path) -> None:
 
 
 def to_chrome(tracks: Sequence[Track]) -> dict[str, Any]:
-    """Returns plain data, in which ranks are processes and tracks are threads."""
+    """Returns plain data in which ranks are processes and tracks are threads."""
     begin = min((span[2] for track in tracks for span in track.spans), default=0.0)
     events = [event for track in tracks for event in _events(track, begin)]
     offsets = {f"rank {track.rank}": track.offset for track in tracks if track.offset}
@@ -119,7 +119,7 @@ def to_chrome(tracks: Sequence[Track]) -> dict[str, Any]:
 
 def _events(track: Track, origin: float) -> Iterator[Mapping[str, Any]]:
     spans = [*track.spans, *computing(track.spans)]
-    names = list(dict.fromkeys([*_ORDER, *sorted({each[0] for each in spans})]))
+    names = list(dict.fromkeys([*_ORDER, *sorted({span[0] for span in spans})]))
     yield _named("process_name", track.rank, 0, f"rank {track.rank}")
     for number, name in enumerate(names):
         yield _named("thread_name", track.rank, number, name)
@@ -142,7 +142,7 @@ def _named(kind: str, rank: int, number: int, name: str) -> Mapping[str, Any]:
 
 
 def computing(spans: Iterable[Span]) -> Iterator[Span]:
-    """Yields the parts of steps without exchange, synchronisation and waiting."""
+    """Yields the parts of steps without exchange, synchronisation or waiting."""
     ordered = sorted(spans, key=lambda span: span[2])
     blocking = [span for span in ordered if span[0] in _BLOCKING]
     first = 0

@@ -1,4 +1,4 @@
-"""The leader's site in a user's own `Trainer`."""
+"""The leader's site in a user's `Trainer`."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _CPU = torch.device("cpu")
 
 
 class TrainerSite(LeaderSite):
-    """Measures the steps between Lightning's hooks. Connects at the start of `fit`."""
+    """Measures steps between Lightning's hooks, and connects the ranks."""
 
     def __init__(self, rule: BestModel | None, folder: Path | None, timeout: float) -> None:
-        """Keeps the arguments of `Leader`."""
+        """Stores the arguments. For them, see `Leader`."""
         self.rule, self.folder, self.timeout = rule, folder, timeout
         self.watch: Watch | None = None
-        self._comm: Communicator | None = None  # None: one process, or not connected
+        self._comm: Communicator | None = None  # None: there is one process, or it is not connected
         self._mailbox: Mailbox | None = None
         self._meter = SyncMeter()
         self._steps = 0
         self._begun = self._arrived = self._queued = 0.0
-        self._known: set[str] = set()  # metrics before the evaluation
-        self._validates: bool | None = None  # whether an evaluation logs the metric. None: not yet known
+        self._known: set[str] = set()  # metrics logged before the evaluation
+        self._validates: bool | None = None  # whether evaluations log the metric. None: not yet known
 
     def begin(self, trainer: L.Trainer, module: Any) -> None:
         self.close()
@@ -57,7 +57,7 @@ class TrainerSite(LeaderSite):
         self._meter.attach(trainer.strategy.model)
 
     def _connect(self, trainer: L.Trainer) -> None:
-        """Makes a process group of the leader's own, and a mailbox. Collective."""
+        """Creates a process group and a mailbox for the leader. Collective."""
         if not dist.is_initialized():
             raise UserError(
                 f"Leader: {type(trainer.strategy).__name__} has {trainer.world_size} processes and no default process "
@@ -91,7 +91,7 @@ class TrainerSite(LeaderSite):
             rows=rows,
             total=rows,
             synchronised=self._meter.seconds > 0,
-            gradient_norm=math.nan,  # a pass over all gradients, which a user's own step does without
+            gradient_norm=math.nan,  # not measured, because it would need a pass over all gradients
             seconds_wait=waited,
             seconds_compute=computed,
             seconds_exchange=0.0,
@@ -172,7 +172,7 @@ class TrainerSite(LeaderSite):
 
 
 class _Copies:
-    """Copies of a user's module. Buffers, which differ between ranks, are rank 0's."""
+    """Copies a user's module, with the buffers of rank 0."""
 
     def __init__(self, module: Any, comm: Communicator | None) -> None:
         self.model, self._comm = module, comm
@@ -193,9 +193,9 @@ class _Copies:
 
 
 def batch_sizes(batch: Any) -> tuple[int, int]:
-    """Returns rows that the loss reads, and edges, of a batch in any form of `Loader`.
+    """Returns the numbers of output rows and edges of a batch from a `Loader`.
 
-    1 row and 0 edges for a batch of another kind.
+    Returns 1 row and 0 edges for other batches.
     """
     if isinstance(batch, Mapping):
         rows, blocks = batch.get("seeds", (0,)), batch.get("blocks", ())
@@ -212,4 +212,4 @@ def _loss_of(outputs: Any) -> float:
 
 
 def _log_nothing(scalars: Mapping[str, float], step: int) -> None:
-    """The user's own loggers have the user's scalars."""
+    """Does nothing, because scalars belong to the user's loggers."""

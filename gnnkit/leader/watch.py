@@ -1,4 +1,4 @@
-"""The leader's view of the workers, step by step."""
+"""The leader's record of the workers' states, step by step."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from gnnkit.partition.quality import max_over_mean
 from gnnkit.result.result import finite
 from gnnkit.storage import Lines
 
-STATUS_SECONDS = 10.0  # between lines of progress where there is no terminal
-Log = Callable[[Mapping[str, float], int], None]  # (scalars by name, step)
+STATUS_SECONDS = 10.0  # seconds between progress lines without a terminal
+Log = Callable[[Mapping[str, float], int], None]  # arguments: scalars by name, step
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """The work of one worker in one step."""
+    """One worker's state after a step."""
 
     rank: int
     epoch: int
-    step: int  # of the whole run, the first is 1
-    loss: float  # the sum over its rows, divided by `total`
-    total: int  # rows of all ranks, of its own where it steps alone, of several steps where these accumulate
-    rows: int  # of its own that the loss reads
+    step: int  # number of the step in the run, from 1
+    loss: float  # sum over the worker's rows, divided by `total`
+    total: int  # rows of all ranks, of this rank if it steps alone, or of several accumulated steps
+    rows: int  # rows of this worker that the loss reads
     synchronised: bool
-    gradient_norm: float  # of its own gradient, before synchronisation
-    seconds_wait: float  # for the batch
+    gradient_norm: float  # norm of this worker's gradient before synchronisation
+    seconds_wait: float  # waiting for the batch
     seconds_compute: float
     seconds_exchange: float
     seconds_sync: float
-    edges: int  # that it aggregated over, summed over the layers
-    rows_per_second: float  # output rows
-    memory: int  # peak so far, bytes
-    bytes_sent: int = 0  # to other ranks, in exchanges
-    bytes_read: int = 0  # of features, from disk, ahead of the step
-    seconds_queued: float = 0.0  # of its compute, in which it waited for a processor. 0 where nothing tells
+    edges: int  # number of aggregated edges, summed over the layers
+    rows_per_second: float  # output rows per second
+    memory: int  # peak so far, in bytes
+    bytes_sent: int = 0  # bytes sent to other ranks in exchanges
+    bytes_read: int = 0  # bytes of features prefetched from disk
+    seconds_queued: float = 0.0  # part of the compute time spent waiting for a processor, 0 if unknown
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Where the time of the step went."""
+        """The step's time by phase."""
         return {
             "wait": self.seconds_wait,
             "compute": self.seconds_compute,
@@ -64,16 +64,16 @@ class WorkerState:
 
     @property
     def phase(self) -> str:
-        """Where the step spent most of its time."""
+        """The phase that took the most time."""
         return max(self.seconds, key=self.seconds.__getitem__)
 
 
 class Watch:
-    """The states of all workers as these arrive, and the conclusions.
+    """Collects the workers' states as they arrive, and analyses them.
 
-    Names stragglers, and measures how even the work of each epoch was, counted in
-    edges. With a folder, writes `workers.jsonl`, a line for each worker and step, and
-    `epochs.jsonl`. No step waits.
+    Reports stragglers, and measures each epoch's balance of work, counted in edges.
+    With a folder, writes `workers.jsonl`, one line per worker and step, and
+    `epochs.jsonl`.
     """
 
     def __init__(
@@ -91,45 +91,45 @@ class Watch:
 
         Args:
             world_size: Number of workers.
-            folder: The run folder. None: no file is written.
-            max_epochs: Epochs of the run, for lines of progress.
-            quiet: No lines of progress, because a display shows progress.
-            every: Steps between the scalars of every worker.
+            folder: The run folder. None: no files are written.
+            max_epochs: The run's number of epochs, for progress lines.
+            quiet: Whether to print no progress lines, because a display shows progress.
+            every: Number of steps between scalars.
             log: Writes scalars.
-            status_seconds: Seconds between lines of progress. Default: 10.
+            status_seconds: Seconds between progress lines.
         """
         self.status_seconds = status_seconds
         self.world_size, self.max_epochs, self.quiet, self.every, self.log = world_size, max_epochs, quiet, every, log
-        self.states: list[WorkerState] = []  # of the last step that all workers left have done, by rank
-        self.lost: set[int] = set()  # workers that the others have gone on without
-        self.slow_factors: dict[int, float] = {}  # by rank: times slower than the others, when last reported
-        self.train_loss = math.nan  # mean over the rows of the last epoch that has begun
-        self.work_max_over_mean: list[float] = []  # of each epoch, over the ranks: 1 is even
-        self.wait_share = 0.0  # of the run's steps, mean over workers
+        self.states: list[WorkerState] = []  # states of the last complete step, by rank, without lost workers
+        self.lost: set[int] = set()  # workers without which the run continues
+        self.slow_factors: dict[int, float] = {}  # by rank: ratio to the others' time when last reported
+        self.train_loss = math.nan  # mean over the rows of the current epoch
+        self.work_max_over_mean: list[float] = []  # of each epoch, over the ranks. 1 is balanced
+        self.wait_share = 0.0  # share of the run's step time, mean over workers
         self._waiting: dict[int, dict[int, WorkerState]] = defaultdict(dict)  # by step and rank
-        self._epoch: list[tuple[float, int]] = []  # loss and rows of each step of this epoch
-        self._edges = np.zeros(world_size, np.int64)  # of this epoch, by rank
+        self._epoch: list[tuple[float, int]] = []  # loss and rows of each step in this epoch
+        self._edges = np.zeros(world_size, np.int64)  # edges in this epoch, by rank
         self._seconds = {"wait": 0.0, "all": 0.0}
-        self.listeners: list[Callable[[Sequence[WorkerState]], None]] = []  # called with each step of all workers
+        self.listeners: list[Callable[[Sequence[WorkerState]], None]] = []  # called with each step's states
         self._slow = Stragglers(world_size)
-        self._timed_from = 0  # steps up to this one do not count as slow
+        self._timed_from = 0  # timings up to this step are ignored
         self._closed = False
         self._lines = None if folder is None else Lines(folder / "workers.jsonl")
         self._log = None if folder is None else EpochLog(folder, world_size)
         self.rates = Rates()
-        self._first: tuple[float, int] | None = None  # seconds and epoch of the first step
+        self._first: tuple[float, int] | None = None  # time and epoch of the first step
         self._last_status = -math.inf
 
     def take(self, state: WorkerState) -> None:
-        """Takes in one state.
+        """Adds a state.
 
-        A step counts once the states of all workers that are left are there.
+        A step is complete when the states of all remaining workers have arrived.
         """
         self._waiting[state.step][state.rank] = state
         self._count(state.step)
 
     def lose(self, rank: int) -> None:
-        """Goes on without a worker. Waits for no state of the worker any more."""
+        """Marks a worker as lost, so that no step waits for its states."""
         if rank not in self.lost:
             self.lost.add(rank)
             after = self.states[0].step if self.states else 0
@@ -138,14 +138,14 @@ class Watch:
                 self._count(step)
 
     def lacks(self, step: int) -> bool:
-        """Whether states of a step, or of one before, have not arrived yet."""
+        """Returns whether states up to a step are still missing."""
         arrived = self.states[0].step if self.states else 0
         return not self._closed and arrived < step
 
     def state(self) -> dict[str, Any]:
-        """Returns what a later start of the ranks goes on with, as plain data.
+        """Returns the state from which restarted ranks continue, as plain data.
 
-        For a watch with a folder, as is `restore`.
+        Requires a folder, like `restore`.
         """
         assert self._lines is not None
         assert self._log is not None
@@ -156,16 +156,16 @@ class Watch:
             "stragglers": self.stragglers,
             "train_loss": self.train_loss,
             "work_max_over_mean": self.work_max_over_mean,
-            "epoch": [list(each) for each in self._epoch],
+            "epoch": [list(pair) for pair in self._epoch],
             "edges": self._edges.tolist(),
             "seconds": self._seconds,
             "wait_share": self.wait_share,
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Goes on from `state`, on the same host. None: from empty files.
+        """Continues from a state of the same host. None: clears the files.
 
-        Lines of later steps are taken away.
+        Lines of later steps are removed.
         """
         assert self._lines is not None
         assert self._log is not None
@@ -182,7 +182,7 @@ class Watch:
             self._epoch = [(loss, rows) for loss, rows in state["epoch"]]
 
     def _count(self, step: int) -> None:
-        """Counts a step, if no state of a worker that is left is missing."""
+        """Completes a step if all remaining workers' states have arrived."""
         together = self._waiting[step]
         if len(together.keys() | self.lost) == self.world_size:
             del self._waiting[step]
@@ -190,50 +190,50 @@ class Watch:
 
     @property
     def stragglers(self) -> dict[str, float]:
-        """`slow_factors` as in `result.json`."""
+        """`slow_factors` with the names used in `result.json`."""
         return {f"rank {rank}": factor for rank, factor in self.slow_factors.items()}
 
     @property
     def pace(self) -> list[float] | None:  # [world_size]
-        """Compute seconds of a step of each worker, while any worker is slow."""
+        """Each worker's compute seconds per step, None if no worker is slow."""
         return self._slow.pace() if self._slow.slow else None
 
     @property
     def slow(self) -> list[int]:
-        """The workers that are slow now, ascending."""
+        """The workers that are currently slow, ascending."""
         return sorted(self._slow.slow)
 
     def discard_timings(self, step: int) -> None:
-        """Discards the timings of steps up to this one, as the work has changed."""
+        """Discards the timings up to this step, because the work has changed."""
         self._slow, self._timed_from = Stragglers(self.world_size), step
 
     def finish(self) -> None:
-        """Ends the last epoch and closes the files, the first time."""
+        """Ends the last epoch and closes the files. Further calls have no effect."""
         if self.states and not self._closed:
             self._end_epoch(self.states[0].step)
             self._print_status()
         self.close()
 
     def close(self) -> None:
-        """Closes the files. A run that is broken off leaves its last epoch open."""
+        """Closes the files. The last epoch of an interrupted run is not written."""
         self._closed = True
         for file in (self._lines, self._log):
             if file is not None:
                 file.close()
 
     def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
-        """Takes in the figures of an evaluation.
+        """Writes an evaluation's figures.
 
         Args:
             epoch: Number of the epoch, from 0.
-            figures: The figures of the task by name.
+            figures: The task's figures by name.
         """
         if self._log is not None:
             self._log.measured(epoch, figures)
 
     @property
     def status(self) -> str:
-        """How far the run is, how fast, and how long the rest takes at this speed."""
+        """The run's progress, throughput and estimated remaining time."""
         if not self.states or self._first is None:
             return ""
         begun, first = self._first
@@ -250,9 +250,9 @@ class Watch:
 
     @property
     def balance(self) -> dict[str, float]:
-        """Largest over mean of the ranks' work, as mean and worst of the epochs.
+        """Maximum over mean of the ranks' work, as mean and maximum over the epochs.
 
-        Empty where no epoch was run.
+        Empty before the end of the first epoch.
         """
         epochs = self.work_max_over_mean
         return {"work_mean": statistics.fmean(epochs), "work_worst": max(epochs)} if epochs else {}
@@ -276,7 +276,7 @@ class Watch:
             self._edges[state.rank] += state.edges
         rows = sum(state.rows for state in states)
         loss = sum(state.loss * (state.total / max(rows, 1)) for state in states)  # mean over the rows
-        if math.isfinite(loss):  # otherwise the step was left out
+        if math.isfinite(loss):  # otherwise, the step was skipped
             self._epoch.append((loss, rows))
             self.train_loss = _mean(self._epoch)
         for state in states:
@@ -316,9 +316,10 @@ class Watch:
 
 
 def _scalars(states: list[WorkerState]) -> dict[str, float]:
-    """Returns the curves of a step: of the slowest worker, the largest, or all.
+    """Returns a step's scalars: the slowest worker's times, and totals.
 
-    Curves of each worker would be ten a worker. `workers.jsonl` has these.
+    Scalars per worker are only in `workers.jsonl`, because there would be too many
+    curves.
     """
     slowest = max(states, key=lambda state: sum(state.seconds.values()))
     return {
@@ -329,7 +330,7 @@ def _scalars(states: list[WorkerState]) -> dict[str, float]:
 
 
 def _mean(steps: list[tuple[float, int]]) -> float:
-    """Returns the mean of the steps' losses, weighted with their rows."""
+    """Returns the steps' mean loss, weighted by their rows."""
     if len(steps) == 1:
         return steps[0][0]
     rows = sum(total for _, total in steps)
@@ -337,7 +338,7 @@ def _mean(steps: list[tuple[float, int]]) -> float:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Returns the peak in bytes: of the GPU's allocator, or of the resident set."""
+    """Returns the peak in bytes of the GPU's allocator, or of the resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
