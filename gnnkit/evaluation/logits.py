@@ -147,7 +147,7 @@ class ChunkEvaluation(Evaluation):
         table = self._graph.features
         keeps = isinstance(table, SparseFeatures) or self._whole.disk is not None
         features = self._whole.features if keeps else self._bounded(table)
-        files: list[_Rows] = []
+        files: list[_RowFile] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
             """Writes all ranks' rows to a file, and removes the previous file.
@@ -155,7 +155,7 @@ class ChunkEvaluation(Evaluation):
             The file is opened before the ranks meet, because a rank that is ahead
             removes its name.
             """
-            files.append(_Rows(scratch / f".rows-{len(files)}", self._graph.num_nodes))
+            files.append(_RowFile(scratch / f".rows-{len(files)}", self._graph.num_nodes))
             for nodes, rows in parts:
                 files[-1].write(nodes, rows, self.worker)
             opened = self._bounded(files[-1].rows)
@@ -185,7 +185,7 @@ class ChunkEvaluation(Evaluation):
         if self._all:
             return read * num_layers
         for layer in range(num_layers - 1):
-            marks = _Rows(scratch / f".read-{layer}", self._graph.num_nodes)
+            marks = _RowFile(scratch / f".read-{layer}", self._graph.num_nodes)
             try:
                 marks.write(read[0], torch.ones(len(read[0]), dtype=torch.bool), self.worker)
                 for nodes in self._pieces(read[0], lambda edges: edges * float(BYTES_PER_EDGE)):
@@ -302,7 +302,7 @@ def _joined(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [coun
 
 
 @dataclass(slots=True, eq=False)
-class _Rows:
+class _RowFile:
     """All nodes' rows between two layers, in a file that every rank maps."""
 
     path: Path

@@ -79,18 +79,18 @@ class Manifest:
 
         Raises `UserError` for a folder without a complete store of this version.
         """
-        found = _read(root)
-        if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:
+        content = _read(root)
+        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
             raise UserError(f"dataset.root={root}: {FILE} is not a store's manifest")
-        version, digest = found.pop("version", None), found.pop("sha256", None)
+        version, digest = content.pop("version", None), content.pop("sha256", None)
         if version != _VERSION:
             raise UserError(
                 f"dataset.root={root}: the store has format {version}, but this gnnkit reads {_VERSION}: write it again "
                 "with job=partition"
             )
-        if digest != _digest(found) or set(found) != {field.name for field in fields(cls)}:
+        if digest != _digest(content) or set(content) != {field.name for field in fields(cls)}:
             raise _damaged(root, FILE, "its numbers have changed")
-        manifest = cls(**found)
+        manifest = cls(**content)
         for name, (size, _) in manifest.files.items():
             manifest._check_size(root, name, size)
         return manifest
@@ -134,15 +134,17 @@ def shaping(composed: Mapping[str, Any]) -> dict[str, Any]:
     return {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
 
 
-def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: bool) -> list[tuple[str, Any, Any]]:
+def differing(
+    configuration: Mapping[str, Any], other: Mapping[str, Any], *, whole_task: bool
+) -> list[tuple[str, Any, Any]]:
     """Returns the differing keys that determine the parts, each with both values.
 
     Args:
-        own: A composed configuration.
-        its: The other configuration's sections.
+        configuration: A composed configuration.
+        other: The other configuration's sections.
         whole_task: Whether all keys of the task matter, not only its name.
     """
-    here, there = (_flat(shaping(values)) for values in (own, its))
+    here, there = (_flat(shaping(values)) for values in (configuration, other))
     keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
     spelt = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
     return [(spelt[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]

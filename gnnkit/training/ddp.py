@@ -1,9 +1,9 @@
-"""Lightning's strategies over ranks that exist already.
+"""Lightning strategies for ranks that are already running.
 
-Only tensors and JSON travel between ranks.
+Ranks exchange only tensors and JSON.
 """
 
-# No `from __future__ import annotations`: DDP reads the annotations of a hook.
+# No `from __future__ import annotations`: DDP checks the annotations of a hook.
 
 import contextlib
 from collections.abc import Callable
@@ -29,13 +29,13 @@ from gnnkit.training.updates import Updates
 
 
 class StartedRanks(ClusterEnvironment):
-    """Ranks that a launcher has started, with a process group."""
+    """An environment of ranks that a launcher has started with a process group."""
 
     def __init__(self, comm: Communicator, local_rank: int) -> None:
         self._comm, self._local_rank = comm, local_rank
 
     creates_processes_externally = True
-    main_address = "127.0.0.1"  # asked for, never used: the process group exists
+    main_address = "127.0.0.1"  # required, but unused because the process group exists
     main_port = 0
 
     @staticmethod
@@ -62,26 +62,26 @@ class StartedRanks(ClusterEnvironment):
 
 
 class WrappedStrategy(DDPStrategy):
-    """Lightning's DDP, over the existing process group. Pickles nothing."""
+    """Lightning's DDP on the existing process group. It pickles nothing."""
 
     def __init__(self, comm: Communicator, meter: SyncMeter, guard: Guard, local_rank: int) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            comm: The run's ranks.
+            comm: Connects the run's ranks.
             meter: Measures the synchronisation.
-            guard: Lets the optimiser step.
-            local_rank: This rank among the ranks of this host.
+            guard: Decides whether the optimiser may step.
+            local_rank: This rank's index on its host.
         """
         super().__init__(
             accelerator=None,
-            parallel_devices=[comm.device] * comm.world_size,  # Lightning takes the entry of `local_rank`
+            parallel_devices=[comm.device] * comm.world_size,  # Lightning selects the entry at `local_rank`
             cluster_environment=StartedRanks(comm, local_rank),
         )
         self._comm, self._meter, self._guard = comm, meter, guard
 
     def _configure_launcher(self) -> None:
-        """Makes no launcher: ranks exist, and notebooks refuse launchers."""
+        """Creates no launcher, because ranks exist and notebooks reject launchers."""
         self._launcher = None
 
     def set_world_ranks(self) -> None:
@@ -101,7 +101,7 @@ class WrappedStrategy(DDPStrategy):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         module: Any = self.lightning_module
-        if _trained_names(module) != self._wrapped:  # some were frozen, or are trained again
+        if _trained_names(module) != self._wrapped:  # parameters were frozen or unfrozen
             self.model = module
             self.configure_ddp()
         return super().training_step(*args, **kwargs)
@@ -123,12 +123,12 @@ class WrappedStrategy(DDPStrategy):
         return self._comm.share(obj, src=src)
 
     def barrier(self, name: str | None = None) -> None:
-        """Waits for all ranks, but not for their loaders: each epoch has new ones."""
+        """Waits for all ranks, except for loaders, which are created in each epoch."""
         if name is None or not name.endswith("_dataloader()"):
             super().barrier(name)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Tensor:
-        """Reduces a value of each rank. Lightning's own waits before each sum."""
+        """Reduces each rank's value, without Lightning's barrier before sums."""
         if reduce_op == "sum" and group is None and isinstance(tensor, Tensor):
             return self._comm.all_reduce(tensor)
         return super().reduce(tensor, group, reduce_op)
@@ -141,17 +141,17 @@ def _trained_names(module: Module) -> list[str]:
 class UnwrappedStrategy(SingleDeviceStrategy):
     """Ranks that synchronise through a `GradientSync`.
 
-    To Lightning, each rank is a separate run.
+    Lightning treats each rank as a separate run.
     """
 
     def __init__(self, comm: Communicator, sync: GradientSync, meter: SyncMeter, guard: Guard) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
-            comm: The run's ranks.
+            comm: Connects the run's ranks.
             sync: Steps the optimiser.
             meter: Measures the synchronisation.
-            guard: Lets `sync` step.
+            guard: Decides whether `sync` may step.
         """
         super().__init__(device=comm.device)
         self.global_rank, self._comm, self._sync, self._meter, self._guard = comm.rank, comm, sync, meter, guard
@@ -162,7 +162,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         return self.global_rank == 0
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Brings all ranks to one decision. Collective."""
+        """Reduces the ranks' decisions to one. Collective."""
         votes = int(self._comm.all_reduce(torch.tensor([int(decision)], device=self._comm.device)))
         return votes == self._comm.world_size if all else votes > 0
 
@@ -183,25 +183,25 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         else:
             if module.batch.meets:
                 self.updates.forget()
-            if not together:  # others, or the servers, wait for this rank's part
+            if not together:  # others, or the servers, wait for this rank's contribution
                 self._abstain(module, optimizer)
         self._meter.end = self._meter.clock()
         return loss
 
     def _step(self, module: Any, optimizer: Optimizer) -> None:
         batch: Batch = module.batch
-        own = gradients(trained(module))
-        share = self.updates.add_to(own, batch.share)
+        grads = gradients(trained(module))
+        share = self.updates.add_to(grads, batch.share)
         if batch.update == "accumulate":
-            self.updates.keep(own, share)
+            self.updates.keep(grads, share)
         elif batch.synchronise:
             self._meet(module, optimizer, share)
         elif batch.leads:
-            self.updates.lead(own, self._sync, batch.weight)
+            self.updates.lead(grads, self._sync, batch.weight)
             with self.updates.concluding(optimizer):
                 optimizer.step()
         else:
-            self.updates.follow(own)
+            self.updates.follow(grads)
             optimizer.step()
         if module.embedding is not None:
             module.embedding.step(batch, optimizer)
@@ -212,17 +212,17 @@ class UnwrappedStrategy(SingleDeviceStrategy):
             self._meter.drift = float((before - mean).norm() / mean.norm().clamp(min=1e-30))
 
     def _meet(self, module: Any, optimizer: Optimizer, share: float) -> None:
-        """Makes one step with the gradients of all ranks."""
+        """Takes one step with the gradients of all ranks."""
         states: dict[str, Any] = {"correct": self.updates.correcting, "conclude": self.updates.concluding}
         with states.get(module.batch.update, contextlib.nullcontext)(optimizer):
             self._sync.step(module, optimizer, share)
 
     def _abstain(self, module: Any, optimizer: Optimizer) -> None:
-        """Meets the other ranks as a rank without rows, in a step that is left out."""
+        """Participates in a skipped step like a rank without rows."""
         batch: Batch = module.batch
         if batch.leads:
-            self._sync.average([torch.zeros_like(own) for own in gradients(trained(module))], 0.0)
-            self.updates.lacking = []  # its own gradient at that mean is not known
+            self._sync.average([torch.zeros_like(gradient) for gradient in gradients(trained(module))], 0.0)
+            self.updates.lacking = []  # the rank's gradient at that mean is unknown
         if batch.update == "average":
             self._sync.average_models(module, batch.weight)
         elif batch.synchronise:

@@ -1,4 +1,4 @@
-"""The display of a long run in a terminal."""
+"""A live display of training in a terminal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.text import Text
 from gnnkit.leader.rates import short
 from gnnkit.leader.watch import Watch, WorkerState
 
-REFRESH = 2  # times a second
+REFRESH = 2  # times per second
 
 
 class Display(Callback):
-    """The epochs done, the speed and every worker's last step. Disappears at the end.
+    """Shows progress, throughput and every worker's last step until training ends.
 
-    Lightning's own bar stays off, because both would move the cursor.
+    Lightning's progress bar is disabled, because both would move the cursor.
     """
 
     def __init__(self, watch: Watch, console: Console | None = None) -> None:
@@ -42,7 +42,7 @@ class Display(Callback):
         self._live.start()
 
     def draw(self) -> Group:
-        """Draws. Called by the thread that refreshes the terminal."""
+        """Returns the content. Called by the thread that refreshes the terminal."""
         return Group(self._progress, Text(str(self.watch.rates)), worker_table(self.watch.states))
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
@@ -77,7 +77,7 @@ _COLUMNS = (
 
 
 def worker_table(states: list[WorkerState]) -> Table:
-    """Makes a table of the last step of every worker, a row each, of 80 columns."""
+    """Creates a table of all workers' last steps, at most 80 columns wide."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""The value that a run monitors: keeps the best parameters, and may end training."""
+"""Model selection and early stopping of a run, by a monitored value."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ if TYPE_CHECKING:
 
 
 class Monitor(BestModel):
-    """Keeps the best model of a run, and ends training that gets no better.
+    """Stores the best model of a run, and stops training that no longer improves.
 
-    `train_loss` is looked at after each epoch: the loss of all ranks, as mean over the
-    rows. A figure of the task, such as `val_accuracy`, is looked at after each
-    evaluation. All ranks see the same values, keep the model of the same epoch, and end
-    after the same epoch. Where workers hold different parameters, the model is the one
-    that would be saved then.
+    `train_loss` is checked after each epoch. It is the mean over all ranks' rows. A
+    task's figure, such as `val_accuracy`, is checked after each evaluation. All ranks
+    receive the same values, so they store the model of the same epoch and stop after
+    the same epoch. If workers hold different parameters, the stored model is the one
+    that a checkpoint would contain.
     """
 
     def __init__(self, name: str, patience: int | None = None, min_delta: float | None = None, **options: Any) -> None:
-        """Keeps the rule.
+        """Stores the options.
 
         Args:
             name: `train_loss`, or a figure that evaluations log.
-            patience: Epochs, or evaluations, without a better value that end training.
-                None: training never ends early.
-            min_delta: Change of the value that counts as better. Default: 0.
-            **options: `lower_is_better` and `on_better` of `BestModel`. The least
+            patience: Number of epochs or evaluations in a row without improvement that
+                end training. None: training never ends early.
+            min_delta: Minimum change of the value that counts as an improvement. None:
+                0.
+            **options: `lower_is_better` and `on_better` of `BestModel`. The lowest
                 `train_loss` is always best.
         """
         super().__init__(name, patience, min_delta, **options | ({"lower_is_better": True} if name == LOSS else {}))
-        self.rows = torch.zeros(2, dtype=torch.float64)  # of this rank and epoch: sum of the loss, rows
+        self.rows = torch.zeros(2, dtype=torch.float64)  # this rank's sum of the loss and number of rows in this epoch
 
     def begin(self, module: TrainingModule) -> None:
-        """Raises `UserError` where nothing would be measured. Collective."""
+        """Raises `UserError` if the validation split is empty. Collective."""
         if not self.name.startswith("val_"):
             return
         kind, count = _validating(module.worker)
@@ -60,11 +61,11 @@ class Monitor(BestModel):
         if self.name != LOSS:
             return
         loss = float(module.local_loss) * batch.total
-        if math.isfinite(loss):  # otherwise the step was left out
+        if math.isfinite(loss):  # otherwise, the step was skipped
             self.rows += torch.tensor([loss, len(batch.rows)], dtype=torch.float64)
 
     def end_evaluation(self, trainer: L.Trainer, module: TrainingModule) -> None:
-        """Looks at the figure of an evaluation. Collective."""
+        """Checks the figure of an evaluation. Collective."""
         if self.name == LOSS:
             return
         if self.name not in trainer.callback_metrics:
@@ -75,19 +76,19 @@ class Monitor(BestModel):
         self.look(float(trainer.callback_metrics[self.name]), trainer, module)
 
     def end_epoch(self, trainer: L.Trainer, module: TrainingModule) -> None:
-        """Looks at the loss of an epoch, and ends training. Collective."""
+        """Checks an epoch's loss, and stops training if necessary. Collective."""
         if self.name == LOSS:
             loss, rows = module.worker.comm.all_reduce(self.rows.to(module.worker.device)).tolist()
             self.rows.zero_()
             module.settle()
             self.look(loss / rows if rows else math.inf, trainer, module)
-            module.log(LOSS, loss / rows if rows else math.inf, logger=False)  # the watch writes the curve
+            module.log(LOSS, loss / rows if rows else math.inf, logger=False)  # the watch logs the curve
         trainer.should_stop = trainer.should_stop or self.stopped is not None
 
     def gathered(self, comm: Communicator) -> dict[str, Any]:
-        """Returns the state for a checkpoint, equal on ranks that hold one model.
+        """Returns the state for a checkpoint. Collective.
 
-        Collective.
+        It is equal on ranks that hold the same model.
         """
         rows = torch.zeros(comm.world_size, 2, dtype=torch.float64, device=comm.device)
         rows[comm.rank] = self.rows
@@ -102,10 +103,10 @@ class Monitor(BestModel):
         }
 
     def restore(self, state: dict[str, Any] | None, rank: int) -> None:
-        """Goes on from a checkpoint of a run with the same rule.
+        """Restores the state of a run with the same rule.
 
         Args:
-            state: The state from `gathered`, None where the run had no such rule.
+            state: The state from `gathered`. None: the run had no such rule.
             rank: This rank.
         """
         if state is None or state["name"] != self.name:
@@ -113,12 +114,12 @@ class Monitor(BestModel):
         self.best = -math.inf if state["best"] is None else state["best"]
         self.best_epoch, self.waited, self.parameters = state["best_epoch"], state["waited"], state["parameters"]
         rows: Tensor = state["rows"]
-        if rank < len(rows):  # in mid-epoch, so many workers as before
+        if rank < len(rows):  # within an epoch, the number of workers is unchanged
             self.rows = rows[rank].clone()
 
 
 def _validating(worker: Worker) -> tuple[str, int]:
-    """Names what the task is about, and counts what validates on this rank."""
+    """Returns the kind of validation item, and this rank's number of them."""
     if worker.links is not None:
         return "edge", len(worker.links.val)
     shard = worker.shard
@@ -126,12 +127,14 @@ def _validating(worker: Worker) -> tuple[str, int]:
 
 
 def figures(trainer: L.Trainer) -> dict[str, Any]:
-    """Returns the best epoch and value, and why any callback ended training.
+    """Returns the best epoch and value, and the reason why a callback ended training.
 
-    None where nothing was monitored, or nothing ended training.
+    Values are None if nothing was monitored, or if training was not ended.
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    stopped = next((why for each in callbacks if (why := getattr(each, "stopped", None))), ended_by_user(trainer))
+    stopped = next(
+        (why for callback in callbacks if (why := getattr(callback, "stopped", None))), ended_by_user(trainer)
+    )
     rule = monitor(trainer)
     if rule is None or math.isinf(rule.best):
         return {"best_epoch": None, "best_value": None, "stopped": stopped}
@@ -139,16 +142,16 @@ def figures(trainer: L.Trainer) -> dict[str, Any]:
 
 
 def ended_by_user(trainer: L.Trainer) -> str | None:
-    """Says which part of the user has ended training. None where none has."""
+    """Returns which of the user's callbacks ended training. None: none did."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    if not trainer.should_stop or any(getattr(each, "stopped", None) for each in callbacks):
+    if not trainer.should_stop or any(getattr(callback, "stopped", None) for callback in callbacks):
         return None
-    reasons = ((type(each).__name__, getattr(each, "stopping_reason_message", None)) for each in callbacks)
-    name, why = next((found for found in reasons if found[1]), ("", "a callback has set trainer.should_stop"))
+    reasons = ((type(callback).__name__, getattr(callback, "stopping_reason_message", None)) for callback in callbacks)
+    name, why = next((reason for reason in reasons if reason[1]), ("", "a callback has set trainer.should_stop"))
     return f"{name and f'callback={name}: '}ended after epoch {trainer.current_epoch}: {why}"
 
 
 def monitor(trainer: L.Trainer) -> Monitor | None:
-    """Returns the rule of the trainer's leader."""
+    """Returns the rule of the trainer's leader, if any."""
     leader = Leader.of(trainer)
     return None if leader is None else leader.site.rule  # type: ignore[return-value]

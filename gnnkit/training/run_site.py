@@ -22,15 +22,15 @@ from gnnkit.training.monitor import Monitor
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """The clocks at one moment."""
+    """The clocks and counters at one moment."""
 
     time: float
     waiting: float
     exchange: float
     bytes_sent: int
     bytes_read: int
-    used: float  # of a processor, by this thread
-    queued: float  # this thread waited for a processor
+    used: float  # processor time of this thread
+    queued: float  # time that this thread has waited for a processor
 
     @classmethod
     def now(cls, module: Any) -> _Mark:
@@ -47,7 +47,7 @@ class _Mark:
 
 
 class Record(Protocol):
-    """What a run keeps of its figures in checkpoints, for ranks that start again."""
+    """The run's figures in checkpoints, for restarted ranks."""
 
     def end_step(self, step: int) -> None: ...
 
@@ -58,7 +58,7 @@ class Record(Protocol):
 
 @dataclass(slots=True)
 class Validations:
-    """The evaluations during training, of the task's first metric."""
+    """The values of the task's first metric in evaluations during training."""
 
     looks: list[tuple[float, float, int]]  # seconds since the start, value, epoch from 1
     lower_is_better: bool = False
@@ -67,7 +67,8 @@ class Validations:
     def time_to_accuracy(self) -> float | None:
         """Seconds from the start of training to 99 % of the best value.
 
-        An error counts as its inverse. None without a validation.
+        For errors, the bound is the best value divided by 0.99. None without a
+        validation.
         """
         values = [value for _, value, _ in self.looks]
         if self.lower_is_better:
@@ -78,23 +79,20 @@ class Validations:
 
     @property
     def best(self) -> dict[str, float] | None:
-        """Epoch from 1 and value of the best validation.
+        """Epoch (from 1) and value of the best validation.
 
-        None without a validation whose value is a number.
+        None if no validation returned a number.
         """
         looks = [(value, epoch) for _, value, epoch in self.looks if not math.isnan(value)]
         if not looks:
             return None
         sign = -1 if self.lower_is_better else 1
-        value, epoch = max(looks, key=lambda look: sign * look[0])  # the first of equal ones
+        value, epoch = max(looks, key=lambda look: sign * look[0])  # the first one of equal values
         return {"epoch": epoch, "value": value}
 
 
 class RunSite(LeaderSite):
-    """Measures the steps of this rank from clocks and tallies that run on.
-
-    The figures of a step are differences.
-    """
+    """Measures this rank's steps as differences of clocks and counters."""
 
     record: Record | None = None
 
@@ -108,28 +106,28 @@ class RunSite(LeaderSite):
         watch: Watch | None = None,
         rule: Monitor | None = None,
     ) -> None:
-        """Keeps the parts.
+        """Stores the arguments.
 
         Args:
             worker: This rank.
-            meter: Of the synchronisation.
-            channel: To the leader.
+            meter: Measures the synchronisation.
+            channel: Sends states to the leader.
             timeout: Seconds that the leader waits for the last states.
-            watch: Of the leader. Default: none, on other ranks.
-            rule: Keeps the best model. Default: none.
+            watch: The leader's watch, None on other ranks.
+            rule: Selects the best model. None: it is not stored.
         """
         self.worker, self.meter, self.channel, self.timeout = worker, meter, channel, timeout
         self.watch: Watch | None = watch
         self.rule: Monitor | None = rule
-        self.epoch_seconds: list[float] = []  # training steps, waiting for batches included
+        self.epoch_seconds: list[float] = []  # duration of each epoch's steps, including waits for batches
         self.validations = Validations([])
         self.started = self.ended = time.perf_counter()
-        self.spans = active()  # of a trace
+        self.spans = active()  # None without a trace
         self._epoch = Measured(0.0, 0.0, 0.0, 0)
         self._goes_on, self._carried, self._over = False, 0.0, False
 
     def state(self) -> dict[str, Any]:
-        """Returns what a later start of the ranks goes on with."""
+        """Returns the state from which restarted ranks continue."""
         return {
             "seconds": self.epoch_seconds,
             "validations": [list(look) for look in self.validations.looks],
@@ -139,13 +137,13 @@ class RunSite(LeaderSite):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`, on the same host."""
+        """Continues from a state of the same host."""
         self.epoch_seconds = list(state["seconds"])
         looks = [(seconds, value, epoch) for seconds, value, epoch in state["validations"]]
         self.validations = Validations(looks, state["lower_is_better"])
         self.started, self._goes_on = state["started"], True
         if self.epoch_seconds and not state["over"]:
-            self._carried = self.epoch_seconds.pop()  # of the epoch that goes on
+            self._carried = self.epoch_seconds.pop()  # of the interrupted epoch
 
     def begin(self, trainer: L.Trainer, module: Any) -> None:
         if not self._goes_on:
@@ -215,8 +213,8 @@ class RunSite(LeaderSite):
         return state
 
     def _queued(self, now: _Mark, computing: float) -> float:
-        """Returns how long this rank waited for a processor, or for ranks beside."""
-        if self.worker.comm.in_threads:  # threads wait for each other's Python
+        """Returns how long this rank waited for a processor or for other threads."""
+        if self.worker.comm.in_threads:  # threads wait for Python's global lock
             return max(computing - (now.used - self._mark.used), 0.0)
         return now.queued - self._mark.queued
 
@@ -236,11 +234,11 @@ class RunSite(LeaderSite):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of the training, and of what came after until now."""
+        """Durations of training, and of the time since its end."""
         return {"training": self.ended - self.started, "evaluation": time.perf_counter() - self.ended}
 
     def end(self, trainer: L.Trainer, module: Any) -> None:
-        module.settle()  # a worker that is ahead waits here for the others, without a deadline
+        module.settle()  # workers that are ahead wait for the others without a deadline
         self.channel.finish(self.timeout)
         self.ended = time.perf_counter()
         self._over = True

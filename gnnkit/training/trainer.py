@@ -1,4 +1,4 @@
-"""Lightning's trainer on our ranks."""
+"""Construction of Lightning's trainer for one rank."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def make_trainer(
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> L.Trainer:
-    """Makes the trainer of one rank.
+    """Creates the trainer of one rank.
 
     Args:
         module: The rank's module.
         sync: Steps the optimiser, unless Lightning's DDP does the same.
         meter: Measures the synchronisation.
-        guard: The rule for gradients that are not finite. Default: end the run.
-        mailbox: Letters between all ranks, for `sync`. Default: none.
-        callbacks: Callbacks of the trainer. Default: none.
+        guard: The rule for non-finite gradients. None: they end the run.
+        mailbox: Connects all ranks, for `sync`. None: `sync` creates one if needed.
+        callbacks: The trainer's callbacks.
         **options: Further arguments of Lightning's trainer.
     """
     worker, guard = module.worker, guard or Guard()
@@ -56,8 +56,9 @@ def make_trainer(
     else:
         sync.setup(module, worker.comm, mailbox)
         strategy = UnwrappedStrategy(worker.comm, sync, meter, guard)
-        plugins = [StartedRanks(worker.comm, 0)]  # otherwise Lightning reads the variables of SLURM, and refuses
-    # Users do not call Lightning. Lightning's errors concern users, but hints do not.
+        plugins = [StartedRanks(worker.comm, 0)]  # prevents Lightning from reading SLURM's variables, which would fail
+    # Lightning's errors concern users, but its hints do not, because users do not call
+    # it.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
     return L.Trainer(
@@ -66,34 +67,29 @@ def make_trainer(
         plugins=plugins,
         callbacks=[guard, LossCheck(), FreedMemory(), EpochFigures(), *callbacks],
         devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
-        enable_progress_bar=False,  # Lightning's own, as are the next two
+        enable_progress_bar=False,  # Lightning's bar, checkpoints and summary are replaced by gnnkit's
         enable_checkpointing=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
-        reload_dataloaders_every_n_epochs=1,  # a resumed epoch is shorter than the others
+        reload_dataloaders_every_n_epochs=1,  # the first epoch of a resumed run is shorter
         **options,
     )
 
 
 def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) -> bool:
-    """Says whether Lightning's DDP does the work of `sync`.
+    """Returns whether Lightning's DDP replaces `sync`.
 
-    The ranks are processes then, and synchronise in every step.
-
-    Args:
-        sync: The gradient synchronisation.
-        strategy: The execution strategy.
-        worker: This rank.
+    It does if ranks are processes that synchronise in every step.
     """
     comm = worker.comm
     return sync.ddp and comm.is_process_group and comm.world_size > 1 and strategy.steps.only_synchronise
 
 
 def _leave_constructors_alone() -> None:
-    """Keeps Lightning from wrapping the constructors of all torch loaders.
+    """Prevents Lightning from wrapping the constructors of all torch loaders.
 
-    Lightning wraps these while it asks for a loader, which fails where ranks are
-    threads and ask at once. Our loaders are of no such class.
+    Lightning wraps them while it creates a loader, which fails if ranks are threads
+    that create loaders at the same time. gnnkit's loaders are not subclasses of these.
     """
     setattr(data_connector, "_replace_dunder_methods", lambda *_: contextlib.nullcontext())  # noqa: B010
