@@ -1,4 +1,4 @@
-"""leader.rebalance=true: work moves away from a worker that stays slow."""
+"""The hook for leader.rebalance=true, which relieves workers that stay slow."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from gnnkit.strategy import ExecutionStrategy, MovableNodes, MovableWork
 from gnnkit.task import NodeTask
 from gnnkit_rebalancing.recut import Recut, Request, pays
 
-MAX_LOOKS = 3  # looks at a change of the work in a run, each of which may end without one
-COST, EDGE_COST = 1.0, 1e-6  # expected seconds of a first change, and of each edge. Later ones: as the last
+MAX_LOOKS = 3  # maximum number of attempts per run, whether or not they change the shares
+COST, EDGE_COST = 1.0, 1e-6  # estimated seconds of a first change, and per edge
 HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
-_KEY, _TAG = "leader.rebalance", "rebalance"  # the key, and the tag of the leader's messages
+_KEY, _TAG = "leader.rebalance", "rebalance"  # configuration key, and tag of the leader's messages
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Other shares of the work, which all workers take."""
+    """New shares of the work, which all workers adopt."""
 
-    speeds: list[float]  # [world_size] as measured
-    before: float  # seconds of the slowest rank in a step
-    after: float  # the same, predicted
-    shares: list[float] | None = None  # [world_size] of the seeds, where seeds move
-    shard: str | None = None  # folder of the new shards, where nodes move
-    moved: int = 0  # nodes that have another owner
-    balance: dict[str, float] = field(default_factory=dict)  # of the new shards
+    speeds: list[float]  # [world_size] measured
+    before: float  # seconds per step of the slowest rank
+    after: float  # predicted value of `before`
+    shares: list[float] | None = None  # [world_size] shares of the seeds, if seeds move
+    shard: str | None = None  # folder of the new shards, if nodes move
+    moved: int = 0  # number of nodes with a new owner
+    balance: dict[str, float] = field(default_factory=dict)  # max/mean of the new shards
 
 
 class Rebalancing(LeaderHook):
     """Changes the workers' shares after a checkpoint.
 
-    The leader looks at the workers' pace. If one is slow, and distributing the work by
-    the measured speeds pays, all workers take other shares. The model, the optimiser
-    and the strategy with its place in the run stay.
+    The leader checks the workers' pace. If a worker is slow, and shares in proportion
+    to the measured speeds pay off, all workers adopt these shares. The model, the
+    optimiser and the strategy's position in the run do not change.
     """
 
     def __init__(self) -> None:
-        self.done: list[dict[str, Any]] = []  # the changes, on the leader
+        self.done: list[dict[str, Any]] = []  # changes made, on the leader
         self._looks, self._cost = 0, 0.0
 
     def check(self, parts: Any) -> None:
@@ -56,8 +56,8 @@ class Rebalancing(LeaderHook):
                 raise UserError(f"{_KEY}=true: {why}")
         if restarts := parts.settings.restarts:
             raise UserError(
-                f"restarts={restarts}: {_KEY}=true deals out the work anew, and ranks that are started again have the "
-                "first shares: leave it out"
+                f"restarts={restarts}: {_KEY}=true moves work, but restarted ranks have their initial shares: "
+                "remove one of the two keys"
             )
 
     def keeps_graph(self, strategy: ExecutionStrategy) -> bool:
@@ -85,18 +85,18 @@ class Rebalancing(LeaderHook):
         took, step = time.perf_counter() - begun, trainer.global_step
         self.leader.restart_timings(module, step)
         if trainer.is_global_zero:
-            self._cost = took  # of the next change
+            self._cost = took  # estimate for the next change
             self._note(change, epoch, slow, took)
 
     def _lead(self, trainer: L.Trainer, module: Any) -> Change | None:
-        """Decides, has the graph cut anew where nodes move, and notifies the others."""
+        """Decides on a change, writes new shards, and notifies the other ranks."""
         assert trainer.max_epochs is not None
         steps = (trainer.max_epochs - trainer.current_epoch) * module.strategy.num_batches(trainer.current_epoch)
         change, by_nodes = None, not module.strategy.lacks(MovableNodes)
         if by_nodes and not self.done:
             self._cost = COST + EDGE_COST * module.worker.shard.num_edges
         seconds = self.leader.pace if self._looks < MAX_LOOKS else None
-        # No worker gets faster than the fastest one is now.
+        # A step cannot become faster than the fastest worker's current step.
         if seconds is not None and (max(seconds) - min(seconds)) * steps > self._cost:
             self._looks += 1
             change = self._nodes(seconds, steps) if by_nodes else self._seeds(module.strategy, seconds, steps)
@@ -108,46 +108,48 @@ class Rebalancing(LeaderHook):
             self.run.mailbox.put(rank, _TAG, fields)
 
     def _heartbeat(self) -> Callable[[], None]:
-        """Returns a function that renews the deadline of the others, called often."""
+        """Returns a function that renews the other ranks' deadline."""
         last = -math.inf
 
         def beat() -> None:
             nonlocal last
             if time.monotonic() - last > min(HEARTBEAT, self.run.timeout / 4):
-                self.run.progress("waiting for a new cut of the graph")
+                self.run.progress("waiting for the new partition")
                 self._notify({})
                 last = time.monotonic()
 
         return beat
 
     def _nodes(self, seconds: list[float], steps: int) -> Change | None:
-        """Has the graph cut anew. None where this does not pay, or fails.
+        """Repartitions the graph. Returns None if this does not pay off, or fails.
 
         Args:
-            seconds: [world_size] that each rank computes in a step.
-            steps: Steps that are left.
+            seconds: [world_size] compute time of each rank per step.
+            steps: Number of remaining steps.
         """
         name = f"again-{self._looks}"
         try:
-            made = run_recut(
+            result = run_recut(
                 self.run, Request(str(self.run.folder), name, seconds, steps, self._cost), self._heartbeat()
             )
         except RuntimeError as error:
             self._looks = MAX_LOOKS
-            _say(f"{_KEY}: the run goes on with the shares it has, {error}")
+            _say(f"{_KEY}: no change, because repartitioning failed: {error}")
             return None
-        if not made.moved:
-            _say(f"{_KEY}: no change, as a step would take {_times(made.before, made.after)}")
+        if not result.moved:
+            _say(f"{_KEY}: no change, because a step would take {_times(result.before, result.after)}")
             return None
-        return Change(made.speeds, made.before, made.after, shard=name, moved=made.moved, balance=made.balance)
+        return Change(
+            result.speeds, result.before, result.after, shard=name, moved=result.moved, balance=result.balance
+        )
 
     def _seeds(self, strategy: Any, seconds: list[float], steps: int) -> Change | None:
-        """Finds shares of the seeds. None where this does not pay.
+        """Computes new shares of the seeds. Returns None if they do not pay off.
 
         Args:
-            strategy: Deals out the seeds.
-            seconds: [world_size] that each rank computes in a step.
-            steps: Steps that are left.
+            strategy: Assigns the seeds to ranks.
+            seconds: [world_size] compute time of each rank per step.
+            steps: Number of remaining steps.
         """
         loads = strategy.shares or [1 / len(seconds)] * len(seconds)
         speeds = [load / max(measured, 1e-9) for load, measured in zip(loads, seconds, strict=True)]
@@ -157,23 +159,23 @@ class Rebalancing(LeaderHook):
         return Change(speeds, before, after, shares=[speed / sum(speeds) for speed in speeds])
 
     def _note(self, change: Change, epoch: int, slow: list[int], took: float) -> None:
-        """Prints and stores a change.
+        """Logs and records a change.
 
         Args:
             change: The change.
-            epoch: Number of the epoch that begins, from 0.
+            epoch: Number of the next epoch, from 0.
             slow: The stragglers.
-            took: Seconds of the change.
+            took: Duration of the change in seconds.
         """
         by_nodes = change.shard is not None
-        unit, what = ("nodes", f"{change.moved:,} nodes move") if by_nodes else ("seeds", "seeds are dealt out")
+        unit, what = ("nodes", f"{change.moved:,} nodes move") if by_nodes else ("seeds", "seeds move")
         entry: dict[str, Any] = {"epoch": epoch, "slow": slow, "seconds": took, "unit": unit, "speeds": change.speeds}
         entry |= {"step_before": change.before, "step_predicted": change.after, "moved": change.moved}
         self.done.append(entry)
         self.run.note({"rebalanced": self.done})
         named = " and ".join(f"rank {rank}" for rank in slow)
         _say(
-            f"{_KEY}: epoch {epoch + 1}: {what} by the speeds of the workers, as {named} is slow; a step takes "
+            f"{_KEY}: epoch {epoch + 1}: {what} in proportion to the workers' speeds, because {named} is slow; a step takes "
             f"{_times(change.before, change.after)}; the change took {took:.2f} s"
         )
 
@@ -181,34 +183,32 @@ class Rebalancing(LeaderHook):
 def follow(run: LeaderRun) -> Change | None:
     """Waits for the leader's decision. Each message renews the deadline."""
     while True:
-        run.progress("waiting for the leader's word on the shares of work")
+        run.progress("waiting for the leader's decision on rebalancing")
         fields = run.mailbox.take(_TAG, src=0, timeout=run.timeout).fields
         if "change" in fields:
             return None if fields["change"] is None else Change(**fields["change"])
 
 
 def run_recut(run: LeaderRun, request: Request, beat: Callable[[], None]) -> Recut:
-    """Cuts the graph in a fresh process."""
+    """Repartitions the graph in a new process."""
     return Recut(**run.run_program("gnnkit_rebalancing.recut", asdict(request), beat))
 
 
 def _refused(parts: Any) -> dict[str, object]:
-    """Returns the reasons against rebalancing, each with whether it holds."""
+    """Returns the reasons against rebalancing, and whether each applies."""
     settings, strategy, sync, task = parts.settings, parts.strategy, parts.sync, parts.task
     by_nodes = not strategy.lacks(MovableNodes)
     return {
-        "workers=1 has no other worker to give work to: leave it out": settings.workers == 1,
-        "work moves at checkpoints: leave out trainer.checkpoint=false": not settings.trainer.checkpoint,
+        "workers=1: rebalancing needs several workers; remove the key": settings.workers == 1,
+        "work moves at checkpoints: remove trainer.checkpoint=false": not settings.trainer.checkpoint,
         f"strategy={settings.strategy.name} {strategy.lacks(MovableWork)}": strategy.lacks(MovableWork),
-        f"workers of sync={settings.sync.name} are in different steps, or hold different parameters: use all_reduce": (
+        f"workers of sync={settings.sync.name} are in different steps, or hold different parameters: use sync=all_reduce": (
             not sync.lockstep or sync.drifts
         ),
-        "a worker that is lost keeps its nodes: use sync.on_lost=stop": sync.on_lost == "continue",
-        "a learned row stays with the owner of its node: use inputs=features or degree": (
-            settings.inputs == "learned" and by_nodes
-        ),
-        f"task={settings.task.name} waits for ends of pairs while it computes, so nobody can tell who is slow: choose a "
-        "task about nodes": not isinstance(task, NodeTask),
+        "a lost worker keeps its nodes: use sync.on_lost=stop": sync.on_lost == "continue",
+        "learned rows cannot move: use inputs=features or degree": (settings.inputs == "learned" and by_nodes),
+        f"task={settings.task.name} exchanges rows while it computes, so slow workers cannot be identified: use "
+        "a node task": not isinstance(task, NodeTask),
     }
 
 

@@ -1,7 +1,7 @@
-"""Cuts the graph again while the ranks train: the program that the leader runs.
+"""The program with which the leader repartitions the graph during training.
 
-The program imports neither torch nor plugins, and ends with its memory. Requests and
-answers are JSON.
+It imports neither torch nor plugins, and its memory is freed when it ends. Requests and
+responses are JSON.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from gnnkit.launch.program import answer
 from gnnkit.prepare.run_partition import open_run, replace_shards
 from gnnkit_rebalancing.shift import shifted, work_of
 
-WORTH = 0.85  # predicted over measured seconds of a step, at most
-PAYS = 2.0  # times that the seconds saved must exceed the cost, at least
+WORTH = 0.85  # maximum ratio of the predicted to the measured step time
+PAYS = 2.0  # minimum ratio of the saved seconds to the cost
 _LEAST_SECONDS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The facts that the program needs."""
+    """The program's input."""
 
     folder: str  # the run folder
-    name: str  # of the folder of the new shards, in the folder of the shards
-    seconds: list[float]  # [world_size] that each rank computes in a step
-    steps: int  # that are left
-    cost: float  # seconds that the change takes
+    name: str  # folder name of the new shards
+    seconds: list[float]  # [world_size] compute time of each rank per step
+    steps: int  # number of remaining steps
+    cost: float  # duration of the change in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """The answer: the work of each rank, and how the graph was cut anew."""
+    """The program's result: measured speeds and the new partition's figures."""
 
-    speeds: list[float]  # [world_size] work in a second, in sums of an edge
-    before: float  # seconds of the slowest rank in a step
-    after: float  # the same, predicted
-    moved: int  # nodes that have another owner. 0: the graph was not cut
+    speeds: list[float]  # [world_size] work per second, in aggregated edges
+    before: float  # seconds per step of the slowest rank
+    after: float  # predicted value of `before`
+    moved: int  # number of nodes with a new owner. 0: no new shards were written
     balance: dict[str, float]  # max/mean of the new shards
 
 
 def pays(before: float, after: float, steps: int, cost: float) -> bool:
-    """Returns whether a change of the work is worth its cost.
+    """Returns whether a change saves enough time to justify its cost.
 
     Args:
-        before: Seconds of a step.
-        after: Seconds of a step after the change.
-        steps: Steps that are left.
-        cost: Seconds that the change takes.
+        before: Seconds per step.
+        after: Seconds per step after the change.
+        steps: Number of remaining steps.
+        cost: Duration of the change in seconds.
     """
     return after <= WORTH * before and (before - after) * steps > PAYS * cost
 
 
 def recut(request: Request) -> Recut:
-    """Distributes the work by speeds, and writes new shards if this pays."""
+    """Distributes the work by speed, and writes new shards if this pays off."""
     folder = Path(request.folder)
     graph, partition = open_run(folder)
     seconds = np.maximum(request.seconds, _LEAST_SECONDS)
@@ -73,7 +73,7 @@ def recut(request: Request) -> Recut:
 
 
 def _speeds(work: Floats, seconds: Floats) -> Floats:  # [world_size]
-    """Returns work in a second. A rank without work is as fast as the median rank."""
+    """Returns work per second. Ranks without work get the median speed."""
     busy = work > 0
     speeds: Floats = np.where(busy, work / seconds, np.median(work[busy] / seconds[busy]))
     return speeds

@@ -1,4 +1,4 @@
-"""Partition -> Partition: work moves from slow ranks to the others."""
+"""Repartitioning that moves work from slow ranks to others."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy.typing as npt
 from gnnkit.graph import CSC, Floats, Graph, Ids
 from gnnkit.partition.base import Partition
 
-ROW = 30  # work of a row, in sums of an edge. A rough number
-_ENOUGH = 1.02  # largest over even seconds, at which nothing more is moved
-_PART = 0.25  # of the work too much on a rank that one move takes
-_LEAST = 0.01  # smallest such part
-_SOME = 16  # moves that must lower the excess by `_HELPS`, or nothing more is moved
+ROW = 30  # approximate work per row, in units of an aggregated edge
+_ENOUGH = 1.02  # stop at this ratio of the maximum to the balanced time
+_PART = 0.25  # share of a rank's excess work that one move takes
+_LEAST = 0.01  # minimum of this share
+_SOME = 16  # stop if the excess falls by less than `_HELPS` in this number of moves
 _HELPS = 0.01
-_MOST = 400  # moves
-_NOISE = 1e-9  # share that rounding may change
-_TARGETS = 8  # ranks that come into question for a move
-_POWER = 8  # of the mean of seconds that falls with each move
+_MOST = 400  # maximum number of moves
+_NOISE = 1e-9  # relative change that may be due to rounding
+_TARGETS = 8  # number of candidate target ranks per move
+_POWER = 8  # exponent of the power mean of seconds, which every move must lower
 
 
 def work_of(graph: Graph, partition: Partition) -> Floats:  # [world_size] float64
-    """Counts the work of each rank in a step on the full graph, in sums of an edge.
+    """Returns each rank's work in a full-graph step, in units of an aggregated edge.
 
-    The slices of a cell share the sums of its edges. A row counts as `ROW` sums.
+    The slices of a cell share its edges. A row counts as `ROW` edges.
     """
     held = np.bincount(partition.cells_of_edges(graph), minlength=partition.grid.num_cells)
     rows = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
@@ -34,21 +34,22 @@ def work_of(graph: Graph, partition: Partition) -> Floats:  # [world_size] float
 
 
 def shifted(graph: Graph, partition: Partition, speeds: npt.ArrayLike) -> Partition:
-    """Moves nodes, and with these edges, until work is in proportion to the speeds.
+    """Moves nodes and their edges until work is proportional to the speeds.
 
-    A move takes nodes of the rank that needs most seconds, or of a rank in the same row
-    or column of the grid, to a rank with room. Nodes with many neighbours there and few
-    neighbours here go first, so that few rows travel more. Of a vertex-cut, the edges
-    into a node that the rank holds go along. Serves every grid and every partition.
-    Stops where no move lowers the seconds of the slowest ranks: cells of a grid that
-    share a row or a column cannot always come out even.
+    Each move takes nodes from the rank with the longest time, or from a rank in the
+    same row or column of the grid, to a rank with spare capacity. To limit
+    communication, nodes with many neighbours on the target and few on the source move
+    first. In a vertex-cut, the edges into a node that the source holds move too. All
+    grids and partitions are supported. The search stops if no move lowers the time of
+    the slowest ranks, because cells that share a row or a column cannot always be
+    balanced.
 
-    Equal arguments give equal results.
+    The result is deterministic.
 
     Args:
         graph: The graph.
         partition: The partition to change.
-        speeds: [world_size] work of each rank in a second, all above 0.
+        speeds: [world_size] positive work per second of each rank.
     """
     state = _State.of(graph, partition, np.asarray(speeds, np.float64))
     part, excess = _PART, [state.excess]
@@ -68,27 +69,27 @@ def shifted(graph: Graph, partition: Partition, speeds: npt.ArrayLike) -> Partit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Move:
-    """Nodes that change their rank, and what follows."""
+    """Nodes that move to another rank, and the resulting changes."""
 
-    nodes: Ids  # that get another owner
+    nodes: Ids  # nodes that get another owner
     target: int
-    edges: Ids  # ids of edges that get another cell
-    cells: Ids  # [len(edges)] the new cells
-    held: Ids  # [num_cells] change of the held edges
-    rows: Ids  # [world_size] change of the owned nodes
-    gain: float  # neighbours that the nodes come to, less those that they leave
-    cost: float  # mean of the seconds afterwards
+    edges: Ids  # ids of the edges that move to another cell
+    cells: Ids  # [len(edges)] new cells
+    held: Ids  # [num_cells] change in the number of edges
+    rows: Ids  # [world_size] change in the number of owned nodes
+    gain: float  # number of neighbours on the target minus those on the source
+    cost: float  # power mean of the seconds after the move
 
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """A partition that changes, and the loads."""
+    """A partition being changed, with its loads."""
 
     csc: CSC
     out: CSC  # the reversed edges
-    positions: Ids  # [num_edges] edge of each reversed edge
+    positions: Ids  # [num_edges] original edge of each reversed edge
     destinations: Ids  # [num_edges] int32
-    partition: Partition  # as it was, for its grid
+    partition: Partition  # the original partition, which defines the grid
     owner: Ids  # [num_nodes] int32
     cells: Ids  # [num_edges] int32
     held: Ids  # [num_cells] edges
@@ -108,34 +109,34 @@ class _State:
 
     @property
     def is_cut(self) -> bool:
-        """Whether edges do not follow from the owners of their ends."""
+        """Whether edges are assigned independently of their ends' owners."""
         return self.partition.edge_cell is not None
 
     @property
     def even(self) -> float:
-        """Seconds of every rank, if work could be divided at will."""
+        """Seconds of every rank if work were perfectly divisible."""
         return float(self.work().sum() / self.speeds.sum())
 
     @property
     def excess(self) -> float:
-        """Largest over even seconds."""
+        """Ratio of the maximum to the balanced seconds."""
         return float((self.work() / self.speeds).max() / max(self.even, 1e-300))
 
     def work(self, held: Ids | int = 0, rows: Ids | int = 0) -> Floats:  # [world_size]
-        """Counts the work of each rank, after changes of edges and rows."""
+        """Returns each rank's work after changes in edges and rows."""
         slices = self.partition.grid.slices
         return np.repeat(self.held + held, slices) / slices + float(ROW) * (self.rows + rows)
 
     def cost(self, held: Ids | int = 0, rows: Ids | int = 0) -> float:
-        """Returns a mean of the seconds in which the slowest ranks count most."""
+        """Returns a power mean of the seconds, dominated by the slowest ranks."""
         seconds = self.work(held, rows) / self.speeds / max(self.even, 1e-300)
         return float((seconds**_POWER).mean() ** (1 / _POWER))
 
     def best_move(self, part: float) -> _Move | None:
-        """Finds the move that brings most neighbours together, of those that help much.
+        """Returns the effective move with the highest gain. None: no move helps.
 
         Args:
-            part: Part of the excess work that a move takes.
+            part: Share of the excess work that a move takes.
         """
         seconds = self.work() / self.speeds
         slowest, room = int(seconds.argmax()), self.even * self.speeds - self.work()
@@ -155,7 +156,7 @@ class _State:
         self.held, self.rows = self.held + move.held, self.rows + move.rows
 
     def _sources(self, slowest: int) -> list[int]:
-        """Lists the slowest rank, and ranks whose nodes bring edges to its cell."""
+        """Lists the slowest rank, and the ranks whose nodes bring edges to its cell."""
         grid = self.partition.grid
         if self.is_cut or grid.cols == 1:
             return [slowest]
@@ -164,14 +165,14 @@ class _State:
         return [slowest, *(rank for rank, place in places if place[0] == row or place[1] == col)]
 
     def _moves(self, source: int, targets: list[int], part: float, excess: float, room: Floats) -> Iterator[_Move]:
-        """Gives a move from one rank to each of the targets.
+        """Yields a move from one rank to each target.
 
         Args:
-            source: The rank that gives nodes away.
-            targets: The ranks that may take these.
-            part: Part of the excess that a move takes.
-            excess: Work too much on the slowest rank.
-            room: [world_size] work that each rank has room for.
+            source: The rank to move nodes from.
+            targets: Ranks to move nodes to.
+            part: Share of the excess that a move takes.
+            excess: Excess work of the slowest rank.
+            room: [world_size] spare capacity of each rank.
         """
         nodes = self._candidates(source)
         if not len(nodes) or not targets:
@@ -186,21 +187,21 @@ class _State:
             yield self._move(nodes[chosen], source, target, float(gain[chosen].sum()))
 
     def _candidates(self, source: int) -> Ids:
-        """Lists the nodes that a rank owns, or into which it holds edges by itself."""
+        """Lists nodes that a rank owns, or whose in-edges it holds in a vertex-cut."""
         owned = self.owner == source
         if self.is_cut:
             owned[self.destinations[self.cells == source // self.partition.grid.slices]] = True
         return np.flatnonzero(owned)
 
     def _held_by(self, nodes: Ids, source: int) -> Floats:  # [num_nodes]
-        """Counts the edges into nodes that leave a rank with these."""
+        """Returns the number of in-edges that move with each node."""
         if not self.is_cut:
             return np.diff(self.csc.indptr)[nodes].astype(np.float64)
         here = self.destinations[self.cells == source // self.partition.grid.slices]
         return np.bincount(here, minlength=self.csc.num_nodes)[nodes].astype(np.float64)
 
     def _neighbours(self, nodes: Ids, ranks: list[int]) -> Floats:  # [len(nodes), len(ranks)]
-        """Counts the neighbours of each node that each rank owns."""
+        """Counts each node's neighbours on each rank."""
         place = np.full(self.partition.grid.world_size, -1, np.int64)
         place[ranks] = np.arange(len(ranks))
         counts = np.zeros(len(nodes) * len(ranks))
@@ -212,13 +213,13 @@ class _State:
         return counts.reshape(len(nodes), len(ranks))
 
     def _move(self, nodes: Ids, source: int, target: int, gain: float) -> _Move:
-        """Says what follows if nodes move to another rank.
+        """Creates a move with the resulting changes.
 
         Args:
             nodes: The nodes.
-            source: The rank that gives nodes away.
-            target: The rank that takes these.
-            gain: Neighbours that the nodes come to, less those that they leave.
+            source: The rank to move them from.
+            target: The rank to move them to.
+            gain: As `_Move.gain`.
         """
         grid, owned = self.partition.grid, nodes[self.owner[nodes] == source]
         edges, cells = self._cut_edges(nodes, source, target) if self.is_cut else self._followers(owned, target)
@@ -228,14 +229,14 @@ class _State:
         return _Move(owned, target, edges, cells, held, rows, gain, self.cost(held, rows))
 
     def _cut_edges(self, nodes: Ids, source: int, target: int) -> tuple[Ids, Ids]:
-        """Returns the edges into nodes that a rank holds, and their new cells."""
+        """Returns the nodes' in-edges held by a rank, and their new cells."""
         slices = self.partition.grid.slices
         edges, _ = _edges_of(self.csc, nodes)
         edges = edges[self.cells[edges] == source // slices]
         return edges, np.full(len(edges), target // slices, np.int32)
 
     def _followers(self, nodes: Ids, target: int) -> tuple[Ids, Ids]:
-        """Returns the edges that follow nodes to another owner, and their new cells."""
+        """Returns the edges that move with their nodes, and their new cells."""
         grid = self.partition.grid
         edges, _ = _edges_of(self.csc, nodes)
         moves = np.zeros(len(self.owner), bool)
@@ -249,7 +250,7 @@ class _State:
 
 
 def _edges_of(csc: CSC, nodes: Ids) -> tuple[Ids, Ids]:
-    """Returns the in-edges of nodes, and for each edge the position of its node."""
+    """Returns the nodes' in-edges, and for each edge the index of its node."""
     first, degree = csc.indptr[nodes], np.diff(csc.indptr)[nodes]
     row = np.repeat(np.arange(len(nodes)), degree)
     before = np.cumsum(degree) - degree

@@ -1,4 +1,4 @@
-"""leader.rebalance=true: whole runs whose work is dealt out anew by the leader."""
+"""leader.rebalance=true: complete runs whose work the leader rebalances."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_the_work_of_a_run_from_a_store_is_dealt_out_anew(tmp_path: Path) -> Non
     assert np.abs(logits(tmp_path / "rebalanced") - logits(tmp_path / "plain")).max() < 1e-10
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
     resumed = {"trainer": {**trainer, "max_epochs": 20, "resume": str(tmp_path / "rebalanced")}, "model": Sleeps}
-    with pytest.raises(UserError, match=r"trainer\.resume=.* was dealt out anew, and the parts of .* are as before"):
+    with pytest.raises(UserError, match=r"trainer\.resume=.*: this run was rebalanced, but the parts of .* were not"):
         gnnkit.train(folder=tmp_path / "resumed", **keys, **resumed)
 
 
@@ -195,7 +195,7 @@ def test_a_slow_worker_gets_fewer_seeds_of_the_same_step(tmp_path: Path) -> None
         ({"strategy": "individual_sample", "task": "link_prediction"}, "task=link_prediction"),
     ],
 )
-def test_runs_whose_work_cannot_be_dealt_out_anew_are_refused(tmp_path: Path, keys: Any, reason: str) -> None:
+def test_runs_that_cannot_be_rebalanced_are_refused(tmp_path: Path, keys: Any, reason: str) -> None:
     with pytest.raises(gnnkit.UserError, match=rf"leader\.rebalance=true: .*{reason}"):
         train(tmp_path / "run", keys.pop("model", "gcn"), **keys)
 
@@ -206,9 +206,9 @@ def test_runs_whose_work_cannot_be_dealt_out_anew_are_refused(tmp_path: Path, ke
     [
         (
             ["strategy=individual_sample", "sync=leader", "sync.on_lost=continue"],
-            "a worker that is lost keeps its nodes",
+            "a lost worker keeps its nodes",
         ),
-        (["strategy=vertex_centric", "restarts=1"], "have the first shares"),
+        (["strategy=vertex_centric", "restarts=1"], "have their initial shares"),
     ],
 )
 def test_runs_that_lose_or_restart_workers_are_refused(overrides: list[str], reason: str) -> None:
@@ -224,7 +224,7 @@ def test_jobs_that_do_not_train_refuse_the_key(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def cutting(folder: Path) -> Iterator[tuple[Forked, int, list[int]]]:
-    """Gives a run that waits for a new cut, the process that cuts, and the ranks."""
+    """Yields a run that waits for repartitioning, the process, and the ranks."""
     trainer = {"max_epochs": 100_000, "checkpoint_every": 8}
     with forked(lambda: train(folder, trainer=trainer), folder.parent) as program:
         deadline, cutter = time.monotonic() + 60, None
@@ -282,7 +282,7 @@ def test_a_cut_that_dies_costs_no_run(tmp_path: Path) -> None:
             time.sleep(0.05)
         program.process.terminate()
         code, errors = program.ended()
-    assert "the run goes on with the shares it has" in errors
+    assert "no change, because repartitioning failed" in errors
     assert "was killed by SIGKILL" in errors
     assert code == 143
     assert not alive(ranks)

@@ -39,7 +39,7 @@ def settings(*overrides: str) -> Settings:
 
 @pytest.fixture
 def request_of(tmp_path: Path) -> Callable[..., Request]:
-    """Prepares a run, and gives requests for a new cut of its graph."""
+    """Prepares a run, and creates requests to repartition its graph."""
     graph: Graph = small_graph()
     prepare(Preparation(settings(), NEEDS, tmp_path, graph))
     return lambda **keys: replace(Request(str(tmp_path), "again-1", SECONDS, 1000, 1.0), **keys)
