@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -359,6 +360,27 @@ def test_the_picture_of_readme_is_that_of_the_pages(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     pictures = importlib.import_module("pictures")
     assert (ROOT / "docs/picture.svg").read_text(encoding="utf-8") == f"{pictures.readme()}\n"
+
+
+def test_the_first_page_shows_a_small_picture_of_a_result() -> None:
+    for name, path in (("README.md", "docs/result.svg"), ("docs/index.md", "result.svg")):
+        assert re.search(rf"^!\[\w[^]]+\]\({path}\)$", TEXTS[name], re.MULTILINE)
+    drawn = (ROOT / "docs/result.svg").read_text(encoding="utf-8")
+    assert len(drawn) < 60_000
+    assert "prefers-color-scheme:dark" in drawn
+    assert ElementTree.fromstring(drawn).get("aria-label")
+
+
+@pytest.mark.slow
+def test_the_picture_of_a_result_is_drawn_from_a_run_folder(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    drawn = importlib.import_module("pictures").result(runs["first"])
+    committed = (ROOT / "docs/result.svg").read_text(encoding="utf-8")
+    titles = [re.findall(r"<text[^>]*>([^<]+)</text><svg", picture) for picture in (drawn, committed)]
+    assert titles[0] == titles[1]
+    assert len(titles[0]) == 3
 
 
 def test_every_kind_of_plugin_and_every_check_is_described() -> None:
