@@ -278,7 +278,8 @@ class First(Sampler):
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"), [("edges", "edge_ids name other"), ("repeat", "the same arguments gave another batch")]
+    ("broken", "told"),
+    [("edges", "edge_ids and sources do not match"), ("repeat", "the same arguments gave another batch")],
 )
 def test_wrong_samplers_are_found(broken: str, told: str) -> None:
     nodes = np.arange(GRAPH.num_nodes)

@@ -560,7 +560,7 @@ ring = CSC(np.arange(9), (np.arange(8) + 1) % 8)
             lambda: NeighborSampler([2**40], replace=True),
             r"fanouts\[0\]=1099511627776 must be a whole number from -1 to",
         ),
-        (lambda: NeighborSampler([1] * 5000), "fanouts names 5000 hops, expected 1 to 1000"),
+        (lambda: NeighborSampler([1] * 5000), "fanouts has 5000 hops, expected 1 to 1000"),
         (
             lambda: list(Loader(ring, NeighborSampler([3]), threads=2**20)),
             "threads=1048576 must be a whole number from 1 to 1024",

@@ -161,8 +161,8 @@ class Adjacency(ABC):
                 which are the relation's columns in the means. Default: no.
         """
         raise UserError(
-            f"{type(self).__name__} does not tell relations apart, as its edges have no types: a model of relations (rgcn) "
-            "needs strategy=vertex_centric"
+            f"{type(self).__name__} does not support relational models such as rgcn, because its edges have no types; use "
+            "strategy=vertex_centric"
         )
 
     @abstractmethod
@@ -250,11 +250,11 @@ class Adjacency(ABC):
 
         Raises `UserError` unless a rank holds all in-edges of its rows.
         """
-        raise UserError(f"{type(self).__name__} does not serve layers written for one process")
+        raise UserError(f"{type(self).__name__} does not support layers written for one process")
 
     def with_halo(self, x: Tensor) -> Tensor:  # [num_dst, ...] -> [num_dst + num_halo, ...]
         """Returns the rows that `rank_graph` connects: `x`, then the halo's rows."""
-        raise UserError(f"{type(self).__name__} does not serve layers written for one process")
+        raise UserError(f"{type(self).__name__} does not support layers written for one process")
 
     def degree_with_halo(self, loop: float) -> Tensor:  # [num_dst + num_halo]
         """Returns the in-degrees of the rows that `rank_graph` connects.
@@ -294,7 +294,7 @@ class Adjacency(ABC):
             draw: Distinguishes several masks of one layer. Equal numbers give equal
                 masks.
         """
-        return dropout(x, self.src_nodes[: len(x)], p, drawn(self.key, draw)) if training and p > 0 else x
+        return dropout(x, self.src_nodes[: len(x)], p, dropout_key(self.key, draw)) if training and p > 0 else x
 
     def relu_dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
         """Applies ReLU and `dropout` in one pass.
@@ -317,7 +317,7 @@ class Adjacency(ABC):
         return dropout(values, self.edge_ids, p, derive(self.key, 1)) if training and p > 0 else values
 
 
-def drawn(key: int, draw: int) -> int:
+def dropout_key(key: int, draw: int) -> int:
     """Returns the key of a layer's dropout mask. Mask 0 uses the layer's key."""
     return derive(key, 2, draw) if draw else key
 
@@ -349,7 +349,7 @@ class ShardAdjacency(Adjacency):
     def again(self) -> Adjacency:
         return replace(self, forward=self.forward.again)
 
-    def _entered(self, operation: Operation) -> Engine:
+    def _enter_pass(self, operation: Operation) -> Engine:
         """Makes the engine enter this pass, and returns it.
 
         Raises `UserError` for an operation that the pass does not support.
@@ -389,41 +389,41 @@ class ShardAdjacency(Adjacency):
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         if weight is not None:
-            return self._entered("weighted sum").weighted_sum(x, weight, self.layer)
+            return self._enter_pass("weighted sum").weighted_sum(x, weight, self.layer)
         if reduce == "max":
-            return self._entered("max").max(x, self.layer)
-        return self._entered(reduce).sum(x, self.layer, reduce)
+            return self._enter_pass("max").max(x, self.layer)
+        return self._enter_pass(reduce).sum(x, self.layer, reduce)
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:
-        return self._entered("sum").sum(x, self.layer, "normal")
+        return self._enter_pass("sum").sum(x, self.layer, "normal")
 
     def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:
-        return self._entered("sum").sum(x, self.layer, own=scale)
+        return self._enter_pass("sum").sum(x, self.layer, scale=scale)
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
-        return self._entered("mean").sum(self.dropout(x, p, training=True), self.layer, "mean", beside=True)
+        return self._enter_pass("mean").sum(self.dropout(x, p, training=True), self.layer, "mean", beside=True)
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
-        return self._entered("messages").message_sum(x, message, self.layer)
+        return self._enter_pass("messages").message_sum(x, message, self.layer)
 
     def aggregate_relations(
         self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:
         if self.forward.schedule is not None:
-            raise UserError("a model of relations reads rows of now: choose exchange=exact or quantized")
-        return self._entered("relations").relation_sum(x, combine, self.layer, inverse=inverse, blocks=blocks)
+            raise UserError("a relational model needs current rows: use exchange=exact or quantized")
+        return self._enter_pass("relations").relation_sum(x, combine, self.layer, inverse=inverse, blocks=blocks)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
-        return self._entered("scores").scores(src, dst, edge, self.layer)
+        return self._enter_pass("scores").scores(src, dst, edge, self.layer)
 
     def softmax(self, scores: Tensor) -> Tensor:
-        return self._entered("softmax").softmax(scores, self.layer)
+        return self._enter_pass("softmax").softmax(scores, self.layer)
 
     def _attention_edges(self, h: Tensor) -> HeldEdges | None:
         if not self.engine.holds_in_edges or not serves(self.engine.edges, h):
             return None
         for operation in ATTENTION:
-            self._entered(operation)
+            self._enter_pass(operation)
         return self.engine.edges
 
     def _beside_halo(self, x: Tensor) -> Tensor:
@@ -437,7 +437,7 @@ class ShardAdjacency(Adjacency):
         return self.engine.rank_graph
 
     def with_halo(self, x: Tensor) -> Tensor:
-        rows = self._entered("halo").with_halo(x, self.layer)
+        rows = self._enter_pass("halo").with_halo(x, self.layer)
         return copy_on_write(x) if rows is x else rows  # a layer may modify the rows
 
     def pool(self, num_rows: int) -> Pool:

@@ -33,7 +33,7 @@ EDGE_COST = 8
 _LENT = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features")  # created on first access
 
 
-class ById:
+class ValuesById:
     """Values of some ids, indexed like an array with a value for every id."""
 
     def __init__(self, ids: Ids, values: npt.NDArray[Any]) -> None:
@@ -50,7 +50,7 @@ class ById:
         return self._values[np.searchsorted(self._ids, ids)]
 
 
-class Computed:
+class ComputedValues:
     """Values computed for the requested ids, indexed like a full array."""
 
     def __init__(self, of: Callable[[Ids], npt.NDArray[Any]]) -> None:
@@ -61,7 +61,7 @@ class Computed:
         return self._of(ids)
 
 
-Values = npt.NDArray[Any] | ById | Computed  # indexed by the ids in blocks
+Values = npt.NDArray[Any] | ValuesById | ComputedValues  # indexed by the ids in blocks
 
 
 class LayerValues(ABC):
@@ -133,10 +133,10 @@ class BlockLayers(LayerValues):
     def _read_degrees(self) -> None:
         """Defines degrees that are computed on access."""
         known = Degrees.of(self.graph.csc)
-        self.gets_loop = Computed(lambda nodes: ~known.looped(nodes))
-        self.graph_in_degree = Computed(known.in_degree)
-        self.in_degree = Computed(lambda nodes: self._with_loop(known.in_degree(nodes), nodes))
-        self.out_degree = Computed(lambda nodes: self._with_loop(known.out_degree(nodes), nodes))
+        self.gets_loop = ComputedValues(lambda nodes: ~known.looped(nodes))
+        self.graph_in_degree = ComputedValues(known.in_degree)
+        self.in_degree = ComputedValues(lambda nodes: self._with_loop(known.in_degree(nodes), nodes))
+        self.out_degree = ComputedValues(lambda nodes: self._with_loop(known.out_degree(nodes), nodes))
 
     def _with_loop(self, degree: Floats, nodes: Ids) -> Floats:
         return degree + self.gets_loop[nodes] if self.self_loops else degree
@@ -154,27 +154,27 @@ class BlockLayers(LayerValues):
             part: Some nodes, and the edges between them to consider.
         """
         gets_loop = self.gets_loop  # taken before the copy, whose values include these nodes
-        own, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
+        restricted, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
         weight = np.ones(len(part.indices)) if csc.weight is None else csc.weight[part.edge_ids]
         rows = np.repeat(np.arange(part.num_dst), np.diff(part.indptr))
         loops = gets_loop[nodes].astype(np.float64) if self.self_loops else np.zeros(len(nodes))
         incoming = np.bincount(rows, weight, len(nodes)).astype(np.float64)
-        own.graph_in_degree = self._spread(nodes, incoming)
-        own.in_degree = self._spread(nodes, incoming + loops)
-        own.out_degree = self._spread(nodes, np.bincount(part.indices, weight, len(nodes)) + loops)
+        restricted.graph_in_degree = self._spread(nodes, incoming)
+        restricted.in_degree = self._spread(nodes, incoming + loops)
+        restricted.out_degree = self._spread(nodes, np.bincount(part.indices, weight, len(nodes)) + loops)
         if self.graph.edge_features is not None:
             mean = mean_in_edges(part.indptr, self.graph.edge_features[part.edge_ids])
-            own.mean_edge_features = None if mean is None else self._spread(nodes, mean)
-        return own
+            restricted.mean_edge_features = None if mean is None else self._spread(nodes, mean)
+        return restricted
 
     def _spread(self, nodes: Ids, values: Floats) -> Floats:  # [num_nodes, ...]
         """Scatters the values of some nodes into an array for all nodes.
 
         Unwritten pages take no memory.
         """
-        whole = np.zeros((self.num_nodes, *values.shape[1:]), values.dtype)
-        whole[nodes] = values
-        return whole
+        scattered = np.zeros((self.num_nodes, *values.shape[1:]), values.dtype)
+        scattered[nodes] = values
+        return scattered
 
     @cached_property
     def mean_edge_features(self) -> Floats | None:  # type: ignore[override]  # [num_nodes, edge_width]
@@ -208,9 +208,9 @@ class BlockAdjacency(Adjacency):
         return other
 
     def lent(self) -> dict[str, Tensor]:
-        made = {name: vars(self)[name] for name in _LENT if vars(self).get(name) is not None}
+        tensors = {name: vars(self)[name] for name in _LENT if vars(self).get(name) is not None}
         graph: RankGraph | None = vars(self).get("rank_graph")
-        return made if graph is None else made | graph.lent()
+        return tensors if graph is None else tensors | graph.lent()
 
     def again(self) -> Adjacency:
         other = copy.copy(self)
@@ -246,7 +246,7 @@ class BlockAdjacency(Adjacency):
         if weight is not None:
             return self.edges.weighted_sum(x, weight)
         if reduce == "max":
-            result: Tensor = _Max.apply(x.flatten(1), self._held.by_source_id)
+            result: Tensor = _BlockMax.apply(x.flatten(1), self._held.by_source_id)
             return result.view(len(result), *x.shape[1:])
         return self.edges.constant_sum(x, Factors(self._held.factor(reduce, x.dtype)))
 
@@ -309,7 +309,7 @@ class BlockAdjacency(Adjacency):
         return torch.from_numpy(self._layers.gets_loop[self._held.dst]).to(self._layers.device)
 
 
-class _Max(Function):
+class _BlockMax(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, edges: HeldEdges) -> Tensor:  # [num_src, f] -> [num_dst, f]
         best, edge = edges.kernels.max(x)

@@ -60,8 +60,8 @@ class BlockEdges:
         """
         dtype = wide(dtype)
         if (kind, dtype) not in self._factors:
-            made = {"mean": self._mean_factors, "normal": self._normal_factors}
-            values = made[kind]() if kind in made else self._weight
+            compute_by_kind = {"mean": self._mean_factors, "normal": self._normal_factors}
+            values = compute_by_kind[kind]() if kind in compute_by_kind else self._weight
             self._factors[kind, dtype] = None if values is None else self.tensor(values, dtype)[:, None]
         return self._factors[kind, dtype]
 

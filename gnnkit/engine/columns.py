@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.adjacency import drawn
+from gnnkit.engine.adjacency import dropout_key
 from gnnkit.engine.block import BlockAdjacency, LayerValues
 from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.exchange.route import Demand, Route
@@ -48,8 +48,8 @@ class ColumnAdjacency(BlockAdjacency):
         if not training or p == 0:
             return x
         if self._is_input(x):
-            return dropout(x, self.src_nodes, p, drawn(self.key, draw), self.columns.start)
-        return dropout(x, self._own_dst, p, drawn(self.key, draw))
+            return dropout(x, self.src_nodes, p, dropout_key(self.key, draw), self.columns.start)
+        return dropout(x, self._own_dst, p, dropout_key(self.key, draw))
 
     def pool(self, num_rows: int) -> Pool:
         return pool_of(self._pool, self._own_dst[:num_rows])
@@ -63,7 +63,7 @@ class ColumnAdjacency(BlockAdjacency):
         return tuple(x.shape) == (self.edges.num_src, self.columns.stop - self.columns.start)
 
 
-def joined(blocks: Sequence[Block]) -> Block:
+def join_blocks(blocks: Sequence[Block]) -> Block:
     """Joins blocks without common rows. All destinations come first."""
     first_dst = np.cumsum([0, *(block.num_dst for block in blocks)])  # position of each block's destinations
     first_rest = first_dst[-1] + np.cumsum([0, *(len(block.src_nodes) - block.num_dst for block in blocks)])
@@ -78,8 +78,8 @@ def joined(blocks: Sequence[Block]) -> Block:
     return Block(np.concatenate(indptr), np.concatenate(indices), np.concatenate(nodes), **columns)
 
 
-def packed(block: Block, device: torch.device) -> Tensor:  # [num_numbers] int64
-    """Serialises a block to one array, for `unpacked`."""
+def pack_block(block: Block, device: torch.device) -> Tensor:  # [num_numbers] int64
+    """Serialises a block to one array, for `unpack_block`."""
     columns = dict(block.edge_columns)
     if block.weight is not None:
         columns["weight"] = block.weight.astype(np.float64).view(np.int64)
@@ -89,8 +89,8 @@ def packed(block: Block, device: torch.device) -> Tensor:  # [num_numbers] int64
     return torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
 
 
-def unpacked(numbers: Ids) -> Block:
-    """Deserialises a block from `packed`. `numbers` is [num_numbers] int64."""
+def unpack_block(numbers: Ids) -> Block:
+    """Deserialises a block from `pack_block`. `numbers` is [num_numbers] int64."""
     num_dst, num_src, num_edges, present = numbers[:4].tolist()
     names = [name for i, name in enumerate(EDGE_COLUMNS) if present >> i & 1]
     sizes = [num_dst + 1, num_edges, num_src, *[num_edges] * len(names)]
@@ -101,7 +101,7 @@ def unpacked(numbers: Ids) -> Block:
     return Block(indptr, indices, nodes, **columns)
 
 
-def to_blocks(blocks: Sequence[Block], comm: Communicator) -> Demand:
+def demand_of_blocks(blocks: Sequence[Block], comm: Communicator) -> Demand:
     """Returns which rows of the joined blocks are sent to the blocks' ranks.
 
     Both sides order a block's rows as in the block.
@@ -111,7 +111,7 @@ def to_blocks(blocks: Sequence[Block], comm: Communicator) -> Demand:
         comm: The ranks.
     """
     dst = [torch.from_numpy(block.src_nodes[: block.num_dst].astype(np.int64)) for block in blocks]
-    own = dst[comm.rank].repeat(comm.world_size).to(comm.device)
+    local_dst = dst[comm.rank].repeat(comm.world_size).to(comm.device)
     return Demand(
-        torch.cat(dst).to(comm.device), [len(ids) for ids in dst], own, [len(dst[comm.rank])] * comm.world_size
+        torch.cat(dst).to(comm.device), [len(ids) for ids in dst], local_dst, [len(dst[comm.rank])] * comm.world_size
     )

@@ -76,7 +76,7 @@ class Engine:
             for ids in (shard.owned, shard.edge_ids, shard.sources)
         )
         self.edge_features = None if shard.edge_features is None else self._tensor(shard.edge_features)
-        mine = self._mine
+        mine = self._own_rows
         self.in_degree, self.out_degree = self._tensor(shard.in_degree[mine]), self._tensor(shard.out_degree[mine])
 
     @cached_property
@@ -85,33 +85,33 @@ class Engine:
         return torch.argsort(self.nodes) if bool((self.nodes[1:] < self.nodes[:-1]).any()) else None
 
     @property
-    def _mine(self) -> slice:
+    def _own_rows(self) -> slice:
         """This rank's rows among the cell's."""
         first = sum(self.slicing.row_counts[: self.shard.slice]) if self.slicing else 0
         return slice(first, first + len(self.shard.owned))
 
-    def keeping(self, kept: Ids) -> Engine:
+    def keeping(self, positions: Ids) -> Engine:
         """Returns an engine restricted to some of the held edges.
 
         Degrees are recomputed. All ranks must select edges by the same rule.
         Collective.
 
         Args:
-            kept: [num_kept] ascending positions of held edges.
+            positions: [num_kept] ascending positions of held edges.
         """
         other, shard = copy.copy(self), self.shard
         weight, features = shard.csc.weight, shard.edge_features
         csc = CSC(
-            np.searchsorted(kept, shard.csc.indptr),
-            shard.csc.indices[kept],
-            None if weight is None else weight[kept],
+            np.searchsorted(positions, shard.csc.indptr),
+            shard.csc.indices[positions],
+            None if weight is None else weight[positions],
             shard.csc.num_sources,
         )
-        edge_features = None if features is None else features[kept]
+        edge_features = None if features is None else features[positions]
         other.shard = replace(
             shard,
             csc=csc,
-            edge_ids=shard.edge_ids[kept],
+            edge_ids=shard.edge_ids[positions],
             edge_features=edge_features,
             edge_types=None,
             relation_degrees=None,
@@ -123,19 +123,19 @@ class Engine:
         other.edges = HeldEdges(csc, self.device)
         other.edge_ids = torch.tensor(np.asarray(other.shard.edge_ids, np.int64), device=self.device)
         other.edge_features = None if edge_features is None else self._tensor(edge_features)
-        ones = torch.ones(len(kept), 1, dtype=self.dtype, device=self.device)
+        ones = torch.ones(len(positions), 1, dtype=self.dtype, device=self.device)
         held = other.edges.weight(self.dtype)
         weights = ones if held is None else held
         into = self._owners_sum(other.edges.by_destination.sum(weights), self.targets)[:, 0]
         out_of = self._owners_sum(other.edges.of_sources.spread(weights), self.sources)[:, 0]
         other.shard = replace(other.shard, in_degree=into.cpu().numpy(), out_degree=out_of.cpu().numpy())
-        other.in_degree, other.out_degree = into[self._mine], out_of[self._mine]
+        other.in_degree, other.out_degree = into[self._own_rows], out_of[self._own_rows]
         return other
 
     def _owners_sum(self, z: Tensor, route: Route) -> Tensor:  # [num_cell_nodes + num_rows, f] -> [num_cell_nodes, f]
         """Adds the holders' rows to the owners' rows."""
-        own = len(self.shard.cell_nodes)
-        return z[:own] + route.collect_rows(z[own:], 0)
+        num_local = len(self.shard.cell_nodes)
+        return z[:num_local] + route.collect_rows(z[num_local:], 0)
 
     def fix(self, x: Rows) -> None:
         """Declares `x` [num_owned, f] constant.
@@ -214,9 +214,8 @@ class Engine:
         """
         if not self.holds_in_edges:
             raise UserError(
-                f"partition.grid={self.grid} spreads the in-edges of a node over ranks, which a layer written for one "
-                "process cannot serve: use partition.grid=1d, one column and one slice, and a partition of nodes, no "
-                "vertex cut"
+                f"partition.grid={self.grid} distributes a node's in-edges over ranks, which layers written for one process "
+                "do not support; use partition.grid=1d and a partition of nodes, not a vertex cut"
             )
         weight = self.edges.weight(self.dtype)
         return RankGraph.of(self.shard, None if weight is None else weight[:, 0], self.device)
@@ -229,11 +228,11 @@ class Engine:
         return z if self.targets.idle else torch.cat([z, self.targets.spread(z, layer)])
 
     def _at_owners(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_cell_nodes, ...]
-        own = len(self.shard.cell_nodes)
-        return z if self.targets.idle else z[:own] + self.targets.collect(z[own:], layer)
+        num_local = len(self.shard.cell_nodes)
+        return z if self.targets.idle else z[:num_local] + self.targets.collect(z[num_local:], layer)
 
     def sum(
-        self, x: Tensor, layer: int, kind: Kind = "sum", *, own: Tensor | None = None, beside: bool = False
+        self, x: Tensor, layer: int, kind: Kind = "sum", *, scale: Tensor | None = None, beside: bool = False
     ) -> Tensor:  # [num_owned, f] -> [num_owned, f]
         """Sums over the owned nodes' in-edges, times the graph's weights.
 
@@ -245,16 +244,16 @@ class Engine:
             layer: Layer of the model.
             kind: "sum", "mean" (divided by the in-degree), or "normal": D_in^-1/2 A
                 D_out^-1/2 x.
-            own: Scalar tensor. `own * x` is added to the sum.
+            scale: Scalar tensor. `scale * x` is added to the sum.
             beside: Whether to append `x` to the sums' columns, [num_owned, 2 f].
         """
         known = (kind, beside) in self._kept
         if not self._is_fixed(x) or not (known or torch.is_grad_enabled()):
-            return self._sum(x, layer, kind, own, beside)
+            return self._sum(x, layer, kind, scale, beside)
         if not known:
             self._kept[kind, beside] = self._sum(x, layer, kind, None, beside)
         z = self._kept[kind, beside]
-        return copy_on_write(z) if own is None else z + own * x
+        return copy_on_write(z) if scale is None else z + scale * x
 
     def _is_fixed(self, x: Tensor) -> bool:
         """Whether sums over `x` are the same in every exact pass.
@@ -263,12 +262,12 @@ class Engine:
         """
         return x is self.fixed and self.passes.exact and not x.requires_grad
 
-    def _sum(self, x: Tensor, layer: int, kind: Kind, own: Tensor | None, beside: bool) -> Tensor:
+    def _sum(self, x: Tensor, layer: int, kind: Kind, scale: Tensor | None, beside: bool) -> Tensor:
         cut = self.slicing.cut(x, layer) if self.slicing else x
         if beside and not self.slicing:
-            both: Tensor = _Sum.apply(x, None, self, layer, kind, True)
+            both: Tensor = _ExchangedSum.apply(x, None, self, layer, kind, True)
             return both
-        z: Tensor = _Sum.apply(cut.flatten(1), own, self, layer, kind, False)
+        z: Tensor = _ExchangedSum.apply(cut.flatten(1), scale, self, layer, kind, False)
         z = self._join(z.view(cut.shape), x, layer)
         return torch.cat([z, x], 1) if beside else z
 
@@ -309,7 +308,7 @@ class Engine:
         if inverse not in self._pairs:
             if self.shard.num_relations > 1 and self.shard.edge_types is None:
                 raise UserError(
-                    "these edges have no types: a model of relations takes no added self-loops (self_loops) and no "
+                    "these edges have no types: a relational model does not support added self-loops (self_loops) or "
                     "task=link_prediction"
                 )
             edges = RelationEdges.of_shard(self.shard, lambda: self.degrees, inverse=inverse)
@@ -342,12 +341,12 @@ class Engine:
         else:
             means = self._means(x, pairs, layer, inverse)
         sums = combine(means, pairs, columns)
-        own, halo = len(self.shard.cell_nodes), len(self.shard.halo)
-        z = sums[:own]
+        num_local, halo = len(self.shard.cell_nodes), len(self.shard.halo)
+        z = sums[:num_local]
         if not self.targets.idle:
-            z = z + self.targets.collect(sums[own + halo :], layer)
+            z = z + self.targets.collect(sums[num_local + halo :], layer)
         if inverse and not self.sources.idle:
-            z = z + self.sources.collect(sums[own : own + halo], layer)
+            z = z + self.sources.collect(sums[num_local : num_local + halo], layer)
         return self.slicing.add_rows(z, layer) if self.slicing else z
 
     def _means(self, x: Tensor, pairs: Pairs, layer: int, inverse: bool) -> Tensor:  # [num_pairs, f / S]
@@ -381,7 +380,7 @@ class Engine:
         Ties are resolved to the lowest global source id.
         """
         rows = self._gather(x, layer)
-        z: Tensor = _Max.apply(rows.flatten(1), self, layer)
+        z: Tensor = _ExchangedMax.apply(rows.flatten(1), self, layer)
         return self._join(z.view(len(z), *rows.shape[1:]), x, layer)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None, layer: int) -> Tensor:  # [held edges, H]
@@ -409,7 +408,7 @@ class Engine:
         def maxima() -> Tensor:
             largest = by_destination.kernels.max(scores)[0]
             if not self.targets.idle:
-                arrived = self._arrived(largest, layer)
+                arrived = self._gather_partial(largest, layer)
                 largest = self._with_partial(self._arrivals.max(arrived)[0], layer)
             return by_destination.spread(largest)
 
@@ -423,45 +422,47 @@ class Engine:
     def _gather(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_sources, ...], my columns
         return self.with_halo(self.slicing.cut(x, layer) if self.slicing else x, layer)
 
-    def _arrived(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_cell_nodes + num_arrivals, ...]
+    def _gather_partial(
+        self, z: Tensor, layer: int
+    ) -> Tensor:  # [num_targets, ...] -> [num_cell_nodes + num_arrivals, ...]
         """Returns the cell's rows, then the rows received from other holders."""
-        own = len(self.shard.cell_nodes)
-        return torch.cat([z[:own], self.targets.to_owners(z[own:], layer)])
+        num_local = len(self.shard.cell_nodes)
+        return torch.cat([z[:num_local], self.targets.to_owners(z[num_local:], layer)])
 
     @cached_property
     def _arrivals(self) -> EdgeKernels:
         """Kernels that reduce received rows to the cell's nodes."""
-        own, rows = len(self.shard.cell_nodes), self._receivers.cpu().numpy()
-        return EdgeKernels.of(CSC(np.arange(len(rows) + 1), rows, num_sources=own), self.device).transpose()
+        num_local, rows = len(self.shard.cell_nodes), self._receivers.cpu().numpy()
+        return EdgeKernels.of(CSC(np.arange(len(rows) + 1), rows, num_sources=num_local), self.device).transpose()
 
     @cached_property
     def _receivers(self) -> Tensor:  # [num_cell_nodes + num_arrivals]
         """The cell node's row for each received row."""
-        own = torch.arange(len(self.shard.cell_nodes), device=self.device)
-        return torch.cat([own, self.targets.sent])
+        local_rows = torch.arange(len(self.shard.cell_nodes), device=self.device)
+        return torch.cat([local_rows, self.targets.sent])
 
     def _join(self, z: Tensor, x: Tensor, layer: int) -> Tensor:
         return self.slicing.join(z, x.shape[-1], layer) if self.slicing else z
 
 
-class _Sum(Function):
+class _ExchangedSum(Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, own: Tensor | None, engine: Engine, layer: int, kind: Kind, beside: bool
+        ctx: Any, x: Tensor, scale: Tensor | None, engine: Engine, layer: int, kind: Kind, beside: bool
     ) -> Tensor:  # [num_cell_nodes, f] -> [num_cell_nodes, f or 2 f]
         with unwatched():
-            return _Sum._forward(ctx, x, own, engine, layer, kind, beside)
+            return _ExchangedSum._forward(ctx, x, scale, engine, layer, kind, beside)
 
     @staticmethod
     def _forward(
-        ctx: Any, x: Tensor, own: Tensor | None, engine: Engine, layer: int, kind: Kind, beside: bool
+        ctx: Any, x: Tensor, scale: Tensor | None, engine: Engine, layer: int, kind: Kind, beside: bool
     ) -> Tensor:
         quarters, x = engine.quarters, x.contiguous()
         near, far = quarters.near.edges, quarters.far.edges
         near_by, far_by, near_partial_by, far_partial_by = quarters.factors(kind, engine.degrees, x.dtype)
         ctx.engine, ctx.layer, ctx.kind, ctx.beside = engine, layer, kind, beside
-        ctx.own = 0.0 if own is None else float(own)
-        if own is not None:
+        ctx.own = 0.0 if scale is None else float(scale)
+        if scale is not None:
             ctx.save_for_backward(x)
         coming = engine.sources.start_spread(x, layer)
         z = near.kernels.sum_beside(x, near_by) if beside else near.kernels.sum(x, near_by, own=ctx.own)
@@ -483,15 +484,15 @@ class _Sum(Function):
         quarters = engine.quarters
         near, far = quarters.near.edges, quarters.far.edges
         factors = quarters.factors(ctx.kind, engine.degrees, grad.dtype)
-        near_by, far_by, near_partial_by, far_partial_by = (each.turned for each in factors)
+        near_by, far_by, near_partial_by, far_partial_by = (factor.turned for factor in factors)
         width = grad.shape[1] // 2 if ctx.beside else grad.shape[1]
 
-        own = None
+        scale_grad = None
         if ctx.needs_input_grad[1]:
             (x,) = ctx.saved_tensors
-            own = torch.dot(grad.view(-1), x.view(-1))
+            scale_grad = torch.dot(grad.view(-1), x.view(-1))
         if not ctx.needs_input_grad[0]:
-            return None, own, None, None, None, None
+            return None, scale_grad, None, None, None, None
 
         def back() -> Tensor:
             turned: EdgeKernels = near.transposed
@@ -510,10 +511,10 @@ class _Sum(Function):
             quarters.near_partial.edges.transposed.add_sum(partial, near_partial_by, out)
         with arriving.borrow() as gradients:
             engine.sources.arrivals.add_sum(gradients, ONE, out)
-        return out, own, None, None, None, None
+        return out, scale_grad, None, None, None, None
 
 
-class _Max(Function):
+class _ExchangedMax(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, engine: Engine, layer: int) -> Tensor:  # [num_sources, f] -> [num_cell_nodes, f]
         edges, targets = engine.edges, engine.targets
@@ -521,7 +522,7 @@ class _Max(Function):
         place = edge
         if not targets.idle:
             source = engine.source_ids[edges.source_of_edge][edge] if edges.num_edges else edge
-            arrived, source = engine._arrived(best, layer), engine._arrived(source, layer)
+            arrived, source = engine._gather_partial(best, layer), engine._gather_partial(source, layer)
             best = engine._arrivals.max(arrived)[0]
             # Among equal values, the lowest source id is selected. Among parallel edges
             # in two cells, the first received one is selected.
@@ -534,10 +535,10 @@ class _Max(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         edge, place = ctx.saved_tensors
-        engine, own = ctx.engine, len(grad)
+        engine, num_local = ctx.engine, len(grad)
         if not engine.targets.idle:
             to = engine._receivers
             won = place[to] == torch.arange(len(to), device=grad.device)[:, None]
             grad = torch.where(won, grad[to], 0)
-            grad = torch.cat([grad[:own], engine.targets.to_holders(grad[own:], ctx.layer)])
+            grad = torch.cat([grad[:num_local], engine.targets.to_holders(grad[num_local:], ctx.layer)])
         return engine.edges.kernels.max_backward(grad.contiguous(), edge), None, None

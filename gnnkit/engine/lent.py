@@ -37,13 +37,13 @@ def lent(model: object, adjacencies: Sequence[Adjacency], **others: Any) -> Iter
 
 def _error(model: object, name: str) -> UserError:
     return UserError(
-        f"model={type(model).__name__}: {name} was changed in place, and later steps read it too: copy first, as in "
-        f"{name}.clone(), or use the operation that is not in place, as in x + 1 instead of x += 1"
+        f"model={type(model).__name__}: {name} was changed in place, and later steps read it too: copy it first, as in "
+        f"{name}.clone(), or use an out-of-place operation, such as x + 1 instead of x += 1"
     )
 
 
 def _all(adjacencies: Sequence[Adjacency], others: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    return [*others.items(), *(item for each in adjacencies for item in each.lent().items())]
+    return [*others.items(), *(item for adjacency in adjacencies for item in adjacency.lent().items())]
 
 
 def _version(tensor: Tensor) -> int:

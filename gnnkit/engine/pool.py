@@ -38,10 +38,10 @@ class Pool:
         count = sums[-1].detach().clamp(min=1)
         return sums[:-1] / count, count
 
-    def _sum(self, own: Tensor) -> Tensor:
+    def _sum(self, local_sum: Tensor) -> Tensor:
         if self.comm is None:
-            return own
-        total: Tensor = _AllSum.apply(own, self.comm, self.tally)
+            return local_sum
+        total: Tensor = _AllSum.apply(local_sum, self.comm, self.tally)
         return total
 
 
@@ -77,10 +77,10 @@ def pool_of(pool: Pool, ids: Tensor) -> Pool:
             "model.norm=layer (gnnkit.nn.LayerNorm), or sync.on_lost=stop"
         )
     with pool.tally.timed():
-        return replace(pool, weight=1 / copies(ids, pool.comm)[:, None].double())
+        return replace(pool, weight=1 / count_copies(ids, pool.comm)[:, None].double())
 
 
-def copies(ids: Tensor, comm: Communicator) -> Tensor:  # [num_rows] -> [num_rows] int64
+def count_copies(ids: Tensor, comm: Communicator) -> Tensor:  # [num_rows] -> [num_rows] int64
     """Counts the ranks that have a row of each node. Collective.
 
     Each node is counted on the rank given by its id modulo the number of ranks.

@@ -86,18 +86,18 @@ class Quarters:
     _factors: dict[tuple[Kind, torch.dtype], tuple[Factors, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, shard: Shard, whole: HeldEdges) -> Quarters:
+    def of(cls, shard: Shard, held_edges: HeldEdges) -> Quarters:
         """Splits a shard's edges.
 
         Args:
             shard: This rank's shard.
-            whole: All its edges.
+            held_edges: All its edges.
         """
-        own, csc = len(shard.cell_nodes), shard.csc
-        rows, columns = ((slice(0, own), slice(own, total)) for total in (csc.num_nodes, csc.num_sources))
-        near, far, near_partial, far_partial = (Quarter.of(csc, r, c, whole.device) for r in rows for c in columns)
-        if whole.num_edges == near.edges.num_edges and whole.num_dst == whole.num_src == own:
-            near = Quarter(whole, rows[0], columns[0], csc.weight)  # one copy of the edges
+        num_local, csc = len(shard.cell_nodes), shard.csc
+        rows, columns = ((slice(0, num_local), slice(num_local, total)) for total in (csc.num_nodes, csc.num_sources))
+        near, far, near_partial, far_partial = (Quarter.of(csc, r, c, held_edges.device) for r in rows for c in columns)
+        if held_edges.num_edges == near.edges.num_edges and held_edges.num_dst == held_edges.num_src == num_local:
+            near = Quarter(held_edges, rows[0], columns[0], csc.weight)  # one copy of the edges
         return cls(near, far, near_partial, far_partial)
 
     def factors(self, kind: Kind, degrees: Degrees, dtype: torch.dtype) -> tuple[Factors, ...]:

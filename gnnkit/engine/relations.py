@@ -67,15 +67,15 @@ class RelationEdges:
             inverse: Whether to add reversed edges, with relations numbered after the
                 given ones.
         """
-        own, csc = len(shard.cell_nodes), shard.csc
+        num_local, csc = len(shard.cell_nodes), shard.csc
         if shard.relation_degrees is None:
             of_sources, of_targets = (degree.cpu().numpy() for degree in degrees())
             into, out_of = of_targets[_targets(csc)], of_sources[csc.indices]
         else:
             into, out_of = np.asarray(shard.relation_degrees).T
-        no_edges = np.full(len(shard.halo), csc.indptr[own], csc.indptr.dtype)  # rows of the halo are not targets
-        indptr = np.concatenate([csc.indptr[: own + 1], no_edges, csc.indptr[own + 1 :]])
-        rows = CSC.trusted(indptr, csc.indices, csc.weight, own + len(shard.halo))
+        no_edges = np.full(len(shard.halo), csc.indptr[num_local], csc.indptr.dtype)  # rows of the halo are not targets
+        indptr = np.concatenate([csc.indptr[: num_local + 1], no_edges, csc.indptr[num_local + 1 :]])
+        rows = CSC.trusted(indptr, csc.indices, csc.weight, num_local + len(shard.halo))
         return cls.of(rows, shard.edge_types, (into, out_of), num_relations=shard.num_relations, inverse=inverse)
 
 

@@ -53,6 +53,6 @@ def _joined(blocks: Sequence[Block]) -> tuple[Block, Ids]:
     indptr = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.concatenate([*degrees, np.zeros(len(rows) - reached, np.int64)]), out=indptr[1:])
     places = np.cumsum(used) - 1
-    ids = [each for each in edge_ids if each is not None]
-    whole = np.concatenate(ids) if len(ids) == len(blocks) else None
-    return Block(indptr, places[sources], nodes[rows], whole), rows
+    ids = [part for part in edge_ids if part is not None]
+    all_ids = np.concatenate(ids) if len(ids) == len(blocks) else None
+    return Block(indptr, places[sources], nodes[rows], all_ids), rows

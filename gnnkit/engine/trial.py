@@ -66,10 +66,10 @@ class Trial:
         grid, sizes = traffic.grid, sizes or Sizes()
         if grid.slices == 1:
             sizes = replace(sizes, cell_nodes=sizes.owned)
-        self._notes, self._inputs = _Notes(), inputs or dtype
+        self._tally, self._inputs = _RecordingTally(), inputs or dtype
         self.comm = Alone(slice_, grid.world_size)
-        self.engine = Engine(_shard(traffic, slice_, edge_width, sizes), self.comm, dtype, self._notes)
-        tell_row_counts(self.engine)
+        self.engine = Engine(_shard(traffic, slice_, edge_width, sizes), self.comm, dtype, self._tally)
+        set_row_counts(self.engine)
         self.engine.set_pairs(
             {inverse: _pairs(self.engine, sizes, num_relations, inverse) for inverse in (False, True)}
         )
@@ -112,11 +112,11 @@ class Trial:
 
     def take_exchanges(self) -> list[Exchange]:
         """Returns the exchanges since the last call, in order."""
-        exchanges, self._notes.exchanges = self._notes.exchanges, []
+        exchanges, self._tally.exchanges = self._tally.exchanges, []
         return exchanges
 
 
-def tell_row_counts(engine: Engine) -> None:
+def set_row_counts(engine: Engine) -> None:
     """Sets the row counts of cell peers, for an engine with an `Alone`."""
     shard = engine.shard
     if engine.slicing:
@@ -285,7 +285,7 @@ def _shard(traffic: Traffic, slice_: int, edge_width: int, sizes: Sizes) -> Shar
     )
 
 
-class _Notes(Tally):
+class _RecordingTally(Tally):
     """A tally that also lists the exchanges."""
 
     def __init__(self) -> None:
@@ -302,18 +302,18 @@ class _Zeros(Pending):
     A single peer's zeros are borrowed, as from host memory.
     """
 
-    def __init__(self, ranks: Alone, own: Tensor, first: int, num_rows: int, *, lends: bool) -> None:
+    def __init__(self, ranks: Alone, own_rows: Tensor, first: int, num_rows: int, *, lends: bool) -> None:
         """Stores the rows.
 
         Args:
             ranks: The communicator, which owns the borrowed zeros.
-            own: Rows that this rank sends to itself.
+            own_rows: Rows that this rank sends to itself.
             first: Their position among the rows received.
             num_rows: Number of rows received.
             lends: Whether all rows come from one rank.
         """
-        self._ranks, self._own, self._first, self._num_rows = ranks, own, first, num_rows
-        self._lends = lends and not len(own)
+        self._ranks, self._own, self._first, self._num_rows = ranks, own_rows, first, num_rows
+        self._lends = lends and not len(own_rows)
 
     def wait(self) -> Tensor:
         rows = self._own.new_zeros(self._num_rows, *self._own.shape[1:])
@@ -350,8 +350,8 @@ class Alone(Communicator):
         """Receives zeros. Rows for peers are not gathered, as runs do in transit."""
         rows = rows.detach()
         goes, comes = sum(send_counts[: self.rank]), sum(recv_counts[: self.rank])
-        own = slice(goes, goes + send_counts[self.rank])
-        own_rows = rows[own] if index is None else rows[index[own]]
+        own_range = slice(goes, goes + send_counts[self.rank])
+        own_rows = rows[own_range] if index is None else rows[index[own_range]]
         return _Zeros(self, own_rows, comes, sum(recv_counts), lends=sum(map(bool, recv_counts)) == 1)
 
     def zeros(self, like: Tensor, num_rows: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from gnnkit.engine import Adjacency
-from gnnkit.engine.adjacency import drawn
+from gnnkit.engine.adjacency import dropout_key
 from gnnkit.kernels.dropout import derive, dropout
 from gnnkit.nn import normalize
 
@@ -56,7 +56,7 @@ class ExactFunctions(TorchFunctionMode):
             ids = self._edge_ids()
             if ids is None or len(ids) != len(x):
                 return F.dropout(x, p)
-            return dropout(x.reshape(len(x), -1), ids, p, drawn(derive(self._adjacency.key, 3), draw)).view_as(x)
+            return dropout(x.reshape(len(x), -1), ids, p, dropout_key(derive(self._adjacency.key, 3), draw)).view_as(x)
         if x.dim() != 2 or len(x) != self._adjacency.num_dst:
             return F.dropout(x, p)
         return self._adjacency.dropout(x, p, training=True, draw=draw)

@@ -37,7 +37,7 @@ class OnDisk:
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class ReadCounts:
     """Counters of a rank's disk reads."""
 
     hits: int = 0  # rows found in memory
@@ -45,8 +45,10 @@ class Reads:
     bytes: int = 0  # bytes read, including page remainders and gaps between close rows
     reads: int = 0  # system calls
 
-    def __add__(self, other: Reads) -> Reads:
-        return Reads(self.hits + other.hits, self.rows + other.rows, self.bytes + other.bytes, self.reads + other.reads)
+    def __add__(self, other: ReadCounts) -> ReadCounts:
+        return ReadCounts(
+            self.hits + other.hits, self.rows + other.rows, self.bytes + other.bytes, self.reads + other.reads
+        )
 
 
 class DiskFeatures(TableRows, FeatureStore):
@@ -69,16 +71,16 @@ class DiskFeatures(TableRows, FeatureStore):
             place: Cache and read options.
         """
         super().__init__(table, nodes)
-        kept = self._kept
-        source = None if kept is None else mapped_file(kept)
-        if kept is None or source is None or not kept.flags.c_contiguous:
+        stored = self._kept
+        source = None if stored is None else mapped_file(stored)
+        if stored is None or source is None or not stored.flags.c_contiguous:
             raise UserError(
-                "features.place=disk needs features as one table of dense rows in a file: write the store with "
+                "features.place=disk requires a file with one table of dense rows: write the store with "
                 "input_rows=dense, or use features.place=mapped"
             )
-        self.width, self.dtype = kept.shape[1], kept.dtype
-        self.num_rows, self.row_bytes = len(kept), self.width * kept.itemsize
-        self.place, self.counts, self._filled = place, Reads(), False
+        self.width, self.dtype = stored.shape[1], stored.dtype
+        self.num_rows, self.row_bytes = len(stored), self.width * stored.itemsize
+        self.place, self.counts, self._filled = place, ReadCounts(), False
         self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
         self.opening, self.disk = Opening(table, dtype, device), self
         self._file = _core.RowFile(
@@ -101,11 +103,11 @@ class DiskFeatures(TableRows, FeatureStore):
         if not getattr(model, "reads_sparse", False):
             size = len(ids) * self.width * torch.empty(0, dtype=self.opening.dtype).element_size()
             raise UserError(
-                f"features.place=disk: the first layer of model={type(model).__name__}, with its options, reads rows before a "
-                f"product, and a worker would keep all of its rows, {size / 1e6:.3g} MB: use features.place=memory, more "
+                f"features.place=disk: the first layer of model={type(model).__name__}, with its options, aggregates before it "
+                f"multiplies, so a worker would load all of its rows, {size / 1e6:.3g} MB: use features.place=memory, more "
                 f"workers, or a first layer that multiplies first, as gcn, sage and gin do with model.hidden below {self.width}"
             )
-        return RowsInPieces(InOrder(self.kept_first, tally or Tally()), ids)
+        return RowsInPieces(SequentialRows(self.kept_first, tally or Tally()), ids)
 
     @cached_property
     def kept_first(self) -> DiskFeatures:
@@ -117,12 +119,12 @@ class DiskFeatures(TableRows, FeatureStore):
         return DiskFeatures(self._table, self._nodes, self.opening.dtype, self.opening.device, place)
 
     def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
-        """Reads rows for training, bypassing the cache."""
-        self.counts += Reads(*self._file.read(self._places(ids), _as_bytes(out)))
+        """ReadCounts rows for training, bypassing the cache."""
+        self.counts += ReadCounts(*self._file.read(self._places(ids), _as_bytes(out)))
 
     def fill(self, ids: Ids) -> None:
         """Fills the cache under policy "static", with at most `cache_rows` rows."""
-        self.counts += Reads(*self._file.fill(self._places(np.sort(ids))))
+        self.counts += ReadCounts(*self._file.fill(self._places(np.sort(ids))))
 
     def fill_once(self, ids: Ids) -> None:
         """Calls `fill` the first time only."""
@@ -146,7 +148,7 @@ class DiskFeatures(TableRows, FeatureStore):
     def take(self, count: int) -> Array:  # [count, width]
         """Returns the rows of the first announced batch, which has `count` rows."""
         out = self._empty(count)
-        self.counts += Reads(*self._file.take(_as_bytes(out)))
+        self.counts += ReadCounts(*self._file.take(_as_bytes(out)))
         return out
 
     def fetch(self, ids: Ids, *, counted: bool) -> Array:  # [num_ids] -> [num_ids, width]
@@ -165,7 +167,7 @@ class DiskFeatures(TableRows, FeatureStore):
 
     def foresee(self) -> None:
         """Counts the reads of the next `take`, without reading."""
-        self.counts += Reads(*self._file.count())
+        self.counts += ReadCounts(*self._file.count())
 
     def _empty(self, count: int) -> npt.NDArray[Any]:
         return np.empty((count, self.width), self.dtype)
@@ -175,7 +177,7 @@ class DiskFeatures(TableRows, FeatureStore):
         return np.require(places, places.dtype if places.dtype in (np.int32, np.int64) else np.int64, ("C", "A"))
 
 
-class InOrder(RowTable):
+class SequentialRows(RowTable):
     """Rows of a file in order. The next piece is read while one is processed."""
 
     def __init__(self, features: DiskFeatures, tally: Tally) -> None:

@@ -59,7 +59,7 @@ class Opening:
         self._scale = self._offset = None
         if isinstance(features, PackedFeatures) and features.scale is not None:
             self._scale, self._offset = (
-                torch.tensor(each, device=device) for each in (features.scale, features.offset)
+                torch.tensor(column_values, device=device) for column_values in (features.scale, features.offset)
             )
 
     def __call__(self, rows: Array, dtype: torch.dtype | None = None) -> Tensor:  # [k, width] -> [k, width]
@@ -67,11 +67,11 @@ class Opening:
         kind = dtype or self.dtype
         if not self._packed:
             return torch.from_numpy(rows).to(self.device, kind)
-        kept = (of_bits(rows) if self._scale is None else torch.from_numpy(rows)).to(self.device)
+        opened = (of_bits(rows) if self._scale is None else torch.from_numpy(rows)).to(self.device)
         if self._scale is not None:
             assert self._offset is not None
-            kept = kept.to(torch.float32).mul_(self._scale).add_(self._offset)
-        return kept.to(kind)
+            opened = opened.to(torch.float32).mul_(self._scale).add_(self._offset)
+        return opened.to(kind)
 
 
 class FeatureStore(ABC):
@@ -193,5 +193,5 @@ def positions(nodes: Ids, ids: Ids) -> Ids:  # [num_ids]
     """Returns positions in ascending `nodes`. Raises `UserError` if one is missing."""
     places = np.minimum(np.searchsorted(nodes, ids), max(len(nodes) - 1, 0))
     if len(ids) and (len(nodes) == 0 or (nodes[places] != ids).any()):
-        raise UserError("features of nodes that other ranks own are not at hand")
+        raise UserError("features of nodes owned by other ranks are not available on this rank")
     return places

@@ -12,7 +12,7 @@ import torch
 
 from gnnkit.checks import Array
 from gnnkit.comm import Communicator
-from gnnkit.engine.block import ById, LayerValues
+from gnnkit.engine.block import LayerValues, ValuesById
 from gnnkit.engine.pool import Pool
 from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.graph import Floats, Ids, SparseFeatures, kept_rows
@@ -25,19 +25,19 @@ from gnnkit.remote.tier import KeptRows, RowTier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class RowRequest:
     """The rows of a batch that a rank requests, and those requested from it."""
 
     nodes: Ids  # [num_nodes] int64, distinct
-    own: npt.NDArray[np.bool_]  # [num_nodes] owned by this rank
-    kept: npt.NDArray[np.bool_]  # [num_nodes] owned by other ranks, and cached
+    is_owned: npt.NDArray[np.bool_]  # [num_nodes] owned by this rank
+    is_cached: npt.NDArray[np.bool_]  # [num_nodes] owned by other ranks, and cached
     split: ByOwner  # the remaining nodes, by owner
     asked: Sequence[Ids]  # [world_size] nodes of this rank that each rank requests
 
     @property
     def here(self) -> Ids:  # ascending
         """This rank's distinct nodes whose rows are read."""
-        return np.unique(np.concatenate([self.nodes[self.own], *self.asked]))
+        return np.unique(np.concatenate([self.nodes[self.is_owned], *self.asked]))
 
     @property
     def num_bytes(self) -> int:
@@ -51,7 +51,7 @@ class Fetched:
 
     rows: npt.NDArray[Any]  # [num_nodes] records with the fields of `OwnedRows.row`
     received: Ids  # [world_size] rows from each rank
-    given: Ids  # [world_size] rows sent to each rank
+    sent: Ids  # [world_size] rows sent to each rank
     hits: int  # other ranks' rows found in the cache
 
 
@@ -81,11 +81,11 @@ class OwnedRows:
         self.in_edges = shard.num_in_edges  # [num_owned]
         features, mean = shard.features, shard.mean_edge_features
         fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
-        kept = features if isinstance(features, SparseFeatures) else kept_rows(features)
+        stored = features if isinstance(features, SparseFeatures) else kept_rows(features)
         if sparse := padded.fields(features, comm):
             fields += sparse
-        elif kept.shape[1]:
-            fields.append(("features", kept.dtype, kept.shape[1:]))
+        elif stored.shape[1]:
+            fields.append(("features", stored.dtype, stored.shape[1:]))
         if values:
             fields += [(name, np.float64) for name in ("in_degree", "out_degree")]
             fields += [("in_edges", np.int64), ("looped", np.bool_)]
@@ -151,31 +151,31 @@ class OwnedRows:
         """
         return self.answer(self.ask(nodes, comm, sent), comm, sent)
 
-    def ask(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> Asked:
+    def ask(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> RowRequest:
         """Sends the owners the ids of required rows, the first half of `fetch`."""
         nodes = nodes.astype(np.int64)
-        own = self.owners.rank_of[nodes] == comm.rank
-        kept = self.cache.has(nodes) & ~own
-        missing = ~own & ~kept
+        is_owned = self.owners.rank_of[nodes] == comm.rank
+        is_cached = self.cache.has(nodes) & ~is_owned
+        missing = ~is_owned & ~is_cached
         split = self.owners.split(nodes[missing], comm.world_size)
         asked = [part.view(np.int64) for part in swap(comm, [as_bytes(part) for part in split.parts()], sent)]
-        return Asked(nodes, own, kept, split, asked)
+        return RowRequest(nodes, is_owned, is_cached, split, asked)
 
     def answer(
-        self, asked: Asked, comm: Communicator, sent: Sent | None = None, tier: RowTier | None = None
+        self, asked: RowRequest, comm: Communicator, sent: Sent | None = None, tier: RowTier | None = None
     ) -> Fetched:
         """Sends the rows that other ranks requested, the second half of `fetch`.
 
         `tier` contains the features of `asked.here`, if they were prefetched.
         """
-        nodes, own, kept = asked.nodes, asked.own, asked.kept
-        missing = ~own & ~kept
+        nodes, is_owned, is_cached = asked.nodes, asked.is_owned, asked.is_cached
+        missing = ~is_owned & ~is_cached
         received = swap(comm, [as_bytes(self.owned(part, tier)) for part in asked.asked], sent)
         rows = np.empty(len(nodes), self.row)
-        rows[own] = self.owned(nodes[own], tier)
-        cached = np.empty(int(kept.sum()), self.row)
-        self.cache.read(nodes[kept], cached)
-        rows[kept] = cached
+        rows[is_owned] = self.owned(nodes[is_owned], tier)
+        cached = np.empty(int(is_cached.sum()), self.row)
+        self.cache.read(nodes[is_cached], cached)
+        rows[is_cached] = cached
         rows[missing] = asked.split.restored(np.concatenate([part.view(self.row) for part in received]))
         self.cache.add(nodes[missing], rows[missing])
         return Fetched(rows, asked.split.counts, np.array([len(part) for part in asked.asked]), len(cached))
@@ -194,7 +194,7 @@ class OwnedRows:
             Exchange("fetch", 0, self.width),
             me,
             range(len(away)),
-            (fetched.given * away * self.width).tolist(),
+            (fetched.sent * away * self.width).tolist(),
             (fetched.received * away * self.width).tolist(),
             sent.num_bytes.tolist(),
         )
@@ -228,11 +228,11 @@ class FetchedLayers(LayerValues):
         self.num_nodes, self.num_edges, self.dtype, self.device = shard.num_nodes, shard.num_edges, dtype, device
         self.self_loops = bool(getattr(model, "self_loops", False))
         loops = (~rows["looped"]).astype(np.float64) if self.self_loops else np.zeros(len(rows))
-        self.gets_loop = ById(ids, ~rows["looped"])
-        self.graph_in_degree = ById(ids, rows["in_degree"])
+        self.gets_loop = ValuesById(ids, ~rows["looped"])
+        self.graph_in_degree = ValuesById(ids, rows["in_degree"])
         in_degree, out_degree = rows["in_degree"] + loops, rows["out_degree"] + loops
-        self.in_degree, self.out_degree = ById(ids, in_degree), ById(ids, out_degree)
-        self._in_edges = ById(ids, rows["in_edges"])
+        self.in_degree, self.out_degree = ValuesById(ids, in_degree), ValuesById(ids, out_degree)
+        self._in_edges = ValuesById(ids, rows["in_edges"])
         self.weight = _of_edges(edges, "weight", shard.csc.weight)
         self.edge_features = _of_edges(edges, "features", shard.edge_features)
         mean = shard.mean_edge_features
@@ -240,15 +240,15 @@ class FetchedLayers(LayerValues):
             mean = rows["mean_edge_features"]
         elif mean is not None:
             mean = np.empty((len(rows), 0), mean.dtype)
-        self.mean_edge_features = None if mean is None else ById(ids, mean)
+        self.mean_edge_features = None if mean is None else ValuesById(ids, mean)
 
     def num_in_edges(self, nodes: Ids) -> Ids:
         return self._in_edges[nodes]
 
 
-def _of_edges(edges: npt.NDArray[Any], name: str, held: Floats | None) -> ById | None:
+def _of_edges(edges: npt.NDArray[Any], name: str, held: Floats | None) -> ValuesById | None:
     """Indexes a field of drawn edges by edge id, or returns None without it."""
     if held is None:
         return None
     values = edges[name] if name in (edges.dtype.names or ()) else np.empty((len(edges), 0), held.dtype)
-    return ById(edges["id"].astype(np.int64), values)
+    return ValuesById(edges["id"].astype(np.int64), values)

@@ -55,9 +55,9 @@ class Draws:
     @classmethod
     def join(cls, draws: Sequence[Draws]) -> Draws:
         """Concatenates the draws of one or more node lists."""
-        counts = np.concatenate([each.num_draws for each in draws])
+        counts = np.concatenate([part.num_draws for part in draws])
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        return cls(indptr, np.concatenate([each.edges for each in draws]))
+        return cls(indptr, np.concatenate([part.edges for part in draws]))
 
 
 class Frontier:
@@ -123,8 +123,8 @@ class Frontier:
             answers.append(self._packed(drawn.take(np.arange(first, first + len(part)))))
             first += len(part)
         received = swap(comm, answers, sent)
-        found = [self._unpacked(part, count) for part, count in zip(received, split.counts.tolist(), strict=True)]
-        return Draws.join(found).take(split.restored(np.arange(len(nodes))))
+        parts = [self._unpacked(part, count) for part, count in zip(received, split.counts.tolist(), strict=True)]
+        return Draws.join(parts).take(split.restored(np.arange(len(nodes))))
 
     def draw_owned(self, nodes: Ids, hop: int, key: int) -> Draws:
         """Draws one hop of nodes that this rank owns. Not collective.
@@ -162,18 +162,18 @@ class Frontier:
         Returns:
             The batch, and the records of its drawn edges in order of hop.
         """
-        found = [np.empty(0, self.edge)]
+        edges_by_hop = [np.empty(0, self.edge)]
         with_ids = self.sampler.edge_ids
 
         def draw(nodes: Ids, hop: int) -> Hop:
             drawn = self.draw(nodes, hop, key, comm, sent)
-            found.append(drawn.edges)
+            edges_by_hop.append(drawn.edges)
             hop_of_all = drawn.hop
             ids = hop_of_all.edge_ids if with_ids else None
             return Hop(hop_of_all.indptr, hop_of_all.sources, ids, hop_of_all.weight)
 
         batch = grow(self.sampler, seeds.astype(np.int64), self.shard.num_nodes, self.ids, draw)
-        return batch, np.concatenate(found)
+        return batch, np.concatenate(edges_by_hop)
 
     def draw_held(self, positions: Ids, hop: int, key: int) -> Hop:
         """Draws one hop, with positions in `Shard.sources` and `Shard.edge_ids`.
@@ -205,8 +205,8 @@ def check_sampler(sampler: Sampler, mode: str = PARTITIONED) -> NativeSampler:
     """
     if not sampler.draws_at_owners:
         raise UserError(
-            f"{mode}: sampler={type(sampler).__name__} draws from more than the in-edges of one node, which are all "
-            f"that the owner of the node holds: choose sampler=neighbor, weighted, labor or full, or {_ALTERNATIVES[mode]}"
+            f"{mode}: sampler={type(sampler).__name__} draws from more than the in-edges of one node, which are all that its owner holds; "
+            f"use sampler=neighbor, weighted, labor or full, or {_ALTERNATIVES[mode]}"
         )
     assert isinstance(sampler, NativeSampler)
     return sampler
@@ -214,12 +214,12 @@ def check_sampler(sampler: Sampler, mode: str = PARTITIONED) -> NativeSampler:
 
 def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
     """Raises `UserError` on all ranks unless owners hold all their in-edges."""
-    own = not len(shard.partial) and shard.grid.slices == shard.grid.cols == 1
-    split = comm.all_reduce(torch.tensor([0 if own else 1], device=comm.device))
+    holds_in_edges = not len(shard.partial) and shard.grid.slices == shard.grid.cols == 1
+    split = comm.all_reduce(torch.tensor([0 if holds_in_edges else 1], device=comm.device))
     if int(split.item()):
         raise UserError(
-            f"{mode}: partition.grid={shard.grid} spreads the in-edges of a node over ranks, "
-            "and the owner of a node draws from all of them: use partition=1d, one column and one slice"
+            f"{mode}: partition.grid={shard.grid} distributes a node's in-edges over ranks, "
+            "but its owner draws from all of them; use partition.grid=1d"
         )
 
 

@@ -20,13 +20,13 @@ _FIRST_ROWS = 7  # purpose of a random key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class LearnedRequest:
     """The routes of rows from their owners, and of gradients back."""
 
     order: Tensor  # [num_rows] int64 position of each received row, sorted by owner
     received: list[int]  # [world_size] rows received from each owner
-    places: Tensor  # [num_given] int64 owned rows to send, sorted by requesting rank
-    given: list[int]  # [world_size] rows sent to each rank
+    places: Tensor  # [num_sent] int64 owned rows to send, sorted by requesting rank
+    sent: list[int]  # [world_size] rows sent to each rank
 
 
 class LearnedRows(FeatureStore):
@@ -66,7 +66,7 @@ class LearnedRows(FeatureStore):
     def rows(self, ids: Ids) -> Tensor:
         return self.send(self.ask(ids))
 
-    def ask(self, ids: Ids) -> Asked:
+    def ask(self, ids: Ids) -> LearnedRequest:
         """Requests rows from the nodes' owners. Collective.
 
         `ids` are [num_rows] distinct global ids.
@@ -75,36 +75,39 @@ class LearnedRows(FeatureStore):
         wanted = [part.view(np.int64) for part in swap(self._comm, [as_bytes(part) for part in split.parts()])]
         places, device = np.searchsorted(self._owned, np.concatenate(wanted)), self.owned.device
         order, out = torch.from_numpy(split.order).to(device), torch.from_numpy(places).to(device)
-        return Asked(order, split.counts.tolist(), out, [len(part) for part in wanted])
+        return LearnedRequest(order, split.counts.tolist(), out, [len(part) for part in wanted])
 
-    def send(self, asked: Asked) -> Tensor:  # [num_rows, width]
+    def send(self, asked: LearnedRequest) -> Tensor:  # [num_rows, width]
         """Returns the current requested rows, in the requested order. Collective."""
-        came = self._comm.all_to_all(self.owned.detach()[asked.places], asked.given, asked.received)
+        came = self._comm.all_to_all(self.owned.detach()[asked.places], asked.sent, asked.received)
         rows = torch.empty_like(came)
         rows[asked.order] = came
         return rows
 
-    def collect(self, asked: Asked, gradient: Tensor) -> Tensor:  # sparse [num_owned, width]
+    def collect(self, asked: LearnedRequest, gradient: Tensor) -> Tensor:  # sparse [num_owned, width]
         """Sums the gradients of owned rows, in order of rank. Collective.
 
         Args:
             asked: The rows that this rank has read.
             gradient: [num_rows, width] their gradient.
         """
-        came = self._comm.all_to_all(gradient[asked.order], asked.received, asked.given)
+        came = self._comm.all_to_all(gradient[asked.order], asked.received, asked.sent)
         read, position = torch.unique(asked.places, return_inverse=True)
         total = came.new_zeros(len(read), self.width)
-        parts = zip(torch.split(came, asked.given), torch.split(position, asked.given), strict=True)
+        parts = zip(torch.split(came, asked.sent), torch.split(position, asked.sent), strict=True)
         for rows, places in parts:
             total[places] += rows  # a rank requests a row only once
         return torch.sparse_coo_tensor(read[None], total, self.owned.shape, is_coalesced=True, check_invariants=False)
 
-    def record(self, asked: Asked, tally: Tally) -> None:
+    def record(self, asked: LearnedRequest, tally: Tally) -> None:
         """Records the exchanged rows and gradients, in words and bytes."""
         size = self.width * self.owned.element_size()
-        received, given = (np.array(counts, np.int64) for counts in (asked.received, asked.given))
+        received, sent_counts = (np.array(counts, np.int64) for counts in (asked.received, asked.sent))
         me, peers = self._comm.rank, range(self._comm.world_size)
-        for out, into, sent in ((given, received, received * 8 + given * size), (received, given, received * size)):
+        for out, into, sent in (
+            (sent_counts, received, received * 8 + sent_counts * size),
+            (received, sent_counts, received * size),
+        ):
             tally.record(
                 Exchange("fetch", 0, self.width),
                 me,

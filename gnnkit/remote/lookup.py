@@ -51,7 +51,7 @@ class Lookup:
         asked = self.ask(nodes, comm)
         return self.reach(asked, self._owned, comm, layer), torch.from_numpy(asked.place).to(comm.device)
 
-    def ask(self, nodes: Ids, comm: Communicator) -> Asked:
+    def ask(self, nodes: Ids, comm: Communicator) -> LookupRequest:
         """Sends the owners the nodes that this rank looks up. Collective.
 
         Args:
@@ -65,9 +65,9 @@ class Lookup:
         place[order] = np.arange(len(order))
         wanted = distinct[order]
         demand = Demand.of(wanted, self._owner[wanted], comm)
-        return Asked(demand, place[inverse.reshape(nodes.shape)])
+        return LookupRequest(demand, place[inverse.reshape(nodes.shape)])
 
-    def reach(self, asked: Asked, rows: Ids, comm: Communicator, layer: int = 0) -> Reach:
+    def reach(self, asked: LookupRequest, rows: Ids, comm: Communicator, layer: int = 0) -> Reach:
         """Returns a function that exchanges the requested rows. Collective.
 
         Args:
@@ -85,7 +85,7 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class LookupRequest:
     """The nodes that a rank looks up, and those that others request from it."""
 
     demand: Demand

@@ -82,11 +82,11 @@ class RowCache:
 
     def _best(self, scores: Floats) -> Ids:  # at most [num_rows]
         """Returns other ranks' nodes with the highest positive scores. Collective."""
-        own = np.empty(len(scores), _SCORE)
-        own["id"], own["score"] = self.owned.shard.owned, scores
-        parts = to_all(self._comm, self._top(own))
+        scored = np.empty(len(scores), _SCORE)
+        scored["id"], scored["score"] = self.owned.shard.owned, scores
+        parts = to_all(self._comm, self._top(scored))
         return self._top(
-            np.concatenate([part for rank, part in enumerate(parts) if rank != self._comm.rank] or [own[:0]])
+            np.concatenate([part for rank, part in enumerate(parts) if rank != self._comm.rank] or [scored[:0]])
         )["id"]
 
     def _top(self, scored: np.ndarray) -> np.ndarray:

@@ -74,7 +74,7 @@ class KeptRows(RowTier):
 
     def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
         places, here = self._find(ids)
-        assert here.all(), "a row that this tier does not hold"
+        assert here.all(), "a row is not in this tier"
         self._last_read[places] = self._batch
         np.take(self._rows, places, axis=0, out=out, mode="clip")  # "clip" writes without a buffer
 

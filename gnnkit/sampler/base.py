@@ -209,8 +209,8 @@ class NativeSampler(Sampler):
 
     @property
     def draws_at_owners(self) -> bool:
-        own = type(self).sample is NativeSampler.sample and type(self).draw is NativeSampler.draw
-        return self.by_node and self.draws_edges and own
+        is_native = type(self).sample is NativeSampler.sample and type(self).draw is NativeSampler.draw
+        return self.by_node and self.draws_edges and is_native
 
     @property
     def reads_out_edges(self) -> bool:
@@ -258,9 +258,9 @@ class NativeSampler(Sampler):
         ids = int64s("seeds", seeds)
         return self.batch(self.native().sample(self.reading(graph), ids, wrap(key), self._num_threads()))
 
-    def batch(self, made: _core.Batch) -> MiniBatch:
+    def batch(self, sampled: _core.Batch) -> MiniBatch:
         """Slices the rows sampled by the core into blocks."""
-        nodes, known, indptr, sources, edge_ids, weight = made
+        nodes, known, indptr, sources, edge_ids, weight = sampled
         rows = Hop(indptr, sources, edge_ids if self.edge_ids and self.draws_edges else None, weight)
         return _batch(nodes, known, rows, self.redraw)
 

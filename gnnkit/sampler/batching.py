@@ -66,8 +66,8 @@ class Epoch:
         Also returns the start of each batch and the end of the last [num_steps + 1].
         """
         begins, ends = self.bounds[:, rank], self.bounds[:, rank + 1]
-        own = [self.order[begin:end] for begin, end in zip(begins, ends, strict=True)]
-        return np.concatenate([self.order[:0], *own]), [0, *np.cumsum(ends - begins).tolist()]
+        batches = [self.order[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        return np.concatenate([self.order[:0], *batches]), [0, *np.cumsum(ends - begins).tolist()]
 
     def loads(self, costs: Floats) -> npt.NDArray[np.float64]:  # [num_steps, world_size]
         """Sums the seed costs [num_seeds] of each rank at each step."""
@@ -77,7 +77,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Schedule:
+class BatchSchedule:
     """Splits the seeds of all ranks into the batches of every epoch.
 
     The constructor checks the numbers and raises `UserError` with the argument's name.
@@ -236,11 +236,11 @@ def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[
         costs: [num_seeds] numbers.
         num_seeds: Expected number of entries.
     """
-    given = array(name, costs)
-    if given.shape != (num_seeds,) or given.dtype.kind not in "fiub":
-        shape = f"{given.dtype} of shape {list(given.shape)}"
+    numbers = array(name, costs)
+    if numbers.shape != (num_seeds,) or numbers.dtype.kind not in "fiub":
+        shape = f"{numbers.dtype} of shape {list(numbers.shape)}"
         raise UserError(f"{name} must be a number for each of {num_seeds} seeds, got {shape}")
-    return np.ascontiguousarray(given, np.float64)
+    return np.ascontiguousarray(numbers, np.float64)
 
 
 def bounds_of(
@@ -263,10 +263,10 @@ def bounds_of(
         bounds: npt.NDArray[np.int64] = begins[:, None] + np.floor(sizes[:, None] * ends + 0.5).astype(np.int64)
         return bounds
     num_whole, rest = divmod(count, per_step)
-    whole = np.arange(num_whole)[:, None] * per_step + ranks * batch_size
+    full_steps = np.arange(num_whole)[:, None] * per_step + ranks * batch_size
     share, extra = divmod(rest, world_size)
     last = num_whole * per_step + ranks * share + np.minimum(ranks, extra)
-    return np.concatenate([whole, last[None]]) if rest else whole
+    return np.concatenate([full_steps, last[None]]) if rest else full_steps
 
 
 def tree_sizes(

@@ -62,7 +62,9 @@ class ClusterSampler(NativeSampler):
 
     def _check(self, graph: CSC) -> None:
         if len(self.clusters) != graph.num_sources:
-            raise UserError(f"sampler.clusters has {len(self.clusters)} entries, the graph {graph.num_sources} nodes")
+            raise UserError(
+                f"sampler.clusters has {len(self.clusters)} entries, but the graph has {graph.num_sources} nodes"
+            )
 
 
 def _load(path: str) -> Ids:

@@ -91,7 +91,7 @@ def _check_block(where: str, block: Any, graph: CSC) -> None:
         raise UserError(f"{where}.src_nodes repeat")
     num_dst = len(checks.int64s(f"{where}: indptr", block.indptr)) - 1
     if not 0 <= num_dst <= len(nodes):
-        raise UserError(f"{where}: indptr has {num_dst} rows for {len(nodes)} src_nodes, which begin with them")
+        raise UserError(f"{where}: indptr has {num_dst} rows for {len(nodes)} src_nodes; expected 0 to {len(nodes)}")
     indices = checks.int64s(f"{where}.indices", block.indices)
     checks.check_range(f"{where}.indices", indices, 0, len(nodes))
     check_hop(where, Hop(block.indptr, nodes[indices], block.edge_ids, block.weight), graph, nodes[:num_dst])
@@ -115,13 +115,13 @@ def _check_ends(where: str, graph: CSC, edge_ids: Ids, sources: Ids, targets: Id
         i = other[0]
         edge = edge_ids[i]
         raise UserError(
-            f"{where}: edge_ids name other sources: edge_ids[{i}] = {edge} leads from node {graph.indices[edge]}, "
-            f"the source is {sources[i]}"
+            f"{where}: edge_ids and sources do not match: edge_ids[{i}] = {edge} has source {graph.indices[edge]}, "
+            f"expected {sources[i]}"
         )
     other = np.flatnonzero((edge_ids < graph.indptr[targets]) | (edge_ids >= graph.indptr[targets + 1]))
     if len(other):
         i = other[0]
         raise UserError(
-            f"{where}: edge_ids name edges into other nodes: edge_ids[{i}] = {edge_ids[i]} "
-            f"does not lead into node {targets[i]}"
+            f"{where}: edge_ids and destinations do not match: edge_ids[{i}] = {edge_ids[i]} "
+            f"is not an in-edge of node {targets[i]}"
         )

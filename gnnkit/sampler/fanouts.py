@@ -44,14 +44,12 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
             return cls(_per_hop(key, value))
         parsed = {str(name): _per_hop(f"{key}.{name}", fanouts) for name, fanouts in value.items()}
         if DEFAULT not in parsed:
-            raise UserError(
-                f"{key}={shown(dict(value))} must have an entry {DEFAULT}, for the relations that it does not name"
-            )
+            raise UserError(f"{key}={shown(dict(value))} must have an entry {DEFAULT}, for all other relations")
         default = parsed.pop(DEFAULT)
         for name, fanouts in parsed.items():
             if len(fanouts) != len(default):
                 raise UserError(
-                    f"{key}.{name} has {len(fanouts)} hops, {key}.{DEFAULT} has {len(default)}: give all relations the same"
+                    f"{key}.{name} has {len(fanouts)} hops, but {key}.{DEFAULT} has {len(default)}: use the same number for all"
                 )
         return cls(default, parsed)
 
@@ -88,8 +86,8 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
         """
         for name, fanouts in self.by_relation.items():
             raise UserError(
-                f"{KEY}.{name}={_listed(fanouts)}: {sampler} draws the edges of all relations alike, so it takes one list: "
-                f"use {KEY}={_listed(self.default)}"
+                f"{KEY}.{name}={_listed(fanouts)}: {sampler} does not support fanouts by relation; "
+                f"use one list, {KEY}={_listed(self.default)}"
             )
         return self
 
@@ -152,7 +150,7 @@ def _per_hop(key: str, value: object) -> tuple[int, ...]:
     except TypeError as error:
         raise UserError(f"{key}={shown(value)} must be a list of whole numbers, one per hop") from error
     if not 1 <= len(entries) <= MAX_HOPS:
-        raise UserError(f"{key} names {len(entries)} hops, expected 1 to {MAX_HOPS}, one per layer")
+        raise UserError(f"{key} has {len(entries)} hops, expected 1 to {MAX_HOPS}, one per layer")
     return tuple(whole(f"{key}[{hop}]", entry, -1, MAX_FANOUT) for hop, entry in enumerate(entries))
 
 

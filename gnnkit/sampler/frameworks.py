@@ -46,7 +46,7 @@ def to_pyg(batch: LoadedBatch) -> Any:
     hops = batch.blocks[::-1]
     outer = batch.blocks[0]
     if not all(_begins_with(outer, hop) for hop in hops):
-        raise UserError("to_pyg needs blocks that are parts of one another, as PyG draws a node once: redraw=false")
+        raise UserError("redraw=true: to_pyg needs blocks in which a node draws once, as in PyG; use redraw=false")
     num_edges = [0, *(len(hop.indices) for hop in hops)]
     targets = np.repeat(np.arange(outer.num_dst), np.diff(outer.indptr))
     tables = batch.tables
@@ -98,9 +98,9 @@ def _dgl_block(block: Block) -> Any:
 
     indices = tensor(block.indices)
     structure = (tensor(block.indptr).to(indices.dtype), indices, indices.new_empty(0))
-    made = dgl.create_block(("csc", structure), num_src_nodes=len(block.src_nodes), num_dst_nodes=block.num_dst)
-    made.srcdata[dgl.NID] = tensor(block.src_nodes)
-    made.dstdata[dgl.NID] = tensor(block.src_nodes[: block.num_dst])
+    dgl_block = dgl.create_block(("csc", structure), num_src_nodes=len(block.src_nodes), num_dst_nodes=block.num_dst)
+    dgl_block.srcdata[dgl.NID] = tensor(block.src_nodes)
+    dgl_block.dstdata[dgl.NID] = tensor(block.src_nodes[: block.num_dst])
     if block.edge_ids is not None:
-        made.edata[dgl.EID] = tensor(block.edge_ids)
-    return made
+        dgl_block.edata[dgl.EID] = tensor(block.edge_ids)
+    return dgl_block

@@ -53,7 +53,7 @@ def _output(source: npt.NDArray[Any], num_ids: int, out: npt.NDArray[Any] | None
     if out.shape != shape or out.dtype != source.dtype:
         raise UserError(f"out must be {source.dtype} of shape {shape}, got {out.dtype} of shape {out.shape}")
     if not out.flags.writeable or np.may_share_memory(source, out):
-        raise UserError("out must be writeable and apart from source")
+        raise UserError("out must be writeable and must not overlap source")
     return out
 
 

@@ -30,10 +30,8 @@ class Links:
     num_nodes: int
     val: Ids  # [num_val, 2] validation edges, which are not in the graph
     test: Ids  # [num_test, 2]
-    training: (
-        Ids | None
-    )  # [num] int64 ascending codes of edges excluded from training negatives: the training edges, or None
-    known: Ids | None  # [num] int64 ascending codes of edges excluded from evaluation negatives: all edges, or None
+    training: Ids | None  # [num] int64 ascending codes of edges excluded from training negatives, or None
+    known: Ids | None  # [num] int64 ascending codes of edges excluded from evaluation negatives, or None
     negatives: int  # negative pairs per training edge
     eval_negatives: int  # negative pairs per evaluation edge
     supervision_share: float  # share of edges predicted per epoch, unless all are
@@ -55,8 +53,8 @@ class Links:
         arrays, meta = load_arrays(folder)
         if "known" in arrays and "training" not in arrays:
             raise UserError(
-                f"{folder}: an earlier gnnkit wrote the edges to predict, without the filter of training negatives; "
-                "write the store again with job=partition, or start the run again in a new folder"
+                f"{folder}: written by an earlier gnnkit, without the filter of training negatives; "
+                "write the store again with job=partition, or restart the run in a new folder"
             )
         fields: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
         try:
@@ -175,8 +173,8 @@ def without_pairs(block: Block, degree: Ids, excluded: npt.NDArray[np.int64], nu
         excluded: [k] ascending codes of pairs, from `unordered`.
         num_nodes: Number of nodes of the graph.
     """
-    indptr, kept = _core.edges_without(block.indptr, block.indices, block.src_nodes, excluded, num_nodes)
-    rest = block.with_edges(indptr, kept)
+    indptr, edges = _core.edges_without(block.indptr, block.indices, block.src_nodes, excluded, num_nodes)
+    rest = block.with_edges(indptr, edges)
     if rest.weight is not None:
         return rest
     return replace(rest, weight=np.repeat(degree / np.maximum(np.diff(block.indptr), 1), np.diff(indptr)))

@@ -21,7 +21,7 @@ from gnnkit.partition.quality import max_over_mean
 from gnnkit.ranges import num_cores
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
-from gnnkit.sampler.batching import Epoch, Schedule, check_costs, draws_key, order_key
+from gnnkit.sampler.batching import BatchSchedule, Epoch, check_costs, draws_key, order_key
 from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
@@ -120,7 +120,7 @@ class Loader:
         groups = sampler.groups(self.csc, self.seeds)
         if groups is not None:
             groups = int64s(f"{type(sampler).__name__}.groups", groups, len(self.seeds))
-        self.schedule = Schedule(
+        self.schedule = BatchSchedule(
             self.seeds, batch_size, world_size, batching, window, shuffle, drop_last, groups, repeat=repeat
         )
         if self.rank >= self.schedule.world_size:
@@ -141,17 +141,17 @@ class Loader:
         epoch, first = self._now = self._next
         self._next = (epoch + 1, 0)
         order, offsets = self.plan(epoch).of_rank(self.rank)
-        made = self._start(epoch, (self.seeds[order], offsets, first))
-        atexit.register(made.close)  # threads that sample in Python must not outlive the interpreter
+        native_loader = self._start(epoch, (self.seeds[order], offsets, first))
+        atexit.register(native_loader.close)  # threads that sample in Python must not outlive the interpreter
         try:
             for step in range(first, len(offsets) - 1):
                 positions = order[offsets[step] : offsets[step + 1]]
                 # Yielded directly, because a variable would hold the memory until the
                 # next batch.
-                yield self._loaded(made, positions, (epoch, step + 1))
+                yield self._loaded(native_loader, positions, (epoch, step + 1))
         finally:
-            made.close()
-            atexit.unregister(made.close)
+            native_loader.close()
+            atexit.unregister(native_loader.close)
 
     @property
     def batch_sampler(self) -> SimpleNamespace:
@@ -238,10 +238,10 @@ class Loader:
             self.prefetch,
         )
 
-    def _loaded(self, made: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
-        batch, buffer = made.take()
+    def _loaded(self, native_loader: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
+        batch, buffer = native_loader.take()
         if self._spans is not None:
-            _add_work(self._spans, made, self._begun, now[1] - 1)
+            _add_work(self._spans, native_loader, self._begun, now[1] - 1)
         minibatch = self._sampler.batch(batch) if _is_native(self._sampler) else batch
         features = self.tables.features
         x = None if buffer is None or features is None else _first_rows(buffer, features, len(minibatch.input_nodes))
@@ -272,22 +272,22 @@ def untyped(value: Any) -> Graph:
     graph = Graph.of(value)
     if graph is not value and graph.schema.several:
         raise UserError(
-            f"{type(value).__name__} has types, and batches have none: Graph.from_pyg reads them, and "
-            "graph.edge_types[block.edge_ids] are those of a block"
+            f"{type(value).__name__} has node or edge types, which batches do not contain: pass a Graph from Graph.from_pyg, "
+            "and read a block's types as graph.edge_types[block.edge_ids]"
         )
     return graph
 
 
-def _add_work(spans: Spans, made: _core.Loader, begun: float, step: int) -> None:
+def _add_work(spans: Spans, native_loader: _core.Loader, begun: float, step: int) -> None:
     """Records a native thread's work on the last batch.
 
     Args:
         spans: The trace.
-        made: The native loader of the batch.
+        native_loader: The native loader of the batch.
         begun: Clock in seconds when the native loader was created.
         step: Step of the batch.
     """
-    thread, begin, drawn, gathered = made.last_work()
+    thread, begin, drawn, gathered = native_loader.last_work()
     track = f"sampling thread {thread}"
     spans.add(track, f"draw batch {step}", begun + begin, begun + drawn)
     if gathered > drawn:
@@ -312,12 +312,12 @@ def _is_native(sampler: Sampler) -> TypeGuard[NativeSampler]:
 def _seeds(seeds: npt.ArrayLike | None, num_nodes: int) -> npt.NDArray[np.int64]:
     if seeds is None:
         return np.arange(num_nodes)
-    given = array("seeds", seeds)
-    if given.dtype == np.bool_:
-        if given.shape != (num_nodes,):
-            raise UserError(f"the mask of seeds has shape {list(given.shape)}, expected [{num_nodes}]")
-        return np.flatnonzero(given)
-    ids = int64s("seeds", given)
+    values = array("seeds", seeds)
+    if values.dtype == np.bool_:
+        if values.shape != (num_nodes,):
+            raise UserError(f"seeds: the mask has shape {list(values.shape)}, expected [{num_nodes}]")
+        return np.flatnonzero(values)
+    ids = int64s("seeds", values)
     _core.Numbering(ids, num_nodes)  # rejects ids that are out of range or repeated
     return ids
 

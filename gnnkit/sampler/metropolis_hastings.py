@@ -108,7 +108,7 @@ class MetropolisHastingsSampler(NativeSampler):
         self.embeddings = None if embeddings is None else _embeddings(embeddings, self.preference)
         if self.walk_length * self.num_walks > _MAX_STEPS:
             steps = f"sampler.num_walks={num_walks} times sampler.walk_length={walk_length}"
-            raise UserError(f"{steps} must be at most {_MAX_STEPS} steps a node")
+            raise UserError(f"{steps} must be at most {_MAX_STEPS} steps per node")
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.metropolis_hastings(self.fanouts.default, self._walks(), self.redraw, self.importance)
@@ -122,7 +122,7 @@ class MetropolisHastingsSampler(NativeSampler):
             return self
         if features is None or features.shape[1:] == (0,):
             raise UserError(
-                "sampler.target=similarity compares features of nodes, and there are none: give sampler.embeddings"
+                "sampler.target=similarity compares node features, but the graph has none: set sampler.embeddings"
             )
         comparing = copy.copy(self)
         comparing.embeddings = _in_core(numbers("features", features, (None, None)))
@@ -133,11 +133,13 @@ class MetropolisHastingsSampler(NativeSampler):
             return Reading(_symmetric(graph), wanted=self.target)
         if self.embeddings is None:
             raise UserError(
-                "sampler.target=similarity compares features of nodes: give them by with_features or a Loader, or give "
+                "sampler.target=similarity compares node features: pass them to with_features, use a Loader, or set "
                 "sampler.embeddings"
             )
         if len(self.embeddings) != graph.num_nodes:
-            raise UserError(f"sampler.embeddings has {len(self.embeddings)} rows, the graph {graph.num_nodes} nodes")
+            raise UserError(
+                f"sampler.embeddings has {len(self.embeddings)} rows, but the graph has {graph.num_nodes} nodes"
+            )
         floor, sharpness = self.preference.floor, self.preference.sharpness
         return Reading(_symmetric(graph), features=self.embeddings, floor=floor, sharpness=sharpness)
 
@@ -163,7 +165,7 @@ def _target(values: npt.ArrayLike) -> npt.NDArray[np.float64]:  # [num_nodes]
     target = np.ascontiguousarray(floats("sampler.target", values, (None,)), np.float64)
     negative = np.flatnonzero(target < 0)
     if len(negative):
-        raise UserError(f"sampler.target[{negative[0]}] = {target[negative[0]]} is negative")
+        raise UserError(f"sampler.target[{negative[0]}] = {target[negative[0]]} must not be negative")
     return target
 
 
@@ -177,16 +179,16 @@ def _preference(target: object, floor: float | None, sharpness: int | None) -> _
     for key, value in (("floor", floor), ("sharpness", sharpness)):
         if value is not None:
             raise UserError(
-                f"sampler.{key}={shown(value)} is of sampler.target=similarity: choose it, or leave the key out"
+                f"sampler.{key}={shown(value)} requires sampler.target=similarity: set it, or remove the key"
             )
     return None
 
 
 def _embeddings(values: npt.ArrayLike | str, preference: _Preference | None) -> Floats:  # [num_nodes, columns]
     if preference is None:
-        raise UserError("sampler.embeddings is of sampler.target=similarity: choose it, or leave the key out")
-    given = _load(values) if isinstance(values, str) else values
-    rows = floats("sampler.embeddings", given, (None, None), bound=FLOAT32_MAX)
+        raise UserError("sampler.embeddings requires sampler.target=similarity: set it, or remove the key")
+    table = _load(values) if isinstance(values, str) else values
+    rows = floats("sampler.embeddings", table, (None, None), bound=FLOAT32_MAX)
     if rows.shape[1] == 0:
         raise UserError(f"sampler.embeddings has shape {list(rows.shape)}, expected at least one column")
     return _in_core(rows)

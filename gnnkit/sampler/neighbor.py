@@ -54,7 +54,7 @@ class NeighborSampler(NativeSampler):
         )
         self.fill = switch("sampler.fill", fill)
         if replace and fill:
-            raise UserError("sampler.fill=true repeats edges of few, sampler.replace=true of all nodes: choose one")
+            raise UserError("sampler.fill=true and sampler.replace=true exclude each other: use one of them")
 
     def native(self) -> _core.Sampler:
         if self.fill:

@@ -36,9 +36,9 @@ class Tables:
         """
         known = cls(edge_weight=graph.weight) if isinstance(graph, CSC) else _tables(graph)
         num_nodes = graph.num_sources if isinstance(graph, CSC) else graph.num_nodes
-        given = {"features": features, "labels": labels}
+        replacements = {"features": features, "labels": labels}
         return replace(
-            known, **{name: _table(name, rows, num_nodes) for name, rows in given.items() if rows is not None}
+            known, **{name: _table(name, rows, num_nodes) for name, rows in replacements.items() if rows is not None}
         )
 
 

@@ -69,8 +69,8 @@ class Worker:
 
         They cover the owned nodes if this rank `fetches`, and all nodes otherwise.
         """
-        whole = self.graph if not self.fetches else None
-        table, nodes = (self.shard.features, self.shard.owned) if whole is None else (whole.features, None)
+        graph = self.graph if not self.fetches else None
+        table, nodes = (self.shard.features, self.shard.owned) if graph is None else (graph.features, None)
         if self.on_disk is not None:
             return DiskFeatures(table, nodes, self.dtype, self.device, self.on_disk)
         return TableFeatures(table, nodes, self.dtype, self.device)
@@ -94,11 +94,11 @@ class Worker:
         """
         return self._shortened(self.features.lasting_rows(nodes, model, tally), model)
 
-    def fetched_rows(self, kept: Array | SparseFeatures, model: object) -> Rows:  # [k, width]
+    def fetched_rows(self, features: Array | SparseFeatures, model: object) -> Rows:  # [k, width]
         """Returns `input_rows` of features received from owners, as stored."""
-        if isinstance(kept, SparseFeatures):
-            return self._shortened(SparseRows.of(kept, self.dtype), model)
-        return self.features.opening(kept, self.input_dtype)
+        if isinstance(features, SparseFeatures):
+            return self._shortened(SparseRows.of(features, self.dtype), model)
+        return self.features.opening(features, self.input_dtype)
 
     def _shortened(self, rows: Rows, model: object) -> Rows:
         """Converts rows to the training type.
@@ -269,15 +269,15 @@ class ExecutionStrategy(ABC):
 
     def ability(self, kind: type[A]) -> A | None:
         """Returns the strategy's declaration of an ability, or None if unsupported."""
-        return next((each for each in self.supports if isinstance(each, kind) and each.but is None), None)
+        return next((ability for ability in self.supports if isinstance(ability, kind) and ability.but is None), None)
 
     def lacks(self, kind: type[Ability]) -> str | None:
         """Returns why an ability is unsupported, or None if it is supported."""
-        return next((each.but for each in self.supports if isinstance(each, kind)), kind.lacking)
+        return next((ability.but for ability in self.supports if isinstance(ability, kind)), kind.lacking)
 
     def cure(self) -> str:
         """Returns the advice to print when parameters of ranks drift too far apart."""
-        return "more frequent means of the workers' models"
+        return "more frequent averaging of the workers' models"
 
     def costs(self) -> str:
         """Describes how a step is approximate, in lines from `approximate`.
@@ -302,12 +302,12 @@ class ExecutionStrategy(ABC):
         """
         if sampler is None:
             if self.reads.sampler:
-                raise UserError("sampler is missing: this strategy draws, choose one with sampler=NAME")
+                raise UserError("sampler is missing: this strategy samples; choose one with sampler=NAME")
         elif not self.reads.sampler:
-            raise UserError(f"sampler={type(sampler).__name__}: this strategy draws nothing, leave the sampler out")
+            raise UserError(f"sampler={type(sampler).__name__}: this strategy does not sample; remove the sampler")
         elif sampler.num_hops != num_layers:
             raise UserError(
-                f"sampler.fanouts has {sampler.num_hops} hops, but model.num_layers={num_layers}: one hop for each layer"
+                f"sampler.fanouts has {sampler.num_hops} hops, but model.num_layers={num_layers}: use one hop per layer"
             )
 
     @abstractmethod
@@ -381,9 +381,9 @@ def weighing_sums(sampler: Sampler) -> Sampler:
         return sampler
     wanted = "sum" if getattr(sampler, "draws_edges", True) else "mean"
     if kinds not in (None, wanted):
-        raise UserError(f"sampler.importance={kinds}: a strategy weighs drawn edges itself, leave the key out")
+        raise UserError(f"sampler.importance={kinds}: strategies compute importance weights themselves; remove the key")
     if not getattr(sampler, "edge_ids", True):
-        raise UserError("sampler.edge_ids=False: a strategy weighs drawn edges, whose ids it reads, leave the key out")
+        raise UserError("sampler.edge_ids=False: strategies need edge ids; remove the key")
     weighing = copy.copy(sampler)
     weighing.importance = wanted  # type: ignore[attr-defined]
     return weighing

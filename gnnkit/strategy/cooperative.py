@@ -21,11 +21,11 @@ from gnnkit.strategy.seeds import Deal, OwnedSeeds, Seeds, Step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Made:
+class _BatchPart:
     """One rank's part of a batch, before its rows are read."""
 
     step: Step
-    own: Ids  # [num_seeds] positions in `Shard.owned` of the owned seeds of all ranks
+    seed_positions: Ids  # [num_seeds] positions in `Shard.owned` of the owned seeds of all ranks
     drawn: Drawn
     reach: Reach | None  # provides the ends of this rank's pairs
     sent: Sent
@@ -38,7 +38,7 @@ class _Made:
         return 2 * bytes_of(self.drawn.blocks) + self.here.nbytes
 
 
-class CooperativeBatches(BackgroundBatches[_Made, _Made]):
+class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
     """Joint batches, in which each rank holds its owned nodes.
 
     Implements cooperative minibatching (Balin, LaSalle and Catalyurek, TMLR 2025). All
@@ -65,7 +65,7 @@ class CooperativeBatches(BackgroundBatches[_Made, _Made]):
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
         super().__init__(worker, seeds, tally, prefetch, worker.disk)
 
-    def draw(self, deal: Deal, number: int, comm: Communicator) -> _Made:
+    def draw(self, deal: Deal, number: int, comm: Communicator) -> _BatchPart:
         """Draws one batch. Collective."""
         sent, owned, reach = Sent.nothing(comm.world_size), self.worker.owned, None
         step = deal(number, comm, sent)
@@ -75,19 +75,21 @@ class CooperativeBatches(BackgroundBatches[_Made, _Made]):
             sent.add(comm.rank, [8 * count for count in asked.demand.counts])
             seeds, step = asked.here, replace(step, pairs=replace(step.pairs, rows=asked.place[step.pairs.rows]))
             reach = self._lookup.reach(asked, seeds, comm, self._num_layers)
-        own = np.searchsorted(owned, seeds)
-        drawn = self._draws.draw(own, step.draws, comm)
-        return _Made(step, own, drawn, reach, sent, owned[drawn.nodes])
+        positions = np.searchsorted(owned, seeds)
+        drawn = self._draws.draw(positions, step.draws, comm)
+        return _BatchPart(step, positions, drawn, reach, sent, owned[drawn.nodes])
 
-    def with_rows(self, drawn: _Made, read: Array | None, comm: Communicator) -> _Made:
+    def with_rows(self, drawn: _BatchPart, read: Array | None, comm: Communicator) -> _BatchPart:
         return drawn if read is None else replace(drawn, x=read)
 
-    def batch(self, made: _Made) -> Batch:
+    def batch(self, prepared: _BatchPart) -> Batch:
         worker = self.worker
-        made.sent.record(self.tally, worker.comm.rank)
-        if made.x is None:
-            x: Rows = worker.features.input_rows(made.here, self._model)
+        prepared.sent.record(self.tally, worker.comm.rank)
+        if prepared.x is None:
+            x: Rows = worker.features.input_rows(prepared.here, self._model)
         else:
-            x = worker.features.opening(made.x)
-        adjacencies = made.drawn.adjacencies(self._draws.layers, made.step)
-        return made.step.batch(x, adjacencies, worker.shard.labels[made.own], made.reach, nodes=made.here)
+            x = worker.features.opening(prepared.x)
+        adjacencies = prepared.drawn.adjacencies(self._draws.layers, prepared.step)
+        return prepared.step.batch(
+            x, adjacencies, worker.shard.labels[prepared.seed_positions], prepared.reach, nodes=prepared.here
+        )

@@ -12,7 +12,7 @@ from gnnkit.engine import ShardAdjacency
 from gnnkit.exchange import ForwardPasses, RowExchange
 from gnnkit.graph import Split
 from gnnkit.strategy.base import Worker
-from gnnkit.strategy.share import Inputs
+from gnnkit.strategy.share import StepInputs
 from gnnkit.strategy.workload import Workload
 
 
@@ -50,7 +50,7 @@ class Exchanged(Workload):
         """Restores the schedule's rows."""
         self._passes.load_state_dict(state, self._device)
 
-    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+    def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
         forward = self._passes.step(key, exchanges=epoch % self._every == 0)
         adjacencies = ShardAdjacency.layers(self._engine, self._num_layers, key, forward)
-        return Inputs(self._x, adjacencies, self._rows, self._labels)
+        return StepInputs(self._x, adjacencies, self._rows, self._labels)

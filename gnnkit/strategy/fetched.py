@@ -15,7 +15,7 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import BlockLayers, Pool, Tally
 from gnnkit.engine.block import LayerValues
 from gnnkit.graph import CSC, Ids, MiniBatch
-from gnnkit.remote.fetched import Asked, Fetched, FetchedLayers
+from gnnkit.remote.fetched import Fetched, FetchedLayers, RowRequest
 from gnnkit.remote.frontier import Frontier
 from gnnkit.remote.owners import Owners, Sent
 from gnnkit.remote.row_cache import RowCache
@@ -62,13 +62,13 @@ class Draw:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class RequestedBatch:
     """One batch before its rows are read, and the rows that ranks request."""
 
     step: Step
     batch: MiniBatch
     edges: Edges | None
-    asked: Asked
+    asked: RowRequest
     sent: Sent
 
     @cached_property
@@ -81,7 +81,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class FetchedBatch:
     """One batch with its rows."""
 
     step: Step
@@ -91,7 +91,7 @@ class Made:
     sent: Sent
 
 
-class FetchedBatches(BackgroundBatches[Drawn, Made]):
+class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
     """One rank's batches, drawn and fetched in the background.
 
     They are bit-identical to those of `SampledBatches`.
@@ -135,38 +135,38 @@ class FetchedBatches(BackgroundBatches[Drawn, Made]):
 
         self._record(*self._background.submit(fill).result())
 
-    def draw(self, deal: Deal, number: int, comm: Communicator) -> Drawn:
+    def draw(self, deal: Deal, number: int, comm: Communicator) -> RequestedBatch:
         """Draws one batch, and requests its rows. Collective."""
         sent = Sent.nothing(comm.world_size)
         step = deal(number, comm, sent)
         batch, edges = self.draws(step.seeds, step.draws, comm, sent)
-        return Drawn(step, batch, edges, self.rows.ask(batch.input_nodes, comm, sent), sent)
+        return RequestedBatch(step, batch, edges, self.rows.ask(batch.input_nodes, comm, sent), sent)
 
-    def with_rows(self, drawn: Drawn, read: Array | None, comm: Communicator) -> Made:
+    def with_rows(self, drawn: RequestedBatch, read: Array | None, comm: Communicator) -> FetchedBatch:
         tier = None if read is None else KeptRows.of(drawn.here, read)
         fetched = self.rows.answer(drawn.asked, comm, drawn.sent, tier)
-        return Made(drawn.step, drawn.batch, drawn.edges, fetched, drawn.sent)
+        return FetchedBatch(drawn.step, drawn.batch, drawn.edges, fetched, drawn.sent)
 
-    def batch(self, made: Made) -> Batch:
-        self._record(made.fetched, made.sent)
-        self.fetched_rows += int(made.fetched.received.sum())
-        self.hits += made.fetched.hits
-        return self._batch(made)
+    def batch(self, prepared: FetchedBatch) -> Batch:
+        self._record(prepared.fetched, prepared.sent)
+        self.fetched_rows += int(prepared.fetched.received.sum())
+        self.hits += prepared.fetched.hits
+        return self._batch(prepared)
 
     def _record(self, fetched: Fetched, sent: Sent) -> None:
         self.rows.record(fetched, sent, self.tally, self.worker.comm.rank)
 
-    def _batch(self, made: Made) -> Batch:
-        step, rows = made.step, made.fetched.rows
+    def _batch(self, prepared: FetchedBatch) -> Batch:
+        step, rows = prepared.step, prepared.fetched.rows
         x = self.worker.fetched_rows(self.rows.features(rows), self.model)
-        layers = self._layers(made)
-        adjacencies = layers.layers(step.kept(made.batch.blocks, layers), step.key)
-        return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=made.batch.input_nodes)
+        layers = self._layers(prepared)
+        adjacencies = layers.layers(step.kept(prepared.batch.blocks, layers), step.key)
+        return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=prepared.batch.input_nodes)
 
-    def _layers(self, made: Made) -> LayerValues:
+    def _layers(self, prepared: FetchedBatch) -> LayerValues:
         worker = self.worker
-        if self._whole is not None or made.edges is None:
+        if self._whole is not None or prepared.edges is None:
             assert self._whole is not None
             return self._whole
-        nodes = (made.batch.input_nodes.astype(np.int64), made.fetched.rows)
-        return FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, nodes, made.edges, self.pool)
+        nodes = (prepared.batch.input_nodes.astype(np.int64), prepared.fetched.rows)
+        return FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, nodes, prepared.edges, self.pool)

@@ -39,16 +39,16 @@ from gnnkit.strategy.sampled import SampledBatches
 from gnnkit.strategy.seeds import NodeSeeds, Seeds
 
 _LRU = (
-    "the rows that strategy.cache=lru asks for follow from those of the batch before, and reads look further ahead: "
+    "strategy.cache=lru depends on the previous batch, but reads are announced further ahead: "
     "use strategy.cache=degree, vip or exact"
 )
 _CACHED = (  # for learned rows
-    "keeps rows of other workers, while learned rows change in each step: use strategy.cache=none"
+    "caches rows of other workers, but learned rows change in each step: use strategy.cache=none"
 )
-_COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes: choose strategy.batching=plain"
+_COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes, not of edges: use strategy.batching=plain"
 _DIVIDED = (
-    "has a fixed division of seeds with strategy.batching=balanced, which evens out costs, and with "
-    "strategy.features=partitioned, whose workers work for each other: use batching=plain and shared features"
+    "cannot move seeds with strategy.batching=balanced, which balances costs, or with "
+    "strategy.features=partitioned, in which workers serve each other: use batching=plain and shared features"
 )
 
 
@@ -116,7 +116,7 @@ class IndividualSample(ExecutionStrategy):
         )
 
     def costs(self) -> str:
-        why = "a step reads a batch of training nodes and the edges that are sampled"
+        why = "a step reads a batch of training nodes and sampled edges"
         return approximate("strategy=individual_sample", why)
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
@@ -132,8 +132,8 @@ class IndividualSample(ExecutionStrategy):
             check_sampler(sampler)
         if sampler is not None and self.reads.from_owners and sampler.reads_features:
             raise UserError(
-                f"strategy.features=partitioned: sampler={type(sampler).__name__} reads features of all nodes, as "
-                "sampler.target=similarity does without sampler.embeddings: use strategy.features=shared"
+                f"strategy.features=partitioned: sampler={type(sampler).__name__} reads all nodes' features, as does "
+                "sampler.target=similarity without sampler.embeddings: use strategy.features=shared"
             )
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
@@ -183,8 +183,8 @@ class IndividualSample(ExecutionStrategy):
         return self._reads.figures()
 
     def figures(self) -> dict[str, Any]:
-        found = {"cache_hits": self._hits.figures()} if self.reads.from_owners else {}
-        return found if self._reads is None else found | {"features_read": self._reads.figures()}
+        figures = {"cache_hits": self._hits.figures()} if self.reads.from_owners else {}
+        return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def close(self) -> None:
         if isinstance(self.sampled, FetchedBatches):

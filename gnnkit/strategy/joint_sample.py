@@ -39,7 +39,7 @@ _BATCHES: dict[tuple[str, str], type[CooperativeBatches | PushPullBatches | Push
 _MODES = {"cooperative": ("partitioned", COOPERATIVE), "push_pull": ("shared", PARTITIONED)}
 
 _BY_COLUMNS = (  # for learned rows
-    "with strategy.mode=push_pull cuts input rows by columns, while a learned row is with the owner of its node: use "
+    "with strategy.mode=push_pull splits input rows by columns, but learned rows are stored at the node's owner: use "
     "strategy.mode=cooperative"
 )
 
@@ -92,9 +92,7 @@ class JointSample(ExecutionStrategy):
             self.supports += (GatheredRows(), RowsOnDisk(), JoinedLayers(by_owners=True))
 
     def costs(self) -> str:
-        return approximate(
-            "strategy=joint_sample", "a step reads a batch of training nodes and the edges that are sampled"
-        )
+        return approximate("strategy=joint_sample", "a step reads a batch of training nodes and sampled edges")
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):

@@ -16,10 +16,10 @@ from gnnkit.graph import CSC, Ids
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.remote.owners import Sent, as_bytes, swap, to_all
-from gnnkit.sampler.batching import Epoch, Schedule, bounds_of
+from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of
 from gnnkit.sampler.links import pairs_of, supervised, unordered
 from gnnkit.strategy.base import Worker
-from gnnkit.strategy.seeds import Deal, Pairs, Seeds, Step
+from gnnkit.strategy.seeds import Deal, SeedPairs, Seeds, Step
 
 _ORDER, _DRAWS = 1, 2  # purposes of random keys
 _EDGE = np.dtype([("id", np.int64), ("ends", np.int64, 2)])
@@ -58,7 +58,7 @@ class LinkSeeds(Seeds):
         key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
         pairs, labels = supervised(links, edges.own["ends"], edges.own["id"], key, threads=self._threads)
         seeds, rows = np.unique(pairs, return_inverse=True)
-        wanted = Pairs(rows.reshape(-1, 2), labels, edges.excluded)
+        wanted = SeedPairs(rows.reshape(-1, 2), labels, edges.excluded)
         return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
@@ -94,7 +94,7 @@ class GraphEdges:
         pairs = pairs_of(csc)
         self._csc, self._rank = csc, comm.rank
         self._ids = np.flatnonzero(pairs[:, 0] != pairs[:, 1]).astype(np.int64)
-        self._schedule = Schedule(self._ids, batch_size, comm.world_size)
+        self._schedule = BatchSchedule(self._ids, batch_size, comm.world_size)
         self.num_edges, self.num_steps = len(self._ids), self._schedule.num_steps
 
     def deal(self, key: int, comm: Communicator, sent: Sent) -> DealEdges:
@@ -164,7 +164,7 @@ class ShardEdges:
 
 
 def _hashes(key: int, edges: _Edges) -> npt.NDArray[np.uint64]:  # [k]
-    """Hashes edges like the shuffle of a `Schedule`. All hashes are distinct."""
+    """Hashes edges like the shuffle of a `BatchSchedule`. All hashes are distinct."""
     hashes: Any = derive(key, cast(Any, edges["id"].astype(np.uint64)))
     return np.asarray(hashes, np.uint64)
 

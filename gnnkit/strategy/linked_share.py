@@ -12,7 +12,7 @@ import torch
 from gnnkit.graph import Block, Ids
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler.links import Links, chosen, pairs_of, supervised
-from gnnkit.strategy.share import Inputs, Share, in_neighbours, induced
+from gnnkit.strategy.share import StepInputs, WorkerShare, in_neighbours, induced
 from gnnkit.strategy.workload import Reader, Workload
 
 _EDGES, _NEGATIVES = 1, 2  # purposes of random keys
@@ -47,17 +47,17 @@ class LinkedShare(Workload):
         self.num_own = len(nodes)
         self._count = functools.lru_cache(maxsize=64)(self._count_pairs)
 
-    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+    def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
         block, worker = self._block, self._reader.worker
         assert block.edge_ids is not None
         taken = self._taken(self._pairs, epoch)
-        own = taken & (self._owner[self._pairs[:, 1]] == worker.comm.rank)
+        is_own = taken & (self._owner[self._pairs[:, 1]] == worker.comm.rank)
         keyed = derive(worker.seed, epoch, _NEGATIVES)
-        pairs, labels = supervised(self._links, self._pairs[own], block.edge_ids[own], keyed, block.src_nodes)
-        share = Share(_without(block, taken), len(block.src_nodes))
+        pairs, labels = supervised(self._links, self._pairs[is_own], block.edge_ids[is_own], keyed, block.src_nodes)
+        share = WorkerShare(_without(block, taken), len(block.src_nodes))
         rows = torch.from_numpy(self._place[pairs]).to(worker.device)
-        given = self._reader.hold(share, self._x).inputs(key)
-        return replace(given, rows=rows, labels=torch.from_numpy(labels).to(worker.device))
+        share_inputs = self._reader.hold(share, self._x).inputs(key)
+        return replace(share_inputs, rows=rows, labels=torch.from_numpy(labels).to(worker.device))
 
     def rows_between(self, first: int, last: int) -> int:
         return sum(self._count(epoch) for epoch in range(first, last))  # an epoch has one step
@@ -79,5 +79,5 @@ class LinkedShare(Workload):
 
 def _without(block: Block, taken: npt.NDArray[np.bool_]) -> Block:
     """Removes the edges of a block in a mask [num_edges]."""
-    kept = np.flatnonzero(~taken)
-    return block.with_edges(np.searchsorted(kept, block.indptr), kept)
+    edges = np.flatnonzero(~taken)
+    return block.with_edges(np.searchsorted(edges, block.indptr), edges)

@@ -16,7 +16,7 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
 from gnnkit.exchange.background import Background
 from gnnkit.graph import Block, Ids
-from gnnkit.remote.disk import DiskFeatures, Reads
+from gnnkit.remote.disk import DiskFeatures, ReadCounts
 from gnnkit.remote.owners import Sent, to_all
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.seeds import Deal, Seeds
@@ -65,8 +65,8 @@ def begin(
     if features.place.policy == "static":
         features.fill_most_read(map(needs, drawn))
         return 0
-    own = next((batches_ahead(features, size(batch)) for batch in drawn), LEAST)
-    return own if comm is None else min(int(part[0]) for part in to_all(comm, np.array([own])))
+    window = next((batches_ahead(features, size(batch)) for batch in drawn), LEAST)
+    return window if comm is None else min(int(part[0]) for part in to_all(comm, np.array([window])))
 
 
 class Ahead(Generic[T]):
@@ -141,9 +141,7 @@ class BackgroundBatches(ABC, Generic[D, M]):
             disk: This rank's rows on disk, or None.
         """
         self.worker, self.seeds, self.tally, self.disk, self._prefetch = worker, seeds, tally, disk, prefetch
-        self.window: int | None = (
-            None  # batches drawn before the reads, computed in the first epoch
-        )
+        self.window: int | None = None  # batches drawn before the reads, computed in the first epoch
         self._background = Background(worker.comm)
 
     @abstractmethod
@@ -161,7 +159,7 @@ class BackgroundBatches(ABC, Generic[D, M]):
         """
 
     @abstractmethod
-    def batch(self, made: M) -> Batch:
+    def batch(self, prepared: M) -> Batch:
         """Creates the training batch, on the training thread."""
 
     def begin_epoch(self, deal: Deal, steps: range) -> None:
@@ -187,9 +185,9 @@ class BackgroundBatches(ABC, Generic[D, M]):
             return self.with_rows(drawn, disk.take(len(drawn.here)), comm)
 
         try:
-            for made in self._background.ahead((partial(make, step) for step in steps), self._prefetch):
+            for prepared in self._background.ahead((partial(make, step) for step in steps), self._prefetch):
                 self.tally.bytes_read = 0 if disk is None else disk.counts.bytes
-                yield self.batch(made)
+                yield self.batch(prepared)
         finally:
             if disk is not None:
                 self._background.submit(lambda comm: disk.forget())  # after the pending reads
@@ -235,8 +233,8 @@ class DiskReads:
             features: This rank's rows.
             comm: The ranks.
         """
-        self._features, self._comm, self._before = features, comm, Reads()
-        self._epochs: list[Reads] = []  # totals of all ranks
+        self._features, self._comm, self._before = features, comm, ReadCounts()
+        self._epochs: list[ReadCounts] = []  # totals of all ranks
         self._window: int | None = None
 
     @classmethod
@@ -253,12 +251,12 @@ class DiskReads:
         self._window = window
         now, before = self._features.counts, self._before
         self._before = now
-        counts = [getattr(now, name) - getattr(before, name) for name in Reads.__dataclass_fields__]
-        self._epochs.append(Reads(*self._comm.all_reduce(torch.tensor(counts, device=self._comm.device)).tolist()))
+        counts = [getattr(now, name) - getattr(before, name) for name in ReadCounts.__dataclass_fields__]
+        self._epochs.append(ReadCounts(*self._comm.all_reduce(torch.tensor(counts, device=self._comm.device)).tolist()))
 
     def figures(self) -> dict[str, Any]:
         """Returns the counts of all workers, with lists by epoch."""
-        total = sum(self._epochs, Reads())
+        total = sum(self._epochs, ReadCounts())
         place = self._features.place
         return {
             "policy": place.policy,
@@ -268,6 +266,6 @@ class DiskReads:
             "hit_rate": total.hits / max(total.hits + total.rows, 1),
             "bytes": total.bytes,
             "reads": total.reads,
-            "bytes_by_epoch": [each.bytes for each in self._epochs],
-            "rows_by_epoch": [each.rows for each in self._epochs],
+            "bytes_by_epoch": [reads.bytes for reads in self._epochs],
+            "rows_by_epoch": [reads.rows for reads in self._epochs],
         }

@@ -15,7 +15,7 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, BlockAdjacency, Rows, Tally
 from gnnkit.engine.block import LayerValues
-from gnnkit.engine.columns import ColumnAdjacency, joined, packed, to_blocks, unpacked
+from gnnkit.engine.columns import ColumnAdjacency, demand_of_blocks, join_blocks, pack_block, unpack_block
 from gnnkit.errors import UserError
 from gnnkit.exchange.route import Peers, Route, from_all
 from gnnkit.exchange.schedule import Passes
@@ -28,7 +28,7 @@ from gnnkit.remote.fetched import FetchedLayers, OwnedRows
 from gnnkit.remote.owners import Owners, as_bytes, swap, to_all
 from gnnkit.remote.row_cache import RowCache
 from gnnkit.strategy.base import Batch, Worker
-from gnnkit.strategy.fetched import FetchedBatches, Made
+from gnnkit.strategy.fetched import FetchedBatch, FetchedBatches
 from gnnkit.strategy.link_seeds import LinkSeeds
 from gnnkit.strategy.sampled import SampledBatches
 from gnnkit.strategy.seeds import NodeSeeds, Seeds
@@ -70,10 +70,10 @@ class Columns:
             key: The step's key.
         """
         comm, (first, *others) = self._comm, blocks
-        numbers, counts = from_all(packed(first, comm.device), comm, self._tally)
-        firsts = [unpacked(part.cpu().numpy()) for part in torch.split(numbers, counts)]
-        route = Route("reduce", to_blocks(firsts, comm), first.src_nodes[: first.num_dst], self._plane)
-        block = joined(firsts)
+        numbers, counts = from_all(pack_block(first, comm.device), comm, self._tally)
+        firsts = [unpack_block(part.cpu().numpy()) for part in torch.split(numbers, counts)]
+        route = Route("reduce", demand_of_blocks(firsts, comm), first.src_nodes[: first.num_dst], self._plane)
+        block = join_blocks(firsts)
         adjacency = ColumnAdjacency(layers, block, route, self._columns, derive(key, 0))
         rest = (BlockAdjacency(layers, other, derive(key, layer)) for layer, other in enumerate(others, 1))
         return self._features.input_rows(block.src_nodes, self._model), (adjacency, *rest)
@@ -97,11 +97,13 @@ class PushPullBatches(SampledBatches):
         _check_model(model)
         super().__init__(worker, model, tally, batch_size=batch_size, prefetch=prefetch)
         features, width = self.graph.features, self.graph.features.shape[1]
-        own = _columns(width, worker.comm.world_size)[worker.comm.rank]
+        columns = _columns(width, worker.comm.world_size)[worker.comm.rank]
         if isinstance(features, SparseFeatures):
-            self._columns = Columns(worker, model, features.within(own), slice(0, width), tally)
+            self._columns = Columns(worker, model, features.within(columns), slice(0, width), tally)
         else:
-            self._columns = Columns(worker, model, np.ascontiguousarray(np.asarray(features[:, own])), own, tally)
+            self._columns = Columns(
+                worker, model, np.ascontiguousarray(np.asarray(features[:, columns])), columns, tally
+            )
 
     def close(self) -> None:
         """Does nothing, because sampling ends with an epoch."""
@@ -137,24 +139,28 @@ class PushPullShards(FetchedBatches):
         rows = OwnedRows(replace(shard, features=none), owners, comm, values=True)
         super().__init__(worker, model, tally, seeds, RowCache("none", None, rows, comm), prefetch)
         columns, width = _columns(shard.features.shape[1], comm.world_size), shard.features.shape[1]
-        own, place = columns[comm.rank], np.argsort(np.argsort(owners.rank_of, kind="stable"))
+        own_columns, place = columns[comm.rank], np.argsort(np.argsort(owners.rank_of, kind="stable"))
         if isinstance(shard.features, SparseFeatures):
             table = _sparse_columns(shard.features, columns, comm)[place]
             self._columns = Columns(worker, model, table, slice(0, width), tally)
         else:
             received = swap(comm, [as_bytes(np.asarray(shard.features[:, part])) for part in columns])
-            dense = np.concatenate(received).view(shard.features.dtype).reshape(shard.num_nodes, own.stop - own.start)
-            self._columns = Columns(worker, model, dense[place], own, tally)
+            dense = (
+                np.concatenate(received)
+                .view(shard.features.dtype)
+                .reshape(shard.num_nodes, own_columns.stop - own_columns.start)
+            )
+            self._columns = Columns(worker, model, dense[place], own_columns, tally)
 
-    def _batch(self, made: Made) -> Batch:
-        worker, step, comm = self.worker, made.step, self.worker.comm
-        assert made.edges is not None
+    def _batch(self, prepared: FetchedBatch) -> Batch:
+        worker, step, comm = self.worker, prepared.step, self.worker.comm
+        assert prepared.edges is not None
         with self.tally.timed():
-            values = (made.batch.input_nodes.astype(np.int64), made.fetched.rows, made.edges)
-            ids, rows, edges = (np.concatenate(to_all(comm, each)) for each in values)
+            values = (prepared.batch.input_nodes.astype(np.int64), prepared.fetched.rows, prepared.edges)
+            ids, rows, edges = (np.concatenate(to_all(comm, part)) for part in values)
         layers = FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, (ids, rows), edges, self.pool)
-        x, adjacencies = self._columns.inputs(step.kept(made.batch.blocks, layers), layers, step.key)
-        return step.batch(x, adjacencies, made.fetched.rows["label"][: len(step.seeds)])
+        x, adjacencies = self._columns.inputs(step.kept(prepared.batch.blocks, layers), layers, step.key)
+        return step.batch(x, adjacencies, prepared.fetched.rows["label"][: len(step.seeds)])
 
 
 def _columns(width: int, num_ranks: int) -> list[slice]:
@@ -165,13 +171,13 @@ def _columns(width: int, num_ranks: int) -> list[slice]:
 
 def _sparse_columns(features: SparseFeatures, columns: Sequence[slice], comm: Communicator) -> SparseFeatures:
     """Fetches a rank's columns of all nodes, sorted by owner. Collective."""
-    parts = [features.within(each) for each in columns]
+    parts = [features.within(part_columns) for part_columns in columns]
     kinds = [(np.diff(part.csr.indptr), part.csr.indices, part.values) for part in parts]
-    found = (
-        np.concatenate(swap(comm, [as_bytes(each) for each in kind])).view(kind[0].dtype)
+    received = (
+        np.concatenate(swap(comm, [as_bytes(array) for array in kind])).view(kind[0].dtype)
         for kind in zip(*kinds, strict=True)
     )
-    counts, indices, values = found
+    counts, indices, values = received
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     return SparseFeatures(CSC(indptr, indices, values, features.shape[1]))
 
@@ -179,7 +185,7 @@ def _sparse_columns(features: SparseFeatures, columns: Sequence[slice], comm: Co
 def _check_model(model: nn.Module) -> None:
     if not getattr(model, "reads_columns", False):
         raise UserError(
-            f"strategy.mode=push_pull adds up products of columns, so the first layer must be linear before the "
-            f"sum over in-edges, and {type(model).__name__} is not: choose model=gcn, model=gin, model=sage with "
+            f"strategy.mode=push_pull sums products of columns, so the first layer must be linear before the "
+            f"sum over in-edges, but {type(model).__name__} is not: use model=gcn, model=gin, model=sage with "
             "model.aggregator=mean, or strategy.mode=cooperative"
         )

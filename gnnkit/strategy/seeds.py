@@ -23,13 +23,13 @@ from gnnkit.remote import Reach
 from gnnkit.remote.owners import Sent, to_all
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.base import wrap
-from gnnkit.sampler.batching import Epoch, Schedule, draws_key, order_key
+from gnnkit.sampler.batching import BatchSchedule, Epoch, draws_key, order_key
 from gnnkit.sampler.links import without_pairs
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
+class SeedPairs:
     """The pairs that a rank predicts in a step, and the edges that no rank may read."""
 
     rows: Ids  # [k, 2] positions of the pairs' ends among the seeds
@@ -45,7 +45,7 @@ class Step:
     total: int  # number of rows that the loss reads on all ranks
     key: int  # random key of layers, equal on all ranks
     draws: int = 0  # random key of sampling, equal on all ranks
-    pairs: Pairs | None = None  # None: the loss reads the seeds' rows
+    pairs: SeedPairs | None = None  # None: the loss reads the seeds' rows
 
     def kept(self, blocks: Sequence[Block], layers: LayerValues) -> Sequence[Block]:
         """Removes the edges that any rank predicts in this step from blocks.
@@ -134,7 +134,7 @@ class NodeSeeds(Seeds):
             self.ids = np.flatnonzero(graph.split == Split.TRAIN)
             groups = sampler.groups(graph.csc, self.ids)
             self._costs = sampler.costs(graph.csc, self.ids) if batching == "balanced" else None
-        self._schedule = Schedule(self.ids, batch_size, comm.world_size, batching, window, groups=groups)
+        self._schedule = BatchSchedule(self.ids, batch_size, comm.world_size, batching, window, groups=groups)
 
     def __len__(self) -> int:
         return self._schedule.num_steps

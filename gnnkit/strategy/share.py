@@ -15,14 +15,14 @@ from gnnkit.kernels.dropout import derive
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class WorkerShare:
     """Nodes and edges that a worker processes, training nodes first."""
 
     block: Block  # all nodes are computed: num_dst = num_src
     num_seeds: int  # nodes whose loss is read, the block's first nodes
 
     @classmethod
-    def of(cls, graph: Graph, nodes: Ids, halo: Ids | None = None) -> Share:
+    def of(cls, graph: Graph, nodes: Ids, halo: Ids | None = None) -> WorkerShare:
         """Selects some nodes with all edges between them.
 
         Args:
@@ -34,25 +34,29 @@ class Share:
         rest = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
         return cls(induced(graph.csc, np.concatenate([nodes[trains], *rest])), int(trains.sum()))
 
-    def graph(self, whole: Graph) -> Graph:
+    def graph(self, full_graph: Graph) -> Graph:
         """Returns the share as a graph without features, for partitioners.
 
         Args:
-            whole: The complete graph.
+            full_graph: The complete graph.
         """
         block, nodes = self.block, self.block.src_nodes
-        coordinates = None if whole.coordinates is None else whole.coordinates[nodes]
+        coordinates = None if full_graph.coordinates is None else full_graph.coordinates[nodes]
         none = np.empty((len(nodes), 0), np.float32)
-        return Graph(CSC(block.indptr, block.indices), none, whole.labels[nodes], whole.split[nodes], None, coordinates)
+        return Graph(
+            CSC(block.indptr, block.indices), none, full_graph.labels[nodes], full_graph.split[nodes], None, coordinates
+        )
 
-    def part(self, chosen: Ids) -> Share:
+    def part(self, chosen: Ids) -> WorkerShare:
         """Selects nodes at ascending positions [k], with the edges between them."""
         block = self.block
         inner = induced(CSC(block.indptr, block.indices), chosen)
         assert block.edge_ids is not None
         assert inner.edge_ids is not None
         nodes, edge_ids = block.src_nodes[chosen], block.edge_ids[inner.edge_ids]
-        return Share(Block(inner.indptr, inner.indices, nodes, edge_ids), int(np.searchsorted(chosen, self.num_seeds)))
+        return WorkerShare(
+            Block(inner.indptr, inner.indices, nodes, edge_ids), int(np.searchsorted(chosen, self.num_seeds))
+        )
 
     @property
     def seeds(self) -> Block:
@@ -72,10 +76,10 @@ def induced(csc: CSC, nodes: Ids) -> Block:
     place[nodes] = np.arange(len(nodes))
     edges, degree = in_edges(csc, nodes)
     source = place[csc.indices[edges]]
-    kept = source >= 0
-    row = np.repeat(np.arange(len(nodes)), degree)[kept]
+    is_inside = source >= 0
+    row = np.repeat(np.arange(len(nodes)), degree)[is_inside]
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(row, minlength=len(nodes)))])
-    return Block(indptr, source[kept], nodes, edges[kept])
+    return Block(indptr, source[is_inside], nodes, edges[is_inside])
 
 
 def in_edges(csc: CSC, nodes: Ids) -> tuple[Ids, Ids]:
@@ -94,7 +98,7 @@ def in_neighbours(csc: CSC, nodes: Ids) -> Ids:  # [num_halo] ascending
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
+class StepInputs:
     """The rows and edges of one step, without the strategy's update."""
 
     x: Rows  # [num_src, width]
@@ -107,7 +111,7 @@ class Inputs:
 class HeldShare:
     """A share with its input rows and adjacencies, reusable for many steps."""
 
-    def __init__(self, share: Share, x: Rows, layers: BlockLayers, num_layers: int) -> None:
+    def __init__(self, share: WorkerShare, x: Rows, layers: BlockLayers, num_layers: int) -> None:
         """Creates the adjacencies.
 
         Args:
@@ -122,12 +126,12 @@ class HeldShare:
         hidden = [BlockAdjacency(layers, share.block, 0)] * (num_layers - 1) if num_layers > 1 else []
         self._layers = [*hidden, BlockAdjacency(layers, share.seeds, 0)]
 
-    def inputs(self, key: int, row_weights: Tensor | None = None) -> Inputs:
+    def inputs(self, key: int, row_weights: Tensor | None = None) -> StepInputs:
         """Returns the inputs of a step.
 
         Args:
             key: The step's key, from which all noise derives.
             row_weights: [num_seeds] factor of each row's loss. None: 1 each.
         """
-        self._layers = [kept.with_key(derive(key, layer)) for layer, kept in enumerate(self._layers)]
-        return Inputs(self.x, tuple(self._layers), self.rows, self.labels, row_weights)
+        self._layers = [adjacency.with_key(derive(key, layer)) for layer, adjacency in enumerate(self._layers)]
+        return StepInputs(self.x, tuple(self._layers), self.rows, self.labels, row_weights)

@@ -16,7 +16,7 @@ from gnnkit.kernels.dropout import derive
 from gnnkit.partition import Grid, Partitioner
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.coverage import partner, weigh
-from gnnkit.strategy.share import HeldShare, Inputs, Share
+from gnnkit.strategy.share import HeldShare, StepInputs, WorkerShare
 
 
 class Workload(ABC):
@@ -27,7 +27,7 @@ class Workload(ABC):
     num_own: int  # number of this rank's training nodes
 
     @abstractmethod
-    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+    def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
         """Returns a step's inputs.
 
         Args:
@@ -79,7 +79,7 @@ class Reader:
         """Reads nodes' features, or returns lazy rows if they are sparse or on disk."""
         return self.worker.lasting_rows(nodes, self.model, self.tally)
 
-    def hold(self, share: Share, x: Rows | None = None) -> HeldShare:
+    def hold(self, share: WorkerShare, x: Rows | None = None) -> HeldShare:
         """Prepares a share for computation.
 
         Args:
@@ -105,11 +105,11 @@ class OneShare(Workload):
             halo: [num_halo] additional nodes of the share. None: none.
         """
         graph = reader.graph
-        share = Share.of(graph, nodes, halo)
+        share = WorkerShare.of(graph, nodes, halo)
         self.num_train, self.num_own = int(np.count_nonzero(graph.split == Split.TRAIN)), share.num_seeds
         self._held = reader.hold(share)
 
-    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+    def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
         return self._held.inputs(key)
 
 
@@ -133,7 +133,7 @@ class Clusters(Workload):
         comm = reader.worker.comm
         self._reader, self._clusters, self._per_batch = reader, clusters, per_batch
         self.num_steps = -(-clusters // per_batch)
-        self._share = Share.of(reader.graph, nodes)
+        self._share = WorkerShare.of(reader.graph, nodes)
         self._cluster = cutter.assign(self._share.graph(reader.graph), Grid(clusters, 1, 1)).node_rank  # [num_own]
         cluster_counts = np.bincount(self._cluster[: self._share.num_seeds], minlength=clusters)
         counts = torch.zeros(comm.world_size, clusters, dtype=torch.int64, device=comm.device)
@@ -147,7 +147,7 @@ class Clusters(Workload):
         """Returns a rank's clusters in the order of steps."""
         return np.random.default_rng(derive(self._reader.worker.seed, epoch, rank)).permutation(self._clusters)
 
-    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+    def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
         order = self.chosen(epoch, self._reader.worker.comm.rank)
         clusters = order[step * self._per_batch : (step + 1) * self._per_batch]
         nodes = np.flatnonzero(np.isin(self._cluster, clusters))
@@ -186,7 +186,7 @@ class Covered(Workload):
         self.num_train = int(np.count_nonzero(trains))
         self.num_own = int(np.count_nonzero(trains[owner == reader.worker.comm.rank]))
 
-    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+    def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
         if epoch // self._every != self._rotation:
             self._rotation = epoch // self._every
             self._build(self._rotation)
@@ -197,7 +197,7 @@ class Covered(Workload):
         rank, num_ranks = worker.comm.rank, worker.comm.world_size
         other = partner(rank, num_ranks, rotation)
         halo = None if other == rank else np.flatnonzero(self._owner == other)
-        share = Share.of(graph, np.flatnonzero(self._owner == rank), halo)
+        share = WorkerShare.of(graph, np.flatnonzero(self._owner == rank), halo)
         nodes = share.block.src_nodes
         degree = graph.csc.indptr[nodes + 1] - graph.csc.indptr[nodes]
         block, coverage = weigh(share.block, self._owner[nodes], degree, num_ranks - 1)

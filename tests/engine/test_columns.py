@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit.engine.columns import joined, packed, unpacked
+from gnnkit.engine.columns import join_blocks, pack_block, unpack_block
 from gnnkit.engine.relations import RelationEdges
 from gnnkit.graph import CSC, Block
 
@@ -21,7 +21,7 @@ def block(*names: str) -> Block:
 @pytest.mark.parametrize("names", [(), ("edge_ids",), ("weight",), ("edge_ids", "weight", "relation")])
 def test_a_block_comes_back_from_one_array(names: tuple[str, ...]) -> None:
     sent = block(*names)
-    came = unpacked(packed(sent, torch.device("cpu")).numpy())
+    came = unpack_block(pack_block(sent, torch.device("cpu")).numpy())
     for name in ("indptr", "indices", "src_nodes"):
         np.testing.assert_array_equal(getattr(came, name), getattr(sent, name))
     assert list(came.edge_columns) == list(names)
@@ -30,7 +30,7 @@ def test_a_block_comes_back_from_one_array(names: tuple[str, ...]) -> None:
 
 
 def test_joined_blocks_have_the_columns_of_all() -> None:
-    both = joined([block("edge_ids", "relation")] * 2)
+    both = join_blocks([block("edge_ids", "relation")] * 2)
     assert both.edge_columns["relation"].tolist() == [1, 0, 1, 1, 0, 1]
     assert both.src_nodes.tolist() == [7, 5, 7, 5, 9, 1, 9, 1]
 

@@ -59,12 +59,12 @@ def test_rows_for_another_number_of_nodes_end_the_command_with_one_line(capsys: 
     np.save("rows.npy", np.ones((5, 2)))
     assert main([*RUN, "sampler.embeddings=rows.npy"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == f"gnnkit: error: sampler.embeddings has 5 rows, the graph {NUM_NODES} nodes"
+    assert last == f"gnnkit: error: sampler.embeddings has 5 rows, but the graph has {NUM_NODES} nodes"
 
 
 def test_a_graph_without_features_is_refused() -> None:
     known = check_graph(60)
     graph = Graph(known.csc, np.empty((60, 0), np.float32), known.labels, known.split)
     keys = [*SIMILAR, "comm=threads", "workers=2", "inputs=learned"]
-    with pytest.raises(UserError, match=r"sampler\.target=similarity compares features of nodes, and there are none"):
+    with pytest.raises(UserError, match=r"sampler\.target=similarity compares node features, but the graph has none"):
         gnnkit.train(graph, strategy="individual_sample", overrides=keys)

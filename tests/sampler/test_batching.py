@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC
-from gnnkit.sampler.batching import Epoch, Schedule, plan_epoch, tree_sizes
+from gnnkit.sampler.batching import BatchSchedule, Epoch, plan_epoch, tree_sizes
 
 sizes = st.integers(1, 9)
 
@@ -184,7 +184,7 @@ def test_bad_input_names_the_rule_and_the_value() -> None:
 
 def test_the_identity_of_batches_names_seeds_and_costs() -> None:
     def of(seeds: list[int], costs: list[float] | None) -> dict[str, object]:
-        plan = Schedule(np.array(seeds), 2)
+        plan = BatchSchedule(np.array(seeds), 2)
         return plan.identity(None if costs is None else np.array(costs))
 
     found = [of([1, 2], None), of([1, 3], None), of([1, 2], [1.0, 2.0]), of([1, 2], [1.0, 3.0])]

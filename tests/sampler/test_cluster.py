@@ -70,7 +70,7 @@ def test_clusters_are_read_from_a_file_and_checked(graph: CSC, tmp_path: Path) -
     for name in ("text.npy", "none.npy"):
         with pytest.raises(ValueError, match=rf"sampler\.clusters=.*{name} cannot be read"):
             ClusterSampler(str(tmp_path / name))
-    with pytest.raises(ValueError, match=r"sampler\.clusters has 3 entries, the graph 2000 nodes"):
+    with pytest.raises(ValueError, match=r"sampler\.clusters has 3 entries, but the graph has 2000 nodes"):
         ClusterSampler([0, 1, 2]).sample(graph, np.arange(3), key=1)
     with pytest.raises(ValueError, match=r"sampler\.clusters has dtype float64, expected integers"):
         ClusterSampler([0.5])

@@ -90,7 +90,7 @@ read_only.flags.writeable = False
         ),
         ((table, np.array([0]), np.empty((1, 2), np.float32)), "got float32"),
         ((table, np.array([0]), np.empty((1, 4))[:, ::2]), "out must be C-contiguous"),
-        ((table, np.array([0]), table[3:]), "apart from source"),
+        ((table, np.array([0]), table[3:]), "not overlap source"),
         ((table, np.array([0]), read_only), "writeable"),
     ],
 )

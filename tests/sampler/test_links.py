@@ -128,7 +128,7 @@ def test_edges_to_predict_of_an_earlier_version_are_refused(tmp_path: Path) -> N
     links = make_links(np.arange(3))
     object.__setattr__(links, "training", None)
     links.save(tmp_path / "links")
-    with pytest.raises(UserError, match=r"links: an earlier gnnkit wrote the edges to predict.*write the store again"):
+    with pytest.raises(UserError, match=r"links: written by an earlier gnnkit.*write the store again"):
         Links.load(tmp_path / "links")
 
 

@@ -252,7 +252,7 @@ class WrongBatches(Wrong):
         (lambda hop: replace(hop, sources=hop.sources + 300), r"sources\[0\] = \d+ is out of range 0\.\.299"),
         (lambda hop: replace(hop, edge_ids=hop.edge_ids + 2500), r"edge_ids\[0\] = \d+ is out of range 0\.\.2499"),
         (lambda hop: replace(hop, edge_ids=hop.edge_ids[:-1]), r"edge_ids has \d+ entries"),
-        (lambda hop: replace(hop, edge_ids=hop.edge_ids[::-1]), "edge_ids name other sources: edge_ids"),
+        (lambda hop: replace(hop, edge_ids=hop.edge_ids[::-1]), "edge_ids and sources do not match: edge_ids"),
         (lambda hop: replace(hop, weight=np.ones(1)), r"weight has shape \[1\]"),
         (lambda hop: replace(hop, weight=np.full(len(hop.sources), np.nan)), r"weight\[0\] = nan is not finite"),
     ],
@@ -268,7 +268,7 @@ def test_a_plugin_that_hands_over_wrong_draws_is_named(change: Callable[[Hop], A
 def test_edges_into_other_nodes_are_found_where_their_sources_are_right() -> None:
     graph = CSC(np.array([0, 1, 2]), np.array([1, 1]))  # 1 -> 0, 1 -> 1
     sampler = Wrong(lambda hop: replace(hop, edge_ids=hop.edge_ids[::-1]))
-    with pytest.raises(UserError, match=r"edge_ids name edges into other nodes: edge_ids\[0\] = 1 does not .* node 0"):
+    with pytest.raises(UserError, match=r"edge_ids and destinations do not match: edge_ids\[0\] = 1 is not .* node 0"):
         sampler.sample(graph, np.arange(2), key=1)
 
 
@@ -294,7 +294,7 @@ def outermost(batch: MiniBatch, **changes: Any) -> MiniBatch:
         (lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes * 0), r"blocks\[0\]\.src_nodes repeat"),
         (
             lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes[::-1].copy()),
-            r"blocks\[0\]: edge_ids name other",
+            r"blocks\[0\]: edge_ids and sources do not match",
         ),
         (
             lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes.tolist()),
@@ -586,7 +586,7 @@ def test_balanced_batches_take_the_costs_of_the_sampler_or_the_users() -> None:
         ({"seeds": [-1]}, r"seeds\[0\] = -1 is out of range"),
         ({"seeds": [3, 4, 3]}, r"seeds\[2\] = 3 repeats seeds\[0\]"),
         ({"seeds": [0.5]}, "seeds has dtype float64, expected integers"),
-        ({"seeds": np.ones(4, bool)}, r"the mask of seeds has shape \[4\], expected \[300\]"),
+        ({"seeds": np.ones(4, bool)}, r"seeds: the mask has shape \[4\], expected \[300\]"),
         ({"features": np.ones((4, 2))}, "features must have a row of fixed size for each of 300 nodes"),
         ({"features": np.ones((300, 4))[:, ::2]}, "features must be C-contiguous"),
         ({"labels": np.array([None] * 300)}, "labels must have a row of fixed size"),

@@ -175,7 +175,8 @@ def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"), [(np.nan, "nan is not finite"), (-1.0, "-1.0 is negative"), (np.inf, "inf is not finite")]
+    ("value", "told"),
+    [(np.nan, "nan is not finite"), (-1.0, "-1.0 must not be negative"), (np.inf, "inf is not finite")],
 )
 def test_bad_targets_are_named(value: float, told: str) -> None:
     graph = undirected("star")

@@ -135,7 +135,7 @@ def test_costs_of_filled_nodes_are_what_they_draw(graph: CSC) -> None:
 def test_filling_twice_and_words_are_refused() -> None:
     with pytest.raises(UserError, match=r"^sampler\.fill=no must be true or false"):
         NeighborSampler([2], fill="no")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^sampler\.fill=true repeats edges of few, sampler\.replace=true of all"):
+    with pytest.raises(UserError, match=r"^sampler\.fill=true and sampler\.replace=true exclude each other"):
         NeighborSampler([2], fill=True, replace=True)
 
 

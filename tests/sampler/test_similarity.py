@@ -279,9 +279,9 @@ def test_embeddings_may_be_a_file(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"target": "similar"}, r"^sampler\.target=similar is not known: did you mean similarity\?"),
-        ({"target": None, "floor": 0.5}, r"^sampler\.floor=0\.5 is of sampler\.target=similarity"),
-        ({"target": np.ones(60), "embeddings": np.ones((60, 2))}, r"^sampler\.embeddings is of sampler\.target=sim"),
-        ({"target": None, "sharpness": 2}, r"^sampler\.sharpness=2 is of sampler\.target=similarity"),
+        ({"target": None, "floor": 0.5}, r"^sampler\.floor=0\.5 requires sampler\.target=similarity"),
+        ({"target": np.ones(60), "embeddings": np.ones((60, 2))}, r"^sampler\.embeddings requires sampler\.target=sim"),
+        ({"target": None, "sharpness": 2}, r"^sampler\.sharpness=2 requires sampler\.target=similarity"),
         ({"sharpness": 0}, r"^sampler\.sharpness=0 must be a whole number from 1 to 32"),
         ({"sharpness": 33}, r"^sampler\.sharpness=33 must be a whole number from 1 to 32"),
         ({"sharpness": 1.5}, r"^sampler\.sharpness=1\.5 must be a whole number"),
@@ -306,16 +306,16 @@ def test_arguments_that_do_not_fit_are_refused_by_key(options: dict[str, Any], m
 
 def test_rows_that_do_not_fit_the_graph_are_refused() -> None:
     nodes = np.arange(3)
-    with pytest.raises(UserError, match=r"sampler\.target=similarity compares features of nodes: give them by"):
+    with pytest.raises(UserError, match=r"sampler\.target=similarity compares node features: pass them to"):
         similar().draw(BOTH_WAYS, nodes, 0, key=1)
     for features in (None, np.empty((GRAPH.num_nodes, 0), np.float32)):
         with pytest.raises(
-            UserError, match=r"^sampler\.target=similarity compares .* there are none: give sampler\.emb"
+            UserError, match=r"^sampler\.target=similarity compares .* graph has none: set sampler\.emb"
         ):
             similar().with_features(features)
-    with pytest.raises(UserError, match=r"there are none: give sampler\.embeddings"):
+    with pytest.raises(UserError, match=r"graph has none: set sampler\.embeddings"):
         Loader(GRAPH.csc, similar())
-    with pytest.raises(UserError, match=rf"sampler\.embeddings has 5 rows, the graph {GRAPH.num_nodes} nodes"):
+    with pytest.raises(UserError, match=rf"sampler\.embeddings has 5 rows, but the graph has {GRAPH.num_nodes} nodes"):
         similar(embeddings=np.ones((5, 2))).draw(BOTH_WAYS, nodes, 0, key=1)
     with pytest.raises(UserError, match=r"^features has shape \[60, 2, 2\], expected \[any, any\]"):
         similar().with_features(np.ones((60, 2, 2)))

@@ -133,7 +133,7 @@ def test_walks_that_compare_features_are_refused_where_other_ranks_have_the_rows
     similar = functools.partial(MetropolisHastingsSampler, [3, 3], target="similarity")
     partitioned = IndividualSample(features="partitioned")
     with pytest.raises(
-        UserError, match=r"strategy\.features=partitioned: .* as sampler\.target=similarity does without"
+        UserError, match=r"strategy\.features=partitioned: .* as does sampler\.target=similarity without"
     ):
         partitioned.check(similar(), 2)
     with pytest.raises(UserError, match=r"strategy\.topology=partitioned: .* draws from more than the in-edges"):
@@ -239,7 +239,7 @@ def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:
 def test_a_sampler_that_does_not_fit_the_model_is_refused() -> None:
     with pytest.raises(UserError, match=r"3 hops, but model\.num_layers=2"):
         IndividualSample().check(NeighborSampler([3, 2, 1]), 2)
-    with pytest.raises(UserError, match=r"sampler\.edge_ids=False: a strategy weighs drawn edges"):
+    with pytest.raises(UserError, match=r"sampler\.edge_ids=False: strategies need edge ids"):
         IndividualSample().setup(worker(Numbered(0, 1), NeighborSampler([3, 3], edge_ids=False)), make_model("gcn"))
     with pytest.raises(UserError, match=r"sampler\.importance=mean"):
         IndividualSample().setup(worker(Numbered(0, 1), NeighborSampler([3, 3], importance="mean")), make_model("gcn"))

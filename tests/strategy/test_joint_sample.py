@@ -18,7 +18,7 @@ from torch_geometric.nn import GCNConv, SAGEConv
 import gnnkit
 from gnnkit import testing
 from gnnkit.comm.threads import Threads
-from gnnkit.engine.columns import joined, packed, unpacked
+from gnnkit.engine.columns import join_blocks, pack_block, unpack_block
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.kernels.dropout import dropout
@@ -296,7 +296,7 @@ def test_joined_blocks_keep_every_edge_and_travel_as_one_array() -> None:
     sampler = WeightedSampler([3], importance="sum")
     seeds = ([3, 7], [], [7, 1, 9])
     blocks = [sampler.sample(GRAPH.csc, np.array(ids, np.int64), key=1).blocks[0] for ids in seeds]
-    block = joined([unpacked(packed(each, torch.device("cpu")).numpy()) for each in blocks])
+    block = join_blocks([unpack_block(pack_block(each, torch.device("cpu")).numpy()) for each in blocks])
     assert block.src_nodes[: block.num_dst].tolist() == [3, 7, 7, 1, 9]
     assert np.array_equal(block.edge_ids, np.concatenate([each.edge_ids for each in blocks]))
     assert np.array_equal(block.weight, np.concatenate([each.weight for each in blocks]))
@@ -332,9 +332,7 @@ def test_samplers_that_owners_cannot_draw_with_are_refused(sampler: Callable[[],
 
 @pytest.mark.parametrize("model", sorted(set(MODELS) - set(LINEAR)))
 def test_push_pull_refuses_layers_that_are_not_linear_before_the_sum(model: str) -> None:
-    with pytest.raises(
-        UserError, match=r"must be linear before the sum over in-edges, and .* is not: choose model=gcn"
-    ):
+    with pytest.raises(UserError, match=r"must be linear before the sum over in-edges, but .* is not: use model=gcn"):
         JointSample("push_pull").setup(worker(Numbered(0, 1), NeighborSampler([3, 3])), make_model(model))
 
 
@@ -346,7 +344,7 @@ def test_owners_need_all_in_edges_of_their_nodes() -> None:
         own = replace(worker(Numbered(0, 1), NeighborSampler([3, 3])), comm=comm, shard=shards[comm.rank], graph=None)
         JointSample().setup(own, make_model("gcn"))
 
-    with pytest.raises(UserError, match=r"^strategy\.mode=cooperative: partition\.grid=2 x 2 x 1 spreads"):
+    with pytest.raises(UserError, match=r"^strategy\.mode=cooperative: partition\.grid=2 x 2 x 1 distributes"):
         Threads.run(work, 4)
 
 

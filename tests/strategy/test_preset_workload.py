@@ -39,7 +39,7 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.coverage import partner, weigh
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.resplit import reassign
-from gnnkit.strategy.share import Share, in_neighbours
+from gnnkit.strategy.share import WorkerShare, in_neighbours
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.strategy.workload import Clusters, OneShare, Workload
 from gnnkit.sync import average_parameters
@@ -497,7 +497,7 @@ def test_the_mean_coverage_of_every_node_is_one_and_its_edges_count_as_many_as_t
         partners = [partner(rank, ranks, rotation) for rotation in range(ranks - 1)]
         assert sorted([rank, *partners]) == list(range(ranks))
         for other in partners:
-            block = Share.of(graph, np.flatnonzero(chunk == rank), np.flatnonzero(chunk == other)).block
+            block = WorkerShare.of(graph, np.flatnonzero(chunk == rank), np.flatnonzero(chunk == other)).block
             weighed, coverage = weigh(block, chunk[block.src_nodes], degree[block.src_nodes], ranks - 1)
             own = chunk[block.src_nodes] == rank
             mean[block.src_nodes[own]] += coverage[own] / (ranks - 1)
@@ -779,7 +779,7 @@ def test_a_correction_alone_chooses_what_it_needs(correction: str, chosen: tuple
 
 
 def test_a_sampler_is_needed_by_llcg_alone() -> None:
-    with pytest.raises(UserError, match="this strategy draws nothing"):
+    with pytest.raises(UserError, match="this strategy does not sample"):
         PresetWorkload().check(NeighborSampler([3, 3]), 2)
     with pytest.raises(UserError, match="sampler is missing"):
         PresetWorkload(**LLCG).check(None, 2)
@@ -787,7 +787,7 @@ def test_a_sampler_is_needed_by_llcg_alone() -> None:
 
 
 def test_a_part_has_its_own_factors_after_the_whole_graphs_were_read() -> None:
-    share = Share.of(GRAPH, np.flatnonzero(OWNERS[3] == 1))
+    share = WorkerShare.of(GRAPH, np.flatnonzero(OWNERS[3] == 1))
     layers = BlockLayers(GRAPH, make_model(), torch.float64, torch.device("cpu"))
     nodes = np.arange(GRAPH.num_nodes)
     of_whole, of_part = (BlockEdges(each, share.block) for each in (layers, layers.of_part(share.block)))
@@ -801,7 +801,7 @@ def test_a_part_has_its_own_factors_after_the_whole_graphs_were_read() -> None:
 
 
 def test_a_part_of_the_graph_has_degrees_of_its_own() -> None:
-    share = Share.of(GRAPH, np.flatnonzero(OWNERS[3] == 1))
+    share = WorkerShare.of(GRAPH, np.flatnonzero(OWNERS[3] == 1))
     layers = BlockLayers(GRAPH, make_model(), torch.float64, torch.device("cpu"))
     part, inner = layers.of_part(share.block), subgraph(np.sort(share.block.src_nodes))
     nodes = np.sort(share.block.src_nodes)

@@ -363,7 +363,7 @@ SAMPLED = "strategy=individual_sample"
         (["strategy=vertex_centric", "strategy.local_iterations=2"], "inputs=learned: strategy=vertex_centric with"),
         (
             [SAMPLED, "strategy.features=partitioned", "strategy.cache=lru"],
-            "inputs=learned: strategy=individual_sample with strategy.cache=lru keeps rows of other workers",
+            "inputs=learned: strategy=individual_sample with strategy.cache=lru caches rows of other workers",
         ),
         ([SAMPLED, "sync=parameter_server", "sync.mode=async"], "inputs=learned: sync=parameter_server with these"),
         ([SAMPLED, "sync=neighbour"], "inputs=learned: sync=neighbour with these options does not make one step"),
