@@ -1,4 +1,4 @@
-"""The source of a graph."""
+"""The interface of data sets, and functions that they share."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ from gnnkit.graph.fields import count_nodes
 from gnnkit.graph.id_columns import as_ids
 from gnnkit.ranges import shown
 
-ONE_WAY = 0.1  # share of the edges with a reverse edge, below which these run one way
-_LOOKED_AT = 1000  # edges
-_ALL = 1 << 60  # bytes, of a graph that is read as a whole
+ONE_WAY = 0.1  # warn if the share of edges with a reverse edge is smaller
+_LOOKED_AT = 1000  # edges that `both_ways` samples
+_ALL = 1 << 60  # bytes: unlimited memory
 
 
 class Dataset(ABC):
-    """A source of one graph. Constructor arguments are the keys of the YAML file.
+    """A source of one graph. The constructor's arguments are keys of `dataset`.
 
-    `load` may be slow, and runs in one process only. The same process cuts the graph.
+    `load` may be slow. It runs in one process, which also partitions the graph.
 
-    Keys other than `of_data` say how data is read, such as `symmetrize`. A trained
-    model needs new data read alike, so `job=predict` and `job=test` take these keys
-    from the run.
+    Keys outside `of_data`, such as `symmetrize`, control how data is read. A trained
+    model needs new data read in the same way, so `job=predict` and `job=test` take
+    these keys from the run.
     """
 
-    of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that name and split the data
-    of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` needs for no other data
+    of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that locate and split the data
+    of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` resets for new data
 
     @property
     def store_folder(self) -> Path | None:
-        """The folder of a graph that is cut already, which runs then do not load."""
+        """The folder of a partitioned graph, which runs open directly."""
         return None
 
     @classmethod
     def brought_keys(cls, root: str) -> Mapping[str, Any]:
-        """Returns sections of the configuration that a run takes with the data.
+        """Returns configuration sections that come with the data.
 
-        Values that the user gives come first. Called where the key `root` is given.
-        Default: none.
+        The user's values take precedence. Called if the key `root` is set. Default:
+        none.
         """
         return {}
 
     def in_pieces(self) -> GraphPieces | None:
-        """Returns the graph in pieces, for `job=import`, and opens no file so far.
+        """Returns a reader for `job=import` that yields the graph in pieces.
 
-        The pieces have the edges, rows and labels of `load`. Default: None, as the
-        graph is read as a whole.
+        It yields the edges, rows and labels of `load`. No file is opened yet. Default:
+        None, so `job=import` is unsupported.
         """
         return None
 
     @abstractmethod
     def load(self) -> Graph:
-        """Returns the whole graph.
+        """Loads the whole graph.
 
-        Raises `UserError` that names file, field and position for bad data, and the
-        configuration key for bad arguments.
+        Raises `UserError` with file, field and position for invalid data, and with the
+        configuration key for invalid arguments.
         """
 
 
 @contextmanager
 def blame(what: str) -> Iterator[None]:
-    """Puts a configuration key or file before the message of an error, in one line."""
+    """Prefixes error messages with a key or file name, and joins them into one line."""
     try:
         yield
     except ValueError as error:
@@ -81,17 +81,17 @@ def blame(what: str) -> Iterator[None]:
 
 
 def with_split(graph: Graph, shares: Sequence[float] | None, seed: int) -> Graph:
-    """Draws a split for a graph that has none, if shares are given.
+    """Draws a split if `shares` is set. Raises `UserError` if the graph has a split.
 
     Args:
-        graph: the graph.
-        shares: the key `dataset.split`, or None.
-        seed: the key `dataset.seed`.
+        graph: The graph.
+        shares: Value of `dataset.split`, or None.
+        seed: Value of `dataset.seed`.
     """
     if shares is None:
         return graph
     if graph.split.any():
-        raise UserError(f"the data has a split, so dataset.split={list(shares)} must go")
+        raise UserError(f"dataset.split={list(shares)}: the data already has a split; remove the key")
     with blame("dataset.split"):
         return graph.draw_split(shares, seed)
 
@@ -100,10 +100,9 @@ def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Grap
     """Applies the keys that most data sets share.
 
     Args:
-        graph: the graph.
-        symmetrize: whether to add reverse edges. None: no, with a warning where few
-            edges have a reverse edge.
-        row_normalize: whether to divide each node's features by the sum.
+        graph: The graph.
+        symmetrize: Add missing reverse edges. None: no, but warn if few edges have one.
+        row_normalize: Divide each node's features by their sum.
     """
     if symmetrize is None:
         warn_of_one_way(graph.csc)
@@ -112,7 +111,7 @@ def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Grap
 
 
 def read_whole(pieces: GraphPieces) -> Graph:
-    """Reads all pieces of a graph, for data sets that are only read in pieces."""
+    """Loads a graph from its pieces, for data sets without another reader."""
     with blame(f"dataset.root={pieces.root}"):
         room = Room(_ALL, 1)
         num_nodes = pieces.open(room)
@@ -150,10 +149,10 @@ def read_whole(pieces: GraphPieces) -> Graph:
 
 
 def name_list(key: str, value: object) -> tuple[str, ...]:
-    """Reads a list of names of columns."""
+    """Reads a list of column names."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{key}={shown(value)} must be a list of names of columns")
+        raise UserError(f"{key}={shown(value)} must be a list of column names")
     return tuple(names)
 
 
@@ -161,16 +160,16 @@ def warn_of_one_way(csc: CSC) -> None:
     """Warns if few edges have a reverse edge."""
     if (share := both_ways(csc)) < ONE_WAY:
         warnings.warn(
-            f"{told_share(share, csc.num_edges)}, so messages flow from src to dst alone: dataset.symmetrize=true if "
-            "edges are undirected, dataset.symmetrize=false if not",
+            f"{describe_share(share, csc.num_edges)}, so messages flow from src to dst only; use "
+            "dataset.symmetrize=true if edges are undirected, dataset.symmetrize=false otherwise",
             stacklevel=4,
         )
 
 
 def both_ways(csc: CSC) -> float:
-    """Estimates the share of edges that have a reverse edge from a thousand edges.
+    """Estimates the share of edges that have a reverse edge from 1,000 edges.
 
-    Self-loops do not count. Without other edges the share is 1.
+    Self-loops are ignored. Without other edges the share is 1.
     """
     chosen = np.linspace(0, csc.num_edges - 1, min(csc.num_edges, _LOOKED_AT)).astype(np.int64)
     dst, src = np.searchsorted(csc.indptr, chosen, side="right") - 1, csc.indices[chosen]
@@ -179,21 +178,21 @@ def both_ways(csc: CSC) -> float:
     return float(returned / len(ends)) if ends else 1.0
 
 
-def told_share(share: float, num_edges: int) -> str:
-    """Describes the result of `both_ways` in a warning."""
+def describe_share(share: float, num_edges: int) -> str:
+    """Describes the result of `both_ways` for a warning."""
     some = f"{100 * share:.2g} % of {num_edges:,} edges have"
     return f"{some if share else f'none of {num_edges:,} edges has'} a reverse edge"
 
 
 def sources_by_row(indptr: Array, indices: Array, weight: Array | None, shape: Array | None) -> CSC:
-    """Reads a square CSR matrix of SciPy, whose row u lists the nodes that u points to.
+    """Reads a square SciPy CSR matrix whose row u lists the targets of u's edges.
 
-    Weights that are all 1 are dropped.
+    If all weights are 1, they are dropped.
 
     Args:
-        indptr: [num_nodes + 1] begin of each row.
-        indices: [num_edges] destination of each edge.
-        weight: [num_edges] numbers, or None.
+        indptr: [num_nodes + 1] row pointers.
+        indices: [num_edges] destinations.
+        weight: [num_edges] weights, or None.
         shape: [2] numbers of rows and columns, or None.
     """
     if shape is not None and shape.tolist() != [len(indptr) - 1] * 2:

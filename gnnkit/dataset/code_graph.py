@@ -1,9 +1,8 @@
-"""The graph of the functions and classes in Python sources.
+"""The graph of functions and classes in Python sources.
 
-A definition has edges to the definitions of all callees, bases and members. Names are
-resolved by Python's scopes and imports, without running anything. Only a run knows the
-type of a value, or a name that is bound twice. Such values are left out, and of two
-definitions the first counts.
+Each definition has edges to its callees, bases and members. Names are resolved
+statically from scopes and imports, without running code. Values whose type is only
+known at run time are skipped. If a name is defined twice, the first definition counts.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import TypeAlias
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _Import: TypeAlias = tuple[str, str | None]  # module, and a name in the module
-_Path: TypeAlias = tuple[str, ...]  # a.b().c as a, b, (), c: a hundredth of the size of a syntax tree
+_Path: TypeAlias = tuple[str, ...]  # a.b().c is a, b, (), c, which takes 1 % of a syntax tree's memory
 _CALL = "()"
 
 
 @dataclass(frozen=True, slots=True)
 class _Instance:
-    """A value of a class, or of the bases of a class if from `super()`."""
+    """An instance of a class, or of its bases if created by `super()`."""
 
     cls: int
     bases_only: bool = False
 
 
-# A definition's number, a module's name, a value of a known class, or unknown.
+# Number of a definition, name of a module, instance of a class, or unknown.
 _Entity: TypeAlias = int | str | _Instance | None
 
 
@@ -40,7 +39,7 @@ class Definition:
 
     name: str
     module: str
-    words: list[str]  # of name, arguments and docstring, lower case
+    words: list[str]  # lower-case words of name, arguments and docstring
     bases: list[_Path] = field(default_factory=list)
     members: _Scope | None = None  # classes only
 
@@ -51,7 +50,7 @@ class _Scope:
 
     module: str
     parent: _Scope | None = None
-    owner: int | None = None  # the definition whose body this is
+    owner: int | None = None  # definition whose body this is
     is_class: bool = False
     names: dict[str, _Import | _Entity] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)  # modules imported with *
@@ -59,8 +58,8 @@ class _Scope:
     def bind(self, name: str, target: _Import | _Entity) -> None:
         """Binds a name.
 
-        A definition goes before an import, an import before a variable, and the first
-        of a kind before later ones.
+        A definition takes precedence over an import, an import over a variable, and the
+        first binding over later ones.
         """
         if name not in self.names or _rank(target) > _rank(self.names[name]):
             self.names[name] = target
@@ -68,9 +67,9 @@ class _Scope:
 
 @dataclass(slots=True)
 class CodeGraph:
-    """Definitions with edges in between.
+    """Definitions and the edges between them.
 
-    Definitions are ordered by module, then by place in the module.
+    Definitions are ordered by module, then by position in the module.
     """
 
     definitions: list[Definition]
@@ -78,15 +77,15 @@ class CodeGraph:
 
 
 def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
-    """Makes the graph of the modules `name -> source`.
+    """Builds the graph of modules, given as `name -> source`.
 
-    A package's own module is named `package.__init__`. Leaves out modules that do not
-    parse.
+    A package's own module is named `package.__init__`. Modules with syntax errors are
+    skipped.
     """
     program = _ProgramIndex({name.removesuffix(".__init__") for name in sources})
     for name in sorted(sources):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about code that is not ours to mend
+            warnings.simplefilter("ignore")  # warnings about third-party code
             try:
                 tree = ast.parse(sources[name])
             except (SyntaxError, ValueError):
@@ -97,10 +96,7 @@ def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
 
 
 def split_words(text: str) -> list[str]:
-    """Splits identifiers and prose into words, also at underscores and camelCase.
-
-    Words are in lower case.
-    """
+    """Splits text into lower-case words, also at underscores and camelCase."""
     return [word.lower() for word in _WORD.findall(text) if len(word) > 1]
 
 
@@ -111,13 +107,13 @@ def _rank(target: _Import | _Entity) -> int:
 
 
 class _ProgramIndex:
-    """All modules, with the meaning of names and expressions."""
+    """All modules, which resolves names and expressions."""
 
     def __init__(self, modules: set[str]) -> None:
         self.known = modules
         self.modules: dict[str, _Scope] = {}
         self.definitions: list[Definition] = []
-        self.contained: list[tuple[int, int]] = []  # class or function, definition in the body
+        self.contained: list[tuple[int, int]] = []  # (class or function, definition in its body)
         self.calls: list[tuple[_Scope, _Path]] = []  # scope and callee of each call
         self._exports: dict[tuple[str, str], _Entity] = {}
         self._bases: dict[int, list[int]] = {}
@@ -134,9 +130,9 @@ class _ProgramIndex:
                 yield scope.owner, callee
 
     def bases(self, number: int) -> list[int]:
-        """Finds the known base classes of a class."""
+        """Returns the resolved base classes of a class."""
         if number not in self._bases:
-            self._bases[number] = []  # ends a circle of classes
+            self._bases[number] = []  # breaks inheritance cycles
             members = self.definitions[number].members
             if members is not None and members.parent is not None:
                 bases = [self.evaluate(base, members.parent) for base in self.definitions[number].bases]
@@ -144,7 +140,7 @@ class _ProgramIndex:
         return self._bases[number]
 
     def evaluate(self, path: _Path, scope: _Scope) -> _Entity:
-        """Finds the meaning of an expression, if names are enough."""
+        """Resolves an expression, as far as names suffice."""
         inherited = path[:2] == ("super", _CALL)
         entity = _enclosing_instance(scope) if inherited else self.lookup(path[0], scope)
         for step in path[2 if inherited else 1 :]:
@@ -152,13 +148,13 @@ class _ProgramIndex:
         return entity
 
     def result(self, callee: _Entity) -> _Entity:
-        """Finds the result of a call. Known for classes only."""
+        """Resolves the result of a call, which is known for classes only."""
         return _Instance(callee) if isinstance(callee, int) and self.definitions[callee].members else None
 
     def lookup(self, name: str, scope: _Scope) -> _Entity:
-        """Looks a name up in the scopes around.
+        """Looks up a name in the enclosing scopes.
 
-        The names of a class are known only to code directly in the class.
+        Names of a class are visible only directly in its body.
         """
         place = scope
         while place.parent is not None:
@@ -178,7 +174,7 @@ class _ProgramIndex:
         return None
 
     def member(self, classes: list[int], name: str) -> _Entity:
-        """Looks a name up in the first class with such a name."""
+        """Looks up a name in the first class that has it."""
         for cls in classes:
             members = self.definitions[cls].members
             if members is not None and name in members.names:
@@ -186,17 +182,17 @@ class _ProgramIndex:
         return None
 
     def ancestors(self, cls: int) -> list[int]:
-        """Lists all known base classes of a class, nearest first, each once."""
+        """Lists all resolved base classes once, nearest first."""
         lineage = [cls]
         for number in lineage:
             lineage += [base for base in self.bases(number) if base not in lineage]
         return lineage[1:]
 
     def export(self, module: str, name: str) -> _Entity:
-        """Looks up a name of a module: bound there, a submodule, or imported with *."""
+        """Looks up a module's name: bound, a submodule, or imported with *."""
         key = (module, name)
         if key not in self._exports:
-            self._exports[key] = None  # ends a circle of imports
+            self._exports[key] = None  # breaks import cycles
             self._exports[key] = self._export(module, name)
         return self._exports[key]
 
@@ -217,7 +213,7 @@ class _ProgramIndex:
 
 
 class _ModuleReader(ast.NodeVisitor):
-    """The visitor that fills a program with one module's scopes and calls."""
+    """A visitor that adds one module's scopes and calls to the index."""
 
     def __init__(self, program: _ProgramIndex, name: str) -> None:
         self.program = program
@@ -250,7 +246,7 @@ class _ModuleReader(ast.NodeVisitor):
         self.read_body(node, scope)
 
     def define(self, node: _Function | ast.ClassDef, words: list[str]) -> _Scope:
-        """Numbers a definition, binds the name, and opens the scope."""
+        """Adds a definition, binds its name, and returns its scope."""
         number = len(self.program.definitions)
         words = split_words(node.name) + words + split_words(ast.get_docstring(node, clean=False) or "")
         self.program.definitions.append(Definition(node.name, self.module, words))
@@ -291,7 +287,7 @@ class _ModuleReader(ast.NodeVisitor):
 
 
 def _path(expression: ast.expr) -> _Path | None:
-    """Returns the steps of names, attributes and calls, or None for anything else."""
+    """Returns an expression's names, attributes and calls, None for other syntax."""
     steps = []
     while not isinstance(expression, ast.Name):
         if isinstance(expression, ast.Attribute):
@@ -311,7 +307,7 @@ def _arguments(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def _first_argument(node: _Function, scope: _Scope) -> _Entity:
-    """Finds a method's first argument: an instance, or the class in class methods."""
+    """Resolves a method's first argument to an instance or the class."""
     decorators = {name.id for name in node.decorator_list if isinstance(name, ast.Name)}
     if not scope.is_class or scope.owner is None or "staticmethod" in decorators:
         return None
@@ -320,7 +316,7 @@ def _first_argument(node: _Function, scope: _Scope) -> _Entity:
 
 
 def _enclosing_instance(scope: _Scope) -> _Entity:
-    """Finds the value of `super()` in the methods of a class."""
+    """Resolves `super()` in the methods of a class."""
     place: _Scope | None = scope
     while place is not None and not place.is_class:
         place = place.parent

@@ -1,4 +1,4 @@
-"""A user's own graph: a folder of tables and arrays."""
+"""A user's graph in a folder of tables and arrays."""
 
 from __future__ import annotations
 
@@ -35,69 +35,100 @@ from gnnkit.graph.values import is_text
 from gnnkit.ranges import local_path, one_of, shown
 from gnnkit.storage import Array, read_npy
 
-_MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
-_MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at
-TABLES = ("csv", "csv.gz", "parquet", "npy")  # of a table of edges
-NODES = ("csv", "csv.gz", "parquet")  # of the table of nodes
-ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files, with a row for each node
-LEFT_OUT = ": dataset.ignore=[{}] leaves the column out"  # the cure for a column
-_NAMED = 8  # tables that a message names
-ONE = ""  # name of a table of all relations
-_PART = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # names of parts that Spark, Dask and DuckDB give
-_DONE = "_SUCCESS"  # file that Spark leaves in a folder of parts
-_UNREAD = re.compile(r".*\.(csv\.\w+|tsv|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # tables in other forms
-RENAME = "rename the column to read it"  # the cure for an index that is left out
+_MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
+_MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked
+TABLES = ("csv", "csv.gz", "parquet", "npy")  # formats of an edge table
+NODES = ("csv", "csv.gz", "parquet")  # formats of a node table
+ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files with one row per node
+IGNORE_HINT = ": dataset.ignore=[{}] leaves the column out"  # hint appended to errors about a column
+_NAMED = 8  # tables listed in a message
+ONE = ""  # name of a table with all relations
+_PART = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # part names of Spark, Dask and DuckDB
+_DONE = "_SUCCESS"  # marker that Spark writes into a folder of parts
+_UNREAD = re.compile(r".*\.(csv\.\w+|tsv|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
+RENAME_HINT = "rename the column to read it"  # hint appended to the warning about a skipped index column
 _Types = dict[str, pa.DataType]
 
 
 class EdgeFolder(Dataset):
-    """A graph of your own: a folder of tables and arrays.
+    """A user's graph: a folder of tables and arrays, of which only edges are required.
 
-    Only the edges are needed.
-
-    `edges.csv`, `edges.parquet` or `edges.npy` has columns `src`, `dst` and optionally
-    `weight` and `type`, the name or the number of the edge's relation. Further columns
-    are edge features, read as those of nodes but without missing cells. An .npy is
-    [2, num_edges] or [num_edges, 2] (of two edges the former), or has these named
-    fields. Instead, a folder `edges` may hold one such file for each relation, under
-    the name of the relation and all with the same columns.
+    `edges.csv`, `edges.parquet` or `edges.npy` has columns `src` and `dst`, and
+    optionally `weight` and `type`, the name or number of the edge's relation. Other
+    columns are edge features. They are read like node features, but must not have
+    missing cells. An .npy file has shape [2, num_edges] or [num_edges, 2] (2 x 2 is
+    read as the former), or these named fields. Instead, a folder `edges` may hold one
+    file per relation. The file name is the relation's name, and all files have the same
+    columns.
 
     `edges.parquet` and `nodes.parquet` may be folders of parts, as Spark, Dask and
-    DuckDB write these. So may `edges`, where it has a file `_SUCCESS`, or all its files
-    have names such as `part-0.parquet` and `data_0.parquet`. Parts are read in the
-    order of the numbers in their names.
+    DuckDB write them. So may `edges` if it contains a file `_SUCCESS` or if all file
+    names look like `part-0.parquet` or `data_0.parquet`. Parts are read in the order of
+    the numbers in their names.
 
-    `nodes.csv` or `nodes.parquet` has a column `id` of whole numbers or text. A column
-    `label` holds class numbers or names, empty or -1 for none. Decimal fractions are
-    numbers to predict, empty for none. A name may join several with semicolons, as in
-    `a;b`, which `task=multilabel` reads as two classes. A column `split` holds train,
-    val, test, none or nothing. Both are optional. Further columns are features:
-    numbers, text that spells numbers ("1,5", "$1", "10%"), dates (as seconds since
-    1970) and durations, or text with few values, of which each becomes a column. Words
-    such as `unknown`, which the argument `missing` lists, stand for empty cells.
-    `features.fill` says what takes their place, and that of NaN, in `features.npy` too.
-    Nodes are numbered in the order of this table, or by `sort_ids` in ascending order
-    of the ids. Without the table there are no labels, and ids are 0, 1, ..., or text,
-    which then numbers the nodes in the order of code points.
+    `nodes.csv` or `nodes.parquet` has a column `id` of integers or text. The optional
+    column `label` holds class numbers or names, empty or -1 for unlabelled nodes.
+    Decimal fractions are regression targets, empty if unlabelled. A name may join
+    several classes with semicolons, such as `a;b`, which `task=multilabel` reads as two
+    classes. The optional column `split` holds train, val, test, none or an empty cell.
+    Other columns are features: numbers, numbers written as text ("1,5", "$1", "10%"),
+    dates (as seconds since 1970), durations, or text with few distinct values, each of
+    which becomes a column. Words such as `unknown`, listed in the argument `missing`,
+    count as empty cells. `features.fill` replaces empty cells and NaN, in
+    `features.npy` too.
 
-    `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
-    `labels.npy` may take the place of the column `label`, in any form of
-    `Graph.labels`, and `split.npy` that of the column `split`, names or codes for
-    `Split.of`.
+    Nodes are numbered in table order, or in ascending id order with `sort_ids`. Without
+    a node table there are no labels, and ids are 0, 1, ... or text, which is numbered
+    in code point order.
 
-    The arguments `edges` and `nodes` name tables of other names, `src`, `dst`, `id` and
-    `label` columns of other names, and `ignore` names columns of either table that are
-    left out.
+    `features.npy` has shape [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
+    `labels.npy` may replace the column `label`, in any format of `Graph.labels`.
+    `split.npy` may replace the column `split`, with names or codes for `Split.of`.
 
-    Ids are whole numbers of 64 bits, floating-point numbers that are whole and below
-    2^53, or text. Blanks around text do not count. Text and numbers match where the
-    text is spelt as the number is, so `007` is not 7. Empty ids are refused, and so are
-    words for a missing value. Columns that hold the index of a data frame are no
-    features.
+    The arguments `edges` and `nodes` name other files, and `src`, `dst`, `id` and
+    `label` other columns. `ignore` lists columns of either table that are skipped.
 
-    CSV files are UTF-8 and start with a line of names. They may be compressed, as in
-    `edges.csv.gz`. Errors count rows from 0, after the line of names. Tables have at
-    most 16,384 columns.
+    Ids are 64-bit integers, integral floating-point numbers below 2^53, or text. Blanks
+    around text are ignored. Text matches a number only if it is written like the
+    number, so `007` is not 7. Empty ids and words for missing values are rejected.
+    Index columns of data frames are not features.
+
+    CSV files are UTF-8 with a header line, and may be compressed, such as
+    `edges.csv.gz`. Errors count rows from 0 after the header. Tables have at most
+    16,384 columns.
+
+    Args:
+        root: The folder.
+        symmetrize: Add missing reverse edges. Default: no, with a warning if few
+            edges have a reverse edge.
+        row_normalize: Divide each node's features by their sum. Default: no.
+        num_nodes: Number of nodes, if there is no node table. Default: the number
+            of rows of features.npy, or else the largest id plus one. An id of
+            1,000,000 or more is then rejected if there are fewer than id / 16
+            edges.
+        sort_ids: Number nodes in ascending id order, integers by value and text by
+            code points. Default: in table order.
+        split: Shares of the labelled nodes for training, validation and test, if
+            the data has no split. Default: no split is drawn.
+        seed: Seed of this split.
+        edges: File name of the edge table. Default: edges.csv, edges.parquet,
+            edges.npy or a folder edges.
+        nodes: File name of the node table. Default: nodes.csv, nodes.parquet or a
+            folder nodes.
+        src: Name of the column `src`.
+        dst: Name of the column `dst`.
+        id: Name of the column `id`.
+        label: Name of the column `label`.
+        ignore: Columns of either table that are not features.
+        missing: Words that mark missing values in text, ignoring case and
+            surrounding blanks. They replace the default: `#N/A`, `-`, `<NA>`, `?`,
+            `missing`, `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`.
+            Empty cells are always missing.
+        duplicates: How to handle edges with the same ends and type. `keep` keeps
+            them as parallel edges. `refuse` raises an error. `first` keeps the
+            first row, for nodes with the same id too. `sum` and `mean` combine
+            weights and features, and an edge without weight counts as 1 in a sum.
+            Without `first`, duplicate node ids are an error.
     """
 
     def __init__(
@@ -119,41 +150,6 @@ class EdgeFolder(Dataset):
         missing: Sequence[str] | None = None,
         duplicates: str = KEEP,
     ) -> None:
-        """Keeps the options.
-
-        Args:
-            root: the folder.
-            symmetrize: add the reverse edges that are missing. Default: no, with a
-                warning where few edges have a reverse edge.
-            row_normalize: divide each node's features by the sum. Default: no.
-            num_nodes: number of nodes, if no table holds the nodes. Default: the number
-                of rows of features.npy, or else one more than the largest id. An id of
-                1,000,000 or more is then refused if there are fewer than id / 16 edges.
-            sort_ids: number the nodes in ascending order of the ids, whole numbers by
-                value and text by code points. Default: in the order of the table.
-            split: shares of the labelled nodes that train, validate and test, for data
-                without a split. Default: none is drawn.
-            seed: of this draw.
-            edges: your name of the table of edges, with its ending. Default: edges.csv,
-                edges.parquet, edges.npy or a folder edges.
-            nodes: your name of the table of nodes. Default: nodes.csv, nodes.parquet or
-                a folder nodes.
-            src: your name of the column `src`.
-            dst: your name of the column `dst`.
-            id: your name of the column `id`.
-            label: your name of the column `label`.
-            ignore: columns of nodes or of edges that are no features.
-            missing: words that stand for a missing value in text, compared without case
-                and surrounding blanks, in place of `#N/A`, `-`, `<NA>`, `?`, `missing`,
-                `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. An empty cell
-                is always missing.
-            duplicates: what becomes of edges with the same ends and the same type.
-                `keep` keeps each of them, as parallel edges. `refuse` refuses them.
-                `first` keeps the first row, of edges and of nodes with the same id.
-                `sum` and `mean` join the weights and the features of such edges, where
-                an edge without a weight counts 1 in a sum. Nodes with the same id are
-                refused but for `first`.
-        """
         self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
         self.symmetrize = symmetrize
@@ -171,7 +167,7 @@ class EdgeFolder(Dataset):
         self.duplicates = one_of("dataset.duplicates", duplicates, DUPLICATES)
 
     def in_pieces(self) -> GraphPieces:
-        from gnnkit.dataset.importing.tables import TablePieces  # reads `EdgeFolder`
+        from gnnkit.dataset.importing.tables import TablePieces  # imports `EdgeFolder`
 
         return TablePieces(self)
 
@@ -184,23 +180,25 @@ class EdgeFolder(Dataset):
         if not self.root.is_dir():
             raise UserError("is not a folder")
         path = self.table("nodes", NODES)
-        nodes = _table(path, [self.id], self.missing, narrow=True) if path else None
+        nodes = _read_table(path, [self.id], self.missing, narrow=True) if path else None
         if nodes is None and self.sort_ids:
-            raise UserError("holds no nodes.csv or nodes.parquet, whose ids dataset.sort_ids=true would sort")
+            raise UserError("dataset.sort_ids=true needs nodes.csv or nodes.parquet")
         if path and self.num_nodes is not None:
-            raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={self.num_nodes} must go")
+            raise UserError(
+                f"dataset.num_nodes={self.num_nodes}: {path.name} already defines the nodes; remove the key"
+            )
         if nodes is not None:
-            self.asked("id", nodes.names, nodes.name)
+            self.check_column("id", nodes.names, nodes.name)
             nodes = nodes.first_rows(self.id) if self.duplicates == FIRST else nodes
         ids = None if nodes is None else nodes.ids(self.id, node_hint("dataset.duplicates", self.duplicates))
-        # Ids that are text must not be read as numbers. Numbers are checked below.
+        # Text ids must not be parsed as numbers. Numeric ids are checked below.
         edges = self._edges(narrow=ids is None or not is_text(ids.type))
         for table in edges.values():
             for end in ("src", "dst"):
-                self.asked(end, table.names, table.name)
+                self.check_column(end, table.names, table.name)
         if nodes is None and all(table.is_text(end) for table in edges.values() for end in self.ends):
-            ids = self._ids_of(edges)
-        nodes, edges = self._without_ignored(nodes, edges)
+            ids = self._collect_ids(edges)
+        nodes, edges = self._drop_ignored(nodes, edges)
         graph = without_duplicates(self._graph(edges, nodes, ids), self.duplicates, JOIN)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
 
@@ -208,13 +206,13 @@ class EdgeFolder(Dataset):
         labels, class_names = self._labels(nodes)
         features, names, category_of, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
-        further = first.others(self.known_of_edges)
-        readings = find_readings(first.name, tables, further, LEFT_OUT)
+        further = first.others(self.known_edge_columns)
+        readings = find_readings(first.name, tables, further, IGNORE_HINT)
         rows = [table.use_readings(readings).rows(further) for table in tables]
         for table in (nodes, first):
             if table is not None:
                 warn_readings(table.name, table.readings)
-        types, type_names = first.types("type") if ONE in edges else _by_file(edges)
+        types, type_names = first.types("type") if ONE in edges else _number_relations(edges)
         return Graph.from_edges(
             np.concatenate([table.positions(self.ends[0], ids) for table in tables]),
             np.concatenate([table.positions(self.ends[1], ids) for table in tables]),
@@ -222,9 +220,9 @@ class EdgeFolder(Dataset):
             features=features,
             labels=labels,
             one_class=True,
-            split=self.either("split", nodes.splits("split") if nodes else None, nodes.name if nodes else ""),
+            split=self.column_or_array("split", nodes.splits("split") if nodes else None, nodes.name if nodes else ""),
             weight=np.concatenate([table.weights("weight") for table in tables]) if "weight" in first.names else None,
-            edge_features=np.concatenate([each for each in rows if each is not None]) if further else None,
+            edge_features=np.concatenate([features for features in rows if features is not None]) if further else None,
             feature_names=names,
             category_of=category_of,
             edge_feature_names=first.column_names(further),
@@ -237,69 +235,70 @@ class EdgeFolder(Dataset):
             missing=missing,
         )
 
-    def _ids_of(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]
-        """Collects the ids of nodes from edges whose ends are text, by code points.
+    def _collect_ids(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]
+        """Collects the text ids of all edge ends, in code point order.
 
-        None for a CSV of numbers with a few words among them, which are then refused.
+        Returns None for a CSV of numbers with a few words, which are rejected later.
         """
         if any(table.name.endswith(".csv") and table.holds_numbers(self.ends) for table in edges.values()):
             return None
         arrays = [f"{name}.npy" for name in ARRAYS if _exists(self.root / f"{name}.npy")]
-        if given := [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]:
-            raise UserError(f"ids of edges are text, and {given[0]} needs a table of nodes beside, with these ids")
+        sized_by = [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]
+        if sized_by:
+            raise UserError(f"the ids of edges are text, so {sized_by[0]} needs a node table with these ids")
         return joined_ids(list(edges.values()), self.ends)
 
-    def asked(self, key: str, names: Sequence[str], table: str) -> None:
-        """Raises `UserError` where the column of a key is missing.
+    def check_column(self, key: str, names: Sequence[str], table: str) -> None:
+        """Raises `UserError` if the column that a key names is missing.
 
         Args:
             key: src, dst, id or label.
-            names: columns of the table.
-            table: its name, for the message.
+            names: The table's columns.
+            table: The table's name.
         """
         column = {"src": self.ends[0], "dst": self.ends[1], "id": self.id, "label": self.label}[key]
-        require(table, names, column, f": dataset.{key}=COLUMN names yours")
+        require(table, names, column, f"; use dataset.{key}=COLUMN for another name")
 
     def check_ignored(self, names: Mapping[str, Sequence[str]]) -> None:
-        """Raises `UserError` for a column to ignore that no table has.
+        """Raises `UserError` for an ignored column that no table has.
 
         Args:
-            names: columns by table.
+            names: Columns of each table.
         """
         for name in self.ignore:
             if not any(name in of_table for of_table in names.values()):
                 held = " or ".join(list(names)[:2])
                 raise UserError(f"dataset.ignore={shown(list(self.ignore))}: no column {name!r} in {held}")
 
-    def _without_ignored(self, nodes: Table | None, edges: dict[str, Table]) -> tuple[Table | None, dict[str, Table]]:
-        """Leaves columns out of all tables. Raises `UserError` where none has one."""
+    def _drop_ignored(self, nodes: Table | None, edges: dict[str, Table]) -> tuple[Table | None, dict[str, Table]]:
+        """Drops ignored and index columns from all tables."""
         tables = [*([] if nodes is None else [nodes]), *edges.values()]
         self.check_ignored({table.name: table.names for table in tables})
         links = {relation: table.without(self.ignore) for relation, table in edges.items()}
-        index = common_index([table.index_columns(self.known_of_edges) for table in links.values()])
-        warn_index(next(iter(links.values())).name, index, RENAME)
+        index = common_index([table.index_columns(self.known_edge_columns) for table in links.values()])
+        warn_index(next(iter(links.values())).name, index, RENAME_HINT)
         links = {relation: table.without(index) for relation, table in links.items()}
         if nodes is None:
             return None, links
         nodes = nodes.without(self.ignore)
-        index = nodes.index_columns(self.known_of_nodes)
-        warn_index(nodes.name, index, RENAME)
+        index = nodes.index_columns(self.known_node_columns)
+        warn_index(nodes.name, index, RENAME_HINT)
         return nodes.without(index), links
 
     @property
-    def known_of_edges(self) -> tuple[str, ...]:
-        """The columns of edges that are no features."""
+    def known_edge_columns(self) -> tuple[str, ...]:
+        """The edge columns that are not features."""
         return (*self.ends, "weight", "type")
 
     @property
-    def known_of_nodes(self) -> tuple[str, ...]:
-        """The columns of nodes that are no features."""
+    def known_node_columns(self) -> tuple[str, ...]:
+        """The node columns that are not features."""
         return (self.id, self.label, "split")
 
     def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None, list[str] | None, Array | None]:
-        """Returns rows of features, names of columns and of texts, and empty cells."""
+        """Returns features, column names, text columns, and empty cells."""
         array = self.array("features")
-        columns = nodes.others(self.known_of_nodes) if nodes else []
+        columns = nodes.others(self.known_node_columns) if nodes else []
         if nodes is None or not columns:
             rows, missing = (None, None) if array is None else replace_nan(array)
             return rows, None, None, missing
@@ -310,21 +309,23 @@ class EdgeFolder(Dataset):
 
     def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
         if self.label != "label" and nodes is not None:
-            self.asked("label", nodes.names, nodes.name)
+            self.check_column("label", nodes.names, nodes.name)
         labels, names = None, None
         if nodes is not None and self.label in nodes.names:
             labels, names = read_labels(lambda: [nodes], self.label)
         elif (array := self.array("labels")) is not None:
             check_signs(array)
-        return self.either("labels", labels, nodes.name if nodes else ""), names
+        return self.column_or_array("labels", labels, nodes.name if nodes else ""), names
 
-    def either(self, name: str, column: Array | None, table: str) -> Array | None:
-        """Returns a column of the table of nodes, or else the .npy of this name.
+    def column_or_array(self, name: str, column: Array | None, table: str) -> Array | None:
+        """Returns the node table's column, or else the .npy array of this name.
+
+        Raises `UserError` if both exist.
 
         Args:
             name: labels or split.
-            column: [num_nodes, ...], or None where the table has no such column.
-            table: name of the table.
+            column: [num_nodes, ...], or None if the table has no such column.
+            table: The table's name.
         """
         array = self.array(name)
         if array is not None and column is not None:
@@ -332,148 +333,152 @@ class EdgeFolder(Dataset):
         return array if column is None else column
 
     def array(self, name: str) -> Array | None:
-        """Maps an .npy of the folder, if there is one of this name."""
+        """Maps an .npy file of the folder, or returns None."""
         path = self.root / f"{name}.npy"
         return read_npy(path) if _exists(path) else None
 
     def _edges(self, *, narrow: bool) -> dict[str, Table]:
         return {
-            relation: _table(path, self.ends, self.missing, narrow=narrow)
-            for relation, path in self.tables_of_edges().items()
+            relation: _read_table(path, self.ends, self.missing, narrow=narrow)
+            for relation, path in self.edge_tables().items()
         }
 
-    def tables_of_edges(self) -> dict[str, Path]:
-        """Finds the tables of edges by relation, or one table under the name `ONE`."""
+    def edge_tables(self) -> dict[str, Path]:
+        """Returns edge tables by relation, or a single table under the name `ONE`."""
         path = self.table("edges", TABLES)
         if path is None:
-            raise self._without_edges()
+            raise self._no_edges_error()
         if parts_of(path) or not path.is_dir():
             return {ONE: path}
-        tables = sorted(each for each in path.iterdir() if form_of(each) in TABLES)
-        if unread := sorted(each.name for each in path.iterdir() if _is_unread(each, TABLES)):
-            raise UserError(f"holds {path.name}/{unread[0]}, which is not read, expected .{', .'.join(TABLES)}")
-        relations = sorted({each.name.removesuffix(f".{form_of(each)}") for each in tables})
+        tables = sorted(file for file in path.iterdir() if form_of(file) in TABLES)
+        if unread := sorted(file.name for file in path.iterdir() if _is_unsupported(file, TABLES)):
+            raise UserError(f"holds {path.name}/{unread[0]}, whose format is unsupported; use .{', .'.join(TABLES)}")
+        relations = sorted({file.name.removesuffix(f".{form_of(file)}") for file in tables})
         if not relations:
-            raise UserError(f"holds a folder {path.name} without .csv, .parquet or .npy files, one for each relation")
-        if parts := [each.name for each in tables if _PART.fullmatch(each.name)]:
+            raise UserError(f"the folder {path.name} holds no .csv, .parquet or .npy file; expected one per relation")
+        if parts := [file.name for file in tables if _PART.fullmatch(file.name)]:
             raise UserError(
-                f"holds a folder {path.name} with {parts[0]}, which is the name of a part, and with tables of other names: a "
-                f"file {_DONE} there says that all are parts of one table, and other names that each is a relation"
+                f"the folder {path.name} mixes parts, such as {parts[0]}, with other tables; add a file {_DONE} if "
+                "all are parts of one table, or rename the parts if each table is a relation"
             )
-        found = {relation: _find_table(path, relation, TABLES) for relation in relations}
-        return {relation: table for relation, table in found.items() if table is not None}
+        files = {relation: _find_table(path, relation, TABLES) for relation in relations}
+        return {relation: file for relation, file in files.items() if file is not None}
 
     def table(self, key: str, suffixes: tuple[str, ...]) -> Path | None:
-        """Finds a table: its file, or the folder of its parts or of its relations.
+        """Returns a table's file, or the folder of its parts or relations, or None.
 
-        Raises `UserError` where there are two, and where there is none of a given name.
+        Raises `UserError` if there are two, or if a configured file is missing.
 
         Args:
             key: edges or nodes.
-            suffixes: endings that its file may have.
+            suffixes: Supported file endings.
         """
-        given = self._tables[key]
-        if given is None:
+        file_name = self._tables[key]
+        if file_name is None:
             path, folder = _find_table(self.root, key, suffixes), self.root / key
             if path not in (None, folder) and folder.is_dir() and key == "edges":
                 raise UserError(f"holds both {path.name} and a folder edges")
             if path is None and folder.is_dir() and key == "edges":
                 return folder
-            if path is None and (unread := self._unread(key, suffixes)):
+            if path is None and (unread := self._find_unsupported(key, suffixes)):
                 read = ", ".join(f"{key}.{suffix}" for suffix in suffixes)
-                raise UserError(f"holds {unread}, which is not read: write it as one of {read}")
+                raise UserError(f"holds {unread}, whose format is unsupported; use {read}")
             return path
-        path = self.root / given
+        path = self.root / file_name
         if not _exists(path):
-            raise UserError(f"holds no {given} that dataset.{key} names, only {self._held()}")
+            raise UserError(
+                f"dataset.{key}={file_name}: no such file in dataset.root, which holds {self._list_tables()}"
+            )
         if not path.is_dir() and form_of(path) not in suffixes:
-            raise UserError(f"dataset.{key}={given} must end in .{', .'.join(suffixes)}")
+            raise UserError(f"dataset.{key}={file_name} must end in .{', .'.join(suffixes)}")
         return path
 
-    def _unread(self, key: str, forms: Sequence[str]) -> str | None:
-        """Returns the name of a table of nodes or of edges in another form."""
-        named = [each for each in self.root.glob(f"{key}.*") if _is_unread(each, forms)]
+    def _find_unsupported(self, key: str, forms: Sequence[str]) -> str | None:
+        """Returns the name of a node or edge table in an unsupported format."""
+        named = [file for file in self.root.glob(f"{key}.*") if _is_unsupported(file, forms)]
         folder = [self.root / key] if (self.root / key).is_dir() else []
-        return min((each.name for each in (*named, *folder)), default=None)
+        return min((path.name for path in (*named, *folder)), default=None)
 
-    def _without_edges(self) -> UserError:
-        """Makes the error for a folder without a table of edges."""
+    def _no_edges_error(self) -> UserError:
+        """Returns the error for a folder without an edge table."""
         return UserError(
-            "holds no edges.csv, edges.parquet or edges.npy, and no folder edges: dataset.edges=NAME names yours, "
-            f"dataset.nodes=NAME that of nodes, of {self._held()}"
+            "holds no edges.csv, edges.parquet or edges.npy, and no folder edges; use dataset.edges=NAME and "
+            f"dataset.nodes=NAME to select from {self._list_tables()}"
         )
 
-    def _held(self) -> str:
-        """Names the tables of the folder."""
-        names = sorted(each.name for each in self.root.iterdir() if each.is_dir() or form_of(each) in TABLES)
+    def _list_tables(self) -> str:
+        """Lists the folder's tables."""
+        names = sorted(path.name for path in self.root.iterdir() if path.is_dir() or form_of(path) in TABLES)
         return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "") if names else "no table"
 
 
-def _by_file(edges: dict[str, Table]) -> tuple[Array, list[str]]:
-    """Numbers the relations in order. Returns types of all edges, and names."""
+def _number_relations(edges: dict[str, Table]) -> tuple[Array, list[str]]:
+    """Returns the edges' relation numbers, and the relations' names."""
     check_relations({table.name: table.names for table in edges.values()})
     return np.repeat(np.arange(len(edges)), [table.num_rows for table in edges.values()]), list(edges)
 
 
 def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
-    """Raises `UserError` for a relation whose table has other columns than the first.
+    """Raises `UserError` if two relations' tables have different columns.
 
     Args:
-        columns: names of columns by name of the table.
+        columns: Column names of each table.
     """
     first, names = next(iter(columns.items()))
-    for table, own in columns.items():
-        if "type" in own:
-            raise UserError(f"edges/{table} has a column 'type', which the name of the file says")
-        if set(own) != set(names):
+    for table, table_names in columns.items():
+        if "type" in table_names:
             raise UserError(
-                f"edges/{table} has the columns {', '.join(own)}, and edges/{first} has {', '.join(names)}: all "
-                "relations need the same"
+                f"edges/{table} has a column 'type', but its file name already names the relation; remove the column"
+            )
+        if set(table_names) != set(names):
+            raise UserError(
+                f"edges/{table} has the columns {', '.join(table_names)}, but edges/{first} has {', '.join(names)}; "
+                "all relations need the same columns"
             )
 
 
 def form_of(path: Path) -> str:
-    """Returns the ending of a table's name, such as `csv` and `csv.gz`."""
+    """Returns a table's file ending, such as `csv` or `csv.gz`."""
     return "csv.gz" if path.name.endswith(".csv.gz") else path.suffix[1:]
 
 
-def _is_unread(path: Path, forms: Sequence[str]) -> bool:
-    """Returns whether a file is a table in another form than those that are read."""
+def _is_unsupported(path: Path, forms: Sequence[str]) -> bool:
+    """Returns whether a file is a table in an unsupported format."""
     return form_of(path) not in forms and _UNREAD.fullmatch(path.name) is not None
 
 
-def _table(path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow: bool) -> Table:
+def _read_table(path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow: bool) -> Table:
     """Reads a file, or a folder of parts.
 
     Args:
         path: The file.
-        ids: Columns of ids, which a CSV spells as text.
+        ids: Id columns, which are read as text from a CSV.
         missing: Words for missing values.
-        narrow: Whether ids are numbers where all of a column are spelt as numbers.
+        narrow: Convert an id column to integers if all its values are numbers.
     """
     try:
         if parts_of(path):
             parts = [_read_parquet(part) for part in parts_of(path)]
-            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), 0, LEFT_OUT, missing)
+            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), 0, IGNORE_HINT, missing)
         check_regular(path)
         form = form_of(path)
         if form not in ("csv", "csv.gz"):
             return Table(
-                path.name, _read_parquet(path) if form == "parquet" else _read_array(path), 0, LEFT_OUT, missing
+                path.name, _read_parquet(path) if form == "parquet" else _read_array(path), 0, IGNORE_HINT, missing
             )
         table = _read_csv(path, dict.fromkeys(ids, pa.string()))
         for name in ids if narrow else ():
             if table.column_names.count(name) == 1:
                 table = table.set_column(table.column_names.index(name), name, narrow_text(table.column(name)))
-        return Table(path.name, table, 0, LEFT_OUT, missing)
+        return Table(path.name, table, 0, IGNORE_HINT, missing)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 
 
 def _find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
-    """Finds the file of a table, or the folder of its parts.
+    """Returns a table's file, or the folder of its parts.
 
-    Raises `UserError` where there are two.
+    Raises `UserError` if there are two.
     """
     paths = [path for suffix in suffixes if _exists(path := folder / f"{name}.{suffix}")]
     if parts_of(folder / name):
@@ -484,38 +489,38 @@ def _find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | No
 
 
 def parts_of(path: Path) -> list[Path]:
-    """Lists the parts of a table, by the numbers in their names.
+    """Lists a table's parts, in the order of the numbers in their names.
 
-    None for a file, and for a folder of relations.
+    The list is empty for a file and for a folder of relations.
     """
     if not path.is_dir() or path.suffix not in ("", ".parquet"):
         return []
-    parts = [each for each in path.iterdir() if each.suffix == ".parquet" and each.name[0] not in "._"]
+    parts = [part for part in path.iterdir() if part.suffix == ".parquet" and part.name[0] not in "._"]
     named = path.suffix == ".parquet" or (path / _DONE).exists() or all(_PART.fullmatch(part.name) for part in parts)
     return sorted(parts, key=_by_number) if named else []
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Orders names so that `part.2` is before `part.10`."""
+    """Returns a sort key that puts `part.2` before `part.10`."""
     return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", path.name)]
 
 
 def _exists(path: Path) -> bool:
-    """Says whether there is a file or a link of this name, even a broken link."""
+    """Returns whether a file or link of this name exists, even a broken link."""
     return path.exists() or path.is_symlink()
 
 
 def check_width(name: str, num_columns: int) -> None:
-    """Refuses a table whose columns would take minutes to read."""
+    """Raises `UserError` for a table with too many columns to read."""
     if num_columns > _MAX_COLUMNS:
         raise UserError(
-            f"{name} has {num_columns} columns or more, at most {_MAX_COLUMNS} are read: "
-            "put wide features into features.npy"
+            f"{name} has {num_columns} or more columns, but the limit is {_MAX_COLUMNS}; use features.npy for wide "
+            "features"
         )
 
 
 def check_header(path: Path) -> None:
-    """Refuses a CSV with too many columns, and with names that are not UTF-8."""
+    """Raises `UserError` for a CSV header with too many columns, or not in UTF-8."""
     with open_bytes(path) as file:
         names = file.readline(_MAX_HEADER)
     check_width(path.name, names.count(b",") + 1)
@@ -526,9 +531,9 @@ def check_header(path: Path) -> None:
 
 
 def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Says whether an array has a row of sources and one of destinations.
+    """Returns whether an array has a row of sources and a row of destinations.
 
-    False: a row for each edge, or named fields. Raises `UserError` for another shape.
+    False: one row per edge, or named fields. Raises `UserError` for other shapes.
     """
     if dtype.names and len(shape) == 1:
         return False
@@ -545,7 +550,7 @@ def _read_csv(path: Path, types: _Types) -> pa.Table:
     except pa.ArrowException:
         check_utf8(path, path.name)
         raise
-    if any(map(pa.types.is_binary, table.schema.types)):  # which pyarrow makes of text that is not UTF-8
+    if any(map(pa.types.is_binary, table.schema.types)):  # pyarrow's type for text that is not UTF-8
         check_utf8(path, path.name)
     return table
 

@@ -1,4 +1,4 @@
-"""CSV files that are not UTF-8, named with a way to convert them."""
+"""Checks that CSV files are UTF-8. Errors name a command that converts them."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import BinaryIO, cast
 
 from gnnkit.errors import UserError
 
-_BLOCK = 1 << 20  # bytes that are decoded at once
-_LOOKED_AT = 1 << 12  # bytes at the begin of a file
-_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # the marks of UTF-32 begin or end with them
+_BLOCK = 1 << 20  # bytes decoded at once
+_LOOKED_AT = 1 << 12  # bytes checked at the start of a file
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # the byte order marks of UTF-32 start or end with these
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Opens a file, decompressed where its name ends in `.gz`."""
+    """Opens a file, and decompresses it if its name ends in `.gz`."""
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def check_encoding(path: Path, name: str) -> None:
-    """Refuses UTF-16, by the first bytes.
+    """Raises `UserError` if the first bytes look like UTF-16.
 
     Args:
-        path: a CSV.
-        name: of the file, for the message.
+        path: The CSV file.
+        name: Name of the file in the message.
     """
     with open_bytes(path) as file:
         first = file.read(_LOOKED_AT)
     if first.startswith(_MARKS) or 4 * first.count(b"\0") > len(first):
-        raise _not_utf8(name, "is UTF-16, or no text", "UTF-16")
+        raise _not_utf8(name, "is UTF-16, or not text", "UTF-16")
 
 
 def check_utf8(path: Path, name: str) -> None:
-    """Refuses a file with bytes that are not UTF-8, with the line of the first.
+    """Raises `UserError` with the line of the first byte that is not UTF-8.
 
-    Reads the whole file, so it is for files that could not be read as text.
+    Reads the whole file, so call it only after parsing has failed.
 
     Args:
-        path: a CSV.
-        name: of the file, for the message.
+        path: The CSV file.
+        name: Name of the file in the message.
     """
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
-    with open_bytes(path) as file, suppress(OSError, EOFError):  # of a damaged file, which its reader names
+    with open_bytes(path) as file, suppress(OSError, EOFError):  # the caller reports damaged files
         while block := file.read(_BLOCK):
             try:
                 line += decoder.decode(block).count("\n")
@@ -54,7 +54,7 @@ def check_utf8(path: Path, name: str) -> None:
 
 
 def _not_utf8(name: str, what: str, encoding: str) -> UserError:
-    """Returns the error for a file of another encoding."""
+    """Returns the error for a file in another encoding."""
     return UserError(
-        f"{name} {what}, expected UTF-8: convert the file, as with iconv -f {encoding} -t UTF-8 {name} > NEW"
+        f"{name} {what}, expected UTF-8; convert the file, for example with iconv -f {encoding} -t UTF-8 {name} > NEW"
     )

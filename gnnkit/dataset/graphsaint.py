@@ -1,4 +1,4 @@
-"""Data sets of GraphSAINT: Flickr, Yelp, Reddit, AmazonProducts, and others."""
+"""GraphSAINT data sets: Flickr, Yelp, Reddit, AmazonProducts, and others."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from gnnkit.graph.zipped import Arrays
 from gnnkit.ranges import local_path, shown
 from gnnkit.storage import Array, read_npy
 
-_MAX_LABELS = 1 << 32  # bytes of class_map.json, which spells a list of classes for each node
+_MAX_LABELS = 1 << 32  # bytes of class_map.json, which may list all classes per node
 _ROLES = {"tr": Split.TRAIN, "va": Split.VAL, "te": Split.TEST}
 
 
 class GraphSaint(Dataset):
-    """A folder of GraphSAINT (Zeng et al., ICLR 2020).
+    """A GraphSAINT folder (Zeng et al., ICLR 2020).
 
-    `adj_full.npz` is a CSR matrix of SciPy whose row u lists the nodes that u points
-    to. `feats.npy` has a row for each node. `class_map.json` has the class of each
-    node, or a list of 0 and 1. `role.json` lists the nodes of `tr`, `va` and `te`.
+    `adj_full.npz` is a SciPy CSR matrix whose row u lists the targets of u's edges.
+    `feats.npy` has one row per node. `class_map.json` holds each node's class, or a
+    list of 0 and 1. `role.json` lists the nodes of `tr`, `va` and `te`.
     """
 
     def __init__(self, root: str, symmetrize: bool = False, row_normalize: bool = False) -> None:
-        """Keeps the options.
+        """Creates the data set.
 
         Args:
-            root: the folder.
-            symmetrize: add the reverse edges that are missing. Default: no.
-            row_normalize: divide each node's features by the sum. Default: no.
+            root: The folder.
+            symmetrize: Add missing reverse edges. Default: no.
+            row_normalize: Divide each node's features by their sum. Default: no.
         """
         self.root = local_path("dataset.root", root)
         self.symmetrize = symmetrize
@@ -64,12 +64,12 @@ class GraphSaint(Dataset):
 
     @staticmethod
     def check_form(fields: Arrays) -> None:
-        """Raises `UserError` for a matrix in another form than csr."""
+        """Raises `UserError` for a matrix that is not in CSR format."""
         if (form := fields["format"].item()) != b"csr":
-            raise UserError(f"format is {shown(form)}, expected a matrix of the format csr")
+            raise UserError(f"format is {shown(form)}, expected csr")
 
     def labels(self, num_nodes: int) -> Array:
-        """Reads one class, or a list of 0 and 1, of each node."""
+        """Reads each node's class, or its list of 0 and 1."""
         classes = self._json("class_map.json")
         with blame("class_map.json"):
             labels = [classes.get(str(node)) for node in range(num_nodes)]
@@ -79,10 +79,10 @@ class GraphSaint(Dataset):
             try:
                 return np.array(labels)
             except (ValueError, OverflowError) as error:
-                raise UserError("the lists of classes are of unequal length") from error
+                raise UserError("the lists of classes differ in length") from error
 
     def split(self, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
-        """Reads who trains, validates and tests."""
+        """Reads the split from `role.json`."""
         roles = self._json("role.json")
         split = np.zeros(num_nodes, np.int8)
         with blame("role.json"):
@@ -92,7 +92,7 @@ class GraphSaint(Dataset):
                 if bad or nodes.ndim != 1 or np.any((nodes < 0) | (nodes >= num_nodes)):
                     raise UserError(f"{name} must list nodes 0..{num_nodes - 1}")
                 if np.any(split[nodes.astype(np.int64)]):
-                    raise UserError(f"{name} lists a node that has another role too")
+                    raise UserError(f"{name} lists a node that already has another role")
                 split[nodes.astype(np.int64)] = value
         return split
 

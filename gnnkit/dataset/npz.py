@@ -1,4 +1,4 @@
-"""Graphs in one .npz file."""
+"""Graphs in a single .npz file."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 class Npz(Dataset):
-    """One compressed file, the usual form of Planetoid and gnn-benchmark graphs.
+    """A compressed file, the usual format of Planetoid and gnn-benchmark graphs.
 
-    The file holds these arrays:
+    The file contains these arrays:
 
-    - `indptr`, `indices`: CSR. Row v lists the nodes that v reads from.
+    - `indptr`, `indices`: CSR. Row v lists the sources of v's in-edges.
     - `weight`: [num_edges], optional.
-    - `x`: dense features, or `x_indptr`, `x_indices`, `x_shape` and `x_data` of sparse
-      features, kept as `SparseFeatures`. Without `x_data`, the features are ones.
-    - `y`: [num_nodes] classes, -1 for none, or another form of `Graph.labels`,
-      optional.
+    - `x`: dense features. Or `x_indptr`, `x_indices`, `x_shape` and `x_data` of sparse
+    features, kept as `SparseFeatures`. Without `x_data`, all values are 1.
+    - `y`: [num_nodes] classes, -1 for unlabelled, or another format of `Graph.labels`,
+    optional.
     - `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
-      `train_masks`, ... [splits, num_nodes], optional.
+    `train_masks`, ... [splits, num_nodes], optional.
     - `val_edges`, `test_edges`: [k, 2] sources and destinations, for
-      `task=link_prediction`. Optional.
+    `task=link_prediction`. Optional.
 
-    Or the arrays of gnn-benchmark: `adj_indptr`, `adj_indices`, `adj_shape`, `adj_data`
-    and the same of `attr`, as CSR whose row v lists the nodes that read from v, and
-    `labels`.
+    Alternatively, it contains gnn-benchmark's arrays: `adj_indptr`, `adj_indices`,
+    `adj_shape`, `adj_data` and the same for `attr`, as CSR whose row v lists the
+    targets of v's edges, and `labels`.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class Npz(Dataset):
         row_normalize: bool = False,
         seed: int = 0,
     ) -> None:
-        """Keeps the options.
+        """Creates the data set.
 
         Args:
-            root: the file.
-            split: row of `train_masks`, ..., from 0. Or, for a file without masks,
-                shares of the labelled nodes that train, validate and test. Default:
-                `train_mask`, ..., if there are any.
-            symmetrize: add the reverse edges that are missing. Default: no.
-            row_normalize: divide each node's features by the sum. Default: no.
-            seed: of the draw of a split.
+            root: The file.
+            split: Row of `train_masks`, ..., from 0. Or, for a file without masks,
+                shares of the labelled nodes for training, validation and test. Default:
+                `train_mask`, ..., if present.
+            symmetrize: Add missing reverse edges. Default: no.
+            row_normalize: Divide each node's features by their sum. Default: no.
+            seed: Seed of the drawn split.
         """
         self.root = local_path("dataset.root", root)
         self.row, self.shares = _row_or_shares(split)
@@ -99,15 +99,15 @@ class Npz(Dataset):
         return Graph(csc, _features(fields, "attr", csc.num_nodes), labels, none)
 
     def refuse_row(self) -> None:
-        """Raises `UserError` where the key chooses from masks that do not exist."""
+        """Raises `UserError` if `dataset.split` selects a mask but there are none."""
         if self.row is not None:
-            raise UserError(f"the file has no masks, which dataset.split={self.row} would choose from")
+            raise UserError(f"dataset.split={self.row} selects a mask, but the file has no masks")
 
     def masks(self, fields: Arrays, num_nodes: int) -> Array:  # [num_nodes]
-        """Reads the split of the nodes that the key names."""
+        """Reads the split that `dataset.split` selects."""
         if self.row is None and not any(name in fields for name in _MASKS):
             if self.shares is None and "train_masks" in fields:
-                warnings.warn("the file holds several splits: dataset.split=0 takes the first one", stacklevel=4)
+                warnings.warn("the file has several splits; use dataset.split=0 for the first one", stacklevel=4)
             return np.zeros(num_nodes, np.int8)
         if self.row is None:
             return Split.of_masks(*(fields[name] for name in _MASKS))
@@ -121,14 +121,14 @@ class Npz(Dataset):
 
 
 def _row_or_shares(split: int | Sequence[float] | None) -> tuple[int | None, tuple[float, float, float] | None]:
-    """Reads the key `dataset.split`."""
+    """Parses the key `dataset.split`."""
     if split is None or isinstance(split, Sequence):
         return None, None if split is None else read_shares("dataset.split", split)
     return whole("dataset.split", split), None
 
 
 def _features(fields: Arrays, name: str, num_nodes: int) -> Features:
-    """Reads dense features, or the arrays of sparse ones."""
+    """Reads dense or sparse features."""
     if name in fields:
         return fields[name]
     shape = fields[f"{name}_shape"]

@@ -10,9 +10,9 @@ from gnnkit.ranges import local_path
 
 
 class Ogb(Dataset):
-    """A folder that the package `ogb` has downloaded, such as `dataset/ogbn_arxiv`.
+    """A folder downloaded by the package `ogb`, such as `dataset/ogbn_arxiv`.
 
-    `Graph.from_ogb` says what is read. The package is not needed.
+    See `Graph.from_ogb`. The package itself is not required.
     """
 
     def __init__(
@@ -23,16 +23,16 @@ class Ogb(Dataset):
         symmetrize: bool = False,
         row_normalize: bool = False,
     ) -> None:
-        """Keeps the options.
+        """Creates the data set.
 
         Args:
-            root: the folder, which holds `raw` and `split`.
-            split: folder in `split`. Default: the only one.
-            add_inverse_edge: also turn each edge around. Default: as `ogb` does for
+            root: The folder that contains `raw` and `split`.
+            split: Folder in `split`. Default: the only one.
+            add_inverse_edge: Also add each edge reversed. Default: as `ogb` does for
                 this name.
-            symmetrize: add the reverse edges that are missing, as most models for
-                ogbn-arxiv do. Default: no.
-            row_normalize: divide each node's features by the sum. Default: no.
+            symmetrize: Add missing reverse edges, as most models for ogbn-arxiv do.
+                Default: no.
+            row_normalize: Divide each node's features by their sum. Default: no.
         """
         self.root = local_path("dataset.root", root)
         self.split = split

@@ -1,4 +1,4 @@
-"""A graph that is read piece by piece, so that `job=import` needs bounded memory."""
+"""The interface of graphs read in pieces, for imports in bounded memory."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from gnnkit.storage import read_npy
 FILLED_BY = (
     "choose features.fill=mean (of the nodes that train), zero, or drop (columns with empty cells), or fill the cells"
 )
-COMMIT = 10.0  # seconds of work that an interrupted import does again at most, beside one piece
-_DATA = 0.6  # of the memory that is given. The rest is for the program and its copies
-_PIECE_SHARE = 4  # of the memory, for a piece that is read
-_PIECE_BYTES = 120  # of an edge in such a piece
-_SORT_BYTES = 76  # of an edge in a bucket that is sorted, and of one in the next bucket, which is read meanwhile
-_MOST_PIECE, _LEAST_PIECE = 1 << 20, 1 << 10  # edges
+COMMIT = 10.0  # seconds of work that an interruption loses at most, plus one piece
+_DATA = 0.6  # share of the memory limit for data; the rest is for the program and copies
+_PIECE_SHARE = 4  # a piece may take this fraction of the memory
+_PIECE_BYTES = 120  # per edge of a piece
+_SORT_BYTES = 76  # per edge of a bucket being sorted, including the next bucket, which is read ahead
+_MOST_PIECE, _LEAST_PIECE = 1 << 20, 1 << 10  # edges of a piece
 _INT32 = 2**31
-_MOST_ROWS, _CELLS = 1 << 16, 1 << 20  # rows and numbers of features that are read at once
+_MOST_ROWS, _CELLS = 1 << 16, 1 << 20  # rows and numbers of a piece of features
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One of several stretches of the same table, of about equal length."""
+    """One of several consecutive row ranges of a table, of about equal length."""
 
     number: int  # 0 to of - 1
     of: int
 
     def range(self, count: int) -> range:
-        """Returns the share of `count` things in a row."""
+        """Returns the positions of this share among `count` consecutive items."""
         return range(count * self.number // self.of, count * (self.number + 1) // self.of)
 
 
@@ -49,81 +49,81 @@ WHOLE = Share(0, 1)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some edges that one process reads at a time."""
+    """Consecutive edges that one process reads."""
 
-    table: int  # number of the table or the relation
-    share: Share  # of the table
+    table: int  # number of the table or relation
+    share: Share
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The memory and the threads of an import, or of one of its processes."""
+    """Memory and threads of an import, or of one of its processes."""
 
-    given: int  # bytes that the import may take
+    limit: int  # bytes: the key `memory`
     threads: int
-    commit: float = COMMIT  # seconds
-    bucket: int | None = None  # edges of a bucket. None: by the memory
-    processes: int = 1  # that share the memory
+    commit: float = COMMIT  # seconds between two commits
+    bucket: int | None = None  # edges of a bucket; None: computed from the memory
+    processes: int = 1  # processes that share the memory
 
     @property
     def memory(self) -> int:
-        """Bytes of data at the same time, in each process."""
-        return int(_DATA * self.given / self.processes)
+        """Bytes of data that each process may hold at once."""
+        return int(_DATA * self.limit / self.processes)
 
     def of(self, processes: int) -> Room:
-        """Returns the memory and the threads of each of several processes."""
+        """Returns the resources of each of several processes."""
         return replace(self, threads=max(self.threads // processes, 1), processes=processes)
 
     def too_little(self, what: str, needed: int) -> UserError:
-        """Returns the error for `what` that needs more bytes of data than there are."""
+        """Returns the error for `what`, which needs `needed` bytes of data."""
         needed = math.ceil(needed * self.processes / _DATA)
-        return UserError(f"memory={self.given}: {what}: give memory={needed} or more")
+        return UserError(f"memory={self.limit}: {what}; use memory={needed} or more")
 
     def piece(self, row: int) -> int:
-        """Returns the edges of a piece, for further columns of `row` bytes."""
+        """Returns the edges per piece, if other columns take `row` bytes per edge."""
         fit = self.memory // _PIECE_SHARE // (_PIECE_BYTES + 4 * row)
         return min(max(fit, _LEAST_PIECE), _MOST_PIECE)
 
     def edges(self, row: int) -> int:
-        """Returns the edges of a bucket, for further columns of `row` bytes."""
+        """Returns the edges per bucket, if other columns take `row` bytes per edge."""
         return self.bucket or max(self.memory // self.sorting(row), 1)
 
     @staticmethod
     def sorting(row: int) -> int:
-        """Returns the bytes of an edge while edges are sorted."""
+        """Returns the bytes that an edge takes while it is sorted."""
         return _SORT_BYTES + 4 * row
 
     @staticmethod
     def rows(width: int) -> int:
-        """Returns the rows of features of a piece."""
+        """Returns the number of feature rows in a piece."""
         return max(min(_MOST_ROWS, _CELLS // max(width, 1)), 1)
 
     def check_nodes(self, count: int) -> None:
-        """Raises `UserError` for more nodes than there is room for."""
+        """Raises `UserError` if the nodes do not fit into memory."""
         if (needed := least_memory(count)) > self.memory:
-            raise self.too_little(f"labels, splits and parts of {count:,} nodes need more than that", needed)
+            raise self.too_little(f"labels, splits and parts of {count:,} nodes do not fit", needed)
 
 
 @dataclass(frozen=True, slots=True)
 class EdgePiece:
-    """Some edges, one behind the other in the data. All pieces have the same fields."""
+    """Consecutive edges of the data. All pieces have the same fields."""
 
-    place: str  # file and the like, for messages
+    place: str  # file and position, for messages
     src: Ids  # [k]
     dst: Ids  # [k]
     weight: Floats | None = None  # [k] finite
     features: Floats | None = None  # [k, width] finite
-    positions: Ids | None = None  # [k] `Graph.edge_positions`, None where `Dataset.load` gives none
+    positions: Ids | None = None  # [k] `Graph.edge_positions`, None if `Dataset.load` has none
     types: Ids | None = None  # [k] `Graph.edge_types`
 
-    def behind(self, count: int) -> EdgePiece:
-        """Returns the edges behind the first ones."""
-        rows = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "place"}
+    def without_first(self, count: int) -> EdgePiece:
+        """Returns the piece without its first `count` edges."""
+        rows = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "place"}
         return replace(self, **{name: values[count:] for name, values in rows.items() if values is not None})
 
     @property
     def columns(self) -> EdgeColumns:
-        """The values of the edges, by the names that graphs use."""
+        """The edge columns, by the names that graphs use."""
         return EdgeColumns(
             {"weight": self.weight, "features": self.features, "relation": self.types, "position": self.positions}
         )
@@ -131,179 +131,178 @@ class EdgePiece:
 
 @dataclass(frozen=True, slots=True)
 class NodeFields:
-    """What belongs to nodes beside features, in the forms that `Graph` takes.
+    """Node data other than features, in the formats that `Graph` accepts.
 
-    Arrays may be mapped. Without a split of the data, none is in use.
+    Arrays may be memory-mapped. If `split` is None, no node is in a split.
     """
 
     labels: Labels | npt.NDArray[Any] | None = None  # [num_nodes, ...]
     split: npt.NDArray[Any] | None = None  # [num_nodes]
     class_names: Sequence[str] | None = None
-    node_ids: Any = None  # [num_nodes] numbers or text of NumPy or Arrow
+    node_ids: Any = None  # [num_nodes] numbers or text, in NumPy or Arrow
     coordinates: npt.NDArray[Any] | None = None  # [num_nodes, 2 or 3]
     node_types: NodeTypes | None = None
     category_of: Sequence[str] | None = None  # [width]
-    one_class: bool = False  # as of `Graph.from_edges`
-    types: Mapping[str, Any] = field(default_factory=dict)  # feature tables and relations, as `Schema.to_dict`
+    one_class: bool = False  # see `Graph.from_edges`
+    types: Mapping[str, Any] = field(default_factory=dict)  # feature tables and relations, see `Schema.to_dict`
 
 
 class GraphPieces(ABC):
-    """A graph that `job=import` reads piece by piece, from `Dataset.in_pieces`.
+    """A graph that `job=import` reads in pieces, created by `Dataset.in_pieces`.
 
-    A data set of yours makes one of these to be imported in bounded memory. The store
-    then has the bytes of the one that `job=partition` cuts from `Dataset.load`.
+    Implement it to import a data set in bounded memory. The resulting store is
+    byte-identical to the one that `job=partition` writes from `Dataset.load`.
 
-    Methods are called in the order `open`, `edges`, `nodes`, `features`, and those that
-    yield may be called again. Each reads the same data in the same order every time.
+    Methods are called in the order `open`, `edges`, `nodes`, `features`. Those that
+    yield may be called again, and must yield the same data in the same order.
     """
 
-    symmetrize: bool | None = False  # add the reverse edges that are missing. None: no, with a hint
+    symmetrize: bool | None = False  # add missing reverse edges; None: no, but warn if few edges have one
     row_normalize: bool = False  # divide each row of features by its sum
-    shares: Sequence[float] | None = None  # of labelled nodes that train, validate and test, where none do so far
-    seed: int = 0  # of this draw
-    duplicates: str = KEEP  # what becomes of edges with the same ends and type, one of `DUPLICATES`
-    # Whether edges come in ascending order of destinations, and keep this order if none
-    # are added. Otherwise the edges of a destination are sorted by source, and equal
-    # ones by their place.
+    shares: Sequence[float] | None = None  # of training, validation and test nodes, if there is no split
+    seed: int = 0  # seed of this split
+    duplicates: str = KEEP  # how to handle edges with the same ends and type, one of `DUPLICATES`
+    # Whether edges are sorted by destination. They then keep their order, unless
+    # reverse # edges are added. Otherwise in-edges are sorted by source, stably.
     in_order: bool = False
-    is_divided: bool = False  # whether several processes may read edges: `stretches` and `edges_of`
-    finds_ids: bool = False  # whether ends are looked up, so that edges are kept and not read a second time
-    has_gaps: bool = False  # whether NaN in `features` are cells that are empty. Otherwise these are refused
+    is_divided: bool = False  # whether several processes may read edges, by `stretches` and `edges_of`
+    finds_ids: bool = False  # whether ids are looked up; edges are then cached for the second pass
+    has_gaps: bool = False  # whether NaN in `features` are empty cells; otherwise NaN is an error
 
     def __init__(self, root: Path) -> None:
-        """Keeps the folder or the file, which messages name."""
+        """Stores the folder or file, for messages."""
         self.root = root
 
     @property
     @abstractmethod
     def files(self) -> Sequence[Path]:
-        """All files that are read. The import starts over where one has changed.
+        """All files that are read. The import restarts if one of them changes.
 
         Called before `open`.
         """
 
     @abstractmethod
     def open(self, room: Room) -> int | None:
-        """Returns the number of nodes. None: one more than the largest id of an edge.
+        """Opens the data, and returns the number of nodes.
 
-        Raises `UserError` for files that are missing, and for what is not read in
-        pieces, with the way to read it.
+        None means the largest id plus one. Raises `UserError` for missing files, and
+        for unsupported data with an alternative.
 
         Args:
-            room: memory that what stays open may take.
+            room: Memory for data that stays open.
         """
 
     @property
     def num_edges(self) -> int | None:
-        """The number of edges, for messages. None where only reading tells."""
+        """The number of edges for progress messages, None if unknown before reading."""
         return None
 
     @property
     def edge_row(self) -> int:
-        """Bytes of an edge as it is read, beside both ends."""
+        """Bytes per edge while it is read, in addition to both ends."""
         return 0
 
     @abstractmethod
     def edges(self, rows: int) -> Iterator[EdgePiece]:
-        """Yields all edges, at most about `rows` in a piece.
+        """Yields all edges, in pieces of about `rows` edges at most.
 
-        Raises `UserError` that names file and place for bad data. The caller looks for
-        ids out of range.
+        Raises `UserError` with file and position for invalid data. The caller checks
+        the range of ids.
         """
 
     def stretches(self, count: int) -> Sequence[Stretch]:
-        """Divides all edges, in order, into stretches for several processes.
+        """Divides all edges into consecutive stretches for several processes.
 
-        Called where `is_divided`, before processes read.
+        Called if `is_divided`, before the processes read.
 
         Args:
-            count: processes. Each table has as many stretches.
+            count: Number of processes, and of stretches per table.
         """
         raise NotImplementedError(f"{type(self).__name__} has no stretches")
 
     def edges_of(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
-        """Yields the edges of a stretch as `edges` does.
+        """Yields a stretch's edges, like `edges`.
 
         Args:
-            stretch: one of `stretches`.
-            rows: edges of a piece, about.
-            first: edges of earlier stretches, before which `positions` begin.
+            stretch: One of `stretches`.
+            rows: Approximate number of edges in a piece.
+            first: Position of the first edge, for `positions`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no stretches")
 
     def edge_feature_names(self) -> Sequence[str] | None:
-        """Names the columns of the features of edges, after these were read."""
+        """Returns the names of edge features. Called after edges were read."""
         return None
 
     def edge_texts(self) -> Mapping[str, str]:
-        """Maps the edge features that are values of text to the column of the text.
+        """Maps each edge feature that one-hot encodes a text value to its text column.
 
-        Called after edges were read. Default: there are none.
+        Called after edges were read. Default: none.
         """
         return {}
 
     def edge_category_of(self, names: Sequence[str] | None) -> list[str] | None:
-        """Returns `Graph.edge_category_of` for edge features of some names."""
+        """Returns `Graph.edge_category_of` for the named edge features."""
         texts = self.edge_texts()
         return [texts.get(name, "") for name in names] if texts and names is not None else None
 
     def edge_type_names(self) -> Sequence[str] | None:
-        """Names the relations of edges, after some of these were read.
+        """Returns the names of relations. Called after some edges were read.
 
-        None where edges have no types, and where the names are 0, 1, ...
+        None if edges have no types, or if the names are 0, 1, ...
         """
         return None
 
     @abstractmethod
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
-        """Reads what belongs to nodes, at once.
+        """Reads all node data other than features.
 
         Args:
-            num_nodes: number of nodes.
-            room: memory that this may take.
+            num_nodes: Number of nodes.
+            room: Memory for this data.
         """
 
     def features(self, room: Room) -> Iterator[Floats] | None:
-        """Yields the features of nodes by rows, `room.rows` in a piece. None: none.
+        """Yields node features, `room.rows` rows at a time. None: there are none.
 
-        NaN are cells that are empty, where `has_gaps`.
+        NaN marks an empty cell if `has_gaps`.
         """
         return None
 
     def feature_names(self) -> Sequence[str] | None:
-        """Names the columns of `features`, after these were read."""
+        """Returns the names of features. Called after `features` were read."""
         return None
 
 
 def mapped_rows(path: Path) -> Iterator[npt.NDArray[Any]]:
-    """Yields the rows of an .npy, some at a time."""
+    """Yields an .npy file's rows in pieces."""
     return pieces_of(read_npy(path))
 
 
 def pieces_of(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Yields rows of an array, some at a time. An array without rows is one piece."""
+    """Yields an array's rows in pieces. An array without rows is one piece."""
     step = Room.rows(int(np.prod(rows.shape[1:])))
     for first in range(0, max(len(rows), 1), step):
         yield rows[first : first + step]
 
 
 def list_positions(first: int, count: int) -> Ids:  # [count]
-    """Returns the positions of edges in their list, in the type that `Graph` keeps.
+    """Returns consecutive edge positions, in the dtype that `Graph` uses.
 
     Args:
-        first: position of the first edge.
-        count: number of edges.
+        first: First position.
+        count: Number of edges.
     """
     return np.arange(first, first + count, dtype=np.int32 if first + count < _INT32 else np.int64)
 
 
 def check_ends(piece: EdgePiece, num_nodes: int, first: int) -> None:
-    """Raises `UserError` for an edge whose end is no node.
+    """Raises `UserError` for an edge whose end is not a node.
 
     Args:
-        piece: the edges.
-        num_nodes: number of nodes.
-        first: number of the first edge, for the message.
+        piece: The edges.
+        num_nodes: Number of nodes.
+        first: Position of the piece's first edge, for the message.
     """
     for name, ids in (("src", piece.src), ("dst", piece.dst)):
         if len(ids) and not (ids.min() >= 0 and ids.max() < num_nodes):

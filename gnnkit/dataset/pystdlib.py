@@ -1,4 +1,4 @@
-"""The default data set: the code graph of the running Python's own standard library."""
+"""The default data set: the code graph of the running Python's standard library."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from gnnkit.graph import CSC, Graph, Ids, SparseFeatures, random_split
 from gnnkit.ranges import local_path
 from gnnkit.storage import cache_folder
 
-_LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
+_SKIPPED = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
 
 
 class PyStdlib(Dataset):
-    """The code graph of Python's standard library: a real graph that every machine has.
+    """The code graph of Python's standard library, a real graph on every machine.
 
-    Nodes are functions and classes. Edges lead to callees, bases and members. The task
-    is to tell the top-level module of a node.
+    Nodes are functions and classes. Edges point to callees, bases and members. The task
+    is to predict a node's top-level module.
 
-    Features are counts of frequent words in names, arguments and docstrings, each row
-    scaled to length 1. A small module is no class, so nodes of small modules have no
-    label. Of the others 10 % train, 10 % validate and 80 % test.
+    Features are counts of frequent words in names, arguments and docstrings. Each row
+    is scaled to length 1. Nodes of small modules are unlabelled. Of the others, 10 %
+    are used for training, 10 % for validation and 80 % for test.
 
-    Parsing takes seconds. So the graph is kept in the user's cache folder, under
-    Python's version and a hash of the sources and of the code that reads the sources.
+    Parsing takes seconds, so the graph is cached in the user's cache folder. The cache
+    key contains Python's version and a hash of the sources and of the parser's code.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class PyStdlib(Dataset):
         min_class_size: int = 60,
         seed: int = 0,
     ) -> None:
-        """Checks the options.
+        """Creates the data set.
 
         Args:
-            root: folder of Python sources. Default: the standard library.
-            symmetrize: add the reverse edges that are missing. Default: yes.
-            num_words: width of the features, the number of most frequent words.
-            min_class_size: nodes of the smallest class.
-            seed: seed of the split, any whole number.
+            root: Folder of Python sources. Default: the standard library.
+            symmetrize: Add missing reverse edges. Default: yes.
+            num_words: Number of features, one per most frequent word.
+            min_class_size: Minimum number of nodes of a class.
+            seed: Seed of the split, any integer.
         """
         self.root = local_path("dataset.root", root or sysconfig.get_path("stdlib"))
         self.symmetrize = symmetrize
@@ -67,17 +67,17 @@ class PyStdlib(Dataset):
         sources = _read_sources(self.root)
         if not sources:
             raise UserError(
-                f"dataset=pystdlib finds no sources of Python's standard library under {self.root}; "
-                "choose another data set, such as dataset=synthetic"
+                f"dataset=pystdlib: found no sources of Python's standard library under {self.root}; use another data "
+                "set, such as dataset=synthetic"
             )
         graph = self._cached(sources)
         graph = replace(graph, split=random_split(graph.labelled, (0.1, 0.1, 0.8), self.seed))
         return graph.symmetrize() if self.symmetrize else graph
 
     def _cached(self, sources: dict[str, bytes]) -> Graph:
-        """Reads the graph from the cache, or parses the sources and fills the cache.
+        """Loads the graph from the cache, or parses the sources and fills the cache.
 
-        Warns of a cache that cannot be used.
+        Warns if the cache is unusable.
         """
         cache = cache_folder()
         folder = cache and cache / f"pystdlib-{platform.python_version()}-{self._hash(sources)}"
@@ -85,18 +85,18 @@ class PyStdlib(Dataset):
             if folder and folder.is_dir():
                 return Graph.load(folder)
         except (OSError, ValueError) as error:
-            warnings.warn(f"the cached graph is not used: {error}", stacklevel=3)
+            warnings.warn(f"cannot use the cached graph: {error}", stacklevel=3)
         print(f"dataset=pystdlib: parsing {len(sources)} modules under {self.root}", file=sys.stderr)
         graph = self._build(sources)
         try:
             if folder:
                 graph.save(folder)
         except (OSError, ValueError) as error:
-            warnings.warn(f"the parsed graph is not cached: {error}", stacklevel=3)
+            warnings.warn(f"cannot cache the parsed graph: {error}", stacklevel=3)
         return graph
 
     def _hash(self, sources: dict[str, bytes]) -> str:
-        """Hashes the options, the sources and the code that reads the sources."""
+        """Hashes the options, the sources and the parser's code."""
         readers = {path: Path(path).read_bytes() for path in (__file__, code_graph.__file__)}
         digest = hashlib.blake2b(f"{self.num_words} {self.min_class_size}".encode(), digest_size=12)
         for source in (*readers.values(), *sources.values()):
@@ -109,36 +109,39 @@ class PyStdlib(Dataset):
         modules = [definition.module.partition(".")[0] for definition in code.definitions]
         labels, names = _classes(modules, self.min_class_size)
         if not names:
-            raise UserError(f"no module under {self.root} has dataset.min_class_size={self.min_class_size} nodes")
+            raise UserError(
+                f"dataset.min_class_size={self.min_class_size}: no module under {self.root} has that many nodes; use "
+                "a smaller value"
+            )
         edges = np.array(code.edges, np.int64).reshape(-1, 2)
         features = _bag_of_words([definition.words for definition in code.definitions], self.num_words)
         return Graph.from_edges(*edges.T, features=features, labels=labels, class_names=names)
 
 
 def _read_sources(root: Path) -> dict[str, bytes]:
-    """Returns module name -> source, without tests and installed packages."""
+    """Returns sources by module name, without tests and installed packages."""
 
     def is_read(name: str) -> bool:
-        return name.isidentifier() and name not in _LEFT_OUT
+        return name.isidentifier() and name not in _SKIPPED
 
     paths = []
     for folder, inner, files in os.walk(root):
-        inner[:] = filter(is_read, inner)  # others, such as site-packages, are not entered
+        inner[:] = filter(is_read, inner)  # skips other folders, such as site-packages
         paths += [Path(folder, name) for name in files if name.endswith(".py") and is_read(name[:-3])]
     return {".".join(path.relative_to(root).with_suffix("").parts): path.read_bytes() for path in sorted(paths)}
 
 
 def _classes(modules: list[str], min_size: int) -> tuple[Ids, list[str]]:
-    """Returns labels [num_nodes], -1 in small modules, and sorted class names."""
+    """Returns labels [num_nodes], -1 for small modules, and sorted class names."""
     names = sorted(name for name, count in Counter(modules).items() if count >= min_size)
     number = {name: label for label, name in enumerate(names)}
     return np.array([number.get(module, -1) for module in modules], np.int64), names
 
 
 def _bag_of_words(texts: list[list[str]], num_words: int) -> SparseFeatures:  # [num_nodes, num_words] float32
-    """Counts the most frequent words in each text, and scales each row to length 1.
+    """Counts the most frequent words per text, and scales each row to length 1.
 
-    Equally frequent words are taken in alphabetical order.
+    Ties are broken alphabetically.
     """
     totals = Counter(word for text in texts for word in text)
     chosen = sorted(totals, key=lambda word: (-totals[word], word))[:num_words]

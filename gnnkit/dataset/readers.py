@@ -1,9 +1,9 @@
-"""What dataset packages read files with: tables and arrays, piece by piece.
+"""Readers of tables and arrays for data set packages.
 
-A `Source` is a table in one or several files that is read in pieces: `CsvSource`,
-`ParquetSource` and `ArraySource` (`.npy`), or a subclass of `PartSource` for another
+A `Source` is a table in one or more files, read in pieces: `CsvSource`,
+`ParquetSource`, `ArraySource` (`.npy`), or a subclass of `PartSource` for another
 format. A piece is a `Table`, whose errors name file, column and row. The functions and
-`Cells` read labels, splits and feature columns of a source as `dataset=edges` does.
+`Cells` read labels, splits and feature columns as `dataset=edges` does.
 """
 
 from gnnkit.dataset.base import name_list

@@ -1,4 +1,4 @@
-"""A graph that `Graph.save` has written."""
+"""A graph written by `Graph.save`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gnnkit.ranges import local_path
 
 
 class Saved(Dataset):
-    """A folder of `Graph.save`, mapped and not copied."""
+    """A folder written by `Graph.save`, which is memory-mapped."""
 
     def __init__(
         self,
@@ -23,15 +23,15 @@ class Saved(Dataset):
         split: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
-        """Keeps the options.
+        """Creates the data set.
 
         Args:
-            root: the folder.
-            symmetrize: add the reverse edges that are missing. Default: no.
-            row_normalize: divide each node's features by the sum. Default: no.
-            split: shares of the labelled nodes that train, validate and test, for a
-                graph without a split. Default: none is drawn.
-            seed: of this draw.
+            root: The folder.
+            symmetrize: Add missing reverse edges. Default: no.
+            row_normalize: Divide each node's features by their sum. Default: no.
+            split: Shares of the labelled nodes for training, validation and test, if
+                the graph has no split. Default: no split is drawn.
+            seed: Seed of this split.
         """
         self.root = local_path("dataset.root", root)
         self.symmetrize = symmetrize

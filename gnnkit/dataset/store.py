@@ -1,4 +1,4 @@
-"""A graph that `job=partition` has cut into parts."""
+"""A graph partitioned by `job=partition`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gnnkit.store.manifest import Manifest
 
 
 class Store(Dataset):
-    """A store of `job=partition`, of which each rank opens its own part.
+    """A store written by `job=partition`. Each rank opens only its own part.
 
-    Workers, partition, inputs and task are those of the store.
+    Workers, partition, inputs and task are taken from the store.
     """
 
     def __init__(self, root: str) -> None:
-        """Keeps the place.
+        """Creates the data set.
 
         Args:
-            root: the folder that `job=partition` has written.
+            root: The folder that `job=partition` wrote.
         """
         self.root = local_path("dataset.root", root)
 
@@ -42,13 +42,14 @@ class Store(Dataset):
         return StorePieces(self)
 
     def load(self) -> Graph:
-        """Puts the graph together from its parts, with the features that models read.
+        """Merges the parts into one graph, with the features that models read.
 
-        For jobs that read a whole graph. Raises `UserError` for parts that lack edges.
+        Used by jobs that need the whole graph. Raises `UserError` if the store holds
+        out edges.
         """
         if Manifest.load(self.root).holds["links"]:
             raise UserError(
-                f"dataset.root={self.root}: the parts lack the edges that are held out, and this job reads all edges: name "
-                "the data set itself"
+                f"dataset.root={self.root}: the parts omit held-out edges, but this job needs all edges; use the "
+                "original data set"
             )
         return whole(self.root)

@@ -1,4 +1,4 @@
-"""Graphs of any size, made from a seed."""
+"""Synthetic graphs, generated from a seed."""
 
 from __future__ import annotations
 
@@ -19,26 +19,40 @@ _KINDS = ("sbm", "rmat", *_DIMS)
 
 
 class Synthetic(Dataset):
-    """A graph drawn in parallel, with the same bits on any number of threads.
+    """A random graph, generated in parallel, with equal bits on any thread count.
 
-    `sbm` is a stochastic block model with one block per class. Each edge leaves a
-    uniform node, and enters the same block with probability `in_block`, else another
-    block. There are no self-loops. Parallel edges stay.
+    `sbm` is a stochastic block model with one block per class. Each edge starts at a
+    uniformly drawn node and ends in the same block with probability `in_block`,
+    otherwise in another block. It has no self-loops, but may have parallel edges.
 
-    `rmat` is R-MAT (Chakrabarti et al., 2004) with Graph500's .57, .19, .19, .05 on the
-    next power of two, ids permuted. Pairs beyond `num_nodes` are drawn again.
-    Self-loops and parallel edges stay. Classes are ranges of ids before the
+    `rmat` is R-MAT (Chakrabarti et al., 2004) with Graph500's probabilities .57, .19,
+    .19, .05 on the next power of two, with permuted ids. Pairs beyond `num_nodes` are
+    redrawn. Self-loops and parallel edges are kept. Classes are id ranges before the
     permutation.
 
-    `grid2d` and `grid3d` are a square and a cube with 4 and 6 neighbours and
-    coordinates. The last row may be incomplete. Classes are ranges of ids.
+    `grid2d` and `grid3d` are a square and a cube with 4 and 6 neighbours per node, and
+    coordinates. The last row may be incomplete. Classes are id ranges.
 
-    Features are the mean of the node's class plus noise. Entries of a mean have
-    variance 1. Of the nodes 10 % train and 10 % validate.
+    Features are the class mean plus noise. The entries of a mean have variance 1. 10 %
+    of the nodes are used for training and 10 % for validation.
 
-    `targets` says which labels a node gets: its class, or the set of its class and of
-    all classes that a third of the in-neighbours have, or a number, the mean class of
-    the node and its in-neighbours divided by the number of classes.
+    `targets` selects the labels. `class` is the node's class. `classes` is the set of
+    its class and all classes that at least a third of its in-neighbours have. `number`
+    is the mean class of the node and its in-neighbours, divided by the number of
+    classes.
+
+    Args:
+        kind: sbm, rmat, grid2d or grid3d.
+        num_nodes: At least 2.
+        num_edges: Number of generated edges. Ignored by grids.
+        num_classes: Number of blocks or id ranges.
+        width: Number of features per node.
+        in_block: Probability that an edge stays in its block, for sbm.
+        noise: Standard deviation of features around the class mean.
+        targets: class, classes or number.
+        symmetrize: Add the reverse edges. `num_edges` does not count them.
+        seed: Any integer. It determines the graph.
+        threads: Number of threads. Default: the available cores.
     """
 
     of_data = (
@@ -59,28 +73,12 @@ class Synthetic(Dataset):
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
-        """Checks the options.
-
-        Args:
-            kind: sbm, rmat, grid2d or grid3d.
-            num_nodes: at least 2.
-            num_edges: number of edges drawn. The edges of grids follow from the nodes.
-            num_classes: blocks or ranges of ids.
-            width: features per node.
-            in_block: share of edges inside a block, 0 to 1. For sbm.
-            noise: standard deviation of features around the mean of the class.
-            targets: class, classes or number.
-            symmetrize: add the reverse edges. `num_edges` does not count these.
-            seed: any whole number. The whole graph follows from the seed.
-            threads: threads that draw. Default: the cores at hand.
-        """
-        if kind not in _KINDS:
-            raise UserError(f"dataset.kind={kind} is not known: there are {', '.join(_KINDS)}")
         if not 0 <= in_block <= 1:
-            raise UserError(f"dataset.in_block={in_block} must be within 0..1")
+            raise UserError(f"dataset.in_block={in_block} must be in [0, 1]")
         if not 0 <= noise < np.inf:
             raise UserError(f"dataset.noise={noise} must be finite and not negative")
-        self.kind, self.targets = kind, one_of("dataset.targets", targets, _TARGETS)
+        self.kind = one_of("dataset.kind", kind, _KINDS)
+        self.targets = one_of("dataset.targets", targets, _TARGETS)
         self.num_nodes = whole("dataset.num_nodes", num_nodes, 2)
         self.num_edges = whole("dataset.num_edges", num_edges, 0)
         self.num_classes = whole("dataset.num_classes", num_classes, 1, self.num_nodes)
@@ -106,7 +104,7 @@ class Synthetic(Dataset):
         )
 
     def _targets(self, csc: CSC, classes: Ids) -> Labels:
-        """Makes labels from the class [num_nodes] of each node."""
+        """Computes labels from the [num_nodes] classes."""
         if self.targets == "class":
             return classes
         dst, degree = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr)), np.diff(csc.indptr)
@@ -138,12 +136,12 @@ def _csc(indptr: Ids, indices: Ids, _: Ids) -> CSC:
 
 
 def _side(num_nodes: int, dims: int) -> int:
-    """Finds the smallest side whose square or cube holds all nodes."""
+    """Returns the smallest side whose square or cube holds all nodes."""
     side = math.isqrt(num_nodes) if dims == 2 else round(num_nodes ** (1 / 3))
     return side if side**dims >= num_nodes else side + 1
 
 
 def _coordinates(num_nodes: int, dims: int) -> Floats:  # [num_nodes, dims] float32
-    """Makes whole coordinates. The first coordinate runs fastest with the id."""
+    """Returns integer coordinates. The first one varies fastest with the id."""
     side, ids = _side(num_nodes, dims), np.arange(num_nodes)
     return np.stack([ids // side**axis % side for axis in range(dims)], axis=1).astype(np.float32)

@@ -65,9 +65,11 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
     nodes, edges = NODES.replace("id,label", "employee,team"), EDGES.replace("src,dst", "from,to")
     folder(tmp_path, nodes_csv=nodes, edges_csv=edges)
     assert_default(load(tmp_path, src="from", dst="to", id="employee", label="team"))
-    with pytest.raises(UserError, match=r"nodes.csv has no column 'id', only 'employee', .*: dataset.id=COLUMN names"):
+    with pytest.raises(UserError, match=r"nodes.csv has no column 'id', only 'employee', .*; use dataset.id=COLUMN"):
         load(tmp_path, src="from", dst="to")
-    with pytest.raises(UserError, match=r"nodes.csv has no column 'class', only .*: dataset.label=COLUMN names yours"):
+    with pytest.raises(
+        UserError, match=r"nodes.csv has no column 'class', only .*; use dataset.label=COLUMN for another name"
+    ):
         load(tmp_path, src="from", dst="to", id="employee", label="class")
 
 
@@ -75,8 +77,8 @@ def test_tables_may_have_other_names(tmp_path: Path) -> None:
     folder(tmp_path, nodes_csv=None, edges_csv=None, people_csv=NODES, calls_csv=EDGES)
     assert_default(load(tmp_path, edges="calls.csv", nodes="people.csv"))
     refused = {
-        None: "no folder edges: dataset.edges=NAME names yours, dataset.nodes=NAME that of nodes, of calls.csv, people.csv",
-        "call.csv": "holds no call.csv that dataset.edges names, only calls.csv, people.csv",
+        None: "no folder edges; use dataset.edges=NAME and dataset.nodes=NAME to select from calls.csv, people.csv",
+        "call.csv": "dataset.edges=call.csv: no such file in dataset.root, which holds calls.csv, people.csv",
         "../calls.csv": "dataset.edges=../calls.csv must be the name of a file or folder in dataset.root",
         "people.txt": "dataset.edges=people.txt must end in .csv, .csv.gz, .parquet, .npy",
     }
@@ -108,10 +110,10 @@ def test_text_names_the_nodes_of_edges_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"edges.csv, column 'src', row 5: 'src' is no whole number"):
         load(tmp_path / "two")
     np.save(tmp_path / "labels.npy", np.zeros(3, np.int64))
-    with pytest.raises(UserError, match=r"ids of edges are text, and labels.npy needs a table of nodes beside"):
+    with pytest.raises(UserError, match=r"ids of edges are text, so labels.npy needs a node table"):
         load(tmp_path)
     (tmp_path / "labels.npy").unlink()
-    with pytest.raises(UserError, match=r"ids of edges are text, and dataset.num_nodes=3 needs a table of nodes"):
+    with pytest.raises(UserError, match=r"ids of edges are text, so dataset.num_nodes=3 needs a node table"):
         load(tmp_path, num_nodes=3)
 
 
@@ -208,7 +210,7 @@ def test_ids_are_sorted_on_demand(tmp_path: Path) -> None:
 
 def test_only_ids_of_a_table_are_sorted(tmp_path: Path) -> None:
     edges = folder(tmp_path, nodes_csv=None, edges_csv="src,dst\n1,0\n")
-    with pytest.raises(UserError, match=r"holds no nodes\.csv or nodes\.parquet, whose ids dataset\.sort_ids=true"):
+    with pytest.raises(UserError, match=r"dataset\.sort_ids=true needs nodes\.csv or nodes\.parquet"):
         load(edges, sort_ids=True)
 
 
@@ -257,7 +259,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"edges_csv": ""}, "edges.csv: Empty CSV file"),
         (
             {"edges_csv": "10,20\n20,10\n"},
-            "edges.csv has no column 'src', only '10', '20': dataset.src=COLUMN names yours",
+            "edges.csv has no column 'src', only '10', '20'; use dataset.src=COLUMN for another name",
         ),
         ({"edges_csv": "src,dst,dst\n10,20,20\n"}, "edges.csv has two columns 'dst'"),
         ({"edges_csv": "src,dst\n10,20,30\n"}, "edges.csv: CSV parse error: Expected 2 columns, got 3"),
@@ -278,7 +280,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"edges_csv": "src,dst,src\n10,20,20\n"}, "edges.csv has two columns 'src'"),
         (
             {"edges_csv": ",".join(map(str, range(100_000))) + "\n"},
-            "edges.csv has 100000 columns or more, at most 16384 are read: put wide features into features.npy",
+            "edges.csv has 100000 or more columns, but the limit is 16384; use features.npy for wide features",
         ),
         ({"nodes_csv": NODES.replace("30,1", "10,1")}, r"nodes.csv, column 'id', row 1: 10 occurs a second time"),
         ({"nodes_csv": NODES.replace("30,1", ",1")}, r"nodes.csv, column 'id', row 1: is empty"),
@@ -370,7 +372,7 @@ def test_the_number_of_nodes_may_be_given(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"dst\[0\] = 1000000 is out of range for 5 nodes"):
         load(tmp_path, num_nodes=5)
     (tmp_path / "nodes.csv").write_text(NODES)
-    with pytest.raises(UserError, match=r"nodes.csv says how many nodes there are, so dataset\.num_nodes=4 must go"):
+    with pytest.raises(UserError, match=r"dataset\.num_nodes=4: nodes.csv already defines the nodes"):
         load(tmp_path, num_nodes=4)
     with pytest.raises(UserError, match=r"dataset\.num_nodes=0 must be a whole number of at least 1"):
         load(tmp_path, num_nodes=0)
@@ -418,7 +420,7 @@ def test_a_split_is_drawn_from_the_labelled_nodes(tmp_path: Path) -> None:
         ([0.9, 0.2, 0.2], "must train on some nodes and add up to at most 1"),
         ([0.6, -0.1, 0.2], r"dataset.split\[1\]=-0.1 must be a number of at least 0"),
         ([0.6, float("nan"), 0.2], r"dataset.split\[1\]=nan must be a number"),
-        ([0.6, 0.2, 0.2], r"the data has a split, so dataset.split=\[0.6, 0.2, 0.2\] must go"),
+        ([0.6, 0.2, 0.2], r"dataset.split=\[0.6, 0.2, 0.2\]: the data already has a split"),
     ],
 )
 def test_shares_of_a_split_are_checked(tmp_path: Path, split: list[float], message: str) -> None:
@@ -435,7 +437,7 @@ def test_a_split_without_labelled_nodes_is_refused(tmp_path: Path) -> None:
 
 def test_edges_that_all_run_one_way_are_told_of_unless_meant(tmp_path: Path) -> None:
     folder(tmp_path, nodes_csv=None, edges_csv="src,dst\n0,1\n1,2\n2,2\n")
-    with pytest.warns(UserWarning, match="none of 3 edges has a reverse edge, .*dataset.symmetrize=true if"):
+    with pytest.warns(UserWarning, match="none of 3 edges has a reverse edge, .*use dataset.symmetrize=true if"):
         load(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -504,12 +506,15 @@ def test_types_of_edges_are_files_of_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "holds a folder edges without .csv, .parquet or .npy files"),
+        ({}, "the folder edges holds no .csv, .parquet or .npy file"),
         (
             {"a.csv": "src,dst\n0,1\n", "b.csv": "src,dst,x\n0,1,2\n"},
-            r"edges/b\.csv has the columns src, dst, x, and ed",
+            r"edges/b\.csv has the columns src, dst, x, but ed",
         ),
-        ({"a.csv": "src,dst,type\n0,1,2\n"}, r"edges/a\.csv has a column 'type', which the name of the file says"),
+        (
+            {"a.csv": "src,dst,type\n0,1,2\n"},
+            r"edges/a\.csv has a column 'type', but its file name already names the relation",
+        ),
         ({"a.csv": "src,dst\n0,1\n", "a.npy": ""}, r"holds both a\.csv and a\.npy"),
         ({"a.csv": "src,dst\n0,x\n"}, r"a\.csv, column 'dst', row 0: 'x' is no whole number"),
     ],
@@ -589,5 +594,5 @@ def test_columns_may_be_left_out_of_either_table(tmp_path: Path) -> None:
     assert load(tmp_path, ignore=["town", "kin"]).feature_names == ("x", "day")
     with pytest.raises(UserError, match=r"dataset.ignore=\['twon'\]: no column 'twon' in nodes.csv or edges.csv"):
         load(tmp_path, ignore=["twon"])
-    with pytest.raises(UserError, match=r"dataset.ignore=3 must be a list of names of columns"):
+    with pytest.raises(UserError, match=r"dataset.ignore=3 must be a list of column names"):
         load(tmp_path, ignore=3)

@@ -54,16 +54,16 @@ def test_utf_8_is_read_with_and_without_a_mark(
 @pytest.mark.parametrize(
     ("nodes", "edges", "message"),
     [
-        ("latin-1", "utf-8", r"nodes.csv(.gz)? is not UTF-8 text \(byte 0xe4 in line 2\), expected UTF-8: convert"),
-        ("utf-8", "cp1252", r"edges.csv(.gz)? is not UTF-8 text \(byte 0xe4 in line 2\), expected UTF-8: convert"),
+        ("latin-1", "utf-8", r"nodes.csv(.gz)? is not UTF-8 text \(byte 0xe4 in line 2\), expected UTF-8; convert"),
+        ("utf-8", "cp1252", r"edges.csv(.gz)? is not UTF-8 text \(byte 0xe4 in line 2\), expected UTF-8; convert"),
         (
             "utf-16",
             "utf-8",
-            r"nodes.csv(.gz)? is UTF-16, or no text, expected UTF-8: .* iconv -f UTF-16 -t UTF-8 nodes",
+            r"nodes.csv(.gz)? is UTF-16, or not text, expected UTF-8; .* iconv -f UTF-16 -t UTF-8 nodes",
         ),
-        ("utf-16-le", "utf-8", r"nodes.csv(.gz)? is UTF-16, or no text, expected UTF-8"),
-        ("utf-8", "utf-16-be", r"edges.csv(.gz)? is UTF-16, or no text, expected UTF-8"),
-        ("utf-8", "utf-32", r"edges.csv(.gz)? is UTF-16, or no text, expected UTF-8"),
+        ("utf-16-le", "utf-8", r"nodes.csv(.gz)? is UTF-16, or not text, expected UTF-8"),
+        ("utf-8", "utf-16-be", r"edges.csv(.gz)? is UTF-16, or not text, expected UTF-8"),
+        ("utf-8", "utf-32", r"edges.csv(.gz)? is UTF-16, or not text, expected UTF-8"),
     ],
 )
 def test_other_encodings_are_named(
@@ -97,12 +97,15 @@ def test_a_damaged_compressed_file_is_named(reader: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nodes.csv.bz2", "holds nodes.csv.bz2, which is not read: write it as one of nodes.csv, nodes.csv.gz"),
-        ("nodes.tsv", "holds nodes.tsv, which is not read"),
-        ("nodes.npy", "holds nodes.npy, which is not read"),
-        ("nodes/people.csv", "holds nodes, which is not read"),
-        ("edges.feather", "holds edges.feather, which is not read: write it as one of edges.csv, .*edges.npy"),
-        ("edges/knows.csv.bz2", "holds edges/knows.csv.bz2, which is not read, expected .csv, .csv.gz, .parquet, .npy"),
+        ("nodes.csv.bz2", "holds nodes.csv.bz2, whose format is unsupported; use nodes.csv, nodes.csv.gz"),
+        ("nodes.tsv", "holds nodes.tsv, whose format is unsupported"),
+        ("nodes.npy", "holds nodes.npy, whose format is unsupported"),
+        ("nodes/people.csv", "holds nodes, whose format is unsupported"),
+        ("edges.feather", "holds edges.feather, whose format is unsupported; use edges.csv, .*edges.npy"),
+        (
+            "edges/knows.csv.bz2",
+            "holds edges/knows.csv.bz2, whose format is unsupported; use .csv, .csv.gz, .parquet, .npy",
+        ),
     ],
 )
 def test_tables_in_other_forms_are_not_passed_over(reader: str, name: str, message: str, tmp_path: Path) -> None:

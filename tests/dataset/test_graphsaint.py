@@ -37,7 +37,7 @@ def test_lists_of_classes_are_sets(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"classes": {"0": 1}}, r"class_map.json: has classes of 1 nodes, expected 0\.\.3: node 1"),
-        ({"classes": CLASSES | {"2": [1]}}, "class_map.json: the lists of classes are of unequal length"),
+        ({"classes": CLASSES | {"2": [1]}}, "class_map.json: the lists of classes differ in length"),
         ({"classes": CLASSES | {"2": "a"}}, "labels has dtype .*, expected integers"),
         ({"classes": "[1]"}, "class_map.json holds no JSON object"),
         ({"classes": "{"}, "class_map.json is not JSON: "),
@@ -45,8 +45,8 @@ def test_lists_of_classes_are_sets(tmp_path: Path) -> None:
         ({"classes": "[" * 100_000}, "class_map.json cannot be read: it is nested too deeply"),
         ({"roles": {"tr": [4]}}, r"role.json: tr must list nodes 0\.\.3"),
         ({"roles": {"tr": ["0"]}}, r"role.json: tr must list nodes 0\.\.3"),
-        ({"roles": {"tr": [0], "va": [0]}}, "role.json: va lists a node that has another role too"),
-        ({"matrix": MATRIX.tocoo()}, r"adj_full.npz: format is b'coo', expected a matrix of the format csr"),
+        ({"roles": {"tr": [0], "va": [0]}}, "role.json: va lists a node that already has another role"),
+        ({"matrix": MATRIX.tocoo()}, r"adj_full.npz: format is b'coo', expected csr"),
         ({"matrix": sp.csr_matrix((4, 5))}, r"adj_full.npz: the matrix has shape \[4, 5\], expected one row"),
     ],
 )

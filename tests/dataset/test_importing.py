@@ -324,9 +324,7 @@ def test_parts_of_a_table_are_one_table_in_the_order_of_their_numbers(tmp_path: 
     assert found == found[:1] * 6
     (tmp_path / "parts/edges/_SUCCESS").unlink()
     (tmp_path / "parts/edges/part.0.parquet").rename(tmp_path / "parts/edges/knows.parquet")
-    with pytest.raises(
-        UserError, match=r"edges with part\.1\.parquet, which is the name of a part, and with tables of"
-    ):
+    with pytest.raises(UserError, match=r"edges mixes parts, such as part\.1\.parquet, with other tables"):
         imported(tmp_path / "parts", tmp_path / "refused")
     with pytest.raises(UserError, match="says that all are parts of one table"):
         EdgeFolder(str(tmp_path / "parts")).load()
@@ -452,7 +450,7 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             {},
             "column 'weight', row 40: 9.9.*e.301 is too large for float32",
         ),
-        ({"edges": {"src": ["a"], "dst": ["b"]}}, {}, "edges.parquet, column 'src' holds text: job=import needs a"),
+        ({"edges": {"src": ["a"], "dst": ["b"]}}, {}, "edges.parquet, column 'src' holds text, for which job=import"),
         ({"edges": {**ENDS, "type": AT_40 * 1000}}, {}, r"edge_types\[40\] = 99000 is out of range 0..32767"),
         (
             {"edges": {**ENDS, "type": np.where(AT_40, "", "is")}},
@@ -470,18 +468,22 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             {},
             "edge_type_names has 32769 names, at most 32768 relations are read",
         ),
-        ({"edges": ENDS}, {"sort_ids": True}, "dataset.sort_ids=true: job=import numbers nodes in the order of their"),
-        ({"edges": ENDS}, {"src": "from"}, "edges.parquet has no column 'from', only 'src', 'dst': dataset.src=COLUMN"),
+        ({"edges": ENDS}, {"sort_ids": True}, "dataset.sort_ids=true: job=import numbers nodes in table order"),
+        (
+            {"edges": ENDS},
+            {"src": "from"},
+            "edges.parquet has no column 'from', only 'src', 'dst'; use dataset.src=COLUMN",
+        ),
         ({"edges": ENDS, "nodes": {"id": [1, 1]}}, {}, "nodes.parquet, column 'id', row 1: 1 occurs a second time"),
         (
             {"edges": ENDS, "nodes": {"id": range(7), "f": [1.0] * 6 + [np.nan]}},
             {},
-            "a cell of features is empty, in column 'f', row 6: choose features.fill=mean",
+            "features have an empty cell in column 'f', row 6: choose features.fill=mean",
         ),
         (
             {"edges": ENDS, "nodes": {"id": range(7), "f": range(7), "hue": ["red"] * 6 + [None]}},
             {},
-            "a cell of features is empty, in column 'hue', row 6: choose features.fill=mean",
+            "features have an empty cell in column 'hue', row 6: choose features.fill=mean",
         ),
         (
             {"edges": ENDS, "nodes": {"id": range(7), "f": [1.0] * 6 + [np.inf]}},
@@ -493,7 +495,11 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             {},
             r"nodes.parquet, column 'f' is text with more than 256 different values, .*dataset.ignore=\[f\] leaves",
         ),
-        ({"edges": ENDS, "nodes": {"id": range(7)}}, {"num_nodes": 7}, "nodes.parquet says how many nodes there are"),
+        (
+            {"edges": ENDS, "nodes": {"id": range(7)}},
+            {"num_nodes": 7},
+            "dataset.num_nodes=7: nodes.parquet already defines the nodes",
+        ),
         (
             {"edges": ENDS, "nodes": {"id": range(7), "split": ["train"] * 7}},
             {},
@@ -502,29 +508,29 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
         (
             {"edges/knows": ENDS, "edges/likes": {**ENDS, "age": AT_40}},
             {},
-            "edges/likes.parquet has the columns src, dst, age, and edges/knows.parquet has src, dst: all relations need",
+            "edges/likes.parquet has the columns src, dst, age, but edges/knows.parquet has src, dst; all relations need",
         ),
         (
             {"edges/knows": {**ENDS, "type": AT_40}},
             {},
-            "edges/knows.parquet has a column 'type', which the name of the file says",
+            "edges/knows.parquet has a column 'type', but its file name already names the relation",
         ),
         (
             {"edges/knows": ENDS, "edges/likes": {"src": [0], "to": [0]}},
             {},
-            "likes.parquet has no column 'dst', only 'src', 'to': dataset.dst=COLUMN",
+            "likes.parquet has no column 'dst', only 'src', 'to'; use dataset.dst=COLUMN",
         ),
         (
             {"edges/part-0": ENDS, "edges/part-1": {"src": ["a"], "dst": ["b"]}},
             {},
-            "edges/part-1.parquet, column 'src' holds string, and edges/part-0.parquet has int64: all parts need the same",
+            "edges/part-1.parquet, column 'src' holds string, but edges/part-0.parquet has int64; all parts need the same",
         ),
         (
             {"edges/part-0": ENDS, "edges/part-1": {**ENDS, "weight": AT_40}},
             {},
-            "edges/part-1.parquet has the columns src, dst, weight, and edges/part-0.parquet has src, dst: all parts",
+            "edges/part-1.parquet has the columns src, dst, weight, but edges/part-0.parquet has src, dst; all parts",
         ),
-        ({}, {}, "holds no edges.csv, edges.parquet or edges.npy, and no folder edges: dataset.edges=NAME"),
+        ({}, {}, "holds no edges.csv, edges.parquet or edges.npy, and no folder edges; use dataset.edges=NAME"),
         ({"edges": ENDS, "people/all": {"id": range(7)}}, {"nodes": "people"}, "people is a folder without parts such"),
         (
             {"edges": ENDS, "nodes": {"id": range(7)}},
@@ -534,7 +540,7 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
         (
             {"edges": ENDS, "nodes": {"id": range(40), "x": [[1.0, 2.0]] * 20 + [[1.0]] * 20}},
             {},
-            "nodes.parquet: lists have 1 numbers in some rows, and 2 in others",
+            "nodes.parquet: lists have 1 numbers in some rows, 2 in others",
         ),
     ],
 )
@@ -563,7 +569,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
     np.save(path, np.array([ENDS["src"], ENDS["dst"]]))
     source = sources.ArraySource(path, path.parent)
     os.truncate(path, path.stat().st_size - 8)
-    with pytest.raises(UserError, match=r"edges\.npy is shorter than it was: it changes while it is read"):
+    with pytest.raises(UserError, match=r"edges\.npy was truncated while it was read"):
         list(source.pieces(100))
 
 
@@ -595,9 +601,7 @@ def test_a_column_has_the_type_that_the_whole_csv_has(
 def test_text_of_a_csv_needs_a_table_of_nodes_and_tables_may_have_other_names(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/calls.csv").write_text("src,dst\na7,b\n")
-    with pytest.raises(
-        UserError, match=r"calls.csv, column 'src' holds text: job=import needs a table of nodes for such"
-    ):
+    with pytest.raises(UserError, match=r"calls.csv, column 'src' holds text, for which job=import needs a node table"):
         imported(tmp_path / "data", tmp_path / "work", edges="calls.csv")
     (tmp_path / "data/people.csv").write_text("id\nb\na7\n")
     folder = imported(tmp_path / "data", tmp_path / "work", edges="calls.csv", nodes="people.csv")
@@ -622,14 +626,14 @@ def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path, monkeypat
     room = Room(1 << 21, 1)
     folder = bad(tmp_path / "data", edges={"src": np.arange(20_000) % 9, "dst": np.zeros(20_000, int)})
     with pytest.raises(
-        UserError, match="nodes 0 to 0 have 20,000 in-edges, which are sorted together: give memory=2533334"
+        UserError, match="nodes 0 to 0 have 20,000 in-edges, which are sorted together; use memory=2533334"
     ):
         imported(folder, tmp_path / "work", room, num_nodes=9)
-    with pytest.raises(UserError, match="parts of 40,000 nodes need more than that: give memory=4947627 or more"):
+    with pytest.raises(UserError, match="parts of 40,000 nodes do not fit; use memory=4947627 or more"):
         imported(folder, tmp_path / "other", room, num_nodes=40_000)
     bad(tmp_path / "text", edges={"src": ["a"], "dst": ["b"]}, nodes={"id": [f"node {i}" for i in range(20_000)]})
     with pytest.raises(
-        UserError, match=r"memory=2097152: nodes\.parquet has more ids than that, [0-9,]+ of them so far: give"
+        UserError, match=r"memory=2097152: the ids of nodes\.parquet do not fit, [0-9,]+ of them so far; use"
     ):
         imported(tmp_path / "text", tmp_path / "work", room)
 

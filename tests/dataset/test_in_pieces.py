@@ -321,10 +321,10 @@ class FarOut(Short):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Backwards, "list: edge 7 is not in the order of destinations"),
+        (Backwards, "list: edge 7 is not sorted by destination"),
         (Beyond, r"list: src\[8\] = 9 is out of range for 9 nodes"),
         (Infinite, r"weight\[1\] = inf is not finite"),
-        (Wider, "list: the features of edges are 3 numbers in some rows, and 2 in others"),
+        (Wider, "list: edge features have width 3 in some rows, 2 in others"),
         (Short, r"features has shape \[8, 2\], expected \[9, any\]"),
         (Flat, r"features has shape \[9\], expected \[9, any\]"),
         (Nothing, "features has no rows"),
@@ -359,19 +359,21 @@ def test_edges_that_change_while_they_are_read_end_the_import(
     in_order: bool, second: list[int], tmp_path: Path
 ) -> None:
     graph = Changing(in_order, [1, 2], second)
-    with pytest.raises(UserError, match="list has other edges than a moment ago: it changes while it is read"):
+    with pytest.raises(UserError, match="list changed during the import"):
         import_graph(graph, tmp_path, Room(1 << 26, 1, bucket=1), Journal(tmp_path, ""), ProgressReporter(quiet=True))
     assert not (tmp_path / "graph/meta.json").exists()
 
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("val_edges", "edges to predict"), ("feature_width", "features without their zeros")],
+    [("val_edges", "edges to predict"), ("feature_width", "sparse features")],
 )
 def test_what_a_saved_graph_holds_and_no_import_reads_is_refused(name: str, what: str, tmp_path: Path) -> None:
     dataset = saved(tmp_path / "data", np.random.default_rng(0))
     np.save(tmp_path / f"data/{name}.npy", np.zeros(3))
-    with pytest.raises(UserError, match=f"holds {what}, which job=import does not read: job=partition dataset=saved"):
+    with pytest.raises(
+        UserError, match=f"holds {what}, which job=import does not support; use job=partition dataset=saved"
+    ):
         imported(dataset, tmp_path / "work")
 
 
@@ -388,7 +390,7 @@ def test_a_damaged_archive_and_sparse_rows_are_named(tmp_path: Path) -> None:
     csr = sp.csr_matrix(np.eye(3, dtype=np.float32))
     rows = {f"x_{part}": getattr(csr, part) for part in ("indptr", "indices", "shape")}
     np.savez(tmp_path / "sparse.npz", indptr=csr.indptr, indices=csr.indices, **rows)
-    with pytest.raises(UserError, match="x_indptr: job=import reads no features without their zeros: job=partition"):
+    with pytest.raises(UserError, match="x_indptr: job=import does not support sparse features; use job=partition"):
         imported(Npz(str(tmp_path / "sparse.npz")), tmp_path / "other")
 
 
@@ -406,7 +408,7 @@ def test_an_archive_that_promises_more_than_it_has_is_named(tmp_path: Path) -> N
     size = data.rindex(b"PK\x01\x02") + 24  # of the array, in the last entry of the table of contents
     data[size : size + 4] = (int.from_bytes(data[size : size + 4], "little") + 8).to_bytes(4, "little")
     path.write_bytes(data)
-    with pytest.raises(UserError, match="x is shorter than it says"):
+    with pytest.raises(UserError, match="x is truncated"):
         imported(Npz(str(path)), tmp_path / "work")
 
 
@@ -432,7 +434,7 @@ DAMAGED: list[tuple[Callable[..., Dataset], str, dict[str, Any], str]] = [
         planetoid,
         "graph.npz",
         {"val_edges": np.zeros((2, 1))},
-        "val_edges: job=import reads no edges to predict: job=par",
+        "val_edges: job=import does not support edges to predict; use job=par",
     ),
     (planetoid, "graph.npz", {"indices": None}, "no array 'indices', only "),
     (planetoid, "graph.npz", {"indptr": None}, "no array 'indptr', only "),
@@ -461,8 +463,8 @@ def test_arrays_that_do_not_fit_are_named(
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"edge_feat": np.zeros((39, 2))}, "raw: edges and their features are of unequal number"),
-        ({"edge_feat": np.zeros((60, 2))}, "raw: edges and their features are of unequal number"),
+        ({"edge_feat": np.zeros((39, 2))}, "raw: the number of edges differs"),
+        ({"edge_feat": np.zeros((60, 2))}, "raw: the number of edges differs"),
         ({"edge": np.zeros((40, 3), int)}, r"edge\.csv\.gz has 3 columns, expected source and destination"),
     ],
 )

@@ -200,7 +200,7 @@ def test_gnn_benchmark_files_are_read_and_get_a_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {"split": 0}, "the file has no masks, which dataset.split=0 would choose from"),
+        ({}, {"split": 0}, "dataset.split=0 selects a mask, but the file has no masks"),
         ({"adj_shape": np.array([4, 5])}, {}, r"adj_data: the matrix has shape \[4, 5\]"),
         ({"attr_shape": np.array([3, 3])}, {}, r"attr_shape = \[3, 3\], expected \(4, width\)"),
         ({"labels": np.array(["a"] * 4, object)}, {}, "labels holds Python objects, which only pickle could read"),
@@ -218,12 +218,12 @@ def test_a_file_without_labels_and_masks_is_read(tmp_path: Path) -> None:
     assert not bare.labelled.any()
     assert not bare.split.any()
     none = {"train_mask": None, "val_mask": None, "test_mask": None}
-    with pytest.warns(UserWarning, match="the file holds several splits: dataset.split=0 takes the first one"):
+    with pytest.warns(UserWarning, match="the file has several splits; use dataset.split=0 for the first one"):
         assert not Npz(str(write(tmp_path, **none, **MASKS))).load().split.any()
 
 
 def test_a_file_with_masks_draws_no_split(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"the data has a split, so dataset\.split="):
+    with pytest.raises(UserError, match=r"dataset\.split=.*: the data already has a split"):
         Npz(str(write(tmp_path)), split=[0.6, 0.2, 0.2]).load()
     bare = write(tmp_path, train_mask=None, val_mask=None, test_mask=None)
     assert Npz(str(bare), split=[0.5, 0.5, 0]).load().split.tolist() in ([1, 2, 0], [2, 1, 0])

@@ -129,7 +129,7 @@ def test_a_corrupt_cache_is_replaced(root: Path) -> None:
     first = small(root).load()
     (folder,) = (root.parent / "cache" / "gnnkit").iterdir()
     (folder / "indices.npy").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"cached graph is not used: .*indices.npy"):
+    with pytest.warns(UserWarning, match=r"cannot use the cached graph: .*indices.npy"):
         assert same(small(root).load(), first)
     assert same(small(root).load(), first)
 
@@ -138,7 +138,7 @@ def test_a_cache_that_cannot_be_written_only_warns(root: Path, monkeypatch: pyte
     blocked = root.parent / "file"
     blocked.write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    with pytest.warns(UserWarning, match="parsed graph is not cached"):
+    with pytest.warns(UserWarning, match="cannot cache the parsed graph"):
         assert small(root).load().num_nodes == 7
 
 
@@ -151,12 +151,12 @@ def test_without_xdg_the_cache_is_under_home(root: Path, monkeypatch: pytest.Mon
 
 
 def test_a_python_without_sources_is_told_of_another_data_set(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"finds no sources .* under .*nothing; choose another .* dataset=synthetic"):
+    with pytest.raises(ValueError, match=r"found no sources .* under .*nothing; use another .* dataset=synthetic"):
         PyStdlib(str(tmp_path / "nothing")).load()
 
 
 def test_sources_without_a_large_enough_module_are_refused(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"no module under .* has dataset.min_class_size=60 nodes"):
+    with pytest.raises(ValueError, match=r"dataset.min_class_size=60: no module under"):
         PyStdlib(str(root)).load()
 
 

@@ -114,12 +114,12 @@ def test_nodes_are_split_10_10_80() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "ring"}, r"dataset.kind=ring is not known: there are sbm, rmat, grid2d, grid3d"),
+        ({"kind": "ring"}, r"dataset.kind=ring is not known: there are: grid2d, grid3d, rmat, sbm"),
         ({"num_nodes": 0}, r"dataset.num_nodes=0 must be a whole number of at least 2"),
         ({"num_edges": -1}, r"dataset.num_edges=-1 must be a whole number of at least 0"),
         ({"num_classes": 0}, r"dataset.num_classes=0 must be a whole number from 1 to 3000"),
         ({"num_classes": 3001}, r"dataset.num_classes=3001 must be a whole number from 1 to 3000"),
-        ({"in_block": 1.5}, r"dataset.in_block=1.5 must be within 0\.\.1"),
+        ({"in_block": 1.5}, r"dataset.in_block=1.5 must be in \[0, 1\]"),
         ({"noise": float("nan")}, r"dataset.noise=nan must be finite"),
         ({"threads": 0}, r"dataset.threads=0 must be a whole number from 1 to 1024"),
         ({"num_edges": 2**60}, r"num_edges = 1152921504606846976 needs more memory"),

@@ -55,9 +55,7 @@ def test_ids_in_order_take_no_memory(last: int, tmp_path: Path) -> None:
 
 
 def test_labels_that_memory_cannot_hold_are_told_with_what_is_needed() -> None:
-    with pytest.raises(
-        UserError, match=r"memory=1048576: labels, splits and parts of 1,000,000 nodes need more than that: give"
-    ):
+    with pytest.raises(UserError, match=r"memory=1048576: labels, splits and parts of 1,000,000 nodes do not fit; use"):
         Room(1 << 20, 1).check_nodes(10**6)
     Room(1 << 30, 1).check_nodes(10**6)
 

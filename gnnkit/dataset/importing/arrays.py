@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gnnkit.dataset.saved import Saved
 
 _STEP = 1 << 20  # numbers that are compared at once
-_CURE = "job=partition dataset={} reads the whole graph"
+_CURE = "use job=partition dataset={}"
 
 
 class Stream(Protocol):
@@ -160,13 +160,13 @@ class SavedPieces(CompressedPieces):
             if name not in arrays:
                 raise UserError(f"holds no {name}")
         refused = {
-            "feature_width": "features without their zeros",
+            "feature_width": "sparse features",
             "val_edges": "edges to predict",
             "test_edges": "edges to predict",
         }
         for name, what in refused.items():
             if name in arrays:
-                raise UserError(f"holds {what}, which job=import does not read: {_CURE.format('saved')}")
+                raise UserError(f"holds {what}, which job=import does not support; {_CURE.format('saved')}")
         return arrays, meta
 
     @cached_property
@@ -235,10 +235,10 @@ class NpzPieces(CompressedPieces):
         fields = Arrays(self.root)
         for name, what in {"val_edges": "edges to predict", "test_edges": "edges to predict"}.items():
             if name in fields:
-                raise UserError(f"{name}: job=import reads no {what}: {_CURE.format('npz')}")
+                raise UserError(f"{name}: job=import does not support {what}; {_CURE.format('npz')}")
         for name in ("x_indptr", "attr_indptr"):
             if name in fields and name.partition("_")[0] not in fields:
-                raise UserError(f"{name}: job=import reads no features without their zeros: {_CURE.format('npz')}")
+                raise UserError(f"{name}: job=import does not support sparse features; {_CURE.format('npz')}")
         return fields
 
     @property

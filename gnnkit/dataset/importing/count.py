@@ -199,7 +199,7 @@ def _complete(summary: EdgeSummary, graph: GraphPieces, num_nodes: int | None) -
 
 def _check_width(place: str, width: int, earlier: int | None) -> None:
     if earlier not in (None, width):
-        raise UserError(f"{place}: the features of edges are {width} numbers in some rows, and {earlier} in others")
+        raise UserError(f"{place}: edge features have width {width} in some rows, {earlier} in others")
 
 
 def _shift(largest: int) -> int:

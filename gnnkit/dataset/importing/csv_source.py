@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from gnnkit.checks import Array, one_line
-from gnnkit.dataset.edges import LEFT_OUT, check_header
+from gnnkit.dataset.edges import IGNORE_HINT, check_header
 from gnnkit.dataset.encoding import check_encoding, check_utf8
 from gnnkit.dataset.importing.source import Names, Source, Types
 from gnnkit.dataset.pieces import WHOLE, Share
@@ -62,8 +62,8 @@ class CsvSource(Source):
         for path, schema in zip(files, schemas, strict=True):
             if schema.names != self._header:
                 raise UserError(
-                    f"{self._names[path]} has the columns {', '.join(schema.names)}, and {self._names[files[0]]} has "
-                    f"{', '.join(self._header)}: all parts need the same, in one order"
+                    f"{self._names[path]} has the columns {', '.join(schema.names)}, but {self._names[files[0]]} has "
+                    f"{', '.join(self._header)}; all parts need the same columns in the same order"
                 )
 
     def _schema(self, path: Path) -> pa.Schema:
@@ -114,7 +114,7 @@ class CsvSource(Source):
             for batch in self._batches(window, rows, {**self._types, **(types or {})}):
                 table = pa.Table.from_batches([batch])
                 piece = table if columns is None else table.select(list(columns))
-                yield Table(self._names[path], piece, first, LEFT_OUT, self.missing)
+                yield Table(self._names[path], piece, first, IGNORE_HINT, self.missing)
                 first += batch.num_rows
             if self._rows is not None and window.is_whole and first != self._rows[number]:
                 raise UserError(f"{self._names[path]} has {first} rows, expected {self._rows[number]}")

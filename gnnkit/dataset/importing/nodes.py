@@ -137,7 +137,7 @@ def _without_gaps(
             if categories is not None:
                 names, (row, column) = graph.feature_names(), cells[0].tolist()
                 name = column if names is None else repr((categories and categories[column]) or names[column])
-                raise UserError(f"a cell of features is empty, in column {name}, row {first + row}: {FILLED_BY}")
+                raise UserError(f"features have an empty cell in column {name}, row {first + row}: {FILLED_BY}")
             missing.append(cells + np.array([first, 0]))
         first += len(rows)
         yield filled

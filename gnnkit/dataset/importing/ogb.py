@@ -74,7 +74,7 @@ class OgbPieces(GraphPieces):
             if ends is None or (
                 self._has_edge_features and len(ends[0]) != (0 if rows_read is None else len(rows_read))
             ):
-                raise UserError(f"{place}: edges and their features are of unequal number")
+                raise UserError(f"{place}: the number of edges differs from the number of edge feature rows")
             src, dst = ids("src", ends[0]), ids("dst", ends[1])
             features = None if rows_read is None else features_of("edge_features", rows_read, len(src))
             if self._inverse:

@@ -59,4 +59,4 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
 
 def changed_file(name: str) -> UserError:
     """Returns the error for a file whose edges differ from those of the first pass."""
-    return UserError(f"{name} has other edges than a moment ago: it changes while it is read")
+    return UserError(f"{name} changed during the import: its edges differ from those read first")

@@ -194,7 +194,7 @@ class _Scatter:
                     continue
                 if end > len(edges):
                     raise changed_file(piece.place)
-                rows, counts = self._by_bucket(piece.behind(max(done - begin, 0)))
+                rows, counts = self._by_bucket(piece.without_first(max(done - begin, 0)))
                 if np.any(position + counts > stop):
                     raise changed_file(piece.place)
                 writer.start(self.records.write, rows, counts, position)

@@ -30,7 +30,7 @@ def append_edges(run: ImportRun, summary: EdgeSummary, num_nodes: int) -> None:
     for piece in graph.edges(run.room.piece(summary.row)):
         steps = np.diff(piece.dst, prepend=last)
         if len(steps) and steps.min() < 0:
-            raise UserError(f"{piece.place}: edge {done + int(steps.argmin())} is not in the order of destinations")
+            raise UserError(f"{piece.place}: edge {done + int(steps.argmin())} is not sorted by destination")
         if len(steps):
             first, last = int(piece.dst[0]), int(piece.dst[-1])
             indptr[first + 1 : last + 2] += np.bincount(piece.dst - first, minlength=last - first + 1)

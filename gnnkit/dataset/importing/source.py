@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gnnkit.dataset.edges import LEFT_OUT
+from gnnkit.dataset.edges import IGNORE_HINT
 from gnnkit.dataset.pieces import WHOLE, Share
 from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.index_columns import index_columns
@@ -49,7 +49,7 @@ class Source(ABC):
 
     def empty(self) -> Table:
         """Returns the table without rows."""
-        return Table(self.title, pa.schema(list(self.types().items())).empty_table(), 0, LEFT_OUT, self.missing)
+        return Table(self.title, pa.schema(list(self.types().items())).empty_table(), 0, IGNORE_HINT, self.missing)
 
     def index_columns(self, known: Collection[str]) -> list[str]:
         """Lists the columns, except known ones, that hold the index of a data frame."""

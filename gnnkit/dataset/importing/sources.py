@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from gnnkit.checks import Array, one_line
-from gnnkit.dataset.edges import LEFT_OUT, check_shape, check_width
+from gnnkit.dataset.edges import IGNORE_HINT, check_shape, check_width
 from gnnkit.dataset.importing.source import Names, Source, Types
 from gnnkit.dataset.pieces import WHOLE, Share
 from gnnkit.documents import check_regular
@@ -56,7 +56,7 @@ class ArraySource(Source):
             for first in span[::rows]:
                 read = self._read(file, first, min(rows, span.stop - first))
                 piece = pa.table({name: read[name] for name in names})
-                yield Table(self._names[path], piece, first, LEFT_OUT, self.missing)
+                yield Table(self._names[path], piece, first, IGNORE_HINT, self.missing)
 
     def _read(self, file: Any, first: int, count: int) -> dict[str, Array]:
         if self._dtype.names:
@@ -73,7 +73,7 @@ class ArraySource(Source):
         file.seek(self._offset + first * self._dtype.itemsize)
         values = np.frombuffer(file.read(count * self._dtype.itemsize), self._dtype)
         if len(values) < count:
-            raise UserError(f"{self._names[self.files[0]]} is shorter than it was: it changes while it is read")
+            raise UserError(f"{self._names[self.files[0]]} was truncated while it was read")
         return values
 
 
@@ -115,7 +115,7 @@ class PartSource(Source):
                 low, high = max(wanted.start - first, 0), min(wanted.stop - first, batch.num_rows)
                 if low < high:
                     piece = pa.Table.from_batches([batch.slice(low, high - low)])
-                    yield Table(self._names[path], piece, first + low, LEFT_OUT, self.missing)
+                    yield Table(self._names[path], piece, first + low, IGNORE_HINT, self.missing)
 
     @property
     def num_rows(self) -> int:
@@ -140,15 +140,15 @@ class PartSource(Source):
             other = self._schemas[path]
             if set(other.names) != set(schema.names):
                 raise UserError(
-                    f"{self._names[path]} has the columns {', '.join(other.names)}, and {self._names[first]} has "
-                    f"{', '.join(schema.names)}: all parts need the same"
+                    f"{self._names[path]} has the columns {', '.join(other.names)}, but {self._names[first]} has "
+                    f"{', '.join(schema.names)}; all parts need the same columns"
                 )
             for name in schema.names:
                 here, there = other.field(name).type, schema.field(name).type
                 if kind_of(here) != kind_of(there):
                     raise UserError(
-                        f"{self._names[path]}, column {name!r} holds {here}, and {self._names[first]} has {there}: all "
-                        "parts need the same"
+                        f"{self._names[path]}, column {name!r} holds {here}, but {self._names[first]} has {there}; "
+                        "all parts need the same type"
                     )
 
 

@@ -43,12 +43,12 @@ class StorePieces(CompressedPieces):
     def _manifest(self) -> Manifest:
         manifest = Manifest.load(self.root)
         refused = {
-            "edges to predict, and the parts lack the edges that are held out": manifest.holds["links"],
-            "features without their zeros": manifest.holds["sparse"],
+            "held-out edges, which its parts omit": manifest.holds["links"],
+            "sparse features": manifest.holds["sparse"],
         }
         for what, is_held in refused.items():
             if is_held:
-                raise UserError(f"the store holds {what}: job=partition of the data set itself cuts it anew")
+                raise UserError(f"the store has {what}; use job=partition on the original data set")
         return manifest
 
     @property
@@ -72,8 +72,9 @@ class StorePieces(CompressedPieces):
         grid = shards[0].grid
         if (grid.cols, grid.slices) != (1, 1) or self._manifest.holds["vertex_cut"]:
             raise UserError(
-                f"the store was cut for a {grid} grid, and only workers x 1 x 1 is cut anew piece by piece: job=partition of "
-                "the data set itself, or a store with the whole graph (strategy=individual_sample)"
+                f"the store was cut for a {grid} grid, but only stores of workers x 1 x 1 can be cut again in pieces; "
+                "use job=partition on the original data set, or a store with the whole graph "
+                "(strategy=individual_sample)"
             )
         return shards
 

@@ -13,7 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.checks import Array
-from gnnkit.dataset.edges import ARRAYS, LEFT_OUT, NODES, ONE, RENAME, EdgeFolder, check_relations, form_of, parts_of
+from gnnkit.dataset.edges import (
+    ARRAYS,
+    IGNORE_HINT,
+    NODES,
+    ONE,
+    RENAME_HINT,
+    EdgeFolder,
+    check_relations,
+    form_of,
+    parts_of,
+)
 from gnnkit.dataset.importing.csv_source import CsvSource
 from gnnkit.dataset.importing.source import Source
 from gnnkit.dataset.importing.sources import ArraySource, ParquetSource
@@ -45,7 +55,9 @@ from gnnkit.storage import read_npy
 _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31
 _PIECE = 1 << 16  # rows of a column that are read at once
-_ONE_ROW = ": remove the row, or cut with job=partition dataset.duplicates=first"  # appended to the error about an id in two rows
+_ONE_ROW = (
+    "; remove the row, or use job=partition dataset.duplicates=first"  # appended to the error about an id in two rows
+)
 
 
 class Cells:
@@ -93,9 +105,7 @@ class Cells:
         for piece in self.source.pieces(step, self.columns, self._types):
             values = piece.use_readings(self.readings).rows_with_nan(self.columns)
             if width != values.shape[1]:
-                raise UserError(
-                    f"{piece.name}: lists have {values.shape[1]} numbers in some rows, and {width} in others"
-                )
+                raise UserError(f"{piece.name}: lists have {values.shape[1]} numbers in some rows, {width} in others")
             yield values
 
 
@@ -114,7 +124,7 @@ def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, ColumnR
         for source, types in zip(sources, kinds, strict=True):
             yield from source.pieces(_PIECE, open_, {name: types[name] for name in open_})
 
-    readings = find_readings(sources[0].title, pieces() if open_ else (), open_, LEFT_OUT)
+    readings = find_readings(sources[0].title, pieces() if open_ else (), open_, IGNORE_HINT)
     return {name: readings.get(name, ColumnReading("numbers")) for name in names}
 
 
@@ -124,7 +134,7 @@ class EdgeTables:
     def __init__(self, folder: EdgeFolder, sources: Mapping[str, Source]) -> None:
         self._folder, self.sources = folder, sources
         self.first = next(iter(sources.values()))
-        self.columns = [name for name in self.first.kept if name not in folder.known_of_edges]  # of features
+        self.columns = [name for name in self.first.kept if name not in folder.known_edge_columns]  # of features
         self.ids: IdTable | None = None  # finds the nodes. None: ids are node numbers
         self.num_nodes: int | None = None  # None: any id is a node
         self.feature_names: Sequence[str] | None = None  # once a piece was read
@@ -218,7 +228,7 @@ class NodeTable:
     def ids(self, room: Room) -> pa.Array | int:
         """Reads the ids, which must fit into memory. Returns a number for 0, 1, ..."""
         source, name = self.source, self._folder.id
-        self._folder.asked("id", source.names, source.title)
+        self._folder.check_column("id", source.names, source.title)
         parts, size, rows = [], 0, 0
         in_order = True  # ids so far are 0, 1, ..., so counting them is enough
         for piece in source.pieces(_PIECE, [name], {name: pa.string()} if isinstance(source, CsvSource) else None):
@@ -233,7 +243,7 @@ class NodeTable:
             parts.append(column)
             size += 2 * (column.nbytes + _ID_BYTES * len(column))  # as they are read, and in `IdTable`
             if size > room.memory:
-                raise room.too_little(f"{source.title} has more ids than that, {rows:,} of them so far", size)
+                raise room.too_little(f"the ids of {source.title} do not fit, {rows:,} of them so far", size)
         if in_order and rows:
             return rows
         column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
@@ -247,13 +257,13 @@ class NodeTable:
         """Reads the labels, and the names of classes."""
         name = self._folder.label
         if name != "label":
-            self._folder.asked("label", self.source.names, self.source.title)
+            self._folder.check_column("label", self.source.names, self.source.title)
         return labels_of(self.source, name) if name in self.source.kept else (None, None)
 
     @cached_property
     def cells(self) -> Cells | None:
         """The columns of features."""
-        columns = [name for name in self.source.kept if name not in self._folder.known_of_nodes]
+        columns = [name for name in self.source.kept if name not in self._folder.known_node_columns]
         if columns and (self._folder.root / "features.npy").exists():
             raise UserError(f"features.npy and {self.source.title} both hold features")
         return Cells(self.source, columns) if columns else None
@@ -355,8 +365,8 @@ class TablePieces(GraphPieces):
         if labels is None and (array := folder.array("labels")) is not None:
             check_signs(array)
         return NodeFields(
-            folder.either("labels", labels, title),
-            folder.either("split", split, title),
+            folder.column_or_array("labels", labels, title),
+            folder.column_or_array("split", split, title),
             names,
             self._node_ids,
             folder.array("coordinates"),
@@ -412,20 +422,20 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
     if not root.is_dir():
         raise UserError("is not a folder")
     if folder.sort_ids:
-        raise UserError("dataset.sort_ids=true: job=import numbers nodes in the order of their table: sort the table")
+        raise UserError("dataset.sort_ids=true: job=import numbers nodes in table order; sort the table")
     path = folder.table("nodes", NODES)
     nodes = None if path is None else _opened(path, root, {folder.id: pa.string()})
     if path and folder.num_nodes is not None:
-        raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={folder.num_nodes} must go")
-    paths = folder.tables_of_edges()
+        raise UserError(f"dataset.num_nodes={folder.num_nodes}: {path.name} already defines the nodes; remove the key")
+    paths = folder.edge_tables()
     edges = {name: _opened(path, root if name == ONE else path.parent, {}) for name, path in paths.items()}
     for source in edges.values():
         for end in ("src", "dst"):
-            folder.asked(end, source.names, source.title)
+            folder.check_column(end, source.names, source.title)
     if nodes is None and all(_are_text(source, folder.ends) for source in edges.values()):
         raise UserError(
-            f"{next(iter(edges.values())).title}, column {folder.ends[0]!r} holds text: job=import needs a table of "
-            "nodes for such ids, and job=partition dataset=edges does not"
+            f"{next(iter(edges.values())).title}, column {folder.ends[0]!r} holds text, for which job=import needs a "
+            "node table; add one or use job=partition dataset=edges"
         )
     sources = [*([] if nodes is None else [nodes]), *edges.values()]
     for source in sources:
@@ -433,16 +443,16 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
     folder.check_ignored({source.title: source.names for source in sources})
     if ONE not in edges:
         check_relations({source.title: source.kept for source in edges.values()})
-    _leave_out_index(list(edges.values()), folder.known_of_edges)
+    _leave_out_index(list(edges.values()), folder.known_edge_columns)
     if nodes is not None:
-        _leave_out_index([nodes], folder.known_of_nodes)
+        _leave_out_index([nodes], folder.known_node_columns)
     return edges, nodes
 
 
 def _leave_out_index(sources: Sequence[Source], known: Sequence[str]) -> None:
     """Drops columns that hold the index of a data frame, with a warning."""
     index = common_index([source.index_columns(known) for source in sources])
-    warn_index(sources[0].title, index, RENAME)
+    warn_index(sources[0].title, index, RENAME_HINT)
     for source in sources:
         source.ignored = (*source.ignored, *index)
 
