@@ -120,7 +120,7 @@ def test_the_first_row_of_a_node_is_kept_on_demand(tmp_path: Path) -> None:
         Graph.from_tables(edges, bad.assign(split=["train", "train", "val", "oops", "val"]), duplicates="first")
     with (
         warnings.catch_warnings(),
-        pytest.raises(UserError, match="row 2: 'a' occurs a second time, after row 0: remove"),
+        pytest.raises(UserError, match="row 2: 'a' occurs a second time, after row 0; remove"),
     ):
         imported(tmp_path, **options)
 
