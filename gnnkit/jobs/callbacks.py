@@ -32,20 +32,20 @@ from gnnkit.training.timely import TimelyCheckpoint
 class Writers:
     """The leader's loggers. Empty on other ranks."""
 
-    made: tuple[tuple[Any, Any], ...] = ()  # pairs of `RunLogger` and Lightning `Logger`
+    pairs: tuple[tuple[Any, Any], ...] = ()  # pairs of `RunLogger` and Lightning `Logger`
 
     @property
     def loggers(self) -> list[Any]:
         """The Lightning loggers."""
-        return [logger for _, logger in self.made]
+        return [logger for _, logger in self.pairs]
 
     def mark(self) -> list[Any]:
         """Flushes all scalars, and returns each logger's position."""
-        return [maker.mark(logger) for maker, logger in self.made]
+        return [maker.mark(logger) for maker, logger in self.pairs]
 
     def close(self) -> None:
         """Closes the loggers after the last scalar."""
-        for maker, logger in self.made:
+        for maker, logger in self.pairs:
             maker.close(logger)
 
 
@@ -65,14 +65,14 @@ def writers(job: RankJob, model: nn.Module, resumed: list[resume.Resume]) -> Wri
         loggers = [maker.go_on(job.folder, steps, mark) for maker, mark in zip(makers, marks, strict=True)]
     else:
         loggers = [maker.make(job.folder) for maker in makers]
-    made = Writers(tuple(zip(makers, loggers, strict=True)))
+    result = Writers(tuple(zip(makers, loggers, strict=True)))
     settings = redact_config(job.settings.composed)
-    own = getattr(model, "hparams", None)
-    if isinstance(own, Mapping) and own:
-        settings["hparams"] = {str(name): value if _is_plain(value) else str(value) for name, value in own.items()}
-    for logger in made.loggers:
+    hparams = getattr(model, "hparams", None)
+    if isinstance(hparams, Mapping) and hparams:
+        settings["hparams"] = {str(name): value if _is_plain(value) else str(value) for name, value in hparams.items()}
+    for logger in result.loggers:
         logger.log_hyperparams(settings)
-    return made
+    return result
 
 
 def _is_plain(value: object) -> bool:
@@ -84,14 +84,14 @@ def chosen(job: RankJob, model: nn.Module) -> list[Callback]:
 
     Raises `UserError` for a callback that does not support several ranks.
     """
-    made = [(choice.name, choice.create()) for choice in job.settings.callback]
-    if (own := own_method(model, "configure_callbacks")) is not None:
-        given = own()
-        more = given if isinstance(given, list | tuple) else [given]
-        made += [(type(each).__name__, each) for each in more]
-    for name, each in made:
-        callback.check(name, each)
-    return [each for _, each in made]
+    callbacks = [(choice.name, choice.create()) for choice in job.settings.callback]
+    if (configure := own_method(model, "configure_callbacks")) is not None:
+        configured = configure()
+        more = configured if isinstance(configured, list | tuple) else [configured]
+        callbacks += [(type(instance).__name__, instance) for instance in more]
+    for name, instance in callbacks:
+        callback.check(name, instance)
+    return [instance for _, instance in callbacks]
 
 
 def watch(job: RankJob, world_size: int, writers: list[Any]) -> Watch:
@@ -178,8 +178,8 @@ def schedule(job: RankJob) -> Schedules | None:
     if settings.schedule == "plateau":
         assert settings.monitor is not None
         lower = settings.monitor == LOSS or job.task().is_lower_better(settings.monitor)
-        given: dict[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
-        return Plateau(settings.monitor, lower, **{name: value for name, value in given.items() if value is not None})
+        options: dict[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
+        return Plateau(settings.monitor, lower, **{name: value for name, value in options.items() if value is not None})
     if settings.schedule is None and not settings.warmup_epochs:
         return None
     return Schedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
@@ -199,5 +199,5 @@ def guard(job: RankJob, saved: list[resume.Resume], checkpoints: Checkpoints) ->
         )
     if settings.on_nan == "rollback" and not settings.checkpoint:
         raise UserError("trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false")
-    own = checkpoints if settings.checkpoint else None
-    return Guard(settings.on_nan, own, saved[0].path if saved else None)
+    writer = checkpoints if settings.checkpoint else None
+    return Guard(settings.on_nan, writer, saved[0].path if saved else None)

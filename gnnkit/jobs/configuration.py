@@ -95,10 +95,10 @@ def write_configuration(folder: Path, composed: Mapping[str, Any]) -> None:
 
 def write_record(folder: Path, composed: Mapping[str, Any], overrides: list[str]) -> None:
     """Writes the configuration and the overrides in Hydra's layout."""
-    own = folder / RECORD
-    own.mkdir(exist_ok=True)
-    write_atomically(own / "config.yaml", plain_yaml(with_absolute_paths(composed)).encode())
-    write_atomically(own / "overrides.yaml", plain_yaml(overrides).encode())
+    record_folder = folder / RECORD
+    record_folder.mkdir(exist_ok=True)
+    write_atomically(record_folder / "config.yaml", plain_yaml(with_absolute_paths(composed)).encode())
+    write_atomically(record_folder / "overrides.yaml", plain_yaml(overrides).encode())
 
 
 def with_absolute_paths(composed: Mapping[str, Any]) -> dict[str, Any]:

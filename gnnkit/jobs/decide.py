@@ -254,8 +254,8 @@ def compared() -> list[str]:
     seconds: dict[str, float] = {}
     for name in plugins.names("partition"):
         with suppress(UserError):
-            if (own := plugins.load("partition", name).auto_seconds) is not None:
-                seconds[name] = own
+            if (auto_seconds := plugins.load("partition", name).auto_seconds) is not None:
+                seconds[name] = auto_seconds
     return sorted(seconds, key=lambda name: (seconds[name], name))
 
 

@@ -145,7 +145,7 @@ class Import(Run):
     def check(self, order: Order) -> Order:
         from gnnkit.jobs.store_jobs import check_import
 
-        check_import(order.settings, given=order.graph is not None)
+        check_import(order.settings, from_python=order.graph is not None)
         if _together(order) and order.named_folder is None:
             raise UserError(
                 "job=import on ranks that were started from outside needs output=FOLDER, on a disk of all hosts"

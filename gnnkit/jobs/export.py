@@ -76,13 +76,13 @@ def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool
     weighted = _weighted(plain, known, folder) if edge_weight is None else edge_weight
     standard = known is not None and known.scale.kind == "standard"
     draw = functools.partial(_inputs, plain, widths, edge_weight=weighted, wide=standard)
-    given, droppable = draw(), _OF_DATA if edge_weight else (*_OF_DATA, "edge_weight")
+    arguments, droppable = draw(), _OF_DATA if edge_weight else (*_OF_DATA, "edge_weight")
     with _quiet():
         try:
-            found, given = _exported(plain, given, droppable)
-            content, call = write(found, given)
+            program, arguments = _exported(plain, arguments, droppable)
+            content, call = write(program, arguments)
             other = draw(num_nodes=2 * _NODES, num_edges=3 * _EDGES)
-            other = {key: other[key] for key in given}
+            other = {key: other[key] for key in arguments}
             result = call(other)
         except UserError:
             raise
@@ -110,21 +110,21 @@ def _weighted(plain: Plain, known: Inputs | None, folder: Path) -> bool:
     return known.edge_weight
 
 
-def _exported(plain: Plain, given: dict[str, Tensor], droppable: Collection[str]) -> tuple[Any, dict[str, Tensor]]:
+def _exported(plain: Plain, arguments: dict[str, Tensor], droppable: Collection[str]) -> tuple[Any, dict[str, Tensor]]:
     """Returns the exported program and its arguments.
 
     Removes droppable edge values that the model does not read.
     """
-    found = torch.export.export(plain, (), given, dynamic_shapes=_shapes(given))
-    read = _inputs_of_outputs(found.graph)
-    kept = {name: value for name, value in given.items() if name not in droppable or name in read}
-    if len(kept) < len(given):
-        return _exported(plain, kept, droppable)
-    for node in list(found.graph.nodes):  # casts accept any dtype, but torch would reject all except one
+    program = torch.export.export(plain, (), arguments, dynamic_shapes=_shapes(arguments))
+    read = _inputs_of_outputs(program.graph)
+    needed = {name: value for name, value in arguments.items() if name not in droppable or name in read}
+    if len(needed) < len(arguments):
+        return _exported(plain, needed, droppable)
+    for node in list(program.graph.nodes):  # casts accept any dtype, but torch would reject all except one
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
-            found.graph.erase_node(node)
-    found.graph_module.recompile()
-    return found, given
+            program.graph.erase_node(node)
+    program.graph_module.recompile()
+    return program, arguments
 
 
 def _inputs_of_outputs(graph: Any) -> set[str]:
@@ -190,7 +190,7 @@ def _inputs(
     """
     draw = torch.Generator().manual_seed(0)
     number = functools.partial(torch.rand, generator=draw, dtype=plain.dtype)
-    found = {
+    arguments = {
         "x": number(num_nodes, widths.in_features, dtype=torch.float64 if wide else plain.dtype),
         "edge_index": torch.randint(num_nodes, (2, num_edges), generator=draw),
     }
@@ -200,40 +200,42 @@ def _inputs(
             "add the parameter, or leave edge_weight out"
         )
     if edge_weight:
-        found["edge_weight"] = number(num_edges)
+        arguments["edge_weight"] = number(num_edges)
     if widths.edge_width:
-        found["edge_attr"] = number(num_edges, widths.edge_width)
+        arguments["edge_attr"] = number(num_edges, widths.edge_width)
     if widths.num_relations > 1:
-        found["edge_type"] = torch.randint(widths.num_relations, (num_edges,), generator=draw)
-    return {name: value for name, value in found.items() if plain.takes(name)}
+        arguments["edge_type"] = torch.randint(widths.num_relations, (num_edges,), generator=draw)
+    return {name: value for name, value in arguments.items() if plain.takes(name)}
 
 
-def _shapes(given: dict[str, Tensor]) -> dict[str, dict[int, Any]]:
+def _shapes(arguments: dict[str, Tensor]) -> dict[str, dict[int, Any]]:
     """Returns the dynamic dimensions by argument."""
     nodes, edges = torch.export.Dim("nodes"), torch.export.Dim("edges")
     known = {"x": {0: nodes}, "edge_index": {1: edges}}
-    return {name: known.get(name, {0: edges}) for name in given}
+    return {name: known.get(name, {0: edges}) for name in arguments}
 
 
-def _as_torch(found: Any, _: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
+def _as_torch(program: Any, _: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
     """Returns the bytes of a `.pt2` file, and a function that runs it."""
     file = io.BytesIO()
-    torch.export.save(found, file)
+    torch.export.save(program, file)
     content = file.getvalue()
     again = torch.export.load(io.BytesIO(content)).module()
-    return content, lambda given: again(**given)
+    return content, lambda arguments: again(**arguments)
 
 
-def _as_onnx(found: Any, given: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
+def _as_onnx(exported: Any, example: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
     """Returns the bytes of an ONNX file, and a function that runs it."""
     import onnxruntime
 
-    program = torch.onnx.export(found, dynamo=True, input_names=list(given), output_names=["logits"], verbose=False)
+    program = torch.onnx.export(
+        exported, dynamo=True, input_names=list(example), output_names=["logits"], verbose=False
+    )
     content: bytes = program.model_proto.SerializeToString()  # type: ignore[union-attr]
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
-    def call(given: dict[str, Tensor]) -> Tensor:
-        return torch.from_numpy(session.run(["logits"], {name: value.numpy() for name, value in given.items()})[0])
+    def call(arguments: dict[str, Tensor]) -> Tensor:
+        return torch.from_numpy(session.run(["logits"], {name: value.numpy() for name, value in arguments.items()})[0])
 
     return content, call
 
@@ -250,10 +252,10 @@ def _check_onnx() -> None:
             raise UserError(f"export: .onnx needs {name}: pip install gnnkit[onnx]") from error
 
 
-def _compare(name: str, found: Tensor, expected: Tensor) -> None:
+def _compare(name: str, computed: Tensor, expected: Tensor) -> None:
     """Raises `UserError` if the file's outputs differ from the model's."""
     largest = float(expected.detach().abs().max())
-    if not torch.allclose(found.detach(), expected.detach(), rtol=0, atol=_TOLERANCE * max(largest, 1.0)):
+    if not torch.allclose(computed.detach(), expected.detach(), rtol=0, atol=_TOLERANCE * max(largest, 1.0)):
         raise UserError(
             f"export: model={name} computes other numbers on a graph of another size, once torch has looked into it: "
             "shapes or values of the first graph became constants there"

@@ -202,10 +202,10 @@ def _predicted(
         return {"predicted": None, "measured": None}
     # The first step also sends rows that later steps reuse.
     sent = None if seconds is None else max(state.bytes_sent for state in states)
-    told = {"seconds_per_epoch": predicted["seconds"], "memory": predicted["memory"]}
+    planned = {"seconds_per_epoch": predicted["seconds"], "memory": predicted["memory"]}
     came = {"seconds_per_epoch": seconds, "memory": max((state.memory for state in states), default=None)}
     return {
-        "predicted": told | {"bytes_sent": predicted["bytes_sent"]["max"]},
+        "predicted": planned | {"bytes_sent": predicted["bytes_sent"]["max"]},
         "measured": came | {"bytes_sent": sent},
     }
 

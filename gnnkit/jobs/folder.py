@@ -112,27 +112,27 @@ def bare(order: Order) -> Iterator[Path]:
     `on_exists=replace` has deleted.
     """
     named = order.named_folder
-    made = new_folder(Path("outputs")) if named is None else local_path("output", named, UPLOADED).absolute()
-    is_new = named is None or not made.exists()
+    folder = new_folder(Path("outputs")) if named is None else local_path("output", named, UPLOADED).absolute()
+    is_new = named is None or not folder.exists()
     try:
-        with locked(made):
-            _end_writers(made, order.settings)
-            moved = _cleared(made, order.settings)
+        with locked(folder):
+            _end_writers(folder, order.settings)
+            moved = _cleared(folder, order.settings)
             try:
-                with naming(made):
-                    yield made
+                with naming(folder):
+                    yield folder
             except (UserError, OSError) as error:
                 mendable = of_disk(error) if isinstance(error, OSError) else error
-                if mendable is not None and not _took_steps(made, moved):
+                if mendable is not None and not _took_steps(folder, moved):
                     with suppress(OSError):  # the failing disk may not allow moves either
-                        _undo(made, moved)
+                        _undo(folder, moved)
                 if mendable in (None, error):
                     raise
                 raise mendable from error
     except UserError:
         if is_new:
             with suppress(OSError):  # the folder is not empty
-                made.rmdir()
+                folder.rmdir()
         raise
 
 
@@ -142,16 +142,16 @@ def opened(order: Order) -> Iterator[Path]:
 
     If training is interrupted, prints the command that resumes it.
     """
-    with bare(order) as made:
-        _write_configuration(made, order)
+    with bare(order) as folder:
+        _write_configuration(folder, order)
         try:
-            with if_forced(lambda: _report_interrupt(made, order)):
-                yield made
+            with if_forced(lambda: _report_interrupt(folder, order)):
+                yield folder
         except (KeyboardInterrupt, SystemExit) as error:
             if isinstance(error, KeyboardInterrupt) and in_ipython():
                 trains = order.settings.job.trains
-                raise Interrupted(_how_to_go_on(made, order) if trains else f"job={order.settings.job}") from None
-            _report_interrupt(made, order)
+                raise Interrupted(_how_to_go_on(folder, order) if trains else f"job={order.settings.job}") from None
+            _report_interrupt(folder, order)
             raise
 
 
@@ -176,9 +176,9 @@ def _how_to_go_on(folder: Path, order: Order) -> str:
     return f"{folder} keeps the last checkpoint{where}: {again} goes on from there"
 
 
-def _write_configuration(made: Path, order: Order) -> None:
-    write_configuration(made, order.settings.composed)
-    write_record(made, order.settings.composed, [redact_override(text) for text in order.overrides])
+def _write_configuration(folder: Path, order: Order) -> None:
+    write_configuration(folder, order.settings.composed)
+    write_record(folder, order.settings.composed, [redact_override(text) for text in order.overrides])
 
 
 def new_folder(base: Path) -> Path:
@@ -299,11 +299,11 @@ def _written(folder: Path) -> Iterator[Path]:
 
 def _delete(folder: Path) -> None:
     """Deletes a run's files, and folders that become empty."""
-    for each in (folder, *sorted(folder.glob(f"{EARLIER}-*"))):
-        paths = list(_written(each))
+    for run_folder in (folder, *sorted(folder.glob(f"{EARLIER}-*"))):
+        paths = list(_written(run_folder))
         for path in paths:
             path.unlink()
-        _remove_empty(each, paths)
+        _remove_empty(run_folder, paths)
 
 
 def _took_steps(folder: Path, moved: Path | None) -> bool:
@@ -360,8 +360,8 @@ def _move(source: Path, target: Path, paths: Sequence[Path]) -> None:
 def _remove_empty(folder: Path, paths: Sequence[Path]) -> None:
     """Removes empty folders next to and above deleted files, innermost first."""
     tops = {folder / path.relative_to(folder).parts[0] for path in paths} | {folder / WORK, folder / RECORD}
-    found = {each for top in tops for each in (top, *top.rglob("*")) if each.is_dir() and not each.is_symlink()}
-    found |= {folder} if folder.name.startswith(f"{EARLIER}-") else set()
-    for each in sorted(found, key=lambda path: -len(path.parts)):
-        if not any(each.iterdir()):
-            each.rmdir()
+    folders = {path for top in tops for path in (top, *top.rglob("*")) if path.is_dir() and not path.is_symlink()}
+    folders |= {folder} if folder.name.startswith(f"{EARLIER}-") else set()
+    for folder_path in sorted(folders, key=lambda path: -len(path.parts)):
+        if not any(folder_path.iterdir()):
+            folder_path.rmdir()

@@ -40,7 +40,11 @@ def identity(order: Order) -> dict[str, str]:
     chosen += [*settings.logger, *settings.callback]
     return {
         **{key: value for key, value in keys.items() if key not in OWN_KEYS},
-        **{f"{each.kind}={each.name}": each.origin for each in chosen if each is not None and each.name != AUTO},
+        **{
+            f"{choice.kind}={choice.name}": choice.origin
+            for choice in chosen
+            if choice is not None and choice.name != AUTO
+        },
         **{f"version of {name}": version for name, version in versions().items()},
         "build of torch": torch.__version__,
         **({} if graph is None else {"graph": fingerprint(graph)}),

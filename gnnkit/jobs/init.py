@@ -62,18 +62,18 @@ def init(order: Order) -> Result:
         raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
     if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
-    made = Path(named).absolute()
-    _check_new(made)
-    choices, found = by_evidence(settings, with_names(settings))
-    command = one_line(f"gnnkit --config-dir {shlex.quote(str(made))} +experiment={NAME}")
-    script = _write(made, choices, found, command)
-    lines = [f"{each.key}={keys.plain(each.value)}  # {each.why}" for each in choices if each.why]
+    folder = Path(named).absolute()
+    _check_new(folder)
+    choices, tested = by_evidence(settings, with_names(settings))
+    command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
+    script = _write(folder, choices, tested, command)
+    lines = [f"{choice.key}={keys.plain(choice.value)}  # {choice.why}" for choice in choices if choice.why]
     ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
-    figures: dict[str, Any] = {each.key: each.value for each in choices}
-    if found is not None and (best := found.best) is not None:
-        figures |= {found.figure: best.score, found.held_back: best.test, "trials": len(found.tried)}
-    told = [] if found is None else found.lines()
-    result = Result("init", figures, "\n".join([*told, *lines, *ways]), made)
+    figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
+    if tested is not None and (best := tested.best) is not None:
+        figures |= {tested.figure: best.score, tested.held_back: best.test, "trials": len(tested.tried)}
+    trial_lines = [] if tested is None else tested.lines()
+    result = Result("init", figures, "\n".join([*trial_lines, *lines, *ways]), folder)
     say(result.table())
     return result
 
@@ -84,7 +84,7 @@ def _check_new(folder: Path) -> None:
         raise UserError(f"output={folder}: cannot make the folder: File exists: name a new one")
 
 
-def _write(folder: Path, choices: list[Choice], found: Trials | None, command: str) -> Path:
+def _write(folder: Path, choices: list[Choice], tested: Trials | None, command: str) -> Path:
     """Writes all files, and returns the path of the script.
 
     Args:
@@ -98,9 +98,9 @@ def _write(folder: Path, choices: list[Choice], found: Trials | None, command: s
         (folder / "experiment").mkdir()
     except OSError as error:
         raise UserError(f"output={folder}: cannot make the folder: {error.strerror}") from error
-    (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, found, command), encoding="utf-8")
-    if found is not None:
-        found.save(folder)
+    (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, tested, command), encoding="utf-8")
+    if tested is not None:
+        tested.save(folder)
     script = folder / "train.py"
     script.write_text(_as_script(choices), encoding="utf-8")
     return script
@@ -112,21 +112,21 @@ def by_evidence(settings: Settings, graph: Graph) -> tuple[list[Choice], Trials 
     if why := _not_tried(settings, graph, choices):
         say(f"no trials: {why}")
         return choices, None
-    found = _try(settings, graph, choices)
-    best = found.best
+    tested = _try(settings, graph, choices)
+    best = tested.best
     if best is None:
-        return choices, found
-    why = f"best of {len(found.tried)} trials: {found.figure} {best.score:.4g}, {_held_back(found, best)}"
-    return _replaced(choices, best.keys, why), found
+        return choices, tested
+    why = f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {_held_back(tested, best)}"
+    return _replaced(choices, best.keys, why), tested
 
 
-def _held_back(found: Trials, best: Trial) -> str:
-    return "none held back" if best.test is None else f"{found.held_back} {best.test:.4g}"
+def _held_back(tested: Trials, best: Trial) -> str:
+    return "none held back" if best.test is None else f"{tested.held_back} {best.test:.4g}"
 
 
 def _not_tried(settings: Settings, graph: Graph, choices: list[Choice]) -> str:
     """Returns why no trials are run, or "" if they are."""
-    known = {each.key: each.value for each in choices}
+    known = {choice.key: choice.value for choice in choices}
     if not settings.init.minutes:
         return "init.minutes=0"
     if known["strategy"] != "vertex_centric":
@@ -140,7 +140,7 @@ def _not_tried(settings: Settings, graph: Graph, choices: list[Choice]) -> str:
 
 def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
     """Runs trials on the graph as the choices configure it."""
-    known = {each.key: each.value for each in choices}
+    known = {choice.key: choice.value for choice in choices}
     if "dataset.split" in known:
         graph = graph.draw_split(known["dataset.split"], int(settings.dataset.arguments.get("seed", 0)))
     one_way = known.get("dataset.symmetrize") is True and settings.dataset.arguments.get("symmetrize") is None
@@ -157,12 +157,14 @@ def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
 def _replaced(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[Choice]:
     """Replaces choices by the keys of the best trial."""
     unread = ("model", "features.") if trials.learns(best) else ("model",)
-    kept = {each.key: each for each in choices if not each.key.startswith(unread)}
+    by_key = {choice.key: choice for choice in choices if not choice.key.startswith(unread)}
     for key, value in best.items():
-        told = why if key == "model" else kept[key].why if key in kept and kept[key].value == value else "by trials"
-        told = _LEARNED if (key, value) == ("inputs", "learned") and told == "by trials" else told
-        kept[key] = Choice(key, value, told)
-    return list(kept.values())
+        reason = (
+            why if key == "model" else by_key[key].why if key in by_key and by_key[key].value == value else "by trials"
+        )
+        reason = _LEARNED if (key, value) == ("inputs", "learned") and reason == "by trials" else reason
+        by_key[key] = Choice(key, value, reason)
+    return list(by_key.values())
 
 
 def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:
@@ -290,39 +292,39 @@ def _trainer(graph: Graph) -> Iterator[Choice]:
         yield Choice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
 
 
-def _as_yaml(choices: list[Choice], found: Trials | None, command: str) -> str:
+def _as_yaml(choices: list[Choice], tested: Trials | None, command: str) -> str:
     """Formats the choices as an experiment with comments."""
     lines = ["# @package _global_", f"# Written by job=init. Train with {command}"]
-    lines += [f"# {line}" for line in ([] if found is None else found.lines())]
+    lines += [f"# {line}" for line in ([] if tested is None else tested.lines())]
     lines += ["defaults:"]
-    named, known = [each for each in choices if each.key in _GROUPS], _with_default()
-    for each in sorted(named, key=lambda each: each.key in known):  # Hydra requires overrides last
-        override = "override " if each.key in known else ""
-        lines.append(_commented(f"  - {override}/{each.key}: {each.value}", each.why))
+    named, known = [choice for choice in choices if choice.key in _GROUPS], _with_default()
+    for choice in sorted(named, key=lambda choice: choice.key in known):  # Hydra requires overrides last
+        override = "override " if choice.key in known else ""
+        lines.append(_commented(f"  - {override}/{choice.key}: {choice.value}", choice.why))
     lines += ["  - _self_", ""]
     for section, entries in _sections(choices).items():
-        for each in entries:
+        for choice in entries:
             nested = bool(section)
-            if nested and each is entries[0]:
+            if nested and choice is entries[0]:
                 lines.append(f"{section}:")
-            key = each.key.rpartition(".")[2]
-            lines.append(_commented(f"{'  ' * nested}{key}: {keys.plain(each.value)}", each.why))
+            key = choice.key.rpartition(".")[2]
+            lines.append(_commented(f"{'  ' * nested}{key}: {keys.plain(choice.value)}", choice.why))
     return "\n".join(lines) + "\n"
 
 
 def _with_default() -> set[str]:
     """Returns the sections with a default in the main configuration."""
     main = read_yaml(CONF / "config.yaml")
-    return {section for each in main["defaults"] if isinstance(each, dict) for section in each}
+    return {section for default in main["defaults"] if isinstance(default, dict) for section in default}
 
 
 def _sections(choices: list[Choice]) -> dict[str, list[Choice]]:
     """Groups choices by section. Top-level keys are under the empty name."""
-    found: dict[str, list[Choice]] = {"": []}
-    for each in choices:
-        if each.key not in _GROUPS:
-            found.setdefault(each.key.rpartition(".")[0], []).append(each)
-    return found
+    sections: dict[str, list[Choice]] = {"": []}
+    for choice in choices:
+        if choice.key not in _GROUPS:
+            sections.setdefault(choice.key.rpartition(".")[0], []).append(choice)
+    return sections
 
 
 def _commented(line: str, why: str) -> str:
@@ -367,14 +369,14 @@ def _as_script(choices: list[Choice]) -> str:
     """Formats the choices as keyword arguments of `gnnkit.train`."""
     nested: dict[str, dict[str, Any]] = {}
     plain: dict[str, Any] = {}
-    for each in choices:
-        section, _, key = each.key.rpartition(".")
-        if each.key in _GROUPS:
-            nested.setdefault(each.key, {})["name"] = each.value
+    for choice in choices:
+        section, _, key = choice.key.rpartition(".")
+        if choice.key in _GROUPS:
+            nested.setdefault(choice.key, {})["name"] = choice.value
         elif section:
-            nested.setdefault(section, {})[key] = each.value
+            nested.setdefault(section, {})[key] = choice.value
         else:
-            plain[each.key] = each.value
+            plain[choice.key] = choice.value
     if "types" in plain:
         plain["types"] = "ignore"  # the script's own model ignores types
     model: dict[str, Any] = {"hidden": 64, "num_layers": 2, "dropout": 0.5, **nested.pop("model", {})}

@@ -117,9 +117,9 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
         progress(f"iteration {iteration}")
         with lent(program, [nodes.adjacency], **_read(nodes, before)):
             x = program.step(before, nodes)
-        own = _state(before, x, time.perf_counter() - start, engine.tally.seconds - exchanged)
-        states = _everyones(own, worker)
-        seconds += own.seconds_compute + own.seconds_exchange
+        rank_state = _state(before, x, time.perf_counter() - start, engine.tally.seconds - exchanged)
+        states = _everyones(rank_state, worker)
+        seconds += rank_state.seconds_compute + rank_state.seconds_exchange
         residual = sum(state.change for state in states) / (sum(state.magnitude for state in states) or 1.0)
         if not math.isfinite(residual):
             raise UserError(f"model={type(program).__name__} diverges: residual={residual} in iteration {iteration}")

@@ -73,9 +73,9 @@ class Run(Job):
                 held.enter_context(inline())
             with contextlib.nullcontext() if order.settings.started else _collecting_nothing():
                 order = self.check(order)
-                if (found := self.done(order)) is not None:
-                    say(found.table())
-                    return found
+                if (stored := self.done(order)) is not None:
+                    say(stored.table())
+                    return stored
                 if order.is_leader:
                     order = replace(order, folder=held.enter_context(run_folders.opened(order)))
                     if order.settings.notes:

@@ -92,33 +92,37 @@ class ModelSource:
     """The source of a run's model: the configuration or Python."""
 
     choice: Choice
-    given: Given = None
+    python_model: Given = None
 
     @property
     def name(self) -> str:
         """The model's name in `result.json`."""
-        if self.given is None:
+        if self.python_model is None:
             return self.choice.name
-        return getattr(self.given, "__name__", type(self.given).__name__)
+        return getattr(self.python_model, "__name__", type(self.python_model).__name__)
 
     @property
     def trains(self) -> bool:
         """Whether the model is trained. A program is iterated instead."""
-        return not is_iterated(self.choice.load() if self.given is None else self.given)
+        return not is_iterated(self.choice.load() if self.python_model is None else self.python_model)
 
     @property
     def reads_sparse(self) -> bool:
         """Whether layer 0 may read sparse rows, at least for some widths."""
-        return bool(getattr(self.choice.load() if self.given is None else self.given, "reads_sparse", False))
+        return bool(
+            getattr(self.choice.load() if self.python_model is None else self.python_model, "reads_sparse", False)
+        )
 
     @property
     def reads_relations(self) -> bool:
         """Whether layers distinguish edge types."""
-        return bool(getattr(self.choice.load() if self.given is None else self.given, "reads_relations", False))
+        return bool(
+            getattr(self.choice.load() if self.python_model is None else self.python_model, "reads_relations", False)
+        )
 
     def unread(self, widths: Widths) -> str:
         """Returns a warning if the model ignores the data's edge features, else ""."""
-        if widths.edge_width == 0 or self.given is not None or not self.trains or "edge_width" in self._takes:
+        if widths.edge_width == 0 or self.python_model is not None or not self.trains or "edge_width" in self._takes:
             return ""
         return (
             f"model={self.choice.name} reads no features of edges: {widths.edge_width} columns go unread. model=gat and "
@@ -138,10 +142,10 @@ class ModelSource:
         `UserError` for errors that name a model key. Returns None after other errors,
         because the widths may be the cause. The ranks make the model again.
         """
-        if isinstance(self.given, nn.Module):
-            module: nn.Module = adapted(self.given)
+        if isinstance(self.python_model, nn.Module):
+            module: nn.Module = adapted(self.python_model)
             return module
-        if self.given is None:
+        if self.python_model is None:
             self.choice.check(extra=("in_features", "num_classes", "edge_width", "num_relations"))
         widths = Widths(in_features=16, num_classes=16, edge_width=16, num_relations=2)
         try:
@@ -156,12 +160,12 @@ class ModelSource:
 
     def make_program(self) -> Program:
         """Makes a new program, if `trains` is false."""
-        if self.given is None:
+        if self.python_model is None:
             program: Program = self.choice.create()
-        elif isinstance(self.given, type):
-            program = self.given()
+        elif isinstance(self.python_model, type):
+            program = self.python_model()
         else:  # ranks may be threads
-            program = copy.deepcopy(self.given)  # type: ignore[assignment]
+            program = copy.deepcopy(self.python_model)  # type: ignore[assignment]
         return program
 
     def make_model(self, widths: Widths, seed: int, task: Task | None = None) -> nn.Module:
@@ -178,10 +182,10 @@ class ModelSource:
         """
         with _building:
             torch.manual_seed(seed)
-            made = self._make(widths)
-            if isinstance(made, nn.Module) and not made.training:  # otherwise its parts keep their modes
-                made.train()
-            model: nn.Module = adapted(made)
+            module = self._make(widths)
+            if isinstance(module, nn.Module) and not module.training:  # otherwise its parts keep their modes
+                module.train()
+            model: nn.Module = adapted(module)
             if task is not None and (head := task.head()) is not None:
                 model.add_module(HEAD, head)
         if not isinstance(getattr(model, "num_layers", None), int):
@@ -189,7 +193,7 @@ class ModelSource:
                 f"model={type(model).__name__} needs an attribute num_layers: how many adjacencies it reads, or a "
                 "forward(x, edge_index) as models of PyG have"
             )
-        parameters.check(made)
+        parameters.check(module)
         return model
 
     def calls(self, model: nn.Module, widths: Widths) -> list[str]:
@@ -202,14 +206,14 @@ class ModelSource:
         return inspect.signature(self.choice.load()).parameters
 
     def _make(self, widths: Widths) -> nn.Module:
-        if isinstance(self.given, nn.Module):
-            own = copy.deepcopy(self.given)  # ranks may be threads
-            as_trained(own)
-            return own
-        if self.given is not None:
-            made: Any = self.given(widths.in_features, widths.num_classes)  # type: ignore[operator]
-            check_module(made)
-            return made  # type: ignore[no-any-return]
+        if isinstance(self.python_model, nn.Module):
+            module = copy.deepcopy(self.python_model)  # ranks may be threads
+            as_trained(module)
+            return module
+        if self.python_model is not None:
+            result: Any = self.python_model(widths.in_features, widths.num_classes)  # type: ignore[operator]
+            check_module(result)
+            return result  # type: ignore[no-any-return]
         arguments = {"in_features": widths.in_features, "num_classes": widths.num_classes}
         arguments |= {name: getattr(widths, name) for name in ("edge_width", "num_relations") if name in self._takes}
         model: nn.Module = self.choice.create(**arguments)

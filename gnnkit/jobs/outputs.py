@@ -76,20 +76,20 @@ def write_outputs(
         scores = _measured(task, logits, worker)
         return scores if job.settings.checkpoint is not None else replace(scores, chance=task.chance(logits, worker))
 
-    found = make(model).read(model, read)
+    measured = make(model).read(model, read)
     if "embeddings" in wanted:
         check_layers(model)
         body = Body(model)
         make(body).read(body, lambda rows, worker: keep("embeddings", rows, worker))
-    return found
+    return measured
 
 
 def _measured(task: Task, logits: Tensor, worker: Worker) -> Scores:
     """Computes the figures, and prints warnings on the leader. Collective."""
-    found = task.measure(logits, worker)
-    for line in task.doubts(found) if worker.comm.rank == LEADER else ():
+    measured = task.measure(logits, worker)
+    for line in task.doubts(measured) if worker.comm.rank == LEADER else ():
         print(f"gnnkit: warning: {line}", file=sys.stderr)
-    return Scores(found, task.details(logits, worker))
+    return Scores(measured, task.details(logits, worker))
 
 
 def _check_finite(logits: Tensor, worker: Worker, checkpoint: str) -> None:
@@ -191,7 +191,7 @@ def _joined(column: Any) -> Any:
 
     if not pyarrow.types.is_list(column.type):
         return column
-    return pyarrow.array([";".join(map(str, each)) for each in column.to_pylist()], pyarrow.string())
+    return pyarrow.array([";".join(map(str, cell)) for cell in column.to_pylist()], pyarrow.string())
 
 
 def write_names(job: RankJob, names: Sequence[str] | None) -> None:

@@ -56,7 +56,7 @@ class Parts:
         """Raises `UserError` if one plugin rejects another."""
         monitor = self.settings.trainer.monitor
         if monitor is not None:
-            looked_at = (each for each in self.task.names if each.startswith("val_"))
+            looked_at = (name for name in self.task.names if name.startswith("val_"))
             one_of("trainer.monitor", monitor, (LOSS, *looked_at))
         if not self.source.trains:
             return

@@ -51,9 +51,15 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     if comm.rank != LEADER:
         return {}
     write_names(job, names)
-    found = figures.by_name(task, scores.figures) if tests else {}
+    measured = figures.by_name(task, scores.figures) if tests else {}
     classes = figures.by_class(scores.details, names) if tests else {}
-    return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job), **classes}
+    return {
+        **figures.chosen(job, worker),
+        "checkpoint": str(folder),
+        **measured,
+        **figures.circumstances(job),
+        **classes,
+    }
 
 
 def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
@@ -84,18 +90,18 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] |
         widths: The model's sizes.
         names: The model's class names, or None.
     """
-    given, own = job.widths(worker), job.prepared.class_names
+    data_widths, data_classes = job.widths(worker), job.prepared.class_names
     for what, value, wanted in (
-        ("columns of features", given.in_features, widths.in_features),
-        ("columns of edge features", given.edge_width, widths.edge_width),
-        *([("types of edges", given.num_relations, widths.num_relations)] if job.source.reads_relations else []),
+        ("columns of features", data_widths.in_features, widths.in_features),
+        ("columns of edge features", data_widths.edge_width, widths.edge_width),
+        *([("types of edges", data_widths.num_relations, widths.num_relations)] if job.source.reads_relations else []),
     ):
         if value != wanted:
             raise UserError(f"dataset has {value} {what}, the model of {job.settings.checkpoint} reads {wanted}")
-    if job.settings.job.needs_labels and given.num_classes > widths.num_classes:
+    if job.settings.job.needs_labels and data_widths.num_classes > widths.num_classes:
         raise UserError(
-            f"dataset has labels for {given.num_classes} outputs, the model of {job.settings.checkpoint} has "
+            f"dataset has labels for {data_widths.num_classes} outputs, the model of {job.settings.checkpoint} has "
             f"{widths.num_classes}"
         )
-    if job.settings.job.needs_labels and names is not None and own is not None and names != own:
+    if job.settings.job.needs_labels and names is not None and data_classes is not None and names != data_classes:
         raise UserError(f"dataset has other class names than {job.settings.checkpoint}: figures would mix up classes")

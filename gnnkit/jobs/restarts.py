@@ -74,8 +74,8 @@ def restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict
     begun = Start(f"{os.getpid()} {time.time_ns()}", time.monotonic())
     while True:
         try:
-            found = start(_from_checkpoint(job, replace(begun, number=len(done)), done))
-            return found | _figures(done, job.folder)
+            result = start(_from_checkpoint(job, replace(begun, number=len(done)), done))
+            return result | _figures(done, job.folder)
         except RankError as error:
             done.append(_after(error, job, done))
 
@@ -125,7 +125,9 @@ def _spelt(failure: Failure) -> str:
 
 def _ended(error: RankError, why: str, most: int, done: Sequence[Restart]) -> str:
     """Returns the last failure's message, followed by all restarts."""
-    lines = [f"  restart {number}: {_spelt(each.failure)}: {each.is_from}" for number, each in enumerate(done, 1)]
+    lines = [
+        f"  restart {number}: {_spelt(restart.failure)}: {restart.is_from}" for number, restart in enumerate(done, 1)
+    ]
     return "\n".join([f"{error}", f"restarts={most}: {why} ({_spelt(error.failure)})", *lines])
 
 
@@ -133,14 +135,14 @@ def _figures(done: Sequence[Restart], folder: Path) -> dict[str, Any]:
     """Returns the restarts for `result.json`."""
     restarted = [
         {
-            "cause": each.failure.cause,
-            "rank": each.failure.name,
-            "step": each.failure.step,
-            "epoch": each.failure.epoch,
-            "from_step": 0 if each.position is None else each.position[2],
+            "cause": restart.failure.cause,
+            "rank": restart.failure.name,
+            "step": restart.failure.step,
+            "epoch": restart.failure.epoch,
+            "from_step": 0 if restart.position is None else restart.position[2],
             "seconds_lost": _seconds_lost(folder, number),
         }
-        for number, each in enumerate(done, 1)
+        for number, restart in enumerate(done, 1)
     ]
     return {"restarts": len(done), "restarted": restarted}
 
@@ -197,9 +199,9 @@ class RunRecord:
         if self.watch is not None:
             self.site.channel.catch_up(self._step, self.job.settings.timeout)
             leader = self.watch.state() | {"marks": self.mark()}
-        own = {"tally": self.module.strategy.tally.state(), "skipped": self.guard.skipped_steps}
-        text = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8).to(comm.device)
-        ranks = comm.share([json.loads(bytes(each.tolist())) for each in comm.gather(text)])
+        counts = {"tally": self.module.strategy.tally.state(), "skipped": self.guard.skipped_steps}
+        text = torch.frombuffer(bytearray(json.dumps(counts).encode()), dtype=torch.uint8).to(comm.device)
+        ranks = comm.share([json.loads(bytes(buffer.tolist())) for buffer in comm.gather(text)])
         joint = self.module.joint_loss
         return {
             "run": self.start.run,
@@ -214,10 +216,10 @@ class RunRecord:
         """Restores the figures if they belong to an earlier start of this run."""
         if state["run"] != self.start.run:
             return
-        self._taken, own = True, state["ranks"][self.module.worker.comm.rank]
+        self._taken, counts = True, state["ranks"][self.module.worker.comm.rank]
         self.site.restore(state["site"])
-        self.module.strategy.tally.restore(own["tally"])
-        self.guard.skipped_steps, self.guard.rollbacks = own["skipped"], state["rollbacks"]
+        self.module.strategy.tally.restore(counts["tally"])
+        self.guard.skipped_steps, self.guard.rollbacks = counts["skipped"], state["rollbacks"]
         joint = self.module.joint_loss
         joint.losing, joint.ratio, joint.highest = state["joint"]
         if self.watch is not None:

@@ -54,8 +54,8 @@ def run_ranks(
         work, launcher = find_work(), settings.create_launcher()
 
         def start(job: RankJob) -> dict[str, Any]:
-            with job.writing() as own:
-                one = functools.partial(do_work, work, own)
+            with job.writing() as writing_job:
+                one = functools.partial(do_work, work, writing_job)
                 one = functools.partial(_on_one_stream, one) if shows_bar(order) else one
                 return start_ranks(one, settings, settings.world_size, launcher, meanwhile)
 

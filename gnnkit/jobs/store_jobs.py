@@ -50,14 +50,14 @@ REFUSED: Mapping[str, Callable[[Settings], object]] = {
 }
 
 
-def check_import(settings: Settings, *, given: bool) -> None:
+def check_import(settings: Settings, *, from_python: bool) -> None:
     """Raises `UserError` for an unsupported configuration, with an alternative.
 
     Args:
         settings: The configuration.
         given: Whether the graph comes from Python.
     """
-    if given:
+    if from_python:
         raise UserError("job=import reads a folder of tables: job=partition cuts a graph from Python")
     store = settings.dataset.create().store_folder
     data = f"dataset={settings.dataset.name}" if store is None else "of the data set itself"
@@ -178,8 +178,8 @@ def find_stored(order: Order, asked: Callable[[Order], str]) -> Result | None:
         return None
     if manifest.asked != asked(order):
         return None
-    told = f"{folder} holds this store already, and its data are find_partition"
-    return Result(order.settings.job.name, manifest.quality, told, folder)
+    summary = f"{folder} holds this store already, and its data are unchanged"
+    return Result(order.settings.job.name, manifest.quality, summary, folder)
 
 
 def _write_partition(order: Order, decided: Settings) -> dict[str, Any]:

@@ -109,13 +109,13 @@ def _train(
     module.strategy.close()
     scores = _write(job, module)
     job = job.with_balance(fitted.access.balance)
-    found = figures.of_training(job, module, fitted.site, scores)
+    result = figures.of_training(job, module, fitted.site, scores)
     if comm.rank == LEADER:
         exactness |= of_verdict(fitted.trainer, fitted.site.validations, module.task, scores, exactness["approximate"])
     left_out, on_lost = figures.left_out(guard, module.worker), lost.figures(comm)
     restarts = {"restarts": 0, "restarted": []}  # overwritten by the launching process
-    found |= drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer)
-    return found | on_lost | figures.of_hooks(fitted.hooks) | logged | restarts
+    result |= drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer)
+    return result | on_lost | figures.of_hooks(fitted.hooks) | logged | restarts
 
 
 def _trace(job: RankJob, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None:
@@ -261,9 +261,9 @@ def _fit(
 
 def _end_at_once(trainer: L.Trainer, module: TrainingModule, callbacks: Sequence[L.Callback]) -> None:
     """Calls the hooks that Lightning skips if no step is left. Collective."""
-    for each in callbacks:
-        each.on_train_start(trainer, module)
-        each.on_train_end(trainer, module)
+    for callback in callbacks:
+        callback.on_train_start(trainer, module)
+        callback.on_train_end(trainer, module)
 
 
 def _around(job: RankJob, module: TrainingModule, checkpoints: Checkpoints) -> list[L.Callback]:
@@ -292,12 +292,12 @@ def _test(module: TrainingModule, fitted: _Fitted) -> dict[str, Any]:
 
     Returns the logged values.
     """
-    found: dict[str, Any] = {}
+    test_figures: dict[str, Any] = {}
     if own_method(module.model, "test_step") is not None:
         (logged,) = fitted.trainer.test(module, verbose=False)
-        found = {"test_step": dict(logged)}
+        test_figures = {"test_step": dict(logged)}
     fitted.writers.close()
-    return found
+    return test_figures
 
 
 def _writer(job: RankJob, module: TrainingModule) -> Callable[[nn.Module], None] | None:

@@ -35,7 +35,7 @@ from gnnkit.plan.machine import Tried, measure_exchange, measure_flops
 from gnnkit.prepare.cut import Prepared
 from gnnkit.ranges import num_cores
 from gnnkit.strategy import GatheredRows, Worker
-from gnnkit.strategy.on_disk import SHARE
+from gnnkit.strategy.on_disk import CACHE_SHARE
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_of
 from gnnkit.training.trainer import make_trainer
@@ -361,7 +361,7 @@ def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window
     rest = 0
     if disk is not None:
         empty = disk.cache_rows - min(disk.counts.rows, disk.cache_rows)
-        ahead = disk.cache_rows * disk.row_bytes // SHARE * max(window - BATCH_STEPS, 0) // max(window, 1)
+        ahead = disk.cache_rows * disk.row_bytes // CACHE_SHARE * max(window - BATCH_STEPS, 0) // max(window, 1)
         rest = empty * disk.row_bytes + ahead
     return [int(size) for size in _of_all(comm, peak_memory(comm.device) + rest)[:, 0]]
 

@@ -113,13 +113,13 @@ class Trials:
     @property
     def best(self) -> Trial | None:
         """The trial with the best score, if any."""
-        return next((each for each in self._ordered if each.score is not None), None)
+        return next((trial for trial in self._ordered if trial.score is not None), None)
 
     @property
     def _ordered(self) -> list[Trial]:
         """The trials by score, then by loss, then by order."""
         sign = 1 if self.task.is_lower_better(self.figure) else -1
-        return sorted(self.tried, key=lambda each: (each.score is None, sign * (each.score or 0), each.loss or 0.0))
+        return sorted(self.tried, key=lambda trial: (trial.score is None, sign * (trial.score or 0), trial.loss or 0.0))
 
     @property
     def held_back(self) -> str:
@@ -130,24 +130,26 @@ class Trials:
         """Formats the trials as a table, best first."""
         judged = f"{self.figure.removeprefix('val_')} of each trial"
         judged += ", as classes are uneven" if self.figure != self.task.progress else ""
-        told = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {judged}"]
-        for each in self._ordered:
-            numbers = " ".join("-".rjust(7) if value is None else f"{value:7.4f}" for value in (each.score, each.test))
-            told.append(
-                f"{numbers} {each.epochs:6d} {each.seconds:6.1f}  {' '.join([each.title, each.remark]).strip()}"
+        lines = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {judged}"]
+        for trial in self._ordered:
+            numbers = " ".join(
+                "-".rjust(7) if value is None else f"{value:7.4f}" for value in (trial.score, trial.test)
+            )
+            lines.append(
+                f"{numbers} {trial.epochs:6d} {trial.seconds:6.1f}  {' '.join([trial.title, trial.remark]).strip()}"
             )
         end = f": {self.why_ended}" if self.why_ended else ""
-        return [*told, f"{len(self.tried)} of {self.num_planned} trials{end}"]
+        return [*lines, f"{len(self.tried)} of {self.num_planned} trials{end}"]
 
     def save(self, folder: Path) -> None:
         """Writes `trials.csv` with a row for each trial, in order."""
-        names = list(dict.fromkeys(key for each in self.tried for key in each.keys))
+        names = list(dict.fromkeys(key for trial in self.tried for key in trial.keys))
         buffer = io.StringIO()
         writer = csv.writer(buffer)
         writer.writerow([*names, self.figure, MONITOR, self.held_back, "epochs", "seconds", "remark"])
-        for each in self.tried:
-            values = [each.keys.get(name, "") for name in names]
-            row = [each.score, each.loss, each.test, each.epochs, round(each.seconds, 2), each.remark]
+        for trial in self.tried:
+            values = [trial.keys.get(name, "") for name in names]
+            row = [trial.score, trial.loss, trial.test, trial.epochs, round(trial.seconds, 2), trial.remark]
             writer.writerow([*values, *row])
         write_atomically(folder / FILE, buffer.getvalue().encode())
 
@@ -160,15 +162,15 @@ def candidates(graph: Graph, inputs: str) -> tuple[Keys, ...]:
         inputs: The configuration key.
     """
     if inputs != "features":
-        found = tuple(each for each in _TABLE if not learns(each))
+        keys_to_try = tuple(candidate for candidate in _TABLE if not learns(candidate))
     elif is_table(graph):
-        found = _TABLE
+        keys_to_try = _TABLE
     else:
-        found = _WORDS if filled(graph.features) < _FEW else _COUNTS
+        keys_to_try = _WORDS if filled(graph.features) < _FEW else _COUNTS
     if graph.schema.several:
         relations = _RELATIONS if graph.num_relations > 1 else ()
-        found = (*relations, *({**each, "types": "ignore"} for each in found))
-    return found
+        keys_to_try = (*relations, *({**candidate, "types": "ignore"} for candidate in keys_to_try))
+    return keys_to_try
 
 
 def run(
@@ -201,26 +203,28 @@ def run(
     task: Task = _settings(settings, fixed, {}, allowed).task.create()
     figure = MACRO if uneven and MACRO in task.names else task.progress
     count, ended = len(planned) + (len(graphs) > 1), ""
-    made = {usual: graphs[usual]()}
+    made_graphs = {usual: graphs[usual]()}
 
     def found() -> Trials:
         return Trials(task, figure, tuple(tried), count, ended)
 
     def others() -> Iterator[tuple[Keys, bool]]:
-        yield from ((each, usual) for each in planned)
+        yield from ((candidate, usual) for candidate in planned)
         best = found().best
         if len(graphs) > 1 and best is not None:
             yield {**best.keys, "dataset.symmetrize": not usual}, not usual
 
     try:
-        for each, both in others():
+        for candidate, both in others():
             left = allowed - (time.monotonic() - begun)
             if tried and tried[-1].seconds * _LEAST > left:
                 ended = f"init.minutes={settings.init.minutes:g} allows no more"
                 break
-            if both not in made:
-                made[both] = graphs[both]()
-            tried.append(_try(settings, made[both], figure, fixed, each, max(min(left, allowed * _MOST), 1.0)))
+            if both not in made_graphs:
+                made_graphs[both] = graphs[both]()
+            tried.append(
+                _try(settings, made_graphs[both], figure, fixed, candidate, max(min(left, allowed * _MOST), 1.0))
+            )
             last = tried[-1]
             score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
             say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s")
@@ -237,10 +241,10 @@ def _test_of(figure: str) -> str:
 def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys, seconds: float) -> Trial:
     """Trains one configuration within a time limit."""
     begun = time.monotonic()
-    own = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
+    training_keys = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
     with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder:
         try:
-            order = Order(_settings(settings, fixed, own, seconds), graph, folder=Path(folder) / "run")
+            order = Order(_settings(settings, fixed, training_keys, seconds), graph, folder=Path(folder) / "run")
             dispatch.preload(order)
             log, patience = Path(folder) / "log", Patience.of(settings.timeout)
             figures = run_in_child(_figures, order, figure, log, always=True, patience=patience)
@@ -254,7 +258,7 @@ def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys
 
 def _settings(settings: Settings, fixed: Keys, tried: Keys, seconds: float) -> Settings:
     """Makes the settings of one trial."""
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "job": "train",
         "strategy": "vertex_centric",
         "workers": 1,
@@ -271,8 +275,8 @@ def _settings(settings: Settings, fixed: Keys, tried: Keys, seconds: float) -> S
         **{key: value for key, value in fixed.items() if not (learns(tried) and key.startswith("features."))},
         **tried,
     }
-    made = settle(config.compose([f"{key}={keys.plain(value)}" for key, value in given.items()]))
-    return with_choice(made, Choice("dataset", "graph", {}))
+    trial_settings = settle(config.compose([f"{key}={keys.plain(value)}" for key, value in values.items()]))
+    return with_choice(trial_settings, Choice("dataset", "graph", {}))
 
 
 def training() -> dict[str, Any]:

@@ -115,8 +115,8 @@ def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any
 
     def alone(*, nudged: bool) -> _Steps:
         def steps(comm: Communicator, mailbox: Mailbox) -> _Steps:
-            own = job.worker(comm, WHOLE if reference.num_ranks == 1 else None, torch.float64)
-            return _steps(job, copy.deepcopy(reference.strategy), own, mailbox, nudged=nudged)
+            alone_worker = job.worker(comm, WHOLE if reference.num_ranks == 1 else None, torch.float64)
+            return _steps(job, copy.deepcopy(reference.strategy), alone_worker, mailbox, nudged=nudged)
 
         ranks = functools.partial(with_servers, job, work=steps)
         results = Threads.run(ranks, reference.num_ranks + job.settings.servers, timeout=_FOREVER)

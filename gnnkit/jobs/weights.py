@@ -74,10 +74,10 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
         raise UserError(f"checkpoint={folder}: {_why_no_model(folder)}")
     try:
         with safe_open(path, framework="pt") as opened:
-            found = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
-            widths = Widths(**{name: whole(name, found[name], 0, MAX_COUNT) for name in _WIDTHS})
+            facts = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
+            widths = Widths(**{name: whole(name, facts[name], 0, MAX_COUNT) for name in _WIDTHS})
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
-            is_whole = found[_DIGEST] == _digest(tensors, widths)
+            is_whole = facts[_DIGEST] == _digest(tensors, widths)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise UserError(f"checkpoint={folder}: {FILE} is not the model of a run: {error}") from error
     if not is_whole:
@@ -158,10 +158,10 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
     """
     wanted = {name: list(value.shape) for name, value in model.state_dict().items()}
     for name in [*wanted, *(name for name in tensors if name not in wanted)]:
-        kept = list(tensors[name].shape) if name in tensors else None
-        if kept != wanted.get(name):
+        stored_shape = list(tensors[name].shape) if name in tensors else None
+        if stored_shape != wanted.get(name):
             raise UserError(
-                f"model: {name} has shape {wanted.get(name, 'none')}, but {kept or 'none'} in {folder / FILE}: "
+                f"model: {name} has shape {wanted.get(name, 'none')}, but {stored_shape or 'none'} in {folder / FILE}: "
                 "take the model that was trained"
             )
     model.load_state_dict(tensors)
@@ -198,15 +198,15 @@ def save_facts(facts: LabelFacts, folder: Path) -> None:
 def read_facts(folder: Path) -> LabelFacts:
     """Reads the file of `save_facts`. Raises `UserError` if it is invalid."""
     path = folder / LABELS
-    found = read_object(path, f"checkpoint={folder}: {LABELS}") if path.exists() else {}
+    facts = read_object(path, f"checkpoint={folder}: {LABELS}") if path.exists() else {}
     try:
-        return LabelFacts(**{name: _finite(path, values) for name, values in found.items()})
+        return LabelFacts(**{name: _finite(path, values) for name, values in facts.items()})
     except (TypeError, ValueError) as error:
         raise UserError(f"checkpoint={folder}: {LABELS} cannot be read: {error}") from error
 
 
 def _finite(path: Path, values: object) -> tuple[float, ...] | None:
-    return None if values is None else tuple(real(path.name, each) for each in values)  # type: ignore[attr-defined]
+    return None if values is None else tuple(real(path.name, value) for value in values)  # type: ignore[attr-defined]
 
 
 def class_names(folder: Path) -> list[str] | None:

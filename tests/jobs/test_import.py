@@ -498,7 +498,7 @@ def test_a_graph_from_python_is_cut_by_another_job() -> None:
         compose(["job=import", "strategy=vertex_centric", "dataset=edges", "dataset.root=x", "workers=2"])
     )
     with pytest.raises(UserError, match="job=import reads a folder of tables: job=partition cuts a graph from Python"):
-        store_jobs.check_import(settings, given=True)
+        store_jobs.check_import(settings, from_python=True)
 
 
 def test_a_partitioner_that_needs_more_memory_is_told_with_what_is_needed() -> None:
