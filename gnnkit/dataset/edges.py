@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 
-from gnnkit.checks import one_line, whole
+from gnnkit.checks import whole
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
-from gnnkit.dataset.encoding import check_encoding, check_utf8, open_bytes
 from gnnkit.dataset.pieces import GraphPieces
-from gnnkit.documents import check_regular
+from gnnkit.dataset.table_files import (
+    IGNORE_HINT,
+    PART_NAME,
+    PARTS_MARKER,
+    file_exists,
+    find_table,
+    form_of,
+    is_unsupported,
+    parts_of,
+    read_table,
+)
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
 from gnnkit.graph.column_table import require
@@ -25,7 +30,6 @@ from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, wi
 from gnnkit.graph.feature_columns import find_readings, warn_readings
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.id_columns import as_ids, joined_ids
-from gnnkit.graph.ids import narrow_text
 from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_signs
@@ -35,19 +39,12 @@ from gnnkit.graph.values import is_text
 from gnnkit.ranges import local_path, one_of, shown
 from gnnkit.storage import Array, read_npy
 
-_MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
-_MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked
 TABLES = ("csv", "csv.gz", "parquet", "npy")  # formats of an edge table
 NODES = ("csv", "csv.gz", "parquet")  # formats of a node table
 ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files with one row per node
-IGNORE_HINT = ": dataset.ignore=[{}] leaves the column out"  # hint appended to errors about a column
 _NAMED = 8  # tables listed in a message
 ONE = ""  # name of a table with all relations
-_PART = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # part names of Spark, Dask and DuckDB
-_DONE = "_SUCCESS"  # marker that Spark writes into a folder of parts
-_UNREAD = re.compile(r".*\.(csv\.\w+|tsv|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
 RENAME_HINT = "rename the column to read it"  # hint appended to the warning about a skipped index column
-_Types = dict[str, pa.DataType]
 
 
 class EdgeFolder(Dataset):
@@ -179,17 +176,7 @@ class EdgeFolder(Dataset):
     def _read(self) -> Graph:
         if not self.root.is_dir():
             raise UserError("is not a folder")
-        path = self.table("nodes", NODES)
-        nodes = _read_table(path, [self.id], self.missing, narrow=True) if path else None
-        if nodes is None and self.sort_ids:
-            raise UserError("dataset.sort_ids=true needs nodes.csv or nodes.parquet")
-        if path and self.num_nodes is not None:
-            raise UserError(
-                f"dataset.num_nodes={self.num_nodes}: {path.name} already defines the nodes; remove the key"
-            )
-        if nodes is not None:
-            self.check_column("id", nodes.names, nodes.name)
-            nodes = nodes.first_rows(self.id) if self.duplicates == FIRST else nodes
+        nodes = self._read_nodes()
         ids = None if nodes is None else nodes.ids(self.id, node_hint("dataset.duplicates", self.duplicates))
         # Text ids must not be parsed as numbers. Numeric ids are checked below.
         edges = self._edges(narrow=ids is None or not is_text(ids.type))
@@ -201,6 +188,20 @@ class EdgeFolder(Dataset):
         nodes, edges = self._drop_ignored(nodes, edges)
         graph = without_duplicates(self._graph(edges, nodes, ids), self.duplicates, JOIN)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
+
+    def _read_nodes(self) -> Table | None:
+        path = self.table("nodes", NODES)
+        if path is None:
+            if self.sort_ids:
+                raise UserError("dataset.sort_ids=true needs nodes.csv or nodes.parquet")
+            return None
+        nodes = read_table(path, [self.id], self.missing, narrow=True)
+        if self.num_nodes is not None:
+            raise UserError(
+                f"dataset.num_nodes={self.num_nodes}: {path.name} already defines the nodes; remove the key"
+            )
+        self.check_column("id", nodes.names, nodes.name)
+        return nodes.first_rows(self.id) if self.duplicates == FIRST else nodes
 
     def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
         labels, class_names = self._labels(nodes)
@@ -242,7 +243,7 @@ class EdgeFolder(Dataset):
         """
         if any(table.name.endswith(".csv") and table.holds_numbers(self.ends) for table in edges.values()):
             return None
-        arrays = [f"{name}.npy" for name in ARRAYS if _exists(self.root / f"{name}.npy")]
+        arrays = [f"{name}.npy" for name in ARRAYS if file_exists(self.root / f"{name}.npy")]
         sized_by = [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]
         if sized_by:
             raise UserError(f"the ids of edges are text, so {sized_by[0]} needs a node table with these ids")
@@ -335,11 +336,11 @@ class EdgeFolder(Dataset):
     def array(self, name: str) -> Array | None:
         """Maps an .npy file of the folder, or returns None."""
         path = self.root / f"{name}.npy"
-        return read_npy(path) if _exists(path) else None
+        return read_npy(path) if file_exists(path) else None
 
     def _edges(self, *, narrow: bool) -> dict[str, Table]:
         return {
-            relation: _read_table(path, self.ends, self.missing, narrow=narrow)
+            relation: read_table(path, self.ends, self.missing, narrow=narrow)
             for relation, path in self.edge_tables().items()
         }
 
@@ -351,17 +352,17 @@ class EdgeFolder(Dataset):
         if parts_of(path) or not path.is_dir():
             return {ONE: path}
         tables = sorted(file for file in path.iterdir() if form_of(file) in TABLES)
-        if unread := sorted(file.name for file in path.iterdir() if _is_unsupported(file, TABLES)):
+        if unread := sorted(file.name for file in path.iterdir() if is_unsupported(file, TABLES)):
             raise UserError(f"holds {path.name}/{unread[0]}, whose format is unsupported; use .{', .'.join(TABLES)}")
         relations = sorted({file.name.removesuffix(f".{form_of(file)}") for file in tables})
         if not relations:
             raise UserError(f"the folder {path.name} holds no .csv, .parquet or .npy file; expected one per relation")
-        if parts := [file.name for file in tables if _PART.fullmatch(file.name)]:
+        if parts := [file.name for file in tables if PART_NAME.fullmatch(file.name)]:
             raise UserError(
-                f"the folder {path.name} mixes parts, such as {parts[0]}, with other tables; add a file {_DONE} if "
+                f"the folder {path.name} mixes parts, such as {parts[0]}, with other tables; add a file {PARTS_MARKER} if "
                 "all are parts of one table, or rename the parts if each table is a relation"
             )
-        files = {relation: _find_table(path, relation, TABLES) for relation in relations}
+        files = {relation: find_table(path, relation, TABLES) for relation in relations}
         return {relation: file for relation, file in files.items() if file is not None}
 
     def table(self, key: str, suffixes: tuple[str, ...]) -> Path | None:
@@ -375,7 +376,7 @@ class EdgeFolder(Dataset):
         """
         file_name = self._tables[key]
         if file_name is None:
-            path, folder = _find_table(self.root, key, suffixes), self.root / key
+            path, folder = find_table(self.root, key, suffixes), self.root / key
             if path not in (None, folder) and folder.is_dir() and key == "edges":
                 raise UserError(f"holds both {path.name} and a folder edges")
             if path is None and folder.is_dir() and key == "edges":
@@ -385,7 +386,7 @@ class EdgeFolder(Dataset):
                 raise UserError(f"holds {unread}, whose format is unsupported; use {read}")
             return path
         path = self.root / file_name
-        if not _exists(path):
+        if not file_exists(path):
             raise UserError(
                 f"dataset.{key}={file_name}: no such file in dataset.root, which holds {self._list_tables()}"
             )
@@ -395,7 +396,7 @@ class EdgeFolder(Dataset):
 
     def _find_unsupported(self, key: str, forms: Sequence[str]) -> str | None:
         """Returns the name of a node or edge table in an unsupported format."""
-        named = [file for file in self.root.glob(f"{key}.*") if _is_unsupported(file, forms)]
+        named = [file for file in self.root.glob(f"{key}.*") if is_unsupported(file, forms)]
         folder = [self.root / key] if (self.root / key).is_dir() else []
         return min((path.name for path in (*named, *folder)), default=None)
 
@@ -435,135 +436,3 @@ def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
                 f"edges/{table} has the columns {', '.join(table_names)}, but edges/{first} has {', '.join(names)}; "
                 "all relations need the same columns"
             )
-
-
-def form_of(path: Path) -> str:
-    """Returns a table's file ending, such as `csv` or `csv.gz`."""
-    return "csv.gz" if path.name.endswith(".csv.gz") else path.suffix[1:]
-
-
-def _is_unsupported(path: Path, forms: Sequence[str]) -> bool:
-    """Returns whether a file is a table in an unsupported format."""
-    return form_of(path) not in forms and _UNREAD.fullmatch(path.name) is not None
-
-
-def _read_table(path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow: bool) -> Table:
-    """Reads a file, or a folder of parts.
-
-    Args:
-        path: The file.
-        ids: Id columns, which are read as text from a CSV.
-        missing: Words for missing values.
-        narrow: Convert an id column to integers if all its values are numbers.
-    """
-    try:
-        if parts_of(path):
-            parts = [_read_parquet(part) for part in parts_of(path)]
-            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), 0, IGNORE_HINT, missing)
-        check_regular(path)
-        form = form_of(path)
-        if form not in ("csv", "csv.gz"):
-            return Table(
-                path.name, _read_parquet(path) if form == "parquet" else _read_array(path), 0, IGNORE_HINT, missing
-            )
-        table = _read_csv(path, dict.fromkeys(ids, pa.string()))
-        for name in ids if narrow else ():
-            if table.column_names.count(name) == 1:
-                table = table.set_column(table.column_names.index(name), name, narrow_text(table.column(name)))
-        return Table(path.name, table, 0, IGNORE_HINT, missing)
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise UserError(f"{path.name}: {one_line(error)}") from error
-
-
-def _find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
-    """Returns a table's file, or the folder of its parts.
-
-    Raises `UserError` if there are two.
-    """
-    paths = [path for suffix in suffixes if _exists(path := folder / f"{name}.{suffix}")]
-    if parts_of(folder / name):
-        paths.append(folder / name)
-    if len(paths) > 1:
-        raise UserError(f"holds both {paths[0].name} and {paths[1].name}")
-    return paths[0] if paths else None
-
-
-def parts_of(path: Path) -> list[Path]:
-    """Lists a table's parts, in the order of the numbers in their names.
-
-    The list is empty for a file and for a folder of relations.
-    """
-    if not path.is_dir() or path.suffix not in ("", ".parquet"):
-        return []
-    parts = [part for part in path.iterdir() if part.suffix == ".parquet" and part.name[0] not in "._"]
-    named = path.suffix == ".parquet" or (path / _DONE).exists() or all(_PART.fullmatch(part.name) for part in parts)
-    return sorted(parts, key=_by_number) if named else []
-
-
-def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Returns a sort key that puts `part.2` before `part.10`."""
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", path.name)]
-
-
-def _exists(path: Path) -> bool:
-    """Returns whether a file or link of this name exists, even a broken link."""
-    return path.exists() or path.is_symlink()
-
-
-def check_width(name: str, num_columns: int) -> None:
-    """Raises `UserError` for a table with too many columns to read."""
-    if num_columns > _MAX_COLUMNS:
-        raise UserError(
-            f"{name} has {num_columns} or more columns, but the limit is {_MAX_COLUMNS}; use features.npy for wide "
-            "features"
-        )
-
-
-def check_header(path: Path) -> None:
-    """Raises `UserError` for a CSV header with too many columns, or not in UTF-8."""
-    with open_bytes(path) as file:
-        names = file.readline(_MAX_HEADER)
-    check_width(path.name, names.count(b",") + 1)
-    try:
-        names.decode()
-    except UnicodeDecodeError:
-        check_utf8(path, path.name)
-
-
-def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Returns whether an array has a row of sources and a row of destinations.
-
-    False: one row per edge, or named fields. Raises `UserError` for other shapes.
-    """
-    if dtype.names and len(shape) == 1:
-        return False
-    if dtype.names or len(shape) != 2 or 2 not in shape:
-        raise UserError(f"{name} has shape {list(shape)}, expected [2, num_edges], [num_edges, 2] or named fields")
-    return shape[0] == 2
-
-
-def _read_csv(path: Path, types: _Types) -> pa.Table:
-    check_encoding(path, path.name)
-    check_header(path)
-    try:
-        table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
-    except pa.ArrowException:
-        check_utf8(path, path.name)
-        raise
-    if any(map(pa.types.is_binary, table.schema.types)):  # pyarrow's type for text that is not UTF-8
-        check_utf8(path, path.name)
-    return table
-
-
-def _read_parquet(path: Path) -> pa.Table:
-    check_width(path.name, pyarrow.parquet.read_metadata(path).num_columns)
-    return pyarrow.parquet.read_table(path)
-
-
-def _read_array(path: Path) -> pa.Table:
-    array = read_npy(path)
-    two_rows = check_shape(path.name, array.shape, array.dtype)
-    if array.dtype.names:
-        return pa.table({name: np.ascontiguousarray(array[name]) for name in array.dtype.names})
-    array = array if two_rows else array.T
-    return pa.table({"src": np.ascontiguousarray(array[0]), "dst": np.ascontiguousarray(array[1])})

@@ -7,11 +7,11 @@ format. A piece is a `Table`, whose errors name file, column and row. The functi
 """
 
 from gnnkit.dataset.base import name_list
-from gnnkit.dataset.edges import check_width
 from gnnkit.dataset.importing.csv_source import CsvSource
 from gnnkit.dataset.importing.source import Source
 from gnnkit.dataset.importing.sources import ArraySource, ParquetSource, PartSource
 from gnnkit.dataset.importing.tables import Cells, labels_of, split_of, survey, texts_of
+from gnnkit.dataset.table_files import check_width
 from gnnkit.documents import check_regular, read_mapping
 from gnnkit.graph.attributes import warn_unread
 from gnnkit.graph.feature_columns import warn_readings

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.csv
 
 from gnnkit.checks import Array, one_line
-from gnnkit.dataset.edges import IGNORE_HINT, check_header
 from gnnkit.dataset.encoding import check_encoding, check_utf8
 from gnnkit.dataset.importing.source import Names, Source, Types
 from gnnkit.dataset.pieces import WHOLE, Share
+from gnnkit.dataset.table_files import IGNORE_HINT, check_header
 from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gnnkit.dataset.edges import IGNORE_HINT
 from gnnkit.dataset.pieces import WHOLE, Share
+from gnnkit.dataset.table_files import IGNORE_HINT
 from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.index_columns import index_columns
 from gnnkit.graph.missing import MISSING

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from gnnkit.checks import Array, one_line
-from gnnkit.dataset.edges import IGNORE_HINT, check_shape, check_width
 from gnnkit.dataset.importing.source import Names, Source, Types
 from gnnkit.dataset.pieces import WHOLE, Share
+from gnnkit.dataset.table_files import IGNORE_HINT, check_shape, check_width
 from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph.table import Table

@@ -13,17 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.checks import Array
-from gnnkit.dataset.edges import (
-    ARRAYS,
-    IGNORE_HINT,
-    NODES,
-    ONE,
-    RENAME_HINT,
-    EdgeFolder,
-    check_relations,
-    form_of,
-    parts_of,
-)
+from gnnkit.dataset.edges import ARRAYS, NODES, ONE, RENAME_HINT, EdgeFolder, check_relations
 from gnnkit.dataset.importing.csv_source import CsvSource
 from gnnkit.dataset.importing.source import Source
 from gnnkit.dataset.importing.sources import ArraySource, ParquetSource
@@ -38,6 +28,7 @@ from gnnkit.dataset.pieces import (
     list_positions,
     mapped_rows,
 )
+from gnnkit.dataset.table_files import IGNORE_HINT, form_of, parts_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.arrow import numbers_of

@@ -1,0 +1,165 @@
+"""Finds and reads table files: CSV, Parquet and .npy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from gnnkit.checks import one_line
+from gnnkit.dataset.encoding import check_encoding, check_utf8, open_bytes
+from gnnkit.documents import check_regular
+from gnnkit.errors import UserError
+from gnnkit.graph.ids import narrow_text
+from gnnkit.graph.table import Table
+from gnnkit.storage import read_npy
+
+_MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
+_MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked
+IGNORE_HINT = ": dataset.ignore=[{}] leaves the column out"  # hint appended to errors about a column
+PART_NAME = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # part names of Spark, Dask and DuckDB
+PARTS_MARKER = "_SUCCESS"  # marker that Spark writes into a folder of parts
+_UNSUPPORTED = re.compile(r".*\.(csv\.\w+|tsv|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
+_Types = dict[str, pa.DataType]
+
+
+def form_of(path: Path) -> str:
+    """Returns a table's file ending, such as `csv` or `csv.gz`."""
+    return "csv.gz" if path.name.endswith(".csv.gz") else path.suffix[1:]
+
+
+def is_unsupported(path: Path, forms: Sequence[str]) -> bool:
+    """Returns whether a file is a table in an unsupported format."""
+    return form_of(path) not in forms and _UNSUPPORTED.fullmatch(path.name) is not None
+
+
+def read_table(path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow: bool) -> Table:
+    """Reads a file, or a folder of parts.
+
+    Args:
+        path: The file.
+        ids: Id columns, which are read as text from a CSV.
+        missing: Words for missing values.
+        narrow: Convert an id column to integers if all its values are numbers.
+    """
+    try:
+        if parts_of(path):
+            parts = [_read_parquet(part) for part in parts_of(path)]
+            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), 0, IGNORE_HINT, missing)
+        check_regular(path)
+        form = form_of(path)
+        if form not in ("csv", "csv.gz"):
+            return Table(
+                path.name, _read_parquet(path) if form == "parquet" else _read_array(path), 0, IGNORE_HINT, missing
+            )
+        table = _read_csv(path, dict.fromkeys(ids, pa.string()))
+        for name in ids if narrow else ():
+            if table.column_names.count(name) == 1:
+                table = table.set_column(table.column_names.index(name), name, narrow_text(table.column(name)))
+        return Table(path.name, table, 0, IGNORE_HINT, missing)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise UserError(f"{path.name}: {one_line(error)}") from error
+
+
+def find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
+    """Returns a table's file, or the folder of its parts.
+
+    Raises `UserError` if there are two.
+    """
+    paths = [path for suffix in suffixes if file_exists(path := folder / f"{name}.{suffix}")]
+    if parts_of(folder / name):
+        paths.append(folder / name)
+    if len(paths) > 1:
+        raise UserError(f"holds both {paths[0].name} and {paths[1].name}")
+    return paths[0] if paths else None
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Lists a table's parts, in the order of the numbers in their names.
+
+    The list is empty for a file and for a folder of relations.
+    """
+    if not path.is_dir() or path.suffix not in ("", ".parquet"):
+        return []
+    parts = [part for part in path.iterdir() if part.suffix == ".parquet" and part.name[0] not in "._"]
+    named = (
+        path.suffix == ".parquet"
+        or (path / PARTS_MARKER).exists()
+        or all(PART_NAME.fullmatch(part.name) for part in parts)
+    )
+    return sorted(parts, key=_number_key) if named else []
+
+
+def _number_key(path: Path) -> list[tuple[int, str]]:
+    """Returns a sort key that puts `part.2` before `part.10`."""
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", path.name)]
+
+
+def file_exists(path: Path) -> bool:
+    """Returns whether a file or link of this name exists, even a broken link."""
+    return path.exists() or path.is_symlink()
+
+
+def check_width(name: str, num_columns: int) -> None:
+    """Raises `UserError` for a table with too many columns to read."""
+    if num_columns > _MAX_COLUMNS:
+        raise UserError(
+            f"{name} has {num_columns} or more columns, but the limit is {_MAX_COLUMNS}; use features.npy for wide "
+            "features"
+        )
+
+
+def check_header(path: Path) -> None:
+    """Raises `UserError` for a CSV header with too many columns, or not in UTF-8."""
+    with open_bytes(path) as file:
+        names = file.readline(_MAX_HEADER)
+    check_width(path.name, names.count(b",") + 1)
+    try:
+        names.decode()
+    except UnicodeDecodeError:
+        check_utf8(path, path.name)
+
+
+def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Returns whether an array has a row of sources and a row of destinations.
+
+    False: one row per edge, or named fields. Raises `UserError` for other shapes.
+    """
+    if dtype.names and len(shape) == 1:
+        return False
+    if dtype.names or len(shape) != 2 or 2 not in shape:
+        raise UserError(f"{name} has shape {list(shape)}, expected [2, num_edges], [num_edges, 2] or named fields")
+    return shape[0] == 2
+
+
+def _read_csv(path: Path, types: _Types) -> pa.Table:
+    check_encoding(path, path.name)
+    check_header(path)
+    try:
+        table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
+    except pa.ArrowException:
+        check_utf8(path, path.name)
+        raise
+    if any(map(pa.types.is_binary, table.schema.types)):  # pyarrow's type for text that is not UTF-8
+        check_utf8(path, path.name)
+    return table
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    check_width(path.name, pyarrow.parquet.read_metadata(path).num_columns)
+    return pyarrow.parquet.read_table(path)
+
+
+def _read_array(path: Path) -> pa.Table:
+    array = read_npy(path)
+    two_rows = check_shape(path.name, array.shape, array.dtype)
+    if array.dtype.names:
+        return pa.table({name: np.ascontiguousarray(array[name]) for name in array.dtype.names})
+    array = array if two_rows else array.T
+    return pa.table({"src": np.ascontiguousarray(array[0]), "dst": np.ascontiguousarray(array[1])})
