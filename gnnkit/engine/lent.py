@@ -11,7 +11,7 @@ from torch import Tensor
 from gnnkit.engine.adjacency import Adjacency
 from gnnkit.errors import UserError
 
-_NEW = (0,)  # expected version of a tensor created in the meantime
+_NEW_VERSION = (0,)  # expected version of a tensor created in the meantime
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def lent(model: object, adjacencies: Sequence[Adjacency], **others: Any) -> Iter
     before = {id(tensor): (_version(tensor), tensor) for _, tensor in _all(adjacencies, tensors)}
     yield
     for name, tensor in _all(adjacencies, tensors):
-        if _version(tensor) != before.get(id(tensor), _NEW)[0]:
+        if _version(tensor) != before.get(id(tensor), _NEW_VERSION)[0]:
             raise _error(model, name if name in tensors else f"adjacency.{name}")
 
 

@@ -18,7 +18,7 @@ from gnnkit.kernels.sums import Factors, wide
 from gnnkit.partition.relations import by_pair
 from gnnkit.partition.shard import Shard
 
-_PIECE = 1 << 19  # bytes of gradients processed at a time
+_PIECE_BYTES = 1 << 19  # bytes of gradients processed at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,7 +209,11 @@ class Pairs:
         Args:
             grad: [num_rows, k].
         """
-        step = max(_PIECE // max(grad.shape[1] * grad.element_size(), 1), 1) if grad.device.type == "cpu" else len(self)
+        step = (
+            max(_PIECE_BYTES // max(grad.shape[1] * grad.element_size(), 1), 1)
+            if grad.device.type == "cpu"
+            else len(self)
+        )
         ends = np.cumsum(self.sizes)
         for relation, (size, end) in enumerate(zip(self.sizes, ends, strict=True)):
             for start in range(end - size, end, step or 1):

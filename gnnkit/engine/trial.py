@@ -39,7 +39,7 @@ class Sizes:
     pairs: int = 1  # (row, relation) pairs with edges, if the model reads relations
 
 
-class Trial:
+class ModelTrial:
     """One rank's engine on placeholder rows, with peers that send zeros."""
 
     def __init__(
@@ -148,7 +148,7 @@ def exchanges(
         keeps_sums: Whether sums over constant input rows are cached. Default: no.
         inputs: Type of input rows. None: the parameters' type.
     """
-    trial = Trial(traffic, slice_, edge_width, _dtype(model), num_relations=relations_of(model), inputs=inputs)
+    trial = ModelTrial(traffic, slice_, edge_width, _dtype(model), num_relations=relations_of(model), inputs=inputs)
     trial.forward(model, in_features, keeps_sums=keeps_sums)[0].sum().backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
     return trial.take_exchanges()
@@ -184,7 +184,7 @@ def activations(
     """
 
     def kept(sizes: Sizes) -> int:
-        trial = Trial(traffic, slice_, edge_width, _dtype(model), sizes, relations_of(model), inputs)
+        trial = ModelTrial(traffic, slice_, edge_width, _dtype(model), sizes, relations_of(model), inputs)
         return trial.forward(model, in_features, sparse=sparse)[1]
 
     some = Sizes(owned=2, cell_nodes=4, partial=2, edges=2, halo=2, pairs=2)

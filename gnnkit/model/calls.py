@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gnnkit.engine.trial import Trial, relations_of
+from gnnkit.engine.trial import ModelTrial, relations_of
 from gnnkit.model.exactness import ONE_RANK, ROWS
 
 
@@ -29,7 +29,7 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
     problems: list[str] = []
     with contextlib.suppress(Exception):  # the model may require a larger graph
         replica, names = _copied(model)
-        trial = Trial(ONE_RANK, 0, edge_width, next(replica.parameters()).dtype, ROWS, relations_of(replica))
+        trial = ModelTrial(ONE_RANK, 0, edge_width, next(replica.parameters()).dtype, ROWS, relations_of(replica))
         trial.engine = _Listening(trial.engine, names, problems)  # type: ignore[assignment]
         trial.forward(replica, in_features)
     return problems

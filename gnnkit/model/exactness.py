@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnkit.engine.trial import Sizes, Trial, relations_of
+from gnnkit.engine.trial import ModelTrial, Sizes, relations_of
 from gnnkit.model.functions import BATCH_NORMS
 from gnnkit.model.norms import NORMS
 from gnnkit.model.pyg import reads_whole_graph
@@ -72,7 +72,7 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     try:
         with torch.random.fork_rng(devices=[]), notes:
-            Trial(ONE_RANK, 0, edge_width, dtype, ROWS, relations_of(model)).forward(model, in_features)
+            ModelTrial(ONE_RANK, 0, edge_width, dtype, ROWS, relations_of(model)).forward(model, in_features)
     except Exception:
         notes.add_dropouts(model)
     with contextlib.suppress(Exception):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gnnkit.engine.relations import num_pairs
-from gnnkit.engine.trial import Sizes, Trial, activations, exchanges
+from gnnkit.engine.trial import ModelTrial, Sizes, activations, exchanges
 from gnnkit.exchange.tally import Exchange
 from gnnkit.graph import Graph, Ids, SparseFeatures, Split
 from gnnkit.model.program import Nodes, Program, is_iterated
@@ -113,7 +113,7 @@ def program_step(
         The exchanges of a rank in this slice, in order, and the width of the values.
     """
     width, edge_width = graph_widths(graph)
-    trial = Trial(traffic, slice_, edge_width, dtype)
+    trial = ModelTrial(traffic, slice_, edge_width, dtype)
     nodes = Nodes(
         trial.adjacencies(1)[0],
         trial.comm,

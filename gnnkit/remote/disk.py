@@ -21,7 +21,7 @@ from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Features, Ids
 from gnnkit.kernels.pieces import RowsInPieces, RowTable
 from gnnkit.kernels.product_rows import Rows
-from gnnkit.remote.features import FeatureStore, Opening, TableRows
+from gnnkit.remote.features import FeatureStore, RowConverter, TableRows
 from gnnkit.remote.tier import most_read
 from gnnkit.storage import mapped_file
 
@@ -82,7 +82,7 @@ class DiskFeatures(TableRows, FeatureStore):
         self.num_rows, self.row_bytes = len(stored), self.width * stored.itemsize
         self.place, self.counts, self._filled = place, ReadCounts(), False
         self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
-        self.opening, self.disk = Opening(table, dtype, device), self
+        self.convert, self.disk = RowConverter(table, dtype, device), self
         self._file = _core.RowFile(
             str(source[0]),
             source[1],
@@ -97,26 +97,26 @@ class DiskFeatures(TableRows, FeatureStore):
     def rows(self, ids: Ids) -> Tensor:
         rows = self._empty(len(ids))
         self._file.read(self._places(ids), _as_bytes(rows))
-        return self.opening(rows)
+        return self.convert(rows)
 
     def lasting_rows(self, ids: Ids, model: object, tally: Tally | None = None) -> Rows:
         if not getattr(model, "reads_sparse", False):
-            size = len(ids) * self.width * torch.empty(0, dtype=self.opening.dtype).element_size()
+            size = len(ids) * self.width * torch.empty(0, dtype=self.convert.dtype).element_size()
             raise UserError(
                 f"features.place=disk: the first layer of model={type(model).__name__}, with its options, aggregates before it "
                 f"multiplies, so a worker would load all of its rows, {size / 1e6:.3g} MB: use features.place=memory, more "
                 f"workers, or a first layer that multiplies first, as gcn, sage and gin do with model.hidden below {self.width}"
             )
-        return RowsInPieces(SequentialRows(self.kept_first, tally or Tally()), ids)
+        return RowsInPieces(SequentialRows(self.statically_cached, tally or Tally()), ids)
 
     @cached_property
-    def kept_first(self) -> DiskFeatures:
+    def statically_cached(self) -> DiskFeatures:
         """The same rows, with a cache of those requested first.
 
         No policy reads fewer rows when rows are read repeatedly in the same order.
         """
         place = replace(self.place, policy="static")
-        return DiskFeatures(self._table, self._nodes, self.opening.dtype, self.opening.device, place)
+        return DiskFeatures(self._table, self._nodes, self.convert.dtype, self.convert.device, place)
 
     def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
         """ReadCounts rows for training, bypassing the cache."""
@@ -165,7 +165,7 @@ class DiskFeatures(TableRows, FeatureStore):
             self.counts = before
         return rows
 
-    def foresee(self) -> None:
+    def count_reads(self) -> None:
         """Counts the reads of the next `take`, without reading."""
         self.counts += ReadCounts(*self._file.count())
 
@@ -187,7 +187,7 @@ class SequentialRows(RowTable):
             features: The rows, with policy "static".
             tally: Counter of the bytes read.
         """
-        self.width, self.dtype, self.device = features.width, features.opening.dtype, features.opening.device
+        self.width, self.dtype, self.device = features.width, features.convert.dtype, features.convert.device
         self._features, self._tally = features, tally
 
     def pieces(self, ids: Ids, size: int, *, counted: bool) -> Iterator[Tensor]:
@@ -200,7 +200,7 @@ class SequentialRows(RowTable):
                 self._tally.bytes_read = features.counts.bytes
                 if part is not None:
                     coming = reader.submit(features.fetch, part, counted=counted)
-                yield features.opening(rows)
+                yield features.convert(rows)
 
 
 def _as_bytes(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_bytes]

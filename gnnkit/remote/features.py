@@ -23,7 +23,7 @@ from gnnkit.sampler import gather_rows
 if TYPE_CHECKING:
     from gnnkit.remote.disk import DiskFeatures
 
-_ROUNDED = 1 << 16  # rows converted at a time
+_ROWS_AT_A_TIME = 1 << 16  # rows converted at a time
 
 
 Bits = npt.NDArray[np.uint16]  # bfloat16 bits, for which NumPy has no type
@@ -32,9 +32,9 @@ Bits = npt.NDArray[np.uint16]  # bfloat16 bits, for which NumPy has no type
 def round_rows(table: Features) -> Bits:  # [n, width] -> [n, width]
     """Rounds numbers to bfloat16, with ties to even."""
     bits = np.empty(table.shape, np.uint16)
-    for start in range(0, len(table), _ROUNDED):
-        rows = torch.tensor(np.asarray(table[start : start + _ROUNDED]))
-        bits[start : start + _ROUNDED] = as_array(rows.to(torch.bfloat16))
+    for start in range(0, len(table), _ROWS_AT_A_TIME):
+        rows = torch.tensor(np.asarray(table[start : start + _ROWS_AT_A_TIME]))
+        bits[start : start + _ROWS_AT_A_TIME] = as_array(rows.to(torch.bfloat16))
     return bits
 
 
@@ -43,7 +43,7 @@ def of_bits(bits: Bits) -> Tensor:
     return torch.from_numpy(bits).view(torch.bfloat16)
 
 
-class Opening:
+class RowConverter:
     """Converts stored rows to a type and device."""
 
     def __init__(self, features: Features, dtype: torch.dtype, device: torch.device) -> None:
@@ -79,7 +79,7 @@ class FeatureStore(ABC):
 
     width: int  # number of columns
     table: Array | None = None  # [num_nodes, width] stored rows, if all are local, for native prefetching
-    opening: Opening  # conversion of stored rows, for a store with a table or a file
+    convert: RowConverter  # conversion of stored rows, for a store with a table or a file
     disk: DiskFeatures | None = None  # this store, if rows are read from disk
 
     def width_held(self, model: object) -> float:
@@ -158,7 +158,7 @@ class TableFeatures(TableRows, FeatureStore):
         """
         super().__init__(table, nodes)
         self.width = table.shape[1]
-        self.opening = Opening(table, dtype, device)
+        self.convert = RowConverter(table, dtype, device)
         if nodes is None:
             self.table = self._kept
         self._last: tuple[Ids, SparseRows] | None = None  # last result: training and evaluation read the same
@@ -174,7 +174,7 @@ class TableFeatures(TableRows, FeatureStore):
         places = self._places(ids)
         if self._kept is None:
             return torch.tensor(np.asarray(self._table[places]), dtype=self._dtype, device=self._device)
-        return self.opening(np.asarray(self._kept[places]))
+        return self.convert(np.asarray(self._kept[places]))
 
     def input_rows(self, ids: Ids, model: object) -> Rows:
         if not self._gives_sparse(model):

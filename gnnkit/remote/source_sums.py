@@ -63,13 +63,13 @@ class SourceSums:
         """
         csc, reached = self.shard.csc, first.astype(np.float64)
         degree = self.shard.num_in_edges
-        absent = np.log1p(-np.minimum(reached, _ALMOST))
+        absent = np.log1p(-np.minimum(reached, _MAX_PROBABILITY))
         for fanout in fanouts:
             drawn = np.minimum(1, (degree if fanout < 0 else fanout) / np.maximum(degree, 1)) * reached
-            missed = np.repeat(np.log1p(-np.minimum(drawn, _ALMOST)), degree)
+            missed = np.repeat(np.log1p(-np.minimum(drawn, _MAX_PROBABILITY)), degree)
             missed = self.collect(np.bincount(csc.indices, missed, len(self.shard.sources)).astype(np.float64))
             reached, absent = -np.expm1(missed), absent + missed
         return -np.expm1(absent)
 
 
-_ALMOST = 1 - 1e-12  # largest probability p for which log(1 - p) is computed
+_MAX_PROBABILITY = 1 - 1e-12  # largest probability p for which log(1 - p) is computed

@@ -12,7 +12,7 @@ from gnnkit.graph import Ids
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.fanouts import FanoutsLike
 
-_MOST = 2**62  # maximum number of neighbours
+_MAX_NEIGHBOURS = 2**62
 
 
 class BalancedSampler(NativeSampler):
@@ -71,12 +71,12 @@ def water_fill(degrees: Ids, budget: int, *, least: int = 0, most: int | None = 
         most: Maximum number of draws per node. Default: no limit.
     """
     least, most = _limits(least, most)
-    return _core.water_fill(int64s("degrees", degrees), whole("budget", budget, 0, _MOST), least, most)
+    return _core.water_fill(int64s("degrees", degrees), whole("budget", budget, 0, _MAX_NEIGHBOURS), least, most)
 
 
 def _limits(least: int, most: int | None) -> tuple[int, int | None]:
-    least = whole("sampler.least", least, 0, _MOST)
-    most = None if most is None else whole("sampler.most", most, 0, _MOST)
+    least = whole("sampler.least", least, 0, _MAX_NEIGHBOURS)
+    most = None if most is None else whole("sampler.most", most, 0, _MAX_NEIGHBOURS)
     if most is not None and most < least:
         raise UserError(f"sampler.least={least}, sampler.most={most} must satisfy 0 <= least <= most")
     return least, most

@@ -149,7 +149,7 @@ def pairs_of(csc: CSC, edge_ids: Ids | None = None) -> Ids:  # [k, 2]
     return np.stack([csc.indices[edge_ids].astype(np.int64), destinations], 1)
 
 
-def chosen(pairs: Ids, num_nodes: int, key: int, threads: int = 1) -> npt.NDArray[np.float64]:  # [k]
+def draw_for_pairs(pairs: Ids, num_nodes: int, key: int, threads: int = 1) -> npt.NDArray[np.float64]:  # [k]
     """Draws a number in [0, 1) for each pair, the same for its reverse.
 
     Args:
@@ -184,7 +184,7 @@ def _int64(ids: Ids) -> npt.NDArray[np.int64]:
     return np.ascontiguousarray(ids, np.int64)
 
 
-def supervised(
+def supervised_pairs(
     links: Links, pairs: Ids, ids: Ids, key: int, among: Ids | None = None, threads: int = 1
 ) -> tuple[Ids, npt.NDArray[np.float32]]:
     """Returns edges and negative pairs, with labels 1 and 0.

@@ -98,7 +98,7 @@ class Worker:
         """Returns `input_rows` of features received from owners, as stored."""
         if isinstance(features, SparseFeatures):
             return self._shortened(SparseRows.of(features, self.dtype), model)
-        return self.features.opening(features, self.input_dtype)
+        return self.features.convert(features, self.input_dtype)
 
     def _shortened(self, rows: Rows, model: object) -> Rows:
         """Converts rows to the training type.

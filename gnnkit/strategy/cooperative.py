@@ -88,7 +88,7 @@ class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
         if prepared.x is None:
             x: Rows = worker.features.input_rows(prepared.here, self._model)
         else:
-            x = worker.features.opening(prepared.x)
+            x = worker.features.convert(prepared.x)
         adjacencies = prepared.drawn.adjacencies(self._draws.layers, prepared.step)
         return prepared.step.batch(
             x, adjacencies, worker.shard.labels[prepared.seed_positions], prepared.reach, nodes=prepared.here

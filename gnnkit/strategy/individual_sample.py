@@ -178,7 +178,7 @@ class IndividualSample(ExecutionStrategy):
     def foresee_reads(self, epochs: int) -> dict[str, Any]:
         assert self._reads is not None
         for epoch in range(epochs):
-            self.sampled.foresee(epoch)
+            self.sampled.count_reads(epoch)
             self._reads.end_epoch(self.sampled.window)
         return self._reads.figures()
 

@@ -126,7 +126,7 @@ class JointSample(ExecutionStrategy):
         assert self._reads is not None
         assert isinstance(self.sampled, CooperativeBatches)
         for epoch in range(epochs):
-            self.sampled.foresee(epoch)
+            self.sampled.count_reads(epoch)
             self._reads.end_epoch(self.sampled.window)
         return self._reads.figures()
 

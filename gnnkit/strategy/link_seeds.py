@@ -17,7 +17,7 @@ from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.remote.owners import Sent, as_bytes, swap, to_all
 from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of
-from gnnkit.sampler.links import pairs_of, supervised, unordered
+from gnnkit.sampler.links import pairs_of, supervised_pairs, unordered
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.seeds import Deal, SeedPairs, Seeds, Step
 
@@ -56,7 +56,7 @@ class LinkSeeds(Seeds):
 
     def _step(self, deal: DealEdges, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
         key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
-        pairs, labels = supervised(links, edges.own["ends"], edges.own["id"], key, threads=self._threads)
+        pairs, labels = supervised_pairs(links, edges.own["ends"], edges.own["id"], key, threads=self._threads)
         seeds, rows = np.unique(pairs, return_inverse=True)
         wanted = SeedPairs(rows.reshape(-1, 2), labels, edges.excluded)
         return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)

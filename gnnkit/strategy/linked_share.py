@@ -11,7 +11,7 @@ import torch
 
 from gnnkit.graph import Block, Ids
 from gnnkit.kernels.dropout import derive
-from gnnkit.sampler.links import Links, chosen, pairs_of, supervised
+from gnnkit.sampler.links import Links, draw_for_pairs, pairs_of, supervised_pairs
 from gnnkit.strategy.share import StepInputs, WorkerShare, in_neighbours, induced
 from gnnkit.strategy.workload import Reader, Workload
 
@@ -53,7 +53,9 @@ class LinkedShare(Workload):
         taken = self._taken(self._pairs, epoch)
         is_own = taken & (self._owner[self._pairs[:, 1]] == worker.comm.rank)
         keyed = derive(worker.seed, epoch, _NEGATIVES)
-        pairs, labels = supervised(self._links, self._pairs[is_own], block.edge_ids[is_own], keyed, block.src_nodes)
+        pairs, labels = supervised_pairs(
+            self._links, self._pairs[is_own], block.edge_ids[is_own], keyed, block.src_nodes
+        )
         share = WorkerShare(_without(block, taken), len(block.src_nodes))
         rows = torch.from_numpy(self._place[pairs]).to(worker.device)
         share_inputs = self._reader.hold(share, self._x).inputs(key)
@@ -65,7 +67,7 @@ class LinkedShare(Workload):
     def _taken(self, pairs: Ids, epoch: int) -> npt.NDArray[np.bool_]:  # [k]
         """Returns a mask of the pairs predicted in an epoch, without self-loops."""
         num_nodes, key = self._reader.graph.num_nodes, derive(self._reader.worker.seed, epoch, _EDGES)
-        drawn = chosen(pairs, num_nodes, key) < self._links.supervision_share
+        drawn = draw_for_pairs(pairs, num_nodes, key) < self._links.supervision_share
         return np.asarray(drawn & (pairs[:, 0] != pairs[:, 1]))
 
     def _count_pairs(self, epoch: int) -> int:

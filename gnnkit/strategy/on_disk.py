@@ -22,8 +22,8 @@ from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.seeds import Deal, Seeds
 
 T = TypeVar("T")
-LEAST, MOST = 2, 256  # minimum and maximum number of batches drawn in advance
-SHARE = 8  # drawn batches may take 1/SHARE of the cache size, in addition to the cache
+MIN_AHEAD, MAX_AHEAD = 2, 256  # minimum and maximum number of batches drawn in advance
+CACHE_SHARE = 8  # drawn batches may take 1/CACHE_SHARE of the cache size, in addition to the cache
 
 
 def batches_ahead(features: DiskFeatures, batch_bytes: int) -> int:
@@ -35,7 +35,9 @@ def batches_ahead(features: DiskFeatures, batch_bytes: int) -> int:
     """
     if features.place.policy != "exact":
         return 0
-    return min(max(features.cache_rows * features.row_bytes // SHARE // max(batch_bytes, 1), LEAST), MOST)
+    return min(
+        max(features.cache_rows * features.row_bytes // CACHE_SHARE // max(batch_bytes, 1), MIN_AHEAD), MAX_AHEAD
+    )
 
 
 def bytes_of(blocks: Sequence[Block]) -> int:
@@ -44,7 +46,7 @@ def bytes_of(blocks: Sequence[Block]) -> int:
     return sum(array.nbytes for array in arrays if array is not None)
 
 
-def begin(
+def prepare_window(
     features: DiskFeatures,
     drawn: Iterable[T],
     needs: Callable[[T], Ids],
@@ -65,11 +67,11 @@ def begin(
     if features.place.policy == "static":
         features.fill_most_read(map(needs, drawn))
         return 0
-    window = next((batches_ahead(features, size(batch)) for batch in drawn), LEAST)
+    window = next((batches_ahead(features, size(batch)) for batch in drawn), MIN_AHEAD)
     return window if comm is None else min(int(part[0]) for part in to_all(comm, np.array([window])))
 
 
-class Ahead(Generic[T]):
+class AnnouncedBatches(Generic[T]):
     """Iterates over an epoch's batches, and announces the next ones.
 
     In the k-th step, counting from 0, at most k + 2 batches are drawn in advance, so
@@ -96,7 +98,7 @@ class Ahead(Generic[T]):
         Args:
             draw: Draws the batch of a step. Called in order of step.
         """
-        wanted = self._taken + 1 + min(self._window, self._taken + LEAST)
+        wanted = self._taken + 1 + min(self._window, self._taken + MIN_AHEAD)
         while self._drawn < min(wanted, len(self._steps)):
             batch = draw(self._steps[self._drawn])
             self._features.announce([self._needs(batch)])
@@ -192,7 +194,7 @@ class BackgroundBatches(ABC, Generic[D, M]):
             if disk is not None:
                 self._background.submit(lambda comm: disk.forget())  # after the pending reads
 
-    def foresee(self, epoch: int) -> None:
+    def count_reads(self, epoch: int) -> None:
         """Counts the disk reads of an epoch, without reading. Collective."""
         disk, steps = self.disk, range(len(self))
         assert disk is not None
@@ -202,7 +204,7 @@ class BackgroundBatches(ABC, Generic[D, M]):
             deal = self.seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
             for _ in steps:
                 ahead.next(lambda step: self.draw(deal, step, comm))
-                disk.foresee()
+                disk.count_reads()
 
         self._background.submit(count).result()
 
@@ -210,17 +212,17 @@ class BackgroundBatches(ABC, Generic[D, M]):
         """Stops the thread, after the requested batches."""
         self._background.close()
 
-    def _ahead(self, disk: DiskFeatures, steps: range) -> Ahead[D]:
+    def _ahead(self, disk: DiskFeatures, steps: range) -> AnnouncedBatches[D]:
         """Starts drawing before the reads. Collective on the first call."""
 
         def begin_with_first_epoch(comm: Communicator) -> int:
             deal = self.seeds.epoch(0, comm, Sent.nothing(comm.world_size))
             drawn = (self.draw(deal, number, comm) for number in range(len(self)))
-            return begin(disk, drawn, lambda batch: batch.here, lambda batch: batch.num_bytes, comm)
+            return prepare_window(disk, drawn, lambda batch: batch.here, lambda batch: batch.num_bytes, comm)
 
         if self.window is None:
             self.window = self._background.submit(begin_with_first_epoch).result()
-        return Ahead(disk, steps, lambda drawn: drawn.here, self.window)
+        return AnnouncedBatches(disk, steps, lambda drawn: drawn.here, self.window)
 
 
 class DiskReads:
@@ -240,7 +242,7 @@ class DiskReads:
     @classmethod
     def lasting(cls, features: DiskFeatures | None, comm: Communicator) -> DiskReads | None:
         """Starts counting reads of `lasting_rows`, or returns None without a disk."""
-        return None if features is None else cls(features.kept_first, comm)
+        return None if features is None else cls(features.statically_cached, comm)
 
     def end_epoch(self, window: int | None) -> None:
         """Adds the counts of an epoch. Collective.

@@ -25,7 +25,7 @@ from gnnkit.sampler import Loader, gather_rows
 from gnnkit.spans import active, span
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 from gnnkit.strategy.link_seeds import LinkSeeds
-from gnnkit.strategy.on_disk import Ahead, begin, bytes_of
+from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
 from gnnkit.strategy.seeds import Deal, Step, drawing
 
 T = TypeVar("T")
@@ -122,28 +122,28 @@ class SampledBatches:
         window = self._begun(self._disk)
         return self._read(self._disk, self._source.epoch(epoch, first), range(first, len(self)), window)
 
-    def foresee(self, epoch: int) -> None:
+    def count_reads(self, epoch: int) -> None:
         """Counts the rows that an epoch will read from disk, without reading them."""
         assert self._disk is not None
         window, steps = self._begun(self._disk), range(len(self))
         with closing(self._source.epoch(epoch, 0)) as drawn:
-            batches = Ahead(self._disk, steps, _nodes_of, window)
+            batches = AnnouncedBatches(self._disk, steps, _nodes_of, window)
             for _ in steps:
                 batches.next(lambda _: next(drawn))
-                self._disk.foresee()
+                self._disk.count_reads()
 
     def _begun(self, disk: DiskFeatures) -> int:
-        """Returns the number of batches sampled in advance, after `on_disk.begin`."""
+        """Returns the number of batches sampled in advance (`prepare_window`)."""
         if self.window is None:
             with closing(self._source.epoch(0, 0)) as drawn:
-                self.window = begin(disk, drawn, _nodes_of, lambda batch: bytes_of(batch.blocks))
+                self.window = prepare_window(disk, drawn, _nodes_of, lambda batch: bytes_of(batch.blocks))
         return self.window
 
     def _read(
         self, disk: DiskFeatures, drawn: Generator[_Prefetched, None, None], steps: range, window: int
     ) -> Generator[_Prefetched, None, None]:
         """Reads batches' rows from disk, while the previous batch is computed."""
-        batches = Ahead(disk, steps, _nodes_of, window)
+        batches = AnnouncedBatches(disk, steps, _nodes_of, window)
 
         def make(step: int) -> _Prefetched:
             batch = batches.next(lambda _: next(drawn))
@@ -180,7 +180,7 @@ class SampledBatches:
             return worker.input_rows(blocks[0].src_nodes, self.model), self.layers.layers(blocks, key)
         rows = np.asarray(x)
         if worker.rounded is None:
-            opened_rows = worker.features.opening(rows, worker.input_dtype)
+            opened_rows = worker.features.convert(rows, worker.input_dtype)
         else:
             opened_rows = of_bits(rows).to(worker.device, worker.input_dtype or worker.dtype)
         return opened_rows, self.layers.layers(blocks, key)

@@ -13,7 +13,7 @@ from gnnkit.engine import Engine
 from gnnkit.graph import Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.remote import Lookup, Reach
-from gnnkit.sampler.links import Links, chosen, supervised
+from gnnkit.sampler.links import Links, draw_for_pairs, supervised_pairs
 from gnnkit.strategy.base import Worker
 
 _EDGES, _NEGATIVES = 1, 2  # purposes of random keys
@@ -90,12 +90,12 @@ class KeyedEdges(Supervision):
 
     def epoch(self, epoch: int) -> Supervised:
         worker, shard, links = self._worker, self._engine.shard, self._links
-        draw = chosen(self._pairs, shard.num_nodes, derive(worker.seed, epoch, _EDGES), worker.threads)
+        draw = draw_for_pairs(self._pairs, shard.num_nodes, derive(worker.seed, epoch, _EDGES), worker.threads)
         taken = (draw < links.supervision_share) & (self._pairs[:, 0] != self._pairs[:, 1])
         # A cell's slice ranks hold the same edges, and each predicts a part of them.
         shared_edges = np.flatnonzero(taken & (shard.edge_ids % shard.grid.slices == shard.slice))
         key = derive(worker.seed, epoch, _NEGATIVES)
-        pairs, labels = supervised(
+        pairs, labels = supervised_pairs(
             links, self._pairs[shared_edges], shard.edge_ids[shared_edges], key, threads=worker.threads
         )
         reach, rows = self._lookup.find(pairs, self._num_layers)

@@ -21,7 +21,7 @@ from gnnkit.graph.attributes import warn_times
 from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
 from gnnkit.remote import Lookup
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import Links, chosen, codes, pairs_of, unordered
+from gnnkit.sampler.links import Links, codes, draw_for_pairs, pairs_of, unordered
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import Task
 from gnnkit.task.decoder import ProductMLP, dot
@@ -146,7 +146,7 @@ class LinkPrediction(Task):
 
     def _drawn(self, num_nodes: int, pairs: Ids) -> tuple[Ids, Ids, npt.NDArray[np.bool_]]:
         """Samples validation and test edges. Also returns which of `pairs` they are."""
-        draw = chosen(pairs, num_nodes, derive(self.seed, _SPLIT))
+        draw = draw_for_pairs(pairs, num_nodes, derive(self.seed, _SPLIT))
         draw[pairs[:, 0] == pairs[:, 1]] = 1  # self-loops are never held out
         val, held = draw < self.val_share, draw < self.val_share + self.test_share
         return pairs[val], pairs[held & ~val], held

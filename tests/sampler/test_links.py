@@ -13,7 +13,7 @@ import pytest
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids
 from gnnkit.sampler import NeighborSampler
-from gnnkit.sampler.links import Links, chosen, codes, pairs_of, supervised, unordered, without_pairs
+from gnnkit.sampler.links import Links, codes, draw_for_pairs, pairs_of, supervised_pairs, unordered, without_pairs
 from gnnkit.testing.graphs import check_graph
 
 GRAPH = check_graph(48)
@@ -47,13 +47,13 @@ def test_both_ends_are_replaced_equally_often_and_uniformly_over_pairs_without_a
 def test_threads_change_no_pair(among: Ids | None) -> None:
     pairs = pairs_of(GRAPH.csc).repeat(100, 0)
     links = make_links(np.unique(codes(pairs, 48)))
-    alone, many = (supervised(links, pairs, np.arange(len(pairs)), 7, among, threads) for threads in (1, 3))
+    alone, many = (supervised_pairs(links, pairs, np.arange(len(pairs)), 7, among, threads) for threads in (1, 3))
     np.testing.assert_array_equal(alone[0], many[0])
     np.testing.assert_array_equal(alone[1], many[1])
     drawn = alone[0][len(pairs) :].reshape(-1, 2, 2) != pairs[:, None]
     if among is not None:
         assert np.isin(alone[0][len(pairs) :].reshape(-1, 2, 2)[drawn], among).all()
-    np.testing.assert_array_equal(chosen(pairs, 48, 9), chosen(pairs[:, ::-1], 48, 9, threads=3))
+    np.testing.assert_array_equal(draw_for_pairs(pairs, 48, 9), draw_for_pairs(pairs[:, ::-1], 48, 9, threads=3))
 
 
 def test_a_pair_is_drawn_whatever_the_width_of_ids() -> None:
@@ -69,9 +69,9 @@ def test_pairs_outside_of_the_graph_are_refused() -> None:
     with pytest.raises(UserError, match=r"pairs\[1\] = 48 is out of range for 48 nodes"):
         make_links(None).negative_pairs(pairs, ids, 1, 0)
     with pytest.raises(UserError, match=r"pairs\[1\] = 48 is out of range for 48 nodes"):
-        chosen(pairs, 48, 0)
+        draw_for_pairs(pairs, 48, 0)
     with pytest.raises(UserError, match=r"num_nodes = 4000000000 must be within 0\.\.=3037000499"):
-        chosen(pairs, 4_000_000_000, 0)
+        draw_for_pairs(pairs, 4_000_000_000, 0)
 
 
 def without(block: Block, degree: Ids, excluded: Ids, num_nodes: int) -> tuple[list[int], list[float], list[int]]:
