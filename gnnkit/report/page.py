@@ -95,7 +95,7 @@ def save(template: str, figures: Iterable[Figure], folder: Path, /, *, draws: bo
 def svg_file(figure: Figure) -> bytes:
     """Returns a figure as an SVG file, with light colours in place of CSS variables.
 
-    Few programs besides browsers support variables.
+    Few programs other than browsers support variables.
     """
     colours = _light_colours()
     text = render("figure.svg", figure=figure)
@@ -104,7 +104,7 @@ def svg_file(figure: Figure) -> bytes:
 
 @functools.cache
 def asset(name: str) -> str:
-    """Returns the text of a file beside the templates."""
+    """Returns the text of a file in the templates folder."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 

@@ -65,7 +65,7 @@ def progress(done: int, total: int, text: str) -> str:
     Args:
         done: Completed epochs.
         total: All epochs.
-        text: Stands beside the bar.
+        text: Label next to the bar.
     """
     return render("progress.html", done=done, total=total, text=text)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from gnnkit_witness import DenseAdjacency, Plan, dense, noise, serial
-from gnnkit_witness.dense import Edges, layers_of
+from gnnkit_witness.dense import DenseEdges, layers_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,7 +45,7 @@ def test_noise_keeps_the_mean() -> None:
 
 def test_the_witness_has_all_that_a_layer_may_ask_for() -> None:
     asked = {name for name in {*vars(Adjacency), *Adjacency.__annotations__} if not name.startswith("_")}
-    adjacency = layers_of(Edges.of(GRAPH, self_loops=False), 1, 0)[0]
+    adjacency = layers_of(DenseEdges.of(GRAPH, self_loops=False), 1, 0)[0]
     missing = sorted(name for name in asked - FOR_THE_HOUSE if not hasattr(adjacency, name))
     assert not missing
     for name in asked - FOR_THE_HOUSE:
@@ -198,7 +198,7 @@ def test_the_relational_model_is_what_the_paper_says(options: dict[str, int]) ->
     torch.manual_seed(0)
     model = RGCN(6, CLASSES, RELATIONS, hidden=9, **options).double()  # type: ignore[arg-type]
     x = torch.randn(GRAPH.num_nodes, 6, dtype=torch.float64)
-    found = model(x, layers_of(Edges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
+    found = model(x, layers_of(DenseEdges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
     torch.testing.assert_close(found, rgcn(model, x), rtol=1e-12, atol=1e-12)
 
 
@@ -206,7 +206,7 @@ def test_the_relational_model_is_what_the_paper_says(options: dict[str, int]) ->
 def test_models_are_what_the_papers_say(name: str) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=3, dropout=0.0).double()
-    edges = Edges.of(GRAPH, self_loops=getattr(model, "self_loops", False))
+    edges = DenseEdges.of(GRAPH, self_loops=getattr(model, "self_loops", False))
     x = torch.tensor(GRAPH.features)
     torch.testing.assert_close(model(x, layers_of(edges, 2, 0)), FORMULAS[name](model, x), rtol=1e-12, atol=1e-12)
 
@@ -228,13 +228,13 @@ def test_one_hot_rows_are_rows_of_the_first_weights(bases: int | None) -> None:
     written.load_state_dict(state)
     with torch.no_grad():
         model.convs[0].bias.copy_(state["convs.0.bias"])
-    found = model(x, layers_of(Edges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
+    found = model(x, layers_of(DenseEdges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
     torch.testing.assert_close(found, rgcn(written, torch.eye(n).double()), rtol=1e-12, atol=1e-12)
 
 
 def test_batch_normalisation_is_torchs() -> None:
     ours, torchs = BatchNorm(WIDTH).double(), nn.BatchNorm1d(WIDTH).double()
-    adjacency, x = layers_of(Edges.of(GRAPH, self_loops=False), 1, 0)[0], torch.tensor(GRAPH.features)
+    adjacency, x = layers_of(DenseEdges.of(GRAPH, self_loops=False), 1, 0)[0], torch.tensor(GRAPH.features)
     for _ in range(2):
         torch.testing.assert_close(ours(x, adjacency), torchs(x), rtol=1e-12, atol=1e-12)  # type: ignore[arg-type]
     for name, value in torchs.state_dict().items():
@@ -242,7 +242,7 @@ def test_batch_normalisation_is_torchs() -> None:
 
 
 def test_of_equal_maxima_the_lowest_source_gets_the_gradient() -> None:
-    adjacency = layers_of(Edges.of(GRAPH, self_loops=False), 1, 0)[0]
+    adjacency = layers_of(DenseEdges.of(GRAPH, self_loops=False), 1, 0)[0]
     x = torch.ones(GRAPH.num_nodes, 1, dtype=torch.float64, requires_grad=True)
     adjacency.aggregate(x, reduce="max").sum().backward()
     csc = GRAPH.csc
@@ -254,7 +254,7 @@ def test_of_equal_maxima_the_lowest_source_gets_the_gradient() -> None:
 def test_a_block_of_seeds_gives_the_rows_of_the_whole_graph() -> None:
     torch.manual_seed(0)
     model = functools.partial(MODELS["gat"], hidden=2)(WIDTH, CLASSES).double()
-    edges, x, seeds = Edges.of(GRAPH, self_loops=True), torch.tensor(GRAPH.features), torch.tensor([9, 2])
+    edges, x, seeds = DenseEdges.of(GRAPH, self_loops=True), torch.tensor(GRAPH.features), torch.tensor([9, 2])
     part = layers_of(edges, 2, 7, seeds)
     found, whole = model(x[part[0].src_nodes], part), model(x, layers_of(edges, 2, 7))
     torch.testing.assert_close(found, whole[seeds], rtol=1e-12, atol=1e-12)

@@ -123,8 +123,8 @@ def test_negatives_of_a_store_are_those_of_the_graph(tmp_path: Path) -> None:
     ("fault", "message"),
     [
         ({"training": "known"}, None),  # negatives of training avoid held-out edges
-        ({"known": "training"}, "that evaluate are edges"),
-        ({"training": None}, "negatives of training are edges"),
+        ({"known": "training"}, "evaluation negatives are edges"),
+        ({"training": None}, "training negatives are edges"),
     ],
 )
 def test_the_witness_sees_planted_faults(

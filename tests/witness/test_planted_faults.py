@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gnnkit_witness import Plan, check_plan, ranks
-from gnnkit_witness.models import HIDDEN, Cooked, Recipe
+from gnnkit_witness.models import HIDDEN, Recipe, RecipeModel
 from torch import Tensor, nn
 
 from gnnkit.comm import Pending
@@ -62,7 +62,7 @@ def plan(model: Callable[..., nn.Module], cols: int = 1, **keys: Any) -> Plan:
 
 
 def cooked(*reads: str, before: str = "nothing", **keys: Any) -> Callable[..., nn.Module]:
-    return functools.partial(Cooked, Recipe(reads, ("none",) * len(reads), (before,) * len(reads), **keys))
+    return functools.partial(RecipeModel, Recipe(reads, ("none",) * len(reads), (before,) * len(reads), **keys))
 
 
 PLANS: dict[str, Callable[[], Plan]] = {
@@ -339,7 +339,7 @@ def test_a_planted_fault_is_found(
     assert agrees(fault.plan)
     fault.plant(monkeypatch)
     begun = time.perf_counter()
-    with pytest.raises(AssertionError, match=r"away from plain torch") as found:
+    with pytest.raises(AssertionError, match=r"difference from plain torch") as found:
         check_plan(PLANS[fault.plan]())
     seconds = time.perf_counter() - begun
     record_property("seconds", seconds)

@@ -34,13 +34,13 @@ def test_the_command_counts_cases_and_names_those_that_fail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails_once(plan: Any) -> None:
-        assert plan.seed != draw(Random(8)).plan.seed, "epoch 1: logits: 0.5 away from plain torch"
+        assert plan.seed != draw(Random(8)).plan.seed, "epoch 1: logits: 0.5 difference from plain torch"
 
     monkeypatch.setattr("gnnkit_witness.__main__.check_plan", fails_once)
     monkeypatch.setattr("sys.argv", ["witness", "--first", "7", "--cases", "2"])
     assert main() == 1
     out = capsys.readouterr().out
-    assert "seed 8: epoch 1: logits: 0.5 away from plain torch" in out
+    assert "seed 8: epoch 1: logits: 0.5 difference from plain torch" in out
     assert "again: --first 8 --cases 1" in out
     assert out.endswith("2 cases from seed 7 on, 1 failed\n")
 

@@ -1,4 +1,4 @@
-"""Graphs of Apache GraphAr as a data set of gnnkit."""
+"""Reads graphs in the format Apache GraphAr."""
 
 from __future__ import annotations
 
@@ -50,18 +50,19 @@ class GraphAr(Dataset):
         """Checks the options.
 
         Args:
-            root: the folder.
-            graph: the NAME of `NAME.graph.yml`. Default: the only one.
-            label: name of the property `label`, or TYPE.NAME if several types have one.
-            ignore: properties that are left out, NAME or TYPE.NAME, and NAME for edges.
-            missing: words for missing values in text, as in `dataset=edges`.
-            symmetrize: add missing reverse edges. Default: if all relations have
-                `directed: false`. Otherwise no, with a warning if few edges have a
-                reverse edge.
-            row_normalize: divide each node's features by their sum. Default: no.
-            split: shares of the labelled nodes that train, validate and test, for data
-                without a split. Default: no split is drawn.
-            seed: seed of the drawn split.
+            root: The folder.
+            graph: The NAME of `NAME.graph.yml`. Default: the only one.
+            label: Name of the label property, or TYPE.NAME if several types have one.
+            ignore: Properties to omit, as NAME or TYPE.NAME, and as NAME for edges.
+            missing: Words for missing values in text, as in `dataset=edges`.
+            symmetrize: Whether to add missing reverse edges. Default: True if all
+                relations have `directed: false`. Otherwise False, with a warning if few
+                edges have a reverse edge.
+            row_normalize: Whether to divide each node's features by their sum. Default:
+                False.
+            split: Shares of the labelled nodes for training, validation and test, for
+                data without a split. Default: no split is drawn.
+            seed: Seed of the drawn split. Default: 0.
         """
         self.root = local_path("dataset.root", root)
         if graph is not None and Path(graph).name != graph:

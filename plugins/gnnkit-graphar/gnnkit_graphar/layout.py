@@ -1,8 +1,8 @@
-"""The files of an Apache GraphAr folder, as its YAML files describe them.
+"""The files of an Apache GraphAr folder, as described by its YAML files.
 
-The format is https://graphar.apache.org/docs/specification/format: the vertices of a
-type are stored in chunks, the edges of a type in parts by the chunk of one end, and
-each part in chunks. Properties are stored in groups, each of which is a table of such
+The format is https://graphar.apache.org/docs/specification/format: a type's vertices
+are stored in chunks, and a type's edges in parts by the chunk of one end, each of which
+is stored in chunks. Properties are stored in groups. Each group is a table of such
 chunks.
 """
 
@@ -24,8 +24,8 @@ from gnnkit_graphar.orc import OrcSource
 
 ENDS = ("_graphArSrcIndex", "_graphArDstIndex")  # columns of an adjacency list
 _VERSION = "gar/v1"
-_FORMATS = ("parquet", "orc", "csv")  # values of file_type that are read
-_ARROW_TYPES = {  # column types of a CSV by data_type. The types of other columns are inferred
+_FORMATS = ("parquet", "orc", "csv")  # supported values of file_type
+_ARROW_TYPES = {  # column types in CSV files, by data_type. Other columns' types are inferred
     "bool": pa.bool_(),
     "int32": pa.int64(),
     "int64": pa.int64(),
@@ -37,7 +37,7 @@ _ARROW_TYPES = {  # column types of a CSV by data_type. The types of other colum
 
 @dataclass(frozen=True, slots=True)
 class PropertyGroup:
-    """Properties that are stored in one table."""
+    """Properties that share a table."""
 
     source: Source
     names: list[str]
@@ -45,22 +45,22 @@ class PropertyGroup:
 
 @dataclass(frozen=True, slots=True)
 class VertexType:
-    """The vertices of one type, which are consecutive nodes of the graph."""
+    """A type's vertices, which are consecutive nodes of the graph."""
 
     name: str
     first: int  # its first node
     count: int
-    primary: str | None  # property that holds the ids
+    primary: str | None  # property with the ids
     groups: list[PropertyGroup]
 
     def table_of(self, name: str) -> Source | None:
-        """Returns the table that holds a property."""
+        """Returns the table that contains a property."""
         return next((group.source for group in self.groups if name in group.names), None)
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeType:
-    """The edges of one type, a relation of the graph."""
+    """A type's edges, which are a relation of the graph."""
 
     name: str
     src: VertexType
@@ -69,7 +69,7 @@ class EdgeType:
     directed: bool
     ends: Source | None  # None if there are no edges
     groups: list[PropertyGroup]
-    names: list[str]  # properties that are read
+    names: list[str]  # properties to read
 
     @property
     def feature_names(self) -> list[str]:
@@ -77,16 +77,16 @@ class EdgeType:
         return [name for name in self.names if name != "weight"]
 
 
-class Layout:
+class GraphArLayout:
     """The vertex and edge types of a folder, with their open tables."""
 
     def __init__(self, root: Path, graph: str | None, ignore: Sequence[str], missing: Sequence[str]) -> None:
-        """Keeps the arguments of `GraphAr`. Files are opened when they are needed."""
+        """Stores the arguments of `GraphAr`. Files are opened on demand."""
         self.root, self._graph, self._ignore, self._missing = root, graph, ignore, missing
 
     @cached_property
     def _listed(self) -> tuple[Path, list[Path], list[Path]]:
-        """The folder of the chunks, and the YAML files of vertex and of edge types."""
+        """The chunks' folder, and the YAML files of vertex types and edge types."""
         if not self.root.is_dir():
             raise UserError("is not a folder")
         graphs = {path.name.removesuffix(".graph.yml"): path for path in sorted(self.root.glob("*.graph.yml"))}
@@ -94,7 +94,7 @@ class Layout:
         if chosen is not None and chosen not in graphs:
             raise unknown(f"dataset.graph={chosen}", chosen, list(graphs))
         if chosen is None and len(graphs) > 1:
-            raise UserError(f"holds several graphs: dataset.graph=NAME chooses one of {', '.join(graphs)}")
+            raise UserError(f"contains several graphs: set dataset.graph=NAME to one of {', '.join(graphs)}")
         if graphs:
             keys = read_mapping(graphs[chosen or next(iter(graphs))])
             prefix = keys.get("prefix") or "."
@@ -103,16 +103,19 @@ class Layout:
             return self.root / prefix if is_relative else self.root, vertices, edges
         vertices, edges = (sorted(self.root.glob(f"*.{kind}.yml")) for kind in ("vertex", "edge"))
         if not vertices:
-            raise UserError("holds no .graph.yml and no .vertex.yml of GraphAr")
+            raise UserError("contains no .graph.yml and no .vertex.yml")
         return self.root, vertices, edges
 
     @property
     def files(self) -> list[Path]:
-        """All files that are read."""
+        """All files to read."""
         _, vertices, edges = self._listed
-        tables = [*(each.groups for each in self.vertex_types.values()), *(each.groups for each in self.edge_types)]
+        tables = [
+            *(vertices.groups for vertices in self.vertex_types.values()),
+            *(relation.groups for relation in self.edge_types),
+        ]
         sources = [group.source for groups in tables for group in groups]
-        sources += [each.ends for each in self.edge_types if each.ends is not None]
+        sources += [relation.ends for relation in self.edge_types if relation.ends is not None]
         descriptions = [*sorted(self.root.glob("*.graph.yml")), *vertices, *edges]
         return [*descriptions, *(path for source in sources for path in source.files)]
 
@@ -146,7 +149,7 @@ class Layout:
         src, dst = (self._vertex_type(path, str(keys[end])) for end in ("src_type", "dst_type"))
         lists = [entry for entry in keys.get("adj_lists") or [] if entry.get("file_type") in _FORMATS]
         if not lists:
-            raise UserError(f"{path.name}: adj_lists names no list of file_type {', '.join(_FORMATS)}")
+            raise UserError(f"{path.name}: adj_lists must contain a list with file_type {', '.join(_FORMATS)}")
         place = folder / str(keys["prefix"]) / _prefix_of(lists[0])
         aligned = str(lists[0].get("aligned_by"))
         num_nodes = (src if aligned == "src" else dst).count
@@ -175,15 +178,17 @@ class Layout:
     def _open_groups(
         self, path: Path, keys: Mapping[str, Any], place: Path, rows: Mapping[str, int]
     ) -> list[PropertyGroup]:
-        """Opens the property groups of a description. Arguments: `_open`."""
+        """Opens a description's property groups. Takes the arguments of `_open`."""
         groups = []
         for entry in keys.get("property_groups") or []:
-            names, form = [str(each["name"]) for each in entry["properties"]], entry.get("file_type")
+            names, form = [str(column["name"]) for column in entry["properties"]], entry.get("file_type")
             if form not in _FORMATS:
                 raise UserError(
                     f"{path.name}: {', '.join(names)} have file_type {form}, expected {' or '.join(_FORMATS)}"
                 )
-            types = {str(each["name"]): _ARROW_TYPES.get(str(each.get("data_type"))) for each in entry["properties"]}
+            types = {
+                str(column["name"]): _ARROW_TYPES.get(str(column.get("data_type"))) for column in entry["properties"]
+            }
             declared = {name: arrow_type for name, arrow_type in types.items() if arrow_type is not None}
             source = self._open(place / str(entry.get("prefix") or "_".join(names)), rows, form, declared)
             if source is not None:
@@ -196,10 +201,10 @@ class Layout:
         """Opens a table of chunks. Returns None if there are none.
 
         Args:
-            folder: Folder of the chunks.
-            rows: Rows of each chunk, by its path in the folder.
+            folder: The chunks' folder.
+            rows: Number of rows in each chunk, by its path in the folder.
             form: One of `_FORMATS`.
-            types: Types of the columns that are declared, for CSV.
+            types: Types of the declared columns, for CSV.
         """
         if not rows:
             return None
@@ -217,7 +222,7 @@ class Layout:
 
 
 def _read_description(path: Path, *required: str) -> dict[str, Any]:
-    """Reads the YAML file of a vertex or edge type, with all required keys."""
+    """Reads the YAML file of a vertex or edge type, and checks its required keys."""
     keys = read_mapping(path)
     version = str(keys.get("version") or _VERSION)
     if version.partition(" ")[0] != _VERSION:
@@ -234,7 +239,7 @@ def _read_description(path: Path, *required: str) -> dict[str, Any]:
 
 
 def _chunk_rows(prefix: str, count: int, chunk_size: int) -> dict[str, int]:
-    """Returns the rows of each chunk of a table, by file name."""
+    """Returns the number of rows in each of a table's chunks, by file name."""
     sizes = (min(chunk_size, count - first) for first in range(0, count, chunk_size))
     return {f"{prefix}chunk{number}": size for number, size in enumerate(sizes)}
 
@@ -252,7 +257,7 @@ def _prefix_of(adjacency: Mapping[str, Any]) -> str:
 
 
 def _read_number(path: Path) -> int:
-    """Reads a file that holds one number: 8 bytes, little-endian."""
+    """Reads a file that contains one number: 8 bytes, little-endian."""
     try:
         content = path.read_bytes()
     except OSError as error:

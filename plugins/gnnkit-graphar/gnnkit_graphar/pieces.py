@@ -1,4 +1,4 @@
-"""A graph of Apache GraphAr, read in pieces."""
+"""Reads an Apache GraphAr graph in pieces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gnnkit.dataset.readers import (
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
 from gnnkit.ranges import shown, unknown
-from gnnkit_graphar.layout import ENDS, EdgeType, Layout, PropertyGroup, VertexType
+from gnnkit_graphar.layout import ENDS, EdgeType, GraphArLayout, PropertyGroup, VertexType
 
 if TYPE_CHECKING:
     from gnnkit_graphar import GraphAr
@@ -38,7 +38,7 @@ _IDS_PER_PIECE = 1 << 16
 
 
 class GraphArPieces(GraphPieces):
-    """The chunks that a graph's YAML files name."""
+    """The chunks listed in a graph's YAML files."""
 
     has_gaps = True
 
@@ -47,7 +47,7 @@ class GraphArPieces(GraphPieces):
         self.row_normalize, self.shares, self.seed = dataset.row_normalize, dataset.split, dataset.seed
         self.symmetrize = dataset.symmetrize
         self._label, self._ignore = dataset.label, dataset.ignore
-        self._layout = Layout(dataset.root, dataset.graph, dataset.ignore, dataset.missing)
+        self._layout = GraphArLayout(dataset.root, dataset.graph, dataset.ignore, dataset.missing)
         self._edge_names: list[str] = []
 
     @property
@@ -80,14 +80,14 @@ class GraphArPieces(GraphPieces):
                 raise unknown(f"dataset.ignore={shown(name)}", name, sorted(known))
 
     def _check_relations(self) -> None:
-        """Raises `UserError` for relations with different features."""
+        """Raises `UserError` if relations have different features."""
         for relation in self._edge_types[1:]:
             first = self._edge_types[0]
             if relation.feature_names != first.feature_names:
-                names, expected = (", ".join(each.feature_names) or "none" for each in (relation, first))
+                names, expected = (", ".join(edges.feature_names) or "none" for edges in (relation, first))
                 raise UserError(
-                    f"edges {relation.name} have the properties {names}, and {first.name} have {expected}: all relations "
-                    "need the same: dataset.ignore=[NAME] leaves some out"
+                    f"edges {relation.name} have the properties {names}, but {first.name} have {expected}: all relations "
+                    "need the same, use dataset.ignore=[NAME] to omit some"
                 )
 
     @property
@@ -105,7 +105,7 @@ class GraphArPieces(GraphPieces):
                 continue
             groups = [group for group in relation.groups if {*group.names} & {*relation.names}]
             streams = [relation.ends.pieces(rows, ENDS), *(_pieces(group, relation.names, rows) for group in groups)]
-            for tables in _in_step(streams, lambda table: table.num_rows, Table.part):
+            for tables in _align(streams, lambda table: table.num_rows, Table.part):
                 yield self._edge_piece(relation, number, first, tables, weighted)
                 first += tables[0].num_rows
         if not first:
@@ -140,7 +140,7 @@ class GraphArPieces(GraphPieces):
 
     @cached_property
     def _edge_readings(self) -> dict[str, ColumnReading]:
-        """How edge properties are read, over all relations."""
+        """How each edge property is read, over all relations."""
         readings: dict[str, ColumnReading] = {}
         for name in dict.fromkeys(name for relation in self._edge_types for name in relation.feature_names):
             groups = [group for relation in self._edge_types for group in relation.groups if name in group.names]
@@ -158,9 +158,9 @@ class GraphArPieces(GraphPieces):
 
     @cached_property
     def _predicted(self) -> tuple[VertexType, str | None]:
-        """The type with labels, and its label property.
+        """The labelled type, and its label property.
 
-        Without labels it is the first type with a split, or the first of all.
+        Without labels, this is the first type with a split, or the first one.
         """
         label, types = self._label, self._vertex_types
         candidates = [
@@ -171,7 +171,7 @@ class GraphArPieces(GraphPieces):
         ]
         if len(candidates) > 1:
             names = ", ".join(f"{vertices.name}.{name}" for vertices, name in candidates)
-            raise UserError(f"nodes of several types have labels: dataset.label=TYPE.NAME chooses one of {names}")
+            raise UserError(f"nodes of several types have labels: set dataset.label=TYPE.NAME to one of {names}")
         if candidates:
             return candidates[0]
         if label != "label":
@@ -182,7 +182,7 @@ class GraphArPieces(GraphPieces):
         return next((vertices for vertices in types if self._table_of(vertices, "split")), types[0]), None
 
     def _table_of(self, vertices: VertexType, name: str) -> Source | None:
-        """Returns the table of a property, or None if it is ignored."""
+        """Returns a property's table, or None if it is ignored."""
         return None if {name, f"{vertices.name}.{name}"} & {*self._ignore} else vertices.table_of(name)
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
@@ -197,16 +197,18 @@ class GraphArPieces(GraphPieces):
             split[nodes] = column
         types = self._vertex_types
         categories = [text for _, text in self._names]
-        for each, tables in self._columns:
+        for vertex_type, tables in self._columns:
             for cells in tables:
-                warn_readings(each.name, cells.readings)
+                warn_readings(vertex_type.name, cells.readings)
         warn_readings("edges", self._edge_readings)
         return NodeFields(
             labels,
             split,
             names,
             self._read_ids(room),
-            node_types=tuple((each.name, each.count) for each in types) if len(types) > 1 else None,
+            node_types=tuple((vertex_type.name, vertex_type.count) for vertex_type in types)
+            if len(types) > 1
+            else None,
             category_of=categories if any(categories) and self.feature_names() else None,
             one_class=True,
         )
@@ -224,7 +226,7 @@ class GraphArPieces(GraphPieces):
                 prefix, separator = pa.scalar(f"{vertices.name}:", text), pa.scalar("", text)
                 column = pc.binary_join_element_wise(prefix, column.cast(text), separator)
             columns.append(column)
-            if (size := 4 * sum(each.nbytes for each in columns)) > room.memory:
+            if (size := 4 * sum(ids.nbytes for ids in columns)) > room.memory:
                 raise room.too_little(f"the ids of {vertices.name} are more than that", size)
         ids = pa.concat_arrays(columns)
         if not is_text(ids.type) and np.array_equal(ids.to_numpy(), np.arange(len(ids))):
@@ -233,7 +235,7 @@ class GraphArPieces(GraphPieces):
 
     @cached_property
     def _columns(self) -> list[tuple[VertexType, list[Cells]]]:
-        """The feature columns of each vertex type."""
+        """Each vertex type's feature columns."""
         predicted, label = self._predicted
         columns = []
         for vertices in self._vertex_types:
@@ -248,7 +250,7 @@ class GraphArPieces(GraphPieces):
 
     @cached_property
     def _names(self) -> list[tuple[str, str]]:
-        """The feature names, and the text property that each is a value of."""
+        """The feature names, each with the text property it encodes, if any."""
         several, names = len(self._columns) > 1, []
         for vertices, tables in self._columns:
             prefix = f"{vertices.name}." if several else ""
@@ -264,12 +266,12 @@ class GraphArPieces(GraphPieces):
         return self._rows(room.rows(len(self._names)))
 
     def _rows(self, step: int) -> Iterator[Floats]:
-        """Yields the rows of each type, with 0 in the columns of other types."""
+        """Yields each type's rows, with 0 in other types' columns."""
         before = 0
         dtype = np.result_type(np.float32, *(cells.dtype for _, tables in self._columns for cells in tables))
         for vertices, tables in self._columns:
             ones = (np.ones((min(step, vertices.count - at), 1), np.float32) for at in range(0, vertices.count, step))
-            for values in _side_by_side([cells.rows(step) for cells in tables]) if tables else ones:
+            for values in _join_columns([cells.rows(step) for cells in tables]) if tables else ones:
                 rows = np.zeros((len(values), len(self._names)), dtype)
                 rows[:, before : before + values.shape[1]] = values
                 yield rows
@@ -280,7 +282,7 @@ class GraphArPieces(GraphPieces):
 
 
 def _ids_of(vertices: VertexType) -> pa.Array:
-    """Reads the ids of one type, 0, 1, ... if it has no primary property."""
+    """Reads a type's ids, or returns 0, 1, ... without a primary property."""
     name = vertices.primary
     source = None if name is None else vertices.table_of(name)
     if source is None or name is None:
@@ -293,19 +295,19 @@ def _pieces(group: PropertyGroup, names: Sequence[str], rows: int) -> Iterator[T
     return group.source.pieces(rows, [name for name in group.names if name in names])
 
 
-def _side_by_side(streams: Sequence[Iterator[Floats]]) -> Iterator[Floats]:
-    """Yields the rows of all streams, concatenated along the columns."""
-    return (np.concatenate(parts, 1) for parts in _in_step(streams, len, lambda rows, first, last: rows[first:last]))
+def _join_columns(streams: Sequence[Iterator[Floats]]) -> Iterator[Floats]:
+    """Yields the streams' rows, concatenated along the columns."""
+    return (np.concatenate(parts, 1) for parts in _align(streams, len, lambda rows, first, last: rows[first:last]))
 
 
-def _in_step(
+def _align(
     streams: Sequence[Iterator[T]], size: Callable[[T], int], part: Callable[[T, int, int], T]
 ) -> Iterator[list[T]]:
-    """Yields equally many rows of each stream, whose pieces may differ."""
+    """Yields equally many rows of each stream, although their pieces may differ."""
     heads = [next(stream, None) for stream in streams]
     while pieces := [head for head in heads if head is not None]:
         if len(pieces) < len(heads):
-            raise UserError("a group of properties has more rows than another: a file changes while it is read")
+            raise UserError("property groups have different numbers of rows: a file has changed while it was read")
         count = min(map(size, pieces))
         yield [part(piece, 0, count) for piece in pieces]
         heads = [

@@ -107,7 +107,7 @@ def test_one_type_keeps_its_own_ids_and_relations_without_direction_lead_both_wa
     assert graph.feature_names == ("age", "place[0]", "place[1]")
     assert graph.num_edges > 40
     assert read(folder, graph="people").num_edges == 40
-    with pytest.raises(UserError, match=r"holds several graphs: dataset\.graph=NAME chooses one of films, people"):
+    with pytest.raises(UserError, match=r"contains several graphs: set dataset\.graph=NAME to one of films, people"):
         read(folder)
     with pytest.raises(UserError, match=r"dataset\.graph=film"):
         read(folder, graph="film")
@@ -248,7 +248,7 @@ JSON = [{"file_type": "json", "prefix": "", "properties": [{"name": "name"}]}]
         (
             lambda folder: rewrite(folder, SAW, adj_lists=[]),
             {},
-            "adj_lists names no list of file_type parquet, orc, csv",
+            "adj_lists must contain a list with file_type parquet, orc, csv",
         ),
         (
             lambda folder: rewrite(folder, SAW, adj_lists=[{"file_type": "parquet", "aligned_by": "x"}]),
@@ -260,7 +260,7 @@ JSON = [{"file_type": "json", "prefix": "", "properties": [{"name": "name"}]}]
         (
             lambda folder: rewrite(folder, KNOWS, property_groups=[]),
             {},
-            "edges person-knows-person have the properties none, and person-saw-film have stars: all relations need",
+            "edges person-knows-person have the properties none, but person-saw-film have stars: all relations need",
         ),
         (lambda folder: (folder / "vertex/person/vertex_count").write_bytes(b"1"), {}, "has 1 bytes, expected 8"),
         (lambda folder: (folder / "vertex/person/vertex_count").unlink(), {}, "person/vertex_count: No such file"),
@@ -299,10 +299,10 @@ def test_labels_of_several_types_need_a_choice_and_a_missing_folder_is_named(tmp
             {"file_type": "parquet", "prefix": "title_year", "properties": [{"name": "title"}, {"name": "age"}]}
         ],
     )
-    with pytest.raises(UserError, match=r"dataset\.label=TYPE\.NAME chooses one of person\.age, film\.age"):
+    with pytest.raises(UserError, match=r"set dataset\.label=TYPE\.NAME to one of person\.age, film\.age"):
         read(tmp_path / "data", label="age", ignore=["person.label", "split"])
     with pytest.raises(UserError, match="is not a folder"):
         read(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"holds no \.graph\.yml and no \.vertex\.yml of GraphAr"):
+    with pytest.raises(UserError, match=r"contains no \.graph\.yml and no \.vertex\.yml"):
         read(tmp_path / "empty")

@@ -1,4 +1,4 @@
-"""Data sets of DGL's GraphBolt as a data set of gnnkit."""
+"""Reads the data sets of DGL's GraphBolt."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gnnkit_graphbolt.pieces import GraphBoltPieces
 
 
 class GraphBolt(Dataset):
-    """A folder of GraphBolt's `OnDiskDataset`, before it is preprocessed.
+    """A folder of GraphBolt's `OnDiskDataset`, before preprocessing.
 
-    `metadata.yaml` names files of edges, features and sets of nodes. Nodes and edges
-    have one type. Edges are an .npy [2, num_edges], or a CSV of sources and
-    destinations without a header. Features of `feature_data` are .npy, and are
-    concatenated in their order, node features and edge features. The sets of a task
-    hold `seeds` and `labels` as .npy, and are the split. Other nodes have no label.
+    `metadata.yaml` lists files of edges, features and node sets. The graph has one node
+    type and one edge type. Edges are an .npy [2, num_edges], or a CSV of sources and
+    destinations without a header. Features in `feature_data` are .npy files,
+    concatenated in order, for nodes and for edges. A task's sets contain `seeds` and
+    `labels` as .npy and define the split. Other nodes are unlabelled.
 
-    Torch files (.pt) hold pickled objects, and are refused.
+    Torch files (.pt) contain pickled objects and are rejected.
     """
 
     def __init__(
@@ -35,11 +35,12 @@ class GraphBolt(Dataset):
         """Checks the options.
 
         Args:
-            root: the folder, which holds `metadata.yaml`.
-            task: name of the task whose sets are read. Default: the only one.
-            ignore: names of `feature_data` that are left out.
-            symmetrize: add missing reverse edges. Default: no.
-            row_normalize: divide each node's features by their sum. Default: no.
+            root: Folder that contains `metadata.yaml`.
+            task: Name of the task whose sets are read. Default: the only one.
+            ignore: Names of `feature_data` to omit. Default: none.
+            symmetrize: Whether to add missing reverse edges. Default: False.
+            row_normalize: Whether to divide each node's features by their sum. Default:
+                False.
         """
         self.root = local_path("dataset.root", root)
         self.task = task

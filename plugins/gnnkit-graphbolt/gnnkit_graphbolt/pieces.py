@@ -1,4 +1,4 @@
-"""Folders of GraphBolt's `OnDiskDataset`, read in pieces. Sets are read at once."""
+"""Reads folders of GraphBolt's `OnDiskDataset` in pieces. Sets are read at once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 FILE = "metadata.yaml"
 _SETS = {"train_set": Split.TRAIN, "validation_set": Split.VAL, "test_set": Split.TEST}
-_SEEDS = ("seeds", "seed_nodes")  # names of a set's ids, in newer and in older releases
-_CURE = "Graph.from_dgl(graph).save(DIR) keeps a graph of DGL for dataset=saved"
-_ONE_TYPE = (None, "_N", "_N:_E:_N")  # types of entries of a graph with one type
+_SEEDS = ("seeds", "seed_nodes")  # names of a set's node ids, in newer and older releases
+_HINT = "use Graph.from_dgl(graph).save(DIR) and dataset=saved"
+_ONE_TYPE = (None, "_N", "_N:_E:_N")  # entry types that denote a graph with one type
 
 
 class GraphBoltPieces(GraphPieces):
-    """The files that a `metadata.yaml` names."""
+    """The files listed in a `metadata.yaml`."""
 
     def __init__(self, dataset: GraphBolt) -> None:
         super().__init__(dataset.root)
@@ -40,10 +40,10 @@ class GraphBoltPieces(GraphPieces):
     def _metadata(self) -> Mapping[str, Any]:
         metadata = read_mapping(self.root / FILE)
         if "graph_topology" in metadata:
-            raise UserError(f"{FILE} names preprocessed files, which hold pickled objects: give the folder above")
+            raise UserError(f"{FILE} lists preprocessed files, which contain pickled objects: use the parent folder")
         graph = metadata.get("graph")
-        if not isinstance(graph, dict) or not all(_is_one(graph.get(kind)) for kind in ("nodes", "edges")):
-            raise UserError(f"{FILE}: graph must list nodes and edges of one type: {_CURE}")
+        if not isinstance(graph, dict) or not all(_has_one_entry(graph.get(kind)) for kind in ("nodes", "edges")):
+            raise UserError(f"{FILE}: graph must list nodes and edges of one type: {_HINT}")
         return {"tasks": [], "feature_data": [], **metadata}
 
     @property
@@ -61,20 +61,20 @@ class GraphBoltPieces(GraphPieces):
         return CsvSource([path], self.root, {}, names=("src", "dst"))
 
     def _path(self, entry: Any, formats: Sequence[str] = ("numpy", "csv")) -> Path:
-        """Returns the path of an entry. Raises `UserError` for other formats."""
+        """Returns an entry's path. Raises `UserError` for unsupported formats."""
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-            raise UserError(f"{FILE}: {entry!r} names no path")
+            raise UserError(f"{FILE}: {entry!r} has no path")
         if entry.get("type") not in _ONE_TYPE:
-            raise UserError(f"{FILE}: type {entry['type']!r}: several types are not read: {_CURE}")
+            raise UserError(f"{FILE}: type {entry['type']!r}: several types are not supported: {_HINT}")
         form = entry.get("format")
         if form not in formats:
-            pickled = ", which holds pickled objects: np.save writes it as an .npy, of format numpy"
-            cure = pickled if form == "torch" else ""
-            raise UserError(f"{FILE}: {entry['path']} has format {form}, expected {' or '.join(formats)}{cure}")
+            pickled = "; it contains pickled objects: save it with np.save, with format numpy"
+            hint = pickled if form == "torch" else ""
+            raise UserError(f"{FILE}: {entry['path']} has format {form}, expected {' or '.join(formats)}{hint}")
         return Path(self.root, entry["path"])
 
     def _features(self, domain: str) -> list[tuple[str, Path]]:
-        """Returns names and files of node features or edge features."""
+        """Returns the names and files of node or edge features."""
         entries = [entry for entry in self._metadata["feature_data"] if entry.get("domain") == domain]
         read = [entry for entry in entries if entry.get("name") not in self._ignore]
         return [(str(entry.get("name")), self._path(entry, ("numpy",))) for entry in read]
@@ -97,13 +97,13 @@ class GraphBoltPieces(GraphPieces):
         for table in self._edges.pieces(rows, ("src", "dst"), {"src": pa.string(), "dst": pa.string()}):
             src, dst = (table.positions(name, None) for name in ("src", "dst"))
             last = first + len(src)
-            values = _side_by_side(features, first, last) if features else None
+            values = _join_columns(features, first, last) if features else None
             yield EdgePiece(table.name, src, dst, None, values, list_positions(first, len(src)))
             first = last
         if any(len(part) != first for part in features):
-            raise UserError(f"{FILE}: features of edges have {[len(part) for part in features]} rows for {first} edges")
+            raise UserError(f"{FILE}: edge features have {[len(part) for part in features]} rows for {first} edges")
         if not first:
-            none, values = np.empty(0, np.int64), _side_by_side(features, 0, 0) if features else None
+            none, values = np.empty(0, np.int64), _join_columns(features, 0, 0) if features else None
             yield EdgePiece(FILE, none, none, None, values, list_positions(0, 0))
 
     def edge_feature_names(self) -> Sequence[str] | None:
@@ -111,11 +111,11 @@ class GraphBoltPieces(GraphPieces):
 
     @cached_property
     def _sets(self) -> dict[Split, dict[str, Any]]:
-        """The entries of seeds and labels of each set."""
+        """Each set's entries for seeds and labels."""
         tasks = {str(task.get("name")): task for task in self._metadata["tasks"] or []}
         name = self._task
         if name is None and len(tasks) > 1:
-            raise UserError(f"{FILE} has several tasks: dataset.task=NAME chooses one of {', '.join(tasks)}")
+            raise UserError(f"{FILE} has several tasks: set dataset.task=NAME to one of {', '.join(tasks)}")
         if name is not None and name not in tasks:
             raise unknown(f"dataset.task={name}", name, list(tasks))
         task = next(iter(tasks.values()), {}) if name is None else tasks[name]
@@ -129,7 +129,7 @@ class GraphBoltPieces(GraphPieces):
             seeds = int64s(seeds_file, read_npy(self._path(entries["seeds"], ("numpy",))))
             check_range(seeds_file, seeds, 0, num_nodes)
             if np.any(split[seeds]):
-                raise UserError(f"{seeds_file}: node {seeds[split[seeds] != 0][0]} is in another set too")
+                raise UserError(f"{seeds_file}: node {seeds[split[seeds] != 0][0]} is also in another set")
             split[seeds] = value
             set_labels = array(labels_file, read_npy(self._path(entries["labels"], ("numpy",))))
             if len(set_labels) != len(seeds):
@@ -143,23 +143,23 @@ class GraphBoltPieces(GraphPieces):
         if len(parts) < 2:
             return pieces_of(parts[0]) if parts else None
         if len({len(part) for part in parts}) > 1:
-            raise UserError(f"{FILE}: features of nodes have {[len(part) for part in parts]} rows")
+            raise UserError(f"{FILE}: node features have {[len(part) for part in parts]} rows")
         step = room.rows(sum(part.shape[1] for part in parts))
-        return (_side_by_side(parts, first, first + step) for first in range(0, max(len(parts[0]), 1), step))
+        return (_join_columns(parts, first, first + step) for first in range(0, max(len(parts[0]), 1), step))
 
     def feature_names(self) -> Sequence[str] | None:
         return _column_names(self._features("node"))
 
 
-def _is_one(entries: Any) -> bool:
+def _has_one_entry(entries: Any) -> bool:
     return isinstance(entries, list) and len(entries) == 1 and isinstance(entries[0], dict)
 
 
 def _seeds_and_labels(key: str, entries: Any) -> dict[str, Any]:
-    """Returns the entries `seeds` and `labels` of a set."""
-    data = entries[0].get("data") if _is_one(entries) and entries[0].get("type") is None else None
+    """Returns a set's entries `seeds` and `labels`."""
+    data = entries[0].get("data") if _has_one_entry(entries) and entries[0].get("type") is None else None
     if not isinstance(data, list):
-        raise UserError(f"{FILE}: {key} must be a list of one set of nodes without a type: {_CURE}")
+        raise UserError(f"{FILE}: {key} must be a list with one set of untyped nodes: {_HINT}")
     by_name = {entry.get("name"): entry for entry in data if isinstance(entry, dict)}
     seeds = next((by_name[name] for name in _SEEDS if name in by_name), None)
     if seeds is None or "labels" not in by_name:
@@ -172,7 +172,7 @@ def _with_two_axes(rows: Array) -> Array:
     return rows[:, None] if rows.ndim == 1 else rows
 
 
-def _side_by_side(parts: Sequence[Array], first: int, last: int) -> Array:
+def _join_columns(parts: Sequence[Array], first: int, last: int) -> Array:
     rows = np.concatenate([part[first:last] for part in parts], axis=1)
     for part in parts:
         forget_pages(part)
@@ -180,7 +180,7 @@ def _side_by_side(parts: Sequence[Array], first: int, last: int) -> Array:
 
 
 def _column_names(features: Sequence[tuple[str, Path]]) -> list[str] | None:
-    """Names the columns of features, as `feat` or `feat[0]`."""
+    """Returns the names of feature columns, such as `feat` or `feat[0]`."""
     names = []
     for name, path in features:
         shape = read_npy(path).shape

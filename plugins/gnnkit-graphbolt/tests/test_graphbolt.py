@@ -33,7 +33,7 @@ def test_numbers_of_nodes_in_a_csv_are_spelt_one_way(tmp_path: Path) -> None:
     graphbolt_folder(tmp_path / "data", np.random.default_rng(0), "csv")
     path = tmp_path / "data/edges.csv"
     path.write_text("007" + path.read_text()[path.read_text().index(",") :])
-    with pytest.raises(UserError, match=r"edges\.csv, column 'src', row 0: '007' is not spelt as the id 7 is"):
+    with pytest.raises(UserError, match=r"edges\.csv, column 'src', row 0: '007' differs from the id 7 in form"):
         GraphBolt(str(tmp_path / "data")).load()
 
 
@@ -63,15 +63,15 @@ def change(facts: dict[str, Any], folder: Path, kind: str) -> None:
 
 
 REFUSED = {
-    "torch": r"feat.npy has format torch, expected numpy, which holds pickled objects: np.save writes it as an .npy",
-    "types": r"graph must list nodes and edges of one type: Graph.from_dgl\(graph\).save\(DIR\)",
-    "typed": "type 'author': several types are not read",
-    "tasks": "has several tasks: dataset.task=NAME chooses one of node_classification, other",
-    "twice": "test_set.npy: node 0 is in another set too",
+    "torch": r"feat.npy has format torch, expected numpy; it contains pickled objects: save it with np.save, with format numpy",
+    "types": r"graph must list nodes and edges of one type: use Graph.from_dgl\(graph\).save\(DIR\)",
+    "typed": "type 'author': several types are not supported",
+    "tasks": "has several tasks: set dataset.task=NAME to one of node_classification, other",
+    "twice": "test_set.npy: node 0 is also in another set",
     "unlabelled": "test_set has seeds, expected seeds and labels of nodes",
     "rows": r"rows|edge_features has shape \[3, 2\]",
     "range": r"test_set.npy\[0\] = 101 is out of range",
-    "ready": "names preprocessed files, which hold pickled objects: give the folder above",
+    "ready": "lists preprocessed files, which contain pickled objects: use the parent folder",
     "none": "graph must list nodes and edges",
 }
 
@@ -91,16 +91,16 @@ def test_what_is_not_read_is_refused_with_the_way(kind: str, message: str, tmp_p
 
 Change = Callable[[Any, Path], object]
 CHANGES: list[tuple[Change, dict[str, Any], str]] = [
-    (lambda facts, _: facts["feature_data"][0].pop("path"), {}, r"metadata.yaml: \{.*'name': 'feat'.*\} names no path"),
+    (lambda facts, _: facts["feature_data"][0].pop("path"), {}, r"metadata.yaml: \{.*'name': 'feat'.*\} has no path"),
     (lambda facts, _: facts["graph"].update(nodes=[{"num": -1}]), {}, "graph.nodes must give num, the number of nodes"),
     (lambda *_: None, {"task": "node_clasification"}, "dataset.task=node_clasification .*node_classification"),
-    (lambda facts, _: facts["tasks"][0].update(test_set=[{}]), {}, "test_set must be a list of one set of nodes"),
+    (lambda facts, _: facts["tasks"][0].update(test_set=[{}]), {}, "test_set must be a list with one set of untyped nodes"),
     (
         lambda _, folder: np.save(folder / "test_set_labels.npy", np.zeros(3)),
         {},
         "test_set_labels.npy has 3 labels for 12",
     ),
-    (lambda _, folder: np.save(folder / "age.npy", np.zeros(3)), {}, r"features of nodes have \[40, 3\] rows"),
+    (lambda _, folder: np.save(folder / "age.npy", np.zeros(3)), {}, r"node features have \[40, 3\] rows"),
 ]
 
 

@@ -130,7 +130,7 @@ def test_bad_options_are_refused(key: str, value: object) -> None:
 def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kaminpar", None)
     monkeypatch.delitem(sys.modules, "gnnkit_kaminpar")
-    with pytest.raises(ValueError, match="it needs KaMinPar: pip install kaminpar"):
+    with pytest.raises(ValueError, match="KaMinPar is not installed: pip install kaminpar"):
         plugins.load("partition", "kaminpar")
 
 

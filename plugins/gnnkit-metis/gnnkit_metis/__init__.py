@@ -1,4 +1,4 @@
-"""METIS as a partition of gnnkit."""
+"""The partitioner METIS."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gnnkit_metis import library
 
 Balance = Literal["nodes", "edges", "train", "all", "classes"]
 Objective = Literal["cut", "volume"]
-TRIES = 2  # cuts of which METIS keeps the best, with several sizes to balance: one alone may cut a tenth more
+TRIES = 2  # METIS selects the best of these attempts if it balances several sizes. A single attempt may cut 10 % more
 
 
 class Metis(NodePartitioner):
-    """Few edges between parts (Karypis & Kumar, SIAM J. Sci. Comput. 1998).
+    """Minimises the edges between parts (Karypis & Kumar, SIAM J. Sci. Comput. 1998).
 
-    Choose this partition where ids do not follow the graph's locality. METIS's
-    multilevel k-way method cuts the undirected graph. An edge counts once for each
-    direction and each parallel copy. The volume of an undirected graph is the number of
-    rows that travel on a 1d grid.
+    Suited to graphs whose ids do not follow their locality. METIS's multilevel k-way
+    method cuts the undirected graph. An edge counts once per direction and parallel
+    copy. For undirected graphs, the volume is the number of rows exchanged on a 1d
+    grid.
     """
 
     auto_seconds = 0.5
@@ -38,16 +38,16 @@ class Metis(NodePartitioner):
         seed: int = 0,
         objective: Objective = "cut",
     ) -> None:
-        """Keeps the keys.
+        """Stores the keys.
 
         Args:
-            balance: Sizes that the parts share equally: "nodes", in-"edges" or "train",
-                "all" three, or "classes": all, and the training nodes of each class.
-            imbalance: Share from 0.001 to 1 by which a part may exceed the mean.
-            contiguous: Whether every part is connected. The graph must be, too.
+            balance: Size that the parts share equally: "nodes", in-"edges", "train",
+                "all" three, or "classes": all, and each class's training nodes.
+            imbalance: Maximum excess of a part over the mean, 0.001 to 1.
+            contiguous: Whether all parts must be connected. Requires a connected graph.
             seed: Seed of METIS's random choices.
-            objective: What is minimised: the edges that are "cut", or the "volume" of
-                rows that parts need from others.
+            objective: Quantity to minimise: the "cut" edges, or the "volume" of rows
+                that parts need from others.
         """
         one_of("partition.options.balance", balance, get_args(Balance))
         if not 0.001 <= imbalance <= 1:
@@ -58,13 +58,13 @@ class Metis(NodePartitioner):
         self.objective = one_of("partition.options.objective", objective, ("cut", "volume"))
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
-        if graph.num_nodes <= num_parts:  # METIS stops the process where parts outnumber nodes
+        if graph.num_nodes <= num_parts:  # METIS terminates the process if parts outnumber nodes
             return np.arange(graph.num_nodes, dtype=np.int32)
         if num_parts == 1:
             return np.zeros(graph.num_nodes, np.int32)
         weights = self._node_weights(graph)
         options = pymetis.Options(
-            seed=self.seed + 1,  # the generator of C takes 0 and 1 for the same
+            seed=self.seed + 1,  # the C generator treats 0 and 1 as equal
             ufactor=round(self.imbalance * 1000),
             contig=int(self.contiguous),
             objtype=pymetis.ObjType.VOL if self.objective == "volume" else pymetis.ObjType.CUT,
@@ -73,15 +73,15 @@ class Metis(NodePartitioner):
         try:
             return self._parts(graph, weights, num_parts, options)
         except RuntimeError as error:
-            raise UserError(f"METIS refuses this graph: {error}") from error
+            raise UserError(f"METIS rejects this graph: {error}") from error
 
     def _parts(self, graph: Graph, weights: Ids, num_parts: int, options: pymetis.Options) -> Ids:  # [num_nodes]
         adjacency, between = undirected(graph.csc)
-        if self.contiguous and not connected(adjacency):  # METIS refuses it once, and later cuts it all the same
+        if self.contiguous and not connected(adjacency):  # METIS rejects this in the first call only
             raise UserError("partition.options.contiguous=True needs a connected graph")
         if weights.shape[1] > 1:
             means = weights.sum(0) / num_parts
-            bounds = np.maximum(1 + self.imbalance, np.ceil(means) / means)  # 7 of 20 nodes fit 3 parts
+            bounds = np.maximum(1 + self.imbalance, np.ceil(means) / means)  # e.g., 7 of 20 nodes in one of 3 parts
             return library.part_graph(adjacency, between, weights, bounds, num_parts, options)
         width = pymetis.zero_copy_dtype()
         parts = pymetis.part_graph(
@@ -95,10 +95,9 @@ class Metis(NodePartitioner):
         return np.asarray(parts.vertex_part, np.int32)
 
     def _node_weights(self, graph: Graph) -> Ids:  # [num_nodes, num_weights]
-        """Returns the weights of each node, each of a sum above 0.
+        """Returns each node's weights, whose sums are positive.
 
-        Where the training nodes alone are to be balanced, these weigh as much as all
-        nodes together.
+        If only training nodes are balanced, they weigh as much as all nodes together.
         """
         if self.balance in ("nodes", "edges", "train"):
             return node_weights(graph, self.balance)[:, None]
@@ -110,18 +109,18 @@ class Metis(NodePartitioner):
 
 
 def _classes(graph: Graph) -> npt.NDArray[np.bool_]:  # [num_nodes, num_classes]
-    """Says which class each node has.
+    """Returns whether each node has each class.
 
-    Raises `UserError` for labels that are no classes.
+    Raises `UserError` if the labels are not classes.
     """
     if graph.labels.ndim != 1 or graph.labels.dtype.kind not in "iu":
-        raise UserError("partition.options.balance=classes needs one class of each node: choose balance=all")
+        raise UserError("partition.options.balance=classes needs one class per node: use balance=all")
     equal: npt.NDArray[np.bool_] = graph.labels[:, None] == np.unique(graph.labels[graph.labels >= 0])
     return equal
 
 
 def connected(csc: CSC) -> bool:
-    """Says whether paths join all nodes of an undirected graph of at least one node."""
+    """Returns whether an undirected, non-empty graph is connected."""
     reached = np.zeros(csc.num_nodes, bool)
     reached[0], border = True, np.array([0])
     while len(border):

@@ -1,4 +1,4 @@
-"""METIS's own function for several weights of a node, of which pymetis passes one."""
+"""Calls METIS with several weights per node, which pymetis does not support."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids
 
 _NUM_OPTIONS, _OK = 40, 1  # METIS_NOPTIONS and METIS_OK of metis.h
-_FLOAT = np.dtype(np.float32)  # METIS's real_t in all wheels of pymetis
+_FLOAT = np.dtype(np.float32)  # METIS's real_t in all pymetis wheels
 
 
 def part_graph(
@@ -25,45 +25,46 @@ def part_graph(
     num_parts: int,
     options: pymetis.Options,
 ) -> Ids:  # [num_nodes] int32
-    """Cuts a graph so that the parts share every weight equally.
+    """Partitions a graph so that the parts share each weight equally.
 
-    Multi-constraint partitioning (Karypis & Kumar, SC 1998). Raises `RuntimeError`
-    where METIS refuses the graph, and `UserError` where this pymetis hides METIS.
+    This is multi-constraint partitioning (Karypis & Kumar, SC 1998). Raises
+    `RuntimeError` if METIS rejects the graph, and `UserError` if pymetis does not
+    export METIS.
 
     Args:
         adjacency: Simple and symmetric, with more nodes than parts.
         edge_weights: [num_edges] at least 1.
-        node_weights: [num_nodes, num_weights] at least 0, each of a sum above 0.
-        bounds: [num_weights] largest over mean of the parts.
+        node_weights: [num_nodes, num_weights] at least 0, with positive sums.
+        bounds: [num_weights] maximum size of a part, relative to the mean.
         num_parts: Number of parts, at least 2.
-        options: The bounds stand in place of its `ufactor`.
+        options: METIS's options. `bounds` replaces its `ufactor`.
     """
     library = ctypes.CDLL(_internal.__file__)
     if not hasattr(library, "METIS_PartGraphKway"):
         raise UserError(
-            "partition.options.balance=all and classes need a pymetis that shows METIS's functions, as its wheels for "
-            "Linux do: install one, or choose nodes, edges or train"
+            "partition.options.balance=all and classes need a pymetis that exports METIS's functions, as its wheels for "
+            "Linux do: install one, or use nodes, edges or train"
         )
     ints = np.dtype(pymetis.zero_copy_dtype())
     parts, cut = np.zeros(adjacency.num_nodes, ints), np.zeros(1, ints)
-    given: list[npt.NDArray[Any] | None] = [
+    arguments: list[npt.NDArray[Any] | None] = [
         np.array([adjacency.num_nodes], ints),
         np.array([node_weights.shape[1]], ints),
         adjacency.indptr.astype(ints),
         adjacency.indices.astype(ints),
         np.ascontiguousarray(node_weights, ints),
-        None,  # sizes of the nodes in the volume: 1
+        None,  # node sizes for the volume: 1
         edge_weights.astype(ints),
         np.array([num_parts], ints),
-        None,  # shares of the parts: equal
+        None,  # target shares of the parts: equal
         bounds.astype(_FLOAT),
         np.array([options._get(place) for place in range(_NUM_OPTIONS)], ints),
         cut,
         parts,
     ]
     code = library.METIS_PartGraphKway(
-        *(None if each is None else each.ctypes.data_as(ctypes.c_void_p) for each in given)
+        *(None if array is None else array.ctypes.data_as(ctypes.c_void_p) for array in arguments)
     )
     if code != _OK:
-        raise RuntimeError(f"METIS ended with code {code}")
+        raise RuntimeError(f"METIS failed with code {code}")
     return parts.astype(np.int32)

@@ -113,13 +113,13 @@ def test_several_sizes_are_balanced_without_training_nodes(balance: Balance) -> 
 def test_classes_need_one_class_of_each_node() -> None:
     graph = lattice(12)
     for labels in (np.ones((144, 2), np.int8), np.ones(144)):
-        with pytest.raises(ValueError, match="balance=classes needs one class of each node: choose balance=all"):
+        with pytest.raises(ValueError, match="balance=classes needs one class per node: use balance=all"):
             Metis(balance="classes").assign_nodes(replace(graph, labels=labels), 2)
 
 
 def test_a_pymetis_that_hides_metis_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda file: object())
-    with pytest.raises(ValueError, match="install one, or choose nodes, edges or train"):
+    with pytest.raises(ValueError, match="install one, or use nodes, edges or train"):
         Metis(balance="all").assign_nodes(lattice(12), 2)
     assert len(Metis(balance="train").assign_nodes(lattice(12), 2)) == 144
 

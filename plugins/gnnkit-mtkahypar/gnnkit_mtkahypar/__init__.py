@@ -1,4 +1,4 @@
-"""Mt-KaHyPar as a partition of gnnkit."""
+"""The partitioner Mt-KaHyPar."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from gnnkit.ranges import MAX_THREADS, one_of, real, whole
 
 
 class MtKaHyPar(NodePartitioner):
-    """The fewest words on a 1d grid (Gottesbueren et al., ALENEX 2021).
+    """Minimises the words on a 1d grid (Gottesbueren et al., ALENEX 2021).
 
-    Choose this partition where a cut may take minutes and many epochs follow. Each node
-    is a net with the nodes that read the node's row, so the connectivity of the nets is
-    the number of rows that travel. The deterministic preset gives the same parts on any
-    number of threads, whatever the seed.
+    Suited to runs with many epochs, as partitioning may take minutes. Each node is a
+    net with the nodes that read its row, so the connectivity of the nets equals the
+    number of exchanged rows. The deterministic preset yields the same parts on any
+    number of threads and for any seed.
     """
 
     def __init__(self, balance: Balance = "edges", imbalance: float = 0.03, threads: int = 1) -> None:
         """Checks the keys.
 
         Args:
-            balance: Sizes that the parts share equally: "nodes", in-"edges" or "train".
-            imbalance: Share from 0.001 to 1 by which a part may exceed the mean.
-            threads: Threads of a process, which its first cut decides.
+            balance: Size that the parts share equally: "nodes", in-"edges" or "train".
+            imbalance: Maximum excess of a part over the mean, 0.001 to 1.
+            threads: Number of threads. The process's first call fixes it.
         """
         self.balance = one_of("partition.options.balance", balance, get_args(Balance))
         self.imbalance = real("partition.options.imbalance", imbalance, 0.001, 1)
@@ -38,29 +38,31 @@ class MtKaHyPar(NodePartitioner):
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         if num_parts == 1 or graph.num_nodes <= num_parts:
             return np.arange(graph.num_nodes, dtype=np.int32) % num_parts
-        library, found = _library(self.threads), nets(graph.csc)
+        library, graph_nets = _library(self.threads), nets(graph.csc)
         context = library.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
         context.set_partitioning_parameters(num_parts, self.imbalance, mtkahypar.Objective.KM1)
         context.logging = False
-        weights, ones = node_weights(graph, self.balance).tolist(), [1] * len(found)
+        weights, ones = node_weights(graph, self.balance).tolist(), [1] * len(graph_nets)
         try:
-            whole_graph = library.create_hypergraph(context, graph.num_nodes, len(found), found, weights, ones)
+            whole_graph = library.create_hypergraph(
+                context, graph.num_nodes, len(graph_nets), graph_nets, weights, ones
+            )
             parts = whole_graph.partition(context).get_partition()
         except (mtkahypar.InvalidInputError, mtkahypar.InvalidParameterError) as error:
-            raise UserError(f"Mt-KaHyPar refuses this graph: {error}") from error
+            raise UserError(f"Mt-KaHyPar rejects this graph: {error}") from error
         return np.asarray(parts, np.int32)
 
 
 def nets(csc: CSC) -> list[list[int]]:
-    """Lists each node that other nodes read, together with the nodes that read it."""
+    """Lists each node that others read, followed by the nodes that read it."""
     turned = csc.transpose()[0]
-    found = []
+    graph_nets = []
     for node in range(csc.num_nodes):
         readers = np.unique(turned.indices[turned.indptr[node] : turned.indptr[node + 1]])
         readers = readers[readers != node]
         if len(readers):
-            found.append([node, *readers.tolist()])
-    return found
+            graph_nets.append([node, *readers.tolist()])
+    return graph_nets
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Mini-batches whose seeds are nodes that the worker owns."""
+"""Mini-batches whose seeds are the worker's own nodes."""
 
 from collections.abc import Iterator
 
@@ -13,10 +13,10 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Reads, Worker, weighing_su
 
 
 class OwnedSeeds(ExecutionStrategy):
-    """Seeds among the nodes that a worker owns, as in DistDGL (Zheng et al., 2020).
+    """Draws seeds from the worker's own nodes, as in DistDGL (Zheng et al., 2020).
 
-    Choose this strategy with a partition that follows the graph, such as `metis`. The
-    neighbourhoods of a worker's seeds overlap there, so that a batch reads fewer rows.
+    Suited to partitions that follow the graph, such as `metis`. The neighbourhoods of a
+    worker's seeds then overlap, so a batch reads fewer rows.
     """
 
     reads = Reads(sampler=True, graph=True)

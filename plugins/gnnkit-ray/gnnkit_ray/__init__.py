@@ -1,8 +1,8 @@
-"""Ranks and jobs of gnnkit on a cluster of Ray.
+"""Runs gnnkit's ranks and jobs on a Ray cluster.
 
-The launcher places one agent on each node, in a placement group with one bundle a node.
-An agent starts the ranks of its node as its children (`agents`). Ray knows nothing of
-ranks, and ranks know nothing of Ray.
+The launcher places one agent on each node, in a placement group with one bundle per
+node. An agent starts its node's ranks as child processes (`agents`). Ray does not
+manage the ranks, and the ranks do not use Ray.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from gnnkit.launch.signals import check, deferred
 from gnnkit.launcher import JOBS, RANKS, Failure, Jobs, Launcher, RankError, Ranks
 from gnnkit.ranges import MAX_COUNT, real, whole
 
-# Under `uv run` Ray would copy the working folder to each node, and install its project
-# there. Nodes have gnnkit already. Ray reads this when it is imported.
+# Under `uv run`, Ray would copy the working folder to each node and install its project
+# there, although nodes already have gnnkit. Ray reads this variable when it is
+# imported.
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 
-POLL = 0.2  # seconds between two looks
-GRACE = 5.0  # seconds for the report of the cause, whose agent ends its ranks first
-LOOK = 5.0  # seconds after which the nodes are counted again, while there is no room
-STARTING = 180.0  # seconds for agents to start, on nodes that may be busy
-ENDING = 8.0  # seconds for agents to let ranks save and end
+POLL = 0.2  # seconds between polls
+GRACE = 5.0  # seconds to wait for the report that contains the cause
+LOOK = 5.0  # seconds between counts of the nodes, while resources are insufficient
+STARTING = 180.0  # seconds for agents to start on nodes that may be busy
+ENDING = 8.0  # seconds for agents to save checkpoints and stop their ranks
 
 
 class Ray(Launcher):
-    """Ray chooses the nodes. A lost or preempted node ends the run, for `restarts`."""
+    """Ray selects the nodes. A lost or preempted node ends the run, see `restarts`."""
 
     starts = (RANKS, JOBS)
 
@@ -55,11 +56,13 @@ class Ray(Launcher):
 
     def check(self, what: str) -> None:
         if what == JOBS and self.num_nodes is not None:
-            raise UserError(f"launcher.num_nodes={self.num_nodes} is of the ranks of one job: leave it out with -m")
+            raise UserError(
+                f"launcher.num_nodes={self.num_nodes} applies to the ranks of one job: leave it out with -m"
+            )
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         gpus = self.gpus if self.gpus is not None else int(ranks.comm.device_type == "cuda")
-        with deferred(), self._connected(), self._placed(ranks.processes, gpus) as nodes:
+        with deferred(), self._connect(), self._reserve(ranks.processes, gpus) as nodes:
             return ranks.by_rank(_Run(nodes, ranks).results(meanwhile))
 
     def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:
@@ -67,22 +70,24 @@ class Ray(Launcher):
 
         from gnnkit_ray.agents import command
 
-        with self._connected():
+        with self._connect():
             job = ray.remote(command).options(num_cpus=self.cpus, num_gpus=self.gpus or 0, max_retries=0)
-            running = {job.remote(list(each), os.getcwd()): number for number, each in enumerate(jobs.commands)}
+            running = {
+                job.remote(list(arguments), os.getcwd()): number for number, arguments in enumerate(jobs.commands)
+            }
             try:
                 while running:
                     check()
                     for done in ray.wait(list(running), timeout=POLL)[0]:
                         number = running.pop(done)
-                        yield number, _keep(jobs, number, done)
+                        yield number, _write_log(jobs, number, done)
             finally:
-                for each in running:
-                    ray.cancel(each, force=True)
+                for reference in running:
+                    ray.cancel(reference, force=True)
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[None]:
-        """Connects to the cluster, unless this process is a part of it already."""
+    def _connect(self) -> Iterator[None]:
+        """Connects to the cluster, unless this process is already connected."""
         import ray
 
         if ray.is_initialized():
@@ -92,7 +97,7 @@ class Ray(Launcher):
             ray.init(address=self.address, configure_logging=False, log_to_driver=True)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(
-                f"launcher.address={self.address}: no cluster of Ray answers: start one with ray start --head ({error})"
+                f"launcher.address={self.address}: no Ray cluster responds: start one with ray start --head ({error})"
             ) from error
         try:
             yield
@@ -100,13 +105,13 @@ class Ray(Launcher):
             ray.shutdown()
 
     @contextlib.contextmanager
-    def _placed(self, processes: int, gpus: int) -> Iterator[list[_Node]]:
-        """Keeps room on the nodes for the processes, until the end of the block."""
+    def _reserve(self, processes: int, gpus: int) -> Iterator[list[_Node]]:
+        """Reserves resources on the nodes while the context is active."""
         from ray.util.placement_group import placement_group, remove_placement_group
 
         deadline = time.monotonic() + self.wait
         while True:
-            counts = self._counts(processes, gpus)
+            counts = self._count_processes(processes, gpus)
             bundles = [{"CPU": self.cpus * count, **({"GPU": gpus * count} if gpus else {})} for count in counts]
             group = placement_group(bundles, strategy="STRICT_SPREAD" if len(bundles) > 1 else "STRICT_PACK")
             try:
@@ -125,8 +130,8 @@ class Ray(Launcher):
                     f"and {gpus} GPUs each: use fewer workers, or a smaller launcher.cpus"
                 )
 
-    def _counts(self, processes: int, gpus: int) -> list[int]:
-        """Says how many processes each node gets."""
+    def _count_processes(self, processes: int, gpus: int) -> list[int]:
+        """Returns the number of processes per node."""
         rooms = []
         for node in _nodes():
             has = node["Resources"] if node["Alive"] else {}
@@ -135,23 +140,23 @@ class Ray(Launcher):
 
 
 def spread(processes: int, rooms: Sequence[int], nodes: int | None) -> list[int]:
-    """Spreads processes over nodes as evenly as their room allows.
+    """Spreads processes over nodes as evenly as their resources allow.
 
-    Raises `UserError` where there is not enough room.
+    Raises `UserError` if the resources are insufficient.
 
     Args:
         processes: Number of processes.
-        rooms: Number of processes that each node has room for.
-        nodes: Number of nodes to use. None: as many as there are.
+        rooms: Maximum number of processes on each node.
+        nodes: Number of nodes to use. None: as many as possible.
 
     Returns:
-        Processes of each node that gets some, the most first.
+        Processes per node used, in descending order.
     """
     used = sorted((room for room in rooms if room), reverse=True)[: nodes or processes]
     if sum(used) < processes or (nodes or 0) > min(len(used), processes):
         wanted = "" if nodes is None else f" on launcher.num_nodes={nodes}"
         raise UserError(
-            f"launcher=ray: {processes} ranks{wanted} do not fit, the nodes have room for {[*rooms]} each: use fewer "
+            f"launcher=ray: {processes} ranks{wanted} do not fit on nodes with room for {[*rooms]}: use fewer "
             "workers, or a smaller launcher.cpus"
         )
     counts = [0] * len(used)
@@ -162,15 +167,15 @@ def spread(processes: int, rooms: Sequence[int], nodes: int | None) -> list[int]
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """Room for some processes on one node."""
+    """Reserved resources for several processes on one node."""
 
     group: Any  # placement group
-    bundle: int  # number in the group
+    bundle: int  # index in the group
     resources: Mapping[str, float]
     processes: int
 
     def agent(self) -> Any:
-        """Starts the agent of the node."""
+        """Starts the node's agent."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -191,43 +196,43 @@ class _Node:
 
 
 class _Run:
-    """The ranks of a job on the nodes of the cluster."""
+    """A job's ranks on the cluster's nodes."""
 
     def __init__(self, nodes: Sequence[_Node], ranks: Ranks) -> None:
         self._nodes, self._ranks = nodes, ranks
         self._agents: list[Any] = []
-        self._ids: list[str] = []  # of the nodes, by agent
+        self._ids: list[str] = []  # node ids, by agent
         self._reports: dict[int, dict[str, Any]] = {}  # by agent
 
     def results(self, meanwhile: Callable[[], None]) -> dict[int, list[Any]]:
-        """Returns the results by process. No rank is left on a node that answers."""
+        """Returns the results by process. Stops all ranks on reachable nodes."""
         pending: dict[Any, int] = {}
         try:
             self._agents = [node.agent() for node in self._nodes]
             pending = self._start()
             while pending:
-                self._look(pending)
+                self._collect_reports(pending)
                 check()
                 meanwhile()
-                if (why := self._lost()) or self._failed():
+                if (cause_of_loss := self._describe_lost_node()) or self._failed_reports():
                     at = time.monotonic()
-                    if why is None:
-                        self._hear_others(pending)
-                    self._end(pending)
-                    raise self._failure(at) if why is None else self._loss(why, at)
+                    if cause_of_loss is None:
+                        self._await_other_reports(pending)
+                    self._stop(pending)
+                    raise self._find_failure(at) if cause_of_loss is None else self._loss_error(cause_of_loss, at)
         finally:
-            self._end(pending)
-        found = [report["results"] for report in self._reports.values()]
-        return {int(process): result for results in found for process, result in results.items()}
+            self._stop(pending)
+        node_results = [report["results"] for report in self._reports.values()]
+        return {int(process): result for results in node_results for process, result in results.items()}
 
     def _start(self) -> dict[Any, int]:
-        """Lets agents start their ranks. Returns the agent of each report to come."""
+        """Starts the ranks. Returns the agent of each pending report."""
         import ray
 
         try:
             where = ray.get([agent.place.remote() for agent in self._agents], timeout=STARTING)
         except ray.exceptions.RayError as error:
-            raise RankError(f"an agent of Ray did not start: {error}") from error
+            raise RankError(f"a Ray agent did not start: {error}") from error
         self._ids = [node for node, *_ in where]
         _, address, port = where[0]
         token, places, size = secrets.token_hex(16), list[list[StartedRank]](), self._ranks.processes
@@ -240,8 +245,8 @@ class _Run:
             for number, agent in enumerate(self._agents)
         }
 
-    def _look(self, pending: dict[Any, int]) -> None:
-        """Waits a moment for reports, and takes these in."""
+    def _collect_reports(self, pending: dict[Any, int]) -> None:
+        """Waits briefly for reports, and stores them."""
         import ray
 
         for done in ray.wait(list(pending), timeout=POLL)[0]:
@@ -254,31 +259,32 @@ class _Run:
                 report = {"lost": f"{self._name(number)} is lost: {report['lost']}"}
             self._reports[number] = report
 
-    def _hear_others(self, pending: dict[Any, int]) -> None:
-        """Waits a moment for reports of other nodes, if none tells the cause yet."""
+    def _await_other_reports(self, pending: dict[Any, int]) -> None:
+        """Waits briefly for other nodes' reports, if none contains the cause yet."""
         deadline = time.monotonic() + GRACE
-        while pending and time.monotonic() < deadline and all(map(_lost_peer, self._failed())):
-            self._look(pending)
+        while pending and time.monotonic() < deadline and all(map(_may_be_caused_by_peer, self._failed_reports())):
+            self._collect_reports(pending)
 
-    def _end(self, pending: dict[Any, int]) -> None:
-        """Ends all ranks and agents, and hears how ranks have ended."""
+    def _stop(self, pending: dict[Any, int]) -> None:
+        """Stops all ranks and agents, and collects their reports."""
         import ray
 
         for agent in self._agents:
             agent.stop.remote()
         deadline = time.monotonic() + ENDING
         while pending and time.monotonic() < deadline:
-            self._look(pending)
+            self._collect_reports(pending)
         for agent in self._agents:
             ray.kill(agent)
         self._agents = []
 
-    def _lost(self) -> str | None:
-        """Names a node that is dead, or that the cluster is about to take away."""
-        gone = {node["NodeID"]: "is lost" for node in _nodes() if not node["Alive"]}
-        gone |= dict.fromkeys(_draining(), "is preempted")
+    def _describe_lost_node(self) -> str | None:
+        """Describes a node that is dead or about to be preempted, or returns None."""
+        lost_nodes = {node["NodeID"]: "is lost" for node in _nodes() if not node["Alive"]}
+        lost_nodes |= dict.fromkeys(_draining(), "is preempted")
         return next(
-            (f"{self._name(number)} {gone[node]}" for number, node in enumerate(self._ids) if node in gone), None
+            (f"{self._name(number)} {lost_nodes[node]}" for number, node in enumerate(self._ids) if node in lost_nodes),
+            None,
         )
 
     def _name(self, number: int) -> str:
@@ -286,30 +292,30 @@ class _Run:
         names = self._ranks.names[first : first + self._nodes[number].processes]
         return f"Ray's node {self._ids[number][:8]} ({names[0]}{f' to {names[-1]}' if len(names) > 1 else ''})"
 
-    def _failed(self) -> list[dict[str, Any]]:
+    def _failed_reports(self) -> list[dict[str, Any]]:
         return [report for report in self._reports.values() if "results" not in report]
 
-    def _loss(self, why: str, at: float) -> RankError:
-        """Returns the error of a lost node, at the step that ranks of others tell."""
-        told = [report.get("failure", {}) for report in self._failed()]
-        step, epoch = max(((each.get("step") or 0, each.get("epoch")) for each in told), default=(0, None))
-        return RankError(why, Failure(cause=why, step=step or None, epoch=epoch, at=at))
+    def _loss_error(self, cause_of_loss: str, at: float) -> RankError:
+        """Returns the error for a lost node, with the other ranks' last step."""
+        failures = [report.get("failure", {}) for report in self._failed_reports()]
+        step, epoch = max(((failure.get("step") or 0, failure.get("epoch")) for failure in failures), default=(0, None))
+        return RankError(cause_of_loss, Failure(cause=cause_of_loss, step=step or None, epoch=epoch, at=at))
 
-    def _failure(self, at: float) -> Exception:
-        """Returns the error of the node whose failure no other one explains."""
-        failed = self._failed()
-        cause = min(failed, key=lambda report: (_lost_peer(report), "lost" not in report))
+    def _find_failure(self, at: float) -> Exception:
+        """Returns the error of the node that failed independently of the others."""
+        failed = self._failed_reports()
+        cause = min(failed, key=lambda report: (_may_be_caused_by_peer(report), "lost" not in report))
         if "lost" in cause:
-            return self._loss(cause["lost"], at)
-        if cause["mendable"]:
+            return self._loss_error(cause["lost"], at)
+        if cause["is_user_error"]:
             return UserError(cause["error"])
         others = [report["error"].partition("\n")[0] for report in failed if report is not cause and "error" in report]
-        failure = Failure(**{**cause["failure"], "at": at})  # agents tell it by another machine's clock
+        failure = Failure(**{**cause["failure"], "at": at})  # agents measure it with another machine's clock
         return RankError("\n".join([cause["error"], *others]), failure)
 
 
-def _lost_peer(report: dict[str, Any]) -> bool:
-    """Says whether ranks of another node may be the cause of a failure."""
+def _may_be_caused_by_peer(report: dict[str, Any]) -> bool:
+    """Returns whether another node's ranks may have caused the failure."""
     return bool(report.get("failure", {}).get("lost_peer", False))
 
 
@@ -320,23 +326,23 @@ def _nodes() -> list[dict[str, Any]]:
 
 
 def _draining() -> list[str]:
-    """Lists the nodes that the cluster takes away soon."""
+    """Lists the nodes that the cluster is about to remove."""
     try:
         from ray._private.state import state
 
         return list(state.get_draining_nodes())
-    except (ImportError, AttributeError):  # another version of Ray: such a node is lost when it is gone
+    except (ImportError, AttributeError):  # other versions of Ray do not announce preemption
         return []
 
 
-def _keep(jobs: Jobs, number: int, done: Any) -> int:
-    """Writes what a job has printed into its log. Returns the exit code."""
+def _write_log(jobs: Jobs, number: int, done: Any) -> int:
+    """Writes a job's output to its log. Returns the exit code."""
     import ray
 
     try:
         code, text = ray.get(done)
     except ray.exceptions.RayError as error:
-        code, text = 1, f"gnnkit: error: the node of this job is lost: {error}\n"
+        code, text = 1, f"gnnkit: error: this job's node was lost: {error}\n"
     jobs.logs[number].parent.mkdir(parents=True, exist_ok=True)
     jobs.logs[number].write_text(text, encoding="utf-8")
     return int(code)

@@ -1,4 +1,4 @@
-"""The parent of the ranks of one node, which an actor of Ray has started."""
+"""The parent process of a node's ranks, started by a Ray actor."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import RankError, Ranks
 from gnnkit_ray.agents import unpickled
 
-SAVE = 128 + signal.SIGTERM  # exit code of an agent that was stopped
+SAVE = 128 + signal.SIGTERM  # exit code of a stopped agent
 
 
 def main() -> None:
-    """Reads the work from standard input, and writes the report into a pipe."""
+    """Reads the work from standard input, and writes the report to a pipe."""
     writer, folder = int(sys.argv[1]), sys.argv[2]
     os.set_inheritable(writer, False)
-    leave_out_unused()  # a start reads Lightning in two seconds instead of four
+    leave_out_unused()  # importing Lightning takes two seconds instead of four
     try:
         report = _report(folder)
     except SystemExit:
-        report = {"error": "the ranks were stopped", "mendable": False, "failure": {"lost_peer": True}}
+        report = {"error": "the ranks were stopped", "is_user_error": False, "failure": {"lost_peer": True}}
     with open(writer, "w") as pipe:
         json.dump(report, pipe)
 
 
 def _report(folder: str) -> dict[str, Any]:
-    """Runs the ranks, and returns their results by process, or how they failed."""
+    """Runs the ranks. Returns their results by process, or a failure report."""
     try:
         _enter(folder)
         ranks, places = unpickled(sys.stdin.buffer)
         return {"results": _run(ranks, places)}
     except RankError as error:
-        return {"error": str(error), "mendable": False, "failure": asdict(error.failure)}
+        return {"error": str(error), "is_user_error": False, "failure": asdict(error.failure)}
     except UserError as error:
-        return {"error": str(error), "mendable": True}
+        return {"error": str(error), "is_user_error": True}
 
 
 def _run(ranks: Ranks, places: Sequence[StartedRank] | None) -> dict[int, Any]:
@@ -71,13 +71,13 @@ def _enter(folder: str) -> None:
         os.chdir(folder)
     except OSError as error:
         raise UserError(
-            f"launcher=ray: host {socket.gethostname()} has no folder {folder}: start the command in a folder that all "
-            "nodes see"
+            f"launcher=ray: host {socket.gethostname()} has no folder {folder}: run the command in a folder that exists on all "
+            "nodes"
         ) from error
 
 
 def _stop_with_actor() -> None:
-    """Ends the ranks once the actor has closed standard input, or has died."""
+    """Stops the ranks when the actor has closed standard input or died."""
     if select.select([sys.stdin], [], [], 0)[0]:
         sys.exit(SAVE)
 

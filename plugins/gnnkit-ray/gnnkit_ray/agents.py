@@ -1,8 +1,8 @@
-"""What runs on the nodes: agents of ranks, and jobs.
+"""Agents of ranks and of jobs, which run on the cluster's nodes.
 
-The actor of Ray starts a process that is the parent of the ranks (`__main__`), because
-a fork of an actor would have Ray's threads. The process ends its ranks as soon as the
-actor is gone or says so: its standard input then ends.
+The Ray actor starts a process that is the ranks' parent (`__main__`), because a forked
+actor would inherit Ray's threads. The process stops its ranks when its standard input
+is closed, either by the actor or because the actor died.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launcher import Ranks
 
-SIZE = 8  # bytes of the number that comes before the work
+SIZE = 8  # bytes of the length prefix
 
 
 class Agent:
-    """The actor of one node."""
+    """The Ray actor of one node."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
     def place(self) -> tuple[str, str, int]:
-        """Returns the node's id and address, and a port that is free there."""
+        """Returns the node's id and address, and a free port."""
         import ray
 
         address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
@@ -41,12 +41,12 @@ class Agent:
         return ray.get_runtime_context().get_node_id(), address, port
 
     def run(self, ranks: Ranks, places: Sequence[StartedRank] | None, folder: str) -> dict[str, Any]:
-        """Runs the ranks of this node. Returns their results, or how they failed.
+        """Runs this node's ranks. Returns their results, or a failure report.
 
         Args:
             ranks: All ranks.
-            places: Of the processes of this node. None: all are here.
-            folder: Working folder, which the node must see.
+            places: The node's processes. None: all processes are on this node.
+            folder: Working folder, which must exist on the node.
         """
         from ray import cloudpickle
 
@@ -68,7 +68,7 @@ class Agent:
         return dict(json.loads(text)) if text else {"lost": "its agent died"}
 
     def stop(self) -> None:
-        """Lets the ranks save a checkpoint and end."""
+        """Makes the ranks save a checkpoint and stop."""
         self._stopped = True
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def unpickled(stream: Any) -> tuple[Ranks, Sequence[StartedRank] | None]:
 
 
 def command(arguments: Sequence[str], folder: str) -> tuple[int, str]:
-    """Does a job of a sweep in a process. Returns the exit code and the output."""
+    """Runs a sweep's job in a process. Returns the exit code and the output."""
     done = subprocess.run(
         [sys.executable, "-m", "gnnkit", *arguments],
         cwd=folder,

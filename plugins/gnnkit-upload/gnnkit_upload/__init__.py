@@ -1,4 +1,4 @@
-"""Copies of run folders in object stores, for the key `upload` of gnnkit."""
+"""Copies run folders to object stores, for gnnkit's key `upload`."""
 
 from __future__ import annotations
 
@@ -42,9 +42,11 @@ class ObjectStoreCopy(FolderCopy):
             self.system.rm_file(self._at(_PROBE))
             names = self._names()
         if names and _FIRST not in names:
-            raise UserError(f"upload={self.url} holds other files than those of a run: choose another folder")
+            raise UserError(f"upload={self.url} contains files that do not belong to a run: choose another folder")
         if (RESULT in names or _NEWEST in names) and on_exists == "refuse":
-            raise UserError(f"upload={self.url} holds a run: choose another folder, or on_exists=resume or replace")
+            raise UserError(
+                f"upload={self.url} contains a run: choose another folder, or set on_exists=resume or replace"
+            )
 
     def fetch_checkpoint(self, folder: Path, *, alone: bool = True) -> None:
         with _as_user_errors(self.url):
@@ -57,8 +59,8 @@ class ObjectStoreCopy(FolderCopy):
                 return
             if not alone:
                 raise UserError(
-                    f"upload={self.url} has a checkpoint, and {folder} none. These ranks were started from outside and "
-                    "look for it at once: copy the folder there to output before"
+                    f"upload={self.url} has a checkpoint, but {folder} has none, and externally started ranks "
+                    "need it at once: copy the remote folder to output first"
                 )
             phase(f"copying the last checkpoint of {self.url}")
             with locked(folder):
@@ -72,8 +74,8 @@ class ObjectStoreCopy(FolderCopy):
         step, uploaded = checkpoint.whole_numbers(folder / _NEWEST).get("global_step", 0), checkpoint.step_of(newest)
         if uploaded > step:
             raise UserError(
-                f"upload={self.url} has a checkpoint of step {uploaded}, and {folder} an older one of step {step}: name "
-                "another output, which gets the newer one"
+                f"upload={self.url} has a checkpoint of step {uploaded}, but {folder} an older one of step {step}: set "
+                "another output, to which the newer one is copied"
             )
 
     def put_checkpoints(self, folder: Path, writer: Path | None) -> None:
@@ -84,7 +86,7 @@ class ObjectStoreCopy(FolderCopy):
         saved = [path.relative_to(folder).as_posix() for path in sorted(folder.glob(_CHECKPOINTS), reverse=True)]
         uploaded = self._names()
         if RESULT in uploaded:
-            self.system.rm_file(self._at(RESULT))  # the run goes on, so the copy is incomplete
+            self.system.rm_file(self._at(RESULT))  # the run continues, so the copy is incomplete
         for name in (_FIRST, INPUTS, *sorted(saved, key=lambda name: (name == _NEWEST, name.endswith(".json")))):
             if writer is not None and not writer.exists():
                 return
@@ -100,7 +102,7 @@ class ObjectStoreCopy(FolderCopy):
         names = sorted(files_of(folder), key=lambda name: (order.index(name if name in order else ""), name))
         size = sum((folder / name).stat().st_size for name in names)
         phase(f"copying {len(names)} files, {size / 1e6:.1f} MB, to {self.url}")
-        with _as_user_errors(self.url, f": {folder} has all files, and the copy is incomplete"):
+        with _as_user_errors(self.url, f": {folder} has all files, but the copy is incomplete"):
             uploaded = self._names()
             for name in (*reversed(_LAST), *sorted(uploaded.difference(names, _LAST))):
                 if name in uploaded and is_of_run(name):

@@ -52,7 +52,7 @@ def test_a_copy_has_the_files_of_the_run_and_the_url_of_a_run_is_refused(
     capsys.readouterr()
     again = tmp_path / "again"
     assert main([*KEYS, *QUICK, f"output={again}", f"upload={URL}"]) == 2
-    assert f"upload={URL} holds a run: choose another folder" in capsys.readouterr().err
+    assert f"upload={URL} contains a run: choose another folder" in capsys.readouterr().err
     assert not again.exists()
     predicted = ["job=predict", f"checkpoint={run}", f"output={again}", f"upload={URL}", "on_exists=replace"]
     assert main([*KEYS, "cache=false", *predicted]) == 0
@@ -75,7 +75,7 @@ def test_a_failed_copy_is_one_line_and_the_run_stays(
     run = tmp_path / "run"
     assert main([*KEYS, *QUICK, f"output={run}", f"upload={URL}"]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert line == f"gnnkit: error: upload={URL}: the line is cut: {run} has all files, and the copy is incomplete"
+    assert line == f"gnnkit: error: upload={URL}: the line is cut: {run} has all files, but the copy is incomplete"
     assert gnnkit.load(run) is not None
     assert (run / "result.json").is_file()
     assert "result.json" not in names(store)
@@ -103,7 +103,7 @@ def test_without_the_package_the_key_is_refused_with_the_command_that_installs_i
 def test_files_of_others_are_never_written_over_or_removed(tmp_path: Path, store: Any) -> None:
     store.pipe("/bucket/run/notes.txt", b"mine")
     for on_exists in ("refuse", "replace"):
-        with pytest.raises(UserError, match=f"upload={URL} holds other files than those of a run"):
+        with pytest.raises(UserError, match=f"upload={URL} contains files that do not belong to a run"):
             copy_to(URL).check(on_exists)
     for name in ("config.yaml", "result.json", "figures/loss.png", "parts/1/features.npy", "deep/er/model.safetensors"):
         store.pipe(f"/bucket/run/{name}", b"old")
@@ -137,12 +137,12 @@ def test_the_newer_checkpoint_counts_and_an_older_one_is_no_silent_choice(tmp_pa
     upload.put_checkpoints(old, None)
     upload.put_checkpoints(checkpoint_of(tmp_path / "new", 5), None)
     assert len(names(store)) == 3, "files of the older checkpoint are left"
-    with pytest.raises(UserError, match=f"^upload={URL} has a checkpoint of step 5, and .*old an older one of step 3"):
+    with pytest.raises(UserError, match=f"^upload={URL} has a checkpoint of step 5, but .*old an older one of step 3"):
         upload.fetch_checkpoint(old)
     newest = checkpoint_of(tmp_path / "newest", 7)
     upload.fetch_checkpoint(newest)
     assert checkpoint.whole_numbers(newest / "checkpoints/last.json")["global_step"] == 7
-    with pytest.raises(UserError, match=r"has a checkpoint, and .*empty none\. These ranks were started from outside"):
+    with pytest.raises(UserError, match=r"has a checkpoint, but .*empty has none, and externally started ranks"):
         upload.fetch_checkpoint(tmp_path / "empty", alone=False)
     upload.fetch_checkpoint(tmp_path / "empty")
     assert torch.equal(checkpoint.load(tmp_path / "empty/checkpoints/last.json")["weight"], torch.full((3,), 5))

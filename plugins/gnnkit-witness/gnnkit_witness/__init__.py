@@ -1,9 +1,9 @@
-"""A witness that shares no code with the engine: plain torch on dense matrices.
+"""A reference implementation in plain torch, independent of the engine.
 
-The ranks train by the trainer of every run. The witness trains the same model, whose
-layers read the graph through `DenseAdjacency`. `python -m gnnkit_witness` draws
-graphs, models and configurations at random, and compares both sides. It also looks at
-each negative pair that a strategy draws, which must be no edge.
+The ranks train with the regular trainer. The witness trains the same model, whose
+layers read the graph through `DenseAdjacency`. `python -m gnnkit_witness` draws random
+graphs, models and configurations, and compares both results. It also checks that no
+negative pair drawn by a strategy is an edge.
 """
 
 from gnnkit_witness.check import check_plan as check_plan

@@ -1,4 +1,4 @@
-"""Compares the ranks with plain torch on random cases, for as long as asked."""
+"""Compares the ranks with plain torch on random cases, until a time limit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gnnkit_witness.check import check_plan
 def main() -> int:
     """Returns the exit status: 1 if a case failed."""
     parser = argparse.ArgumentParser(prog="python -m gnnkit_witness", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="time for all cases (default: 60)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit in seconds (default: 60)")
     parser.add_argument("--first", type=int, default=0, help="seed of the first case (default: 0)")
-    parser.add_argument("--cases", type=int, default=None, help="number of cases at most (default: any)")
-    given = parser.parse_args()
+    parser.add_argument("--cases", type=int, default=None, help="maximum number of cases (default: unlimited)")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    end, seed, failed = time.monotonic() + given.seconds, given.first, 0
-    while time.monotonic() < end and (given.cases is None or seed < given.first + given.cases):
+    end, seed, failed = time.monotonic() + options.seconds, options.first, 0
+    while time.monotonic() < end and (options.cases is None or seed < options.first + options.cases):
         failed += not _agrees(seed)
         seed += 1
-    print(f"{seed - given.first} cases from seed {given.first} on, {failed} failed")
+    print(f"{seed - options.first} cases from seed {options.first} on, {failed} failed")
     return int(failed > 0)
 
 

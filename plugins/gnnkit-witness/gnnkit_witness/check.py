@@ -1,4 +1,4 @@
-"""The comparison of the ranks with plain torch on dense matrices."""
+"""Compares the ranks with plain torch on dense matrices."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import GRIDS
 from gnnkit_witness import ranks, serial
-from gnnkit_witness.plan import Epoch, Plan
+from gnnkit_witness.plan import EpochResult, Plan
 
-_TOLERANCE = {"sgd": 1e-10, "adam": 1e-5, "adamw": 1e-5}  # Adam divides by gradients that are nearly 0
+_TOLERANCE = {"sgd": 1e-10, "adam": 1e-5, "adamw": 1e-5}  # Adam divides by gradients close to 0
 
 
 def check_witness(
     make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = GRIDS, graph: Graph | None = None, **keys: Any
 ) -> None:
-    """Trains a model on several ranks, and in plain torch on dense matrices.
+    """Trains a model on several ranks and in plain torch, and compares the results.
 
-    The second run shares no code with the engine, so a fault of the engine cannot agree
-    with itself. Losses, parameters, buffers and logits must be equal after each epoch.
-    Raises `AssertionError` for the first difference.
+    The plain torch run shares no code with the engine. Losses, parameters, buffers and
+    logits must agree after each epoch. Raises `AssertionError` for the first
+    difference.
 
     Args:
-        make: Makes the model from (in_features, num_classes).
-        grids: Process grids. The last of several ranks owns nothing. Default: one of
-            each kind.
-        graph: Some dozens of nodes with classes. Default: a directed, weighted graph
-            with edge features of width 2, isolated nodes, loops and parallel edges.
-        **keys: Further fields of `Plan`, such as `strategy`, `sync` and `sampler`. What
-            they say must have the exact result of one process.
+        make: Creates the model from (in_features, num_classes).
+        grids: Process grids. The last of several ranks owns no node. Default: one grid
+            of each kind.
+        graph: A small graph with classes. Default: a directed, weighted graph with edge
+            features of width 2, isolated nodes, loops and parallel edges.
+        **keys: Further fields of `Plan`, such as `strategy`, `sync` and `sampler`. The
+            configuration must be exact.
     """
     check_maker(make, nn.Module)
     graph = check_graph() if graph is None else graph
@@ -48,42 +48,44 @@ def check_witness(
 
 
 def check_plan(plan: Plan) -> None:
-    """Trains a plan on both sides, and compares after each epoch.
+    """Trains a plan with both implementations, and compares them after each epoch.
 
     Raises `AssertionError` for the first difference.
     """
-    found = ranks.train(plan)
-    _check_seeds(plan, found.seeds)
-    expected = serial.train(plan, found.seeds, found.first_rows)
-    for rank, epochs in enumerate(found.ranks):
+    trained = ranks.train(plan)
+    _check_seeds(plan, trained.seeds)
+    expected = serial.train(plan, trained.seeds, trained.first_rows)
+    for rank, epochs in enumerate(trained.ranks):
         assert len(epochs) == len(expected) == plan.epochs, f"rank {rank} trained {len(epochs)} epochs"
         for number, (mine, right) in enumerate(zip(epochs, expected, strict=True)):
             _compare(mine, right, f"epoch {number}, rank {rank} of {plan.partition.grid}", _TOLERANCE[plan.optimizer])
 
 
 def _check_seeds(plan: Plan, seeds: list[list[Tensor]]) -> None:
-    """Checks that each epoch reads every training node once."""
+    """Checks that each epoch reads each training node once."""
     train = np.flatnonzero(np.asarray(plan.graph.split) == Split.TRAIN)
     for number, epoch in enumerate(seeds):
         read = torch.cat(epoch).sort().values.numpy()
         assert np.array_equal(read, train), f"epoch {number} reads the nodes {read}, training nodes are {train}"
 
 
-def _compare(found: Epoch, expected: Epoch, where: str, tolerance: float) -> None:
-    for step, (a, b) in enumerate(zip(found.losses, expected.losses, strict=True)):
+def _compare(actual: EpochResult, expected: EpochResult, where: str, tolerance: float) -> None:
+    for step, (a, b) in enumerate(zip(actual.losses, expected.losses, strict=True)):
         one, other = torch.tensor([a, b], dtype=torch.float64)
         _close(one, other, f"{where}: loss of step {step}", tolerance)
-    assert found.state.keys() == expected.state.keys(), f"{where}: other parameters"
+    assert actual.state.keys() == expected.state.keys(), f"{where}: other parameters"
     for name, value in expected.state.items():
-        _close(found.state[name], value, f"{where}: {name}", tolerance)
-    _close(found.logits, expected.logits, f"{where}: logits", tolerance)
+        _close(actual.state[name], value, f"{where}: {name}", tolerance)
+    _close(actual.logits, expected.logits, f"{where}: logits", tolerance)
     if expected.rows is not None:
-        assert found.rows is not None, f"{where}: no learned rows"
-        _close(found.rows, expected.rows, f"{where}: learned rows", tolerance)
+        assert actual.rows is not None, f"{where}: no learned rows"
+        _close(actual.rows, expected.rows, f"{where}: learned rows", tolerance)
 
 
-def _close(found: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
-    assert found.shape == expected.shape, f"{what}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
-    found, expected = found.double(), expected.double()
-    difference, largest = (float(each.abs().max()) if each.numel() else 0.0 for each in (found - expected, expected))
-    assert difference <= tolerance * max(1.0, largest), f"{what}: {difference:.3g} away from plain torch"
+def _close(actual: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
+    assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    actual, expected = actual.double(), expected.double()
+    difference, largest = (
+        float(values.abs().max()) if values.numel() else 0.0 for values in (actual - expected, expected)
+    )
+    assert difference <= tolerance * max(1.0, largest), f"{what}: {difference:.3g} difference from plain torch"

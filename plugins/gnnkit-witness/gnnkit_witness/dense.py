@@ -1,7 +1,7 @@
-"""The graph as a layer sees it, in dense matrices of plain torch.
+"""The graph as a layer reads it, as dense matrices in plain torch.
 
-Has the methods of `gnnkit.engine.Adjacency`, whose docstrings say what each computes,
-and none of its code. Meant for graphs of some dozens of nodes, in float64.
+Implements the methods of `gnnkit.engine.Adjacency` without sharing code. Intended for
+small graphs, in float64.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gnnkit_witness.noise import derived, factors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Edges:
-    """All edges of a graph, with the loops that a model asks for."""
+class DenseEdges:
+    """A graph's edges, with the self-loops that a model adds."""
 
     num_nodes: int
     src: Tensor  # [num_edges] int64
@@ -33,24 +33,24 @@ class Edges:
     num_relations: int
 
     @classmethod
-    def of(cls, graph: Graph, *, self_loops: bool) -> Edges:
-        """Lists the edges of a graph. Adds a loop at each node that has none.
+    def of(cls, graph: Graph, *, self_loops: bool) -> DenseEdges:
+        """Lists a graph's edges. Adds a loop to each node without one.
 
-        An added loop has weight 1, and the mean of the node's in-edges as features.
+        An added loop has weight 1, and the mean features of the node's in-edges.
         """
         csc = graph.csc
         src = torch.tensor(csc.indices.astype(np.int64))
         dst = torch.tensor([node for node in range(csc.num_nodes) for _ in range(*csc.indptr[node : node + 2])]).long()
-        weight, features = (_doubles(values) for values in (csc.weight, graph.edge_features))
+        weight, features = (_to_float64(values) for values in (csc.weight, graph.edge_features))
         types = torch.zeros(len(src)).long() if graph.edge_types is None else torch.tensor(graph.edge_types).long()
         ids = torch.arange(len(src))
         edges = cls(csc.num_nodes, src, dst, ids, weight, features, types, graph.num_relations)
         return edges._with_loops() if self_loops else edges
 
-    def _with_loops(self) -> Edges:
+    def _with_loops(self) -> DenseEdges:
         looped = set(self.src[self.src == self.dst].tolist())
         added = torch.tensor([node for node in range(self.num_nodes) if node not in looped]).long()
-        return Edges(
+        return DenseEdges(
             self.num_nodes,
             torch.cat([self.src, added]),
             torch.cat([self.dst, added]),
@@ -70,19 +70,19 @@ class Edges:
         return torch.ones(len(self.src)).double() if self.weight is None else self.weight
 
     def degree(self, ends: Tensor) -> Tensor:  # [num_edges] -> [num_nodes]
-        """Sums the weights of the edges with an end at each node."""
+        """Returns the sum of edge weights at each node."""
         return (ends == torch.arange(self.num_nodes)[:, None]).double() @ self.weights
 
 
 class HeldGraph(NamedTuple):
-    """The edges between rows, as layers written for one process read them."""
+    """The edges between rows, for layers written for a single process."""
 
     edge_index: Tensor  # [2, held edges] source row, destination row
     weight: Tensor | None  # [held edges]
 
 
 class DensePairs:
-    """The pairs of a node and a relation whose edges enter the node, by relation."""
+    """The (node, relation) pairs with in-edges, ordered by relation."""
 
     def __init__(self, rows: list[Tensor], num_rows: int) -> None:
         self.rows, self.num_rows = rows, num_rows  # nodes of each relation
@@ -99,15 +99,15 @@ class DensePairs:
 
     def weighted_sum(self, z: Tensor, weight: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
         parts = zip(torch.split(z, self.sizes), weight, strict=True)
-        return self.sum(torch.cat([part * each for part, each in parts]))
+        return self.sum(torch.cat([part * factor for part, factor in parts]))
 
     def sum_products(self, z: Tensor, weights: Tensor) -> Tensor:  # [num_pairs, f] -> [num_rows, k]
         parts = zip(torch.split(z, self.sizes), weights, strict=True)
-        return self.sum(torch.cat([part @ each for part, each in parts]))
+        return self.sum(torch.cat([part @ matrix for part, matrix in parts]))
 
 
 class RowPool:
-    """The rows of a layer, for batch statistics."""
+    """A layer's rows, for batch statistics."""
 
     lasts = True
 
@@ -117,17 +117,17 @@ class RowPool:
 
 
 class DenseAdjacency:
-    """All in-edges of some nodes, as one layer reads these."""
+    """All in-edges of some nodes, as one layer reads them."""
 
     columns = slice(None)
 
-    def __init__(self, edges: Edges, dst: Tensor, key: int) -> None:
-        """Takes the edges into some nodes out of all edges.
+    def __init__(self, edges: DenseEdges, dst: Tensor, key: int) -> None:
+        """Selects the in-edges of some nodes.
 
         Args:
             edges: All edges.
             dst: [num_dst] nodes that the layer computes.
-            key: Key of the layer and step.
+            key: Random key of the layer and step.
         """
         held = torch.isin(edges.dst, dst).nonzero()[:, 0]
         others = set(edges.src[held].tolist()) - set(dst.tolist())
@@ -173,7 +173,7 @@ class DenseAdjacency:
         return z if reduce == "sum" else z / torch.where(degree == 0, 1, degree)
 
     def _max(self, x: Tensor) -> Tensor:
-        """Takes the first of the largest, in the order of source ids and edge ids."""
+        """Returns the first maximum, in the order of source ids and edge ids."""
         source, ids = self.src_nodes[self._src].tolist(), self.edge_ids.tolist()
         order = torch.tensor(sorted(range(len(ids)), key=lambda edge: (source[edge], ids[edge]))).long()
         into = self._into[:, order].view(self.num_dst, -1, *[1] * (x.dim() - 1))
@@ -201,17 +201,17 @@ class DenseAdjacency:
         self, x: Tensor, combine: Callable[..., Tensor], *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:
         num, count = self._edges.num_relations, self._edges.num_relations * (1 + inverse)
-        assert self.num_dst == self._edges.num_nodes, "relations are read in the whole graph only"
+        assert self.num_dst == self._edges.num_nodes, "relations require the full graph"
         rows, means = [], []
         for back, (src, dst) in enumerate(((self._src, self._dst), (self._dst, self._src))[: 1 + inverse]):
             for relation in range(num):
-                own = x.chunk(count, 1)[relation + back * num] if blocks else x
+                relation_rows = x.chunk(count, 1)[relation + back * num] if blocks else x
                 of = self._edges.types[self._held] == relation
                 into = (dst == torch.arange(self.num_dst)[:, None]) & of
                 matrix = (into * self._edges.weights[self._held]) @ (src[:, None] == torch.arange(len(x))).double()
                 degree, entered = matrix.sum(1, keepdim=True), into.any(1)
                 rows.append(entered.nonzero()[:, 0])
-                means.append((matrix @ own / torch.where(degree == 0, 1, degree))[entered])
+                means.append((matrix @ relation_rows / torch.where(degree == 0, 1, degree))[entered])
         return combine(torch.cat(means), DensePairs(rows, self.num_dst), slice(0, x.shape[1]))
 
     def add_columns(self, z: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ class DenseAdjacency:
         return z @ weight + bias
 
     def project_first(self, in_features: int, out_features: int) -> bool:
-        return False  # the engine says so by widths. The result is the same
+        return False  # the engine decides by widths, with the same result
 
     def projects(self, x: Tensor, out_features: int) -> bool:
         return self.project_first(x.shape[1], out_features)
@@ -252,13 +252,13 @@ class DenseAdjacency:
 
     def dropout(self, x: Tensor, p: float, *, training: bool, draw: int = 0) -> Tensor:
         key = derived(self.key, 2, draw) if draw else self.key
-        return _dropped(x, self.src_nodes[: len(x)], p, key) if training else x
+        return _drop(x, self.src_nodes[: len(x)], p, key) if training else x
 
     def relu_dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:
         return self.dropout(F.relu(x), p, training=training)
 
     def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:
-        return _dropped(values, self.edge_ids, p, derived(self.key, 1)) if training else values
+        return _drop(values, self.edge_ids, p, derived(self.key, 1)) if training else values
 
     def pool(self, num_rows: int) -> RowPool:
         return RowPool()
@@ -285,14 +285,14 @@ class DenseAdjacency:
         return ~torch.isin(torch.arange(self.num_dst), loops)
 
 
-def layers_of(edges: Edges, num_layers: int, key: int, seeds: Tensor | None = None) -> list[DenseAdjacency]:
-    """Returns what each layer reads.
+def layers_of(edges: DenseEdges, num_layers: int, key: int, seeds: Tensor | None = None) -> list[DenseAdjacency]:
+    """Returns each layer's adjacency.
 
     Args:
         edges: All edges.
-        num_layers: Layers of the model.
-        key: Key of the step.
-        seeds: [k] nodes that the last layer computes. A layer before computes the nodes
+        num_layers: Number of layers.
+        key: Random key of the step.
+        seeds: [k] nodes that the last layer computes. Earlier layers compute the nodes
             that the next layer reads. None: every layer computes all nodes.
     """
     layers: list[DenseAdjacency] = []
@@ -302,9 +302,9 @@ def layers_of(edges: Edges, num_layers: int, key: int, seeds: Tensor | None = No
     return layers
 
 
-def _dropped(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
     return x * factors(ids.tolist(), x[:1].numel() if len(x) else 0, p, key).view(x.shape) if p > 0 and len(x) else x
 
 
-def _doubles(values: object) -> Tensor | None:
+def _to_float64(values: object) -> Tensor | None:
     return None if values is None else torch.tensor(np.asarray(values), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Models that do what users' models do: write in place, share modules, use some not."""
+"""Models like those of users: with in-place writes, shared and unused modules."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gnnkit.model.base import GraphModel
 from gnnkit.nn import BatchNorm, Dropout, JumpingKnowledge
 from gnnkit.testing.graphs import EDGE_WIDTH
 
-HIDDEN = 4  # width of all rows between layers
-# A layer reads rows [num_src, HIDDEN] through an adjacency. Gives [num_dst, HIDDEN].
+HIDDEN = 4  # width of all hidden rows
+# Reads rows [num_src, HIDDEN] through an adjacency. Returns [num_dst, HIDDEN].
 Read = Callable[[Any, Tensor, "Layer"], Tensor]
 
 
 class Layer(nn.Module):
-    """The parameters that any way to read rows may use."""
+    """The parameters that any way of reading rows may use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Layer(nn.Module):
 
 
 def _attend(a: Any, x: Tensor, layer: Layer) -> Tensor:
-    """Does by single operations what `attend` does."""
+    """Computes `attend` with separate operations."""
     edge = None if a.edge_features is None else layer.edge(a.edge_features)
     weight = a.softmax(a.scores(layer.source(x), layer.destination(x[: a.num_dst]), edge).tanh())
     weight = a.edge_dropout(weight, 0.3, training=layer.training)
@@ -68,7 +68,7 @@ READS: dict[str, Read] = {
     "degrees": _degrees,
     "two": lambda a, x, layer: a.aggregate(x, reduce="mean") - a.aggregate(x),
 }
-WRITES: dict[str, Callable[[Tensor], object]] = {  # into the result, in place
+WRITES: dict[str, Callable[[Tensor], object]] = {  # in-place operations on the result
     "none": lambda z: None,
     "add": lambda z: z.add_(1),
     "multiply": lambda z: z.mul_(0.5),
@@ -86,19 +86,19 @@ BEFORE: dict[str, Callable[[Any, Tensor, nn.Module], Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What each layer of a model does."""
+    """The operations of each layer of a model."""
 
-    reads: tuple[str, ...]  # of READS
-    writes: tuple[str, ...]  # of WRITES
-    before: tuple[str, ...]  # of BEFORE
-    norm: bool = False  # whether a batch normalisation stands before each layer
-    tied: bool = False  # whether all layers are one module
-    jumps: bool = False  # whether the rows of all layers make the logits
+    reads: tuple[str, ...]  # keys of READS
+    writes: tuple[str, ...]  # keys of WRITES
+    before: tuple[str, ...]  # keys of BEFORE
+    norm: bool = False  # whether a batch normalisation precedes each layer
+    tied: bool = False  # whether all layers share one module
+    jumps: bool = False  # whether the logits depend on all layers' rows
     self_loops: bool = False
 
 
-class Cooked(GraphModel):
-    """A model by a recipe. One parameter is never used, one is frozen."""
+class RecipeModel(GraphModel):
+    """A model built from a recipe. One parameter is unused, and one is frozen."""
 
     def __init__(self, recipe: Recipe, in_features: int, num_classes: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Cooked(GraphModel):
         return logits
 
     def hidden(self, index: int, x: Tensor, adjacency: Any) -> Tensor:
-        """Computes the rows after a layer."""
+        """Computes a layer's output rows."""
         layer, recipe = self.layers[index], self.recipe
         if self.norms is not None:
             x = self.norms[index](x, adjacency)

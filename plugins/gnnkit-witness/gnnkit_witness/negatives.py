@@ -1,4 +1,4 @@
-"""The pairs that training and evaluation draw as negatives, counted by the witness."""
+"""Checks the negative pairs that training and evaluation draw."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _EPOCHS = 2
 
 @dataclass(frozen=True, slots=True)
 class NegativeCounts:
-    """How many negatives were drawn on all ranks, and how many of these are wrong."""
+    """Numbers of negatives drawn on all ranks, and of wrong ones."""
 
     training: int
     evaluation: int
-    held_out: int  # negatives of training that are held-out edges, as a training that knows nothing of these draws
-    wrong_training: int  # loops, and edges that train
-    wrong_evaluation: int  # loops, and edges
+    held_out: int  # training negatives that are held-out edges, which training cannot know
+    wrong_training: int  # loops and training edges
+    wrong_evaluation: int  # loops and edges
 
 
 def check_negatives(
@@ -41,17 +41,17 @@ def check_negatives(
     first_step: int = 0,
     **keys: Any,
 ) -> NegativeCounts:
-    """Draws the negatives of two epochs and of an evaluation, and looks at each.
+    """Draws the negatives of two epochs and of an evaluation, and checks each.
 
-    A negative of training must be no edge that trains, and one of evaluation no edge.
-    Raises `AssertionError` with the number of wrong ones.
+    A training negative must not be a training edge, and an evaluation negative must not
+    be an edge. Raises `AssertionError` with the number of wrong ones.
 
     Args:
-        make: Makes the strategy.
-        graph: Some dozens of nodes.
-        grid: The process grid. The last of several ranks owns nothing.
-        sampler: Sampler of two hops, for a strategy that reads one.
-        first_step: Step of each epoch to begin with, as a resumed run does.
+        make: Creates the strategy.
+        graph: A small graph.
+        grid: The process grid. The last of several ranks owns no node.
+        sampler: Sampler with two hops, for a strategy that reads one.
+        first_step: First step of each epoch, as in a resumed run. Default: 0.
         **keys: Further keys of the task.
     """
     prepared, links = LinkPrediction(**keys).prepare(graph)
@@ -75,13 +75,15 @@ def check_negatives(
         edges.count_wrong(training, evaluates=False),
         edges.count_wrong(evaluation, evaluates=True),
     )
-    assert not counts.wrong_training, f"{counts.wrong_training} of {counts.training} negatives of training are edges"
-    assert not counts.wrong_evaluation, f"{counts.wrong_evaluation} of {counts.evaluation} that evaluate are edges"
+    assert not counts.wrong_training, f"{counts.wrong_training} of {counts.training} training negatives are edges"
+    assert not counts.wrong_evaluation, (
+        f"{counts.wrong_evaluation} of {counts.evaluation} evaluation negatives are edges"
+    )
     return counts
 
 
 class _RecordingTask(LinkPrediction):
-    """A task that records the scored negatives, from outputs that are node ids."""
+    """A task that records the scored negatives. Outputs must be node ids."""
 
     def __init__(self, **keys: Any) -> None:
         super().__init__(**keys)

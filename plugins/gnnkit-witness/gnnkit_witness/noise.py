@@ -1,10 +1,9 @@
-"""The noise of dropout, written down a second time from its definition.
+"""An independent implementation of dropout noise.
 
-Element (row, column) of a draw is kept if a hash of (key, id of the row, column) says
-so. The hash is splitmix64: `mix` is its last step, and word i of a stream is
-`mix(key + (i + 1) GOLDEN)`, in 64 bits. A word has four lanes of 16 bits, the lowest
-first, one for each of four columns. Plain integers, so nothing is shared with the
-engine.
+A hash of (key, row id, column) decides whether an element (row, column) is kept. The
+hash is splitmix64: `mix` is its last step, and word i of a stream is `mix(key + (i + 1)
+GOLDEN)` in 64 bits. A word has four 16-bit lanes, lowest first, for four columns. Uses
+Python integers to share no code with the engine.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ def mix(z: int) -> int:
 
 
 def derived(key: int, *purposes: int) -> int:
-    """Returns the key of a purpose under a key, as in `derived(seed, step, layer)`."""
+    """Derives a key for a purpose, such as `derived(seed, step, layer)`."""
     for purpose in purposes:
         key = mix(key ^ mix((purpose + _GOLDEN) % _BITS))
     return key
 
 
 def factors(ids: Sequence[int], width: int, p: float, key: int) -> Tensor:  # [len(ids), width] float64
-    """Returns 0 where a number is dropped, else the factor that keeps the mean.
+    """Returns 0 for dropped elements, and otherwise the factor that preserves the mean.
 
     Args:
         ids: Global id of each row.
-        width: Columns of a row.
-        p: Probability in [0, 1) that a number is dropped, rounded to 2^-16.
+        width: Number of columns.
+        p: Dropout probability in [0, 1), rounded to 2^-16.
         key: Key of the draw.
     """
     dropped = int(65536 * p + 0.5)
-    kept = 65536 / (65536 - dropped)
+    scale = 65536 / (65536 - dropped)
     return torch.tensor(
-        [[kept if _lane(derived(key, row), column) >= dropped else 0.0 for column in range(width)] for row in ids],
+        [[scale if _lane(derived(key, row), column) >= dropped else 0.0 for column in range(width)] for row in ids],
         dtype=torch.float64,
     ).view(len(ids), width)
 

@@ -1,4 +1,4 @@
-"""Pairs that are edges, as sets of plain Python."""
+"""Edge pairs as Python sets."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ NodePair = tuple[int, int]  # source and destination
 
 @dataclass(frozen=True, slots=True)
 class EdgeSets:
-    """The edges that train, and every edge."""
+    """The training edges, and all edges."""
 
     training: frozenset[NodePair]
     every: frozenset[NodePair]
 
     @classmethod
     def of(cls, graph: Graph, held_out: Iterable[NodePair]) -> EdgeSets:
-        """Reads the sets from the graph as the user gives it.
+        """Reads the sets from the user's graph.
 
-        An edge is held out together with its reverse edge. Where all other edges have
-        their reverse edge, the reverse of a held-out edge is an edge too.
+        An edge is held out together with its reverse. If all other edges have a
+        reverse, the reverse of a held-out edge is an edge too.
 
         Args:
-            graph: The graph, before the edges to predict leave it.
-            held_out: Edges that validate or test.
+            graph: The graph, before edges are held out.
+            held_out: Validation and test edges.
         """
         indptr, sources = graph.csc.indptr.tolist(), graph.csc.indices.tolist()
         edges = {
@@ -41,10 +41,10 @@ class EdgeSets:
         return cls(frozenset(training), frozenset(edges | held | (reverse if is_undirected else set())))
 
     def count_wrong(self, pairs: Iterable[NodePair], *, evaluates: bool) -> int:
-        """Counts the pairs that are no negatives: loops and known edges."""
+        """Counts the pairs that are not negatives: loops and known edges."""
         edges = self.every if evaluates else self.training
         return sum(pair[0] == pair[1] or pair in edges for pair in pairs)
 
     def count_held_out(self, pairs: Iterable[NodePair]) -> int:
-        """Counts the pairs that are edges and do not train."""
+        """Counts the pairs that are held-out edges."""
         return sum(pair in self.every and pair not in self.training for pair in pairs)

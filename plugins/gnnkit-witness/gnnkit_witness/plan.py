@@ -1,4 +1,4 @@
-"""What both sides train, and what each of them remembers."""
+"""The training plan of both implementations, and their results."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from gnnkit.sync.base import GradientSync
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """One training run."""
+    """A training run's configuration."""
 
-    graph: Graph  # float64 features, dense
+    graph: Graph  # with dense float64 features
     partition: Partition
-    model: nn.Module  # untrained, float64. Both sides train copies
+    model: nn.Module  # untrained, in float64. Both implementations train copies
     strategy: Callable[[], ExecutionStrategy] = VertexCentric
     sync: Callable[[], GradientSync] = AllReduce
-    sampler: Sampler | None = None  # of all neighbours, where the strategy draws
+    sampler: Sampler | None = None  # a sampler of all neighbours, if the strategy samples
     optimizer: str = "sgd"  # or adam, adamw
     lr: float = 0.5
     weight_decay: float = 0.0
     clip_norm: float | None = None
-    accumulate: int = 1  # batches that make one step
-    embedding: int | None = None  # numbers of a learned input row. None: input rows are features
+    accumulate: int = 1  # batches per step
+    embedding: int | None = None  # width of learned input rows. None: input rows are features
     learned_decay: float = 0.0  # L2 penalty on learned rows
-    sparse: bool = False  # whether the ranks keep features without their zeros
+    sparse: bool = False  # whether the ranks store features as sparse rows
     epochs: int = 3
     seed: int = 3
 
     @property
     def samples(self) -> bool:
-        """Whether a step computes the neighbourhood of some training nodes only."""
+        """Whether a step computes only the neighbourhood of some training nodes."""
         return self.strategy().reads.sampler
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Epoch:
-    """What must be equal after an epoch."""
+class EpochResult:
+    """The values that must agree after an epoch."""
 
-    losses: list[float]  # of each batch
+    losses: list[float]  # one per batch
     state: dict[str, Tensor]  # parameters and buffers by name
     logits: Tensor  # [num_nodes, num_classes] in evaluation
-    rows: Tensor | None  # [num_nodes, embedding] learned
+    rows: Tensor | None  # [num_nodes, embedding] learned rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """The run on the ranks."""
+    """The results of the ranks."""
 
-    ranks: list[list[Epoch]]  # by rank. Losses and rows of all ranks are joined
-    seeds: list[list[Tensor]]  # by epoch and batch: the nodes that the loss of all ranks read
+    ranks: list[list[EpochResult]]  # by rank. Losses and rows are combined over ranks
+    seeds: list[list[Tensor]]  # by epoch and batch: nodes in the loss, over all ranks
     first_rows: Tensor | None  # [num_nodes, embedding] learned rows before the first step

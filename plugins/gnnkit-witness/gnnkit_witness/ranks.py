@@ -1,4 +1,4 @@
-"""The training of a plan on ranks that are threads, by the trainer of every run."""
+"""Trains a plan on ranks that are threads, with the regular trainer."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from gnnkit.testing.ranks import TIMEOUT, by_node, owned
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
-from gnnkit_witness.plan import Epoch, Plan, Trained
+from gnnkit_witness.plan import EpochResult, Plan, Trained
 
-MEMORY = 1.0  # MiB of a chunk in evaluation
+MEMORY = 1.0  # MiB per chunk in evaluation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """What one rank remembers."""
+    """The values recorded on one rank."""
 
     nodes: Tensor  # [num_owned]
-    epochs: list[Epoch]  # with this rank's losses, logits and rows
-    seeds: list[list[Tensor]]  # by epoch and batch, of this rank
+    epochs: list[EpochResult]  # with this rank's losses, logits and rows
+    seeds: list[list[Tensor]]  # this rank's seeds, by epoch and batch
     first_rows: Tensor | None  # [num_owned, embedding]
 
 
 def train(plan: Plan) -> Trained:
-    """Trains a plan on the ranks of its partition, and on the servers of its sync."""
+    """Trains a plan on its partition's ranks, and on its synchronisation's servers."""
     graph = replace(plan.graph, features=SparseFeatures.of(plan.graph.features)) if plan.sparse else plan.graph
     if plan.embedding is not None:
         graph = replace(graph, features=np.empty((graph.num_nodes, 0)))
@@ -56,16 +56,18 @@ def train(plan: Plan) -> Trained:
             comm = world.split(range(len(shards)))
             return _train(plan, _worker(plan, graph, shards, tuple(peers[comm.rank]), comm), mailbox)
 
-    found = Threads.run(on_rank, len(shards) + plan.sync().servers, timeout=TIMEOUT)
-    return _joined([part for part in found if part is not None])
+    parts = Threads.run(on_rank, len(shards) + plan.sync().servers, timeout=TIMEOUT)
+    return _combine([part for part in parts if part is not None])
 
 
 def _worker(plan: Plan, graph: Graph, shards: list[Shard], peers: tuple[int, ...], comm: Communicator) -> Worker:
     strategy = plan.strategy()
     if strategy.reads.from_owners:  # owners send features
         graph = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32))
-    whole = graph if strategy.reads.graph else None
-    return Worker(comm, shards[comm.rank], torch.float64, plan.seed, whole, copy.deepcopy(plan.sampler), peers=peers)
+    full_graph = graph if strategy.reads.graph else None
+    return Worker(
+        comm, shards[comm.rank], torch.float64, plan.seed, full_graph, copy.deepcopy(plan.sampler), peers=peers
+    )
 
 
 def _train(plan: Plan, worker: Worker, mailbox: Mailbox) -> _Part:
@@ -103,7 +105,7 @@ def _embedding(plan: Plan, worker: Worker, strategy: ExecutionStrategy) -> Embed
 class _Recorder(Callback):
     def __init__(self, num_train: int, first_rows: Tensor | None) -> None:
         self._num_train, self.first_rows = num_train, first_rows
-        self.epochs: list[Epoch] = []
+        self.epochs: list[EpochResult] = []
         self.seeds: list[list[Tensor]] = []
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
@@ -120,33 +122,33 @@ class _Recorder(Callback):
         module.settle()
         state = {name: value.clone() for name, value in module.model.state_dict().items()}
         logits = module.evaluation.logits(module.model)
-        self.epochs.append(Epoch(self._losses, state, logits, _rows(module)))
+        self.epochs.append(EpochResult(self._losses, state, logits, _rows(module)))
 
 
 def _rows(module: TrainingModule) -> Tensor | None:
     return None if module.learned is None else module.learned.owned.detach().clone()
 
 
-def _joined(parts: list[_Part]) -> Trained:
-    """Joins losses, seeds and rows of all ranks. States stay those of each rank."""
-    epochs: list[list[Epoch]] = [[] for _ in parts]
+def _combine(parts: list[_Part]) -> Trained:
+    """Combines the losses, seeds and rows of all ranks. States are kept per rank."""
+    epochs: list[list[EpochResult]] = [[] for _ in parts]
     for number in range(len(parts[0].epochs)):
         here = [part.epochs[number] for part in parts]
-        losses = [sum(each) for each in zip(*(epoch.losses for epoch in here), strict=True)]
-        logits, rows = (_all(parts, [getattr(epoch, name) for epoch in here]) for name in ("logits", "rows"))
+        losses = [sum(rank_losses) for rank_losses in zip(*(epoch.losses for epoch in here), strict=True)]
+        logits, rows = (_combine_rows(parts, [getattr(epoch, name) for epoch in here]) for name in ("logits", "rows"))
         assert logits is not None
         for rank, epoch in enumerate(here):
-            epochs[rank].append(Epoch(losses, epoch.state, logits, rows))
+            epochs[rank].append(EpochResult(losses, epoch.state, logits, rows))
     seeds = [
         [torch.cat(batch) for batch in zip(*epoch, strict=True)]
         for epoch in zip(*(part.seeds for part in parts), strict=True)
     ]
-    return Trained(epochs, seeds, _all(parts, [part.first_rows for part in parts]))
+    return Trained(epochs, seeds, _combine_rows(parts, [part.first_rows for part in parts]))
 
 
-def _all(parts: list[_Part], rows: list[Tensor | None]) -> Tensor | None:  # [num_nodes, ...]
+def _combine_rows(parts: list[_Part], rows: list[Tensor | None]) -> Tensor | None:  # [num_nodes, ...]
     return (
-        by_node([(part.nodes, own) for part, own in zip(parts, rows, strict=True) if own is not None])
+        by_node([(part.nodes, rank_rows) for part, rank_rows in zip(parts, rows, strict=True) if rank_rows is not None])
         if rows[0] is not None
         else None
     )

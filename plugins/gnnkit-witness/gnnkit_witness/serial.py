@@ -1,4 +1,4 @@
-"""The training of a plan in plain torch, on one process."""
+"""Trains a plan in plain torch, in one process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from gnnkit_witness.dense import Edges, layers_of
+from gnnkit_witness.dense import DenseEdges, layers_of
 from gnnkit_witness.noise import derived
-from gnnkit_witness.plan import Epoch, Plan
+from gnnkit_witness.plan import EpochResult, Plan
 
 _DENSE = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 _SPARSE = {"sgd": torch.optim.SGD, "adam": torch.optim.SparseAdam, "adamw": torch.optim.SparseAdam}
@@ -22,22 +22,22 @@ _SPARSE = {"sgd": torch.optim.SGD, "adam": torch.optim.SparseAdam, "adamw": torc
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """The one process: a model, its input rows, and the optimisers of both."""
+    """A model with its input rows, and the state of its training."""
 
     plan: Plan
-    edges: Edges
+    edges: DenseEdges
     model: nn.Module
     features: Tensor  # [num_nodes, width]
-    embedding: nn.Embedding | None  # learned rows, which take the place of features
+    embedding: nn.Embedding | None  # learned rows, which replace the features
     labels: Tensor  # [num_nodes]
-    steps: int = 0  # batches so far
+    steps: int = 0  # number of batches so far
 
     @property
     def rows(self) -> Tensor:  # [num_nodes, width]
         return self.features if self.embedding is None else self.embedding.weight.detach()
 
     def loss(self, seeds: Tensor) -> Tensor:
-        """Sums the loss of some nodes."""
+        """Returns the total loss of some nodes."""
         key, num_layers = derived(self.plan.seed, self.steps), int(self.model.num_layers)  # type: ignore[arg-type]
         self.steps += 1
         layers = layers_of(self.edges, num_layers, key, seeds if self.plan.samples else None)
@@ -54,14 +54,14 @@ class _Process:
         return logits
 
 
-def train(plan: Plan, seeds: Sequence[Sequence[Tensor]], first_rows: Tensor | None) -> list[Epoch]:
-    """Trains a plan on one process.
+def train(plan: Plan, seeds: Sequence[Sequence[Tensor]], first_rows: Tensor | None) -> list[EpochResult]:
+    """Trains a plan in one process.
 
     Args:
         plan: The plan.
-        seeds: By epoch and batch: the nodes whose loss a batch reads.
-        first_rows: [num_nodes, embedding] learned rows before the first step, if input
-            rows are learned.
+        seeds: By epoch and batch: the nodes in the batch's loss.
+        first_rows: [num_nodes, embedding] initial learned rows, if input rows are
+            learned.
     """
     process = _process(plan, first_rows)
     optimizers = _optimizers(plan, process)
@@ -72,13 +72,13 @@ def train(plan: Plan, seeds: Sequence[Sequence[Tensor]], first_rows: Tensor | No
             losses += _step(process, optimizers, batches[first : first + plan.accumulate])
         state = {name: value.clone() for name, value in process.model.state_dict().items()}
         rows = None if process.embedding is None else process.rows.clone()
-        epochs.append(Epoch(losses, state, process.logits(), rows))
+        epochs.append(EpochResult(losses, state, process.logits(), rows))
     return epochs
 
 
 def _process(plan: Plan, first_rows: Tensor | None) -> _Process:
     graph, model = plan.graph, copy.deepcopy(plan.model).train()
-    edges = Edges.of(graph, self_loops=bool(getattr(model, "self_loops", False)))
+    edges = DenseEdges.of(graph, self_loops=bool(getattr(model, "self_loops", False)))
     embedding = None
     if first_rows is not None:
         embedding = nn.Embedding(first_rows.shape[0], first_rows.shape[1], sparse=True, _weight=first_rows.clone())
@@ -87,7 +87,7 @@ def _process(plan: Plan, first_rows: Tensor | None) -> _Process:
 
 
 def _step(process: _Process, optimizers: Sequence[Optimizer], batches: Sequence[Tensor]) -> list[float]:
-    """Takes one step with the mean over the rows of some batches."""
+    """Takes one step with the mean loss over the batches' rows."""
     for optimizer in optimizers:
         optimizer.zero_grad()
     total, losses = max(sum(map(len, batches)), 1), []
@@ -96,7 +96,7 @@ def _step(process: _Process, optimizers: Sequence[Optimizer], batches: Sequence[
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
     for parameter in process.model.parameters():
-        if parameter.grad is None and parameter.requires_grad:  # as docs/howto/own-model.md says
+        if parameter.grad is None and parameter.requires_grad:  # as described in docs/howto/own-model.md
             parameter.grad = torch.zeros_like(parameter)
     if process.plan.clip_norm is not None:
         nn.utils.clip_grad_norm_(process.model.parameters(), process.plan.clip_norm)
@@ -109,7 +109,7 @@ def _step(process: _Process, optimizers: Sequence[Optimizer], batches: Sequence[
 
 @torch.no_grad()
 def _decay(plan: Plan, rows: Tensor) -> None:
-    """Lets the learned rows that were read decay."""
+    """Applies weight decay to the learned rows that were read."""
     assert rows.grad is not None
     rows.grad = rows.grad.coalesce()
     read = rows.grad.indices()[0]

@@ -6,7 +6,7 @@ from gnnkit.partition import NodePartitioner
 
 
 class Stripes(NodePartitioner):
-    """Runs of `width` consecutive nodes, dealt out to the parts in turn."""
+    """Distributes runs of `width` consecutive nodes over the parts in turn."""
 
     def __init__(self, width: int = 64) -> None:
         if width < 1:

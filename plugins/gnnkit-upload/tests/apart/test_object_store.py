@@ -139,7 +139,7 @@ def test_a_run_goes_on_from_the_store_after_its_machine_is_lost(
     more = [*KEYS[:-1], f"trainer.max_epochs={reached + 2}"]
     done = gnnkit(*more, "output=second", f"upload={url}")
     assert done.returncode == 2
-    assert f"upload={url} holds a run: choose another folder, or on_exists=resume" in done.stderr
+    assert f"upload={url} contains a run: choose another folder, or set on_exists=resume" in done.stderr
     done = gnnkit(*more, "on_exists=resume", f"upload={url}")
     assert "on_exists=resume with upload needs output=FOLDER" in done.stderr
     done = gnnkit(*more, "output=second", "on_exists=resume", f"upload={url}")
