@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.reads("docs/design/one-run.md", "gnnkit", "conf")
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/design/one-run.md").read_text(encoding="utf-8")
+LIGHTNING = {"Trainer", "Trainer.fit"}
 ROWS = re.findall(r"^\| \[`([\w/.]+)`\]\(\.\./\.\./([\w/.]+)\) \| `([\w.]+)` \|", PAGE, re.MULTILINE)
 
 
@@ -40,3 +41,9 @@ def test_each_file_exists_and_defines_where_to_start(label: str, link: str, star
     assert path.is_file()
     if path.suffix == ".py":
         assert start in defined(path)
+
+
+def test_every_private_class_and_hook_in_the_text_is_defined() -> None:
+    names = {name for path in (ROOT / "gnnkit").rglob("*.py") for name in defined(path)}
+    mentioned = set(re.findall(r"`(_?[A-Z]\w+(?:\.\w+)?)`", re.sub(r"^\| \[.*?\) \|", "|", PAGE, flags=re.MULTILINE)))
+    assert {name for name in mentioned if name not in names} <= LIGHTNING
