@@ -70,6 +70,16 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
     for key in named:
         if key.partition(".")[0] in _MODEL_KEYS and key not in _STORAGE_KEYS:
             raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
+    sections = _inherited_sections(run, named, from_python, folder)
+    trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _TRAINER_KEYS}
+    inherited = as_overrides({**_with_partitioner_name(sections), "trainer": trainer})
+    return [*inherited, *_dataset_overrides(run, named), *overrides]
+
+
+def _inherited_sections(
+    run: Mapping[str, Any], named: Mapping[str, str], from_python: Collection[str], folder: Path
+) -> dict[str, Any]:
+    """Returns the sections of a run that neither overrides nor Python replace."""
     sections = {key: value for key, value in run.items() if key in _RUN_KEYS and key not in named and value is not None}
     for kind in ("dataset", *_MODEL_SECTIONS):
         if kind in from_python:
@@ -77,9 +87,7 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
         elif kind in sections and (name := sections[kind].get("name")) not in options(kind):
             advice = "choose dataset=NAME" if kind == "dataset" else f"use gnnkit.predict with {kind}="
             raise UserError(f"checkpoint={folder}: {kind}={name} was passed from Python: {advice}")
-    trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _TRAINER_KEYS}
-    taken = [*as_overrides({**_with_partitioner_name(sections), "trainer": trainer}), *_dataset_overrides(run, named)]
-    return [*taken, *overrides]
+    return sections
 
 
 def _dataset_overrides(run: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[str]:
@@ -188,13 +196,7 @@ def with_data(overrides: Sequence[str], user_overrides: Sequence[str]) -> list[s
     name, root = named.get("dataset", ""), named.get("dataset.root", "").replace("\\'", "'")
     if name not in names("dataset") or not root:
         return list(overrides)
-    keys = dict(load("dataset", name).brought_keys(root))
-    job = JOBS.get(named.get("job", "train"))
-    if job is not None and job.cuts:
-        keys = {key: value for key, value in keys.items() if key not in _PARTITION_KEYS}
-    is_other = users.get("workers", "auto") not in ("auto", "null", str(keys.get("workers")))
-    if is_other and job is not None and not job.reads_plan:  # fewer workers, with several parts each
-        keys = {"parts" if key == "workers" else key: value for key, value in keys.items()}
+    keys = _keys_of_data(load("dataset", name).brought_keys(root), named.get("job", "train"), users.get("workers"))
     brought = {
         key: value
         for key, value in keys.items()
@@ -206,6 +208,16 @@ def with_data(overrides: Sequence[str], user_overrides: Sequence[str]) -> list[s
         text for text in overrides if key_of(text).partition(".")[0] not in brought or key_of(text) in _STORAGE_KEYS
     ]
     return [*as_overrides(_with_partitioner_name(brought)), *rest]
+
+
+def _keys_of_data(brought: Mapping[str, Any], job_name: str, workers: str | None) -> dict[str, Any]:
+    """Returns the data's keys that the job reads, with `parts` for other workers."""
+    job = JOBS.get(job_name)
+    keys = {key: value for key, value in brought.items() if job is None or not job.cuts or key not in _PARTITION_KEYS}
+    is_other = workers not in (None, "auto", "null", str(keys.get("workers")))
+    if is_other and job is not None and not job.reads_plan:  # fewer workers, with several parts each
+        keys = {"parts" if key == "workers" else key: value for key, value in keys.items()}
+    return keys
 
 
 def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) -> tuple[list[str], str]:
@@ -220,8 +232,7 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
         overrides: Command-line overrides.
 
     Returns:
-        The values, to be placed before the overrides, and the main configuration's
-            name.
+        The values, which precede the overrides, and the main configuration's name.
     """
     name = name.removesuffix(".yaml")
     path = next((path for folder in config_dirs if (path := folder / f"{name}.yaml").is_file()), None)
