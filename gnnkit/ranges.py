@@ -8,7 +8,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,17 +129,24 @@ def real(
         below: Exclusive maximum. Default: unbounded.
     """
     bounds = (
-        (low, "of at least", operator.ge),
+        (low, "at least", operator.ge),
         (above, "above", operator.gt),
-        (high, "of at most", operator.le),
+        (high, "at most", operator.le),
         (below, "below", operator.lt),
     )
     limits = [(bound, words, holds) for bound, words, holds in bounds if bound is not None]
     number = _float(value)
     if number is None or not all(holds(number, bound) for bound, _, holds in limits):
-        rule = " and ".join(f"{words} {bound:g}" for bound, words, _ in limits)
-        raise UserError(f"{name}={shown(value)} must be {f'a number {rule}' if rule else 'finite'}{_if_text(value)}")
+        raise UserError(f"{name}={shown(value)} must be {_describe_range(limits)}{_if_text(value)}")
     return number
+
+
+def _describe_range(limits: Sequence[tuple[float, str, Callable[[float, float], bool]]]) -> str:
+    """Describes bounds for a message, such as "a number from 0 to 1"."""
+    if [words for _, words, _ in limits] == ["at least", "at most"]:
+        return f"a number from {limits[0][0]:g} to {limits[1][0]:g}"
+    rule = " and ".join(f"{words} {bound:g}" for bound, words, _ in limits)
+    return f"a number {'of ' if rule.startswith('at ') else ''}{rule}" if rule else "finite"
 
 
 def parse_scalar(value: object) -> bool | float | None:
@@ -155,7 +162,7 @@ def _if_text(value: object) -> str:
     """Returns a hint if the value is text that contains a number."""
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         return ""
-    return ", and is text, as ${oc.env:NAME} gives: write the number, or let the shell put it in with $NAME"
+    return ", got text, as ${oc.env:NAME} returns: write the number, or let the shell insert it with $NAME"
 
 
 def share(name: str, value: object) -> float:
@@ -208,7 +215,7 @@ def local_path(name: str, value: str | Path, more: str = "") -> Path:
         raise UserError(f"{name}={shown(repr(value))} must be a path")
     if is_url(str(value)):
         raise UserError(
-            f"{name}={shown(value)} is a URL, and gnnkit reads and writes files of this machine: name a folder{more}"
+            f"{name}={shown(value)} is a URL, but gnnkit reads and writes local files only: use a local folder{more}"
         )
     return Path(value)
 

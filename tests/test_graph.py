@@ -244,7 +244,7 @@ def nan_at(shape: tuple[int, int], row: int, column: int) -> np.ndarray[Any, np.
         ({"labels": [0, 0]}, "labels has 2 entries, expected 3"),
         ({"split": [0, 1, 4]}, r"split\[2\] = 4 is out of range 0\.\.3"),
         ({"split": [1, 2, 0], "labels": [0, -1, 0]}, r"split\[1\] = 2 \(VAL\), but labels\[1\] = -1"),
-        ({"split": [0, 2, 0]}, "split uses nodes but trains on none: 0 NONE, 1 TRAIN, 2 VAL, 3 TEST"),
+        ({"split": [0, 2, 0]}, "split has no train nodes: 0 NONE, 1 TRAIN, 2 VAL, 3 TEST"),
         ({"split": ["train", "valid", ""]}, r"split\[1\] = 'valid' is none of train, val, test, none"),
         ({"split": ["train"]}, r"split has shape \[1\], expected \[3\]"),
         ({"split": [True, False, False]}, "split is a mask"),
@@ -446,7 +446,10 @@ def columns_of(nodes: list[int]) -> torch.Tensor:  # [3, len(nodes)] bool
     ("data", "message"),
     [
         (Data(x=torch.zeros(3, 1)), "edge_index must have shape"),
-        (masked(train_mask=torch.zeros(3, 10, dtype=torch.bool)), r"one column a split: choose with split=0\.\.9"),
+        (
+            masked(train_mask=torch.zeros(3, 10, dtype=torch.bool)),
+            r"with one split per column: choose one with split=0\.\.9",
+        ),
         (masked(train_mask=torch.tensor([True, False])), r"data.train_mask has shape \[2\], expected \[3\]"),
         (masked(val_mask=torch.tensor([0, 1, 0])), "data.val_mask names node 0 twice: masks must be bool"),
         (masked(test_idx=torch.tensor([1, 3])), r"data.test_idx\[1\] = 3 is out of range 0\.\.2"),
@@ -678,7 +681,7 @@ def test_renumbered_nodes_keep_all_that_is_theirs(drawn: Edges, seed: int) -> No
 
 def test_an_order_of_nodes_must_name_each_once() -> None:
     graph = graph_of(3)
-    with pytest.raises(UserError, match="order lacks node 1"):
+    with pytest.raises(UserError, match="order does not contain node 1"):
         graph.renumber([0, 2, 2])
     with pytest.raises(UserError, match=r"order\[1\] = 3 is out of range"):
         graph.renumber([0, 3, 1])

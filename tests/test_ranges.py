@@ -34,7 +34,7 @@ def test_whole_numbers_of_numpy_are_taken_and_become_ints() -> None:
     assert whole("k", 2**70) == 2**70
 
 
-TEXT = ", and is text, as ${oc.env:NAME} gives: write the number, or let the shell put it in with $NAME"
+TEXT = ", got text, as ${oc.env:NAME} returns: write the number, or let the shell insert it with $NAME"
 
 
 @pytest.mark.parametrize("value", [True, 1.0, np.float64(1), "1", None, math.nan, [1]])
@@ -43,11 +43,9 @@ def test_what_is_no_whole_number_is_refused(value: object) -> None:
 
 
 def test_text_that_spells_a_number_is_told_apart() -> None:
-    with pytest.raises(
-        UserError, match=r"^lr=0.01 must be a number above 0, and is text, as \$\{oc.env:NAME\} gives: "
-    ):
+    with pytest.raises(UserError, match=r"^lr=0.01 must be a number above 0, got text, as \$\{oc.env:NAME\} returns: "):
         real("lr", "0.01", above=0)
-    with pytest.raises(UserError, match=r"^n=3 must be a whole number of at least 1, and is text"):
+    with pytest.raises(UserError, match=r"^n=3 must be a whole number of at least 1, got text"):
         whole("n", "3", 1)
     with pytest.raises(UserError, match=r"^n=x must be a whole number of at least 1$"):
         whole("n", "x", 1)
@@ -81,7 +79,7 @@ def test_text_that_spells_a_number_or_a_switch_is_read_and_no_other() -> None:
 def test_limits_are_said_in_full() -> None:
     assert refused(lambda: whole("k", 0, 1)) == "k=0 must be a whole number of at least 1"
     assert refused(lambda: whole("k", 4, 1, 3)) == "k=4 must be a whole number from 1 to 3"
-    assert refused(lambda: real("k", 0, above=0, high=2)) == "k=0 must be a number above 0 and of at most 2"
+    assert refused(lambda: real("k", 0, above=0, high=2)) == "k=0 must be a number above 0 and at most 2"
     assert refused(lambda: share("k", 1)) == "k=1 must be a number of at least 0 and below 1"
     assert refused(lambda: switch("k", 1)) == "k=1 must be true or false"
     assert refused(lambda: one_of("k", 16, (32, 64))) == "k=16 must be 32 or 64"
@@ -184,7 +182,7 @@ def test_annotations_are_spelt_in_words() -> None:
 
 @pytest.mark.parametrize("url", ["s3://bucket/run", "hdfs://host/run", "file:///run", "gs:/bucket"])
 def test_a_url_is_no_path(url: str) -> None:
-    with pytest.raises(UserError, match=rf"^output={url} is a URL, and gnnkit reads and writes files of this machine"):
+    with pytest.raises(UserError, match=rf"^output={url} is a URL, but gnnkit reads and writes local files only"):
         local_path("output", url)
 
 

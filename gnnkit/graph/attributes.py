@@ -42,7 +42,7 @@ def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> N
             "give train, val and test masks, or remove the attribute"
         )
     if unread:
-        warnings.warn(f"{what}: not read, as gnnkit knows no meaning of: {', '.join(unread)}", stacklevel=4)
+        warnings.warn(f"{what}: ignores unknown attributes: {', '.join(unread)}", stacklevel=4)
 
 
 def warn_times(columns: Iterable[str]) -> None:
@@ -73,15 +73,17 @@ def split_of(prefix: str, get: Get, num_nodes: int, column: int | None) -> tuple
         prefix: Prefix of the names in messages, such as "data.".
         column: Column to use if the masks hold several splits.
     """
-    found = [
+    mask_names = [
         next((name for name in (f"{part}_mask", f"{part}_idx") if get(name) is not None), None) for part in SPLITS
     ]
-    given = {name: checks.array(f"{prefix}{name}", get(name)) for name in found if name is not None}
-    if column is not None and all(values.ndim != 2 for values in given.values()):
+    arrays = {name: checks.array(f"{prefix}{name}", get(name)) for name in mask_names if name is not None}
+    if column is not None and all(values.ndim != 2 for values in arrays.values()):
         raise UserError(f"split={column}, but {prefix.rstrip('.')} holds no masks of several splits")
     none = np.zeros(num_nodes, np.bool_)
-    masks = [none if name is None else _read_mask(f"{prefix}{name}", given[name], num_nodes, column) for name in found]
-    return Split.of_masks(*masks), set(given)
+    masks = [
+        none if name is None else _read_mask(f"{prefix}{name}", arrays[name], num_nodes, column) for name in mask_names
+    ]
+    return Split.of_masks(*masks), set(arrays)
 
 
 def _read_mask(name: str, values: Array, num_nodes: int, column: int | None) -> npt.NDArray[np.bool_]:  # [num_nodes]
@@ -89,7 +91,9 @@ def _read_mask(name: str, values: Array, num_nodes: int, column: int | None) -> 
     if values.ndim == 2:
         last = values.shape[1] - 1
         if column is None:
-            raise UserError(f"{name} has shape {list(values.shape)}, one column a split: choose with split=0..{last}")
+            raise UserError(
+                f"{name} has shape {list(values.shape)}, with one split per column: choose one with split=0..{last}"
+            )
         values = values[:, whole("split", column, 0, last)]
     if values.dtype in (np.bool_, np.uint8):  # older torch versions made uint8 masks
         if values.shape != (num_nodes,):
@@ -117,9 +121,7 @@ def ranges_of(prefix: str, get: Get, name: str) -> tuple[tuple[str, int], ...] |
     numbers = checks.integers(f"{prefix}{name}", types)
     checks.check_range(f"{prefix}{name}", numbers, 0, len(numbers))
     if (np.diff(numbers.astype(np.int64)) < 0).any():
-        raise UserError(
-            f"{prefix}{name}: nodes of one type must stand together, in the order of types: remove {prefix}{name}"
-        )
+        raise UserError(f"{prefix}{name}: nodes must be sorted by type: sort them or remove {prefix}{name}")
     return tuple((str(number), count) for number, count in enumerate(np.bincount(numbers).tolist()))
 
 

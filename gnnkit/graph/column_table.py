@@ -76,7 +76,7 @@ class ColumnTable:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         elif _is_uuid(column.type):
-            column = pa.chunked_array([pa.array([str(each) for each in column.to_pylist()], pa.string())])
+            column = pa.chunked_array([pa.array([str(uuid) for uuid in column.to_pylist()], pa.string())])
         elif isinstance(column.type, pa.BaseExtensionType):
             raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
         return column.combine_chunks()

@@ -48,7 +48,7 @@ def _check_graph(graph: Any) -> None:
     """Raises `UserError` for heterogeneous graphs, blocks and batches of graphs."""
     if not is_dgl(graph):
         raise UserError(f"expected a DGLGraph, got {type(graph).__name__}")
-    types = ["-".join(each) for each in graph.canonical_etypes]
+    types = ["-".join(edge_type) for edge_type in graph.canonical_etypes]
     if len(graph.ntypes) != 1 or len(types) != 1:
         raise UserError(
             f"the DGLGraph has types of nodes ({', '.join(graph.ntypes)}) and of edges ({', '.join(types)}), expected one of "
@@ -62,11 +62,11 @@ def _check_graph(graph: Any) -> None:
 
 def _read_field(view: str, get: Get, name: str, usual: str) -> Array | None:
     """Reads a field. Only the field with the default name may be missing."""
-    found = optional(f"{view}.", get, name)
-    if found is None and name != usual:
+    values = optional(f"{view}.", get, name)
+    if values is None and name != usual:
         raise UserError(f"the DGLGraph has no {view}[{name!r}]")
-    return found
+    return values
 
 
-def _list_unread(view: str, given: Any, read: set[str]) -> list[str]:
-    return [f"{view}[{name!r}]" for name in given if name not in read]
+def _list_unread(view: str, fields: Any, read: set[str]) -> list[str]:
+    return [f"{view}[{name!r}]" for name in fields if name not in read]

@@ -27,7 +27,7 @@ def node_hint(key: str, how: str) -> str:
         key: Configuration key or argument that the user can set.
         how: Current value of the key.
     """
-    return f": {key}=first keeps the first row" + (f", and {key}={how} joins edges alone" if how in (SUM, MEAN) else "")
+    return f": {key}=first keeps the first row" + (f", and {key}={how} merges edges only" if how in (SUM, MEAN) else "")
 
 
 def without_duplicates(graph: Graph, how: str, hint: str) -> Graph:
@@ -87,11 +87,11 @@ def join(
         raise UserError(f"edges: rows {one} and {other} are the same edge: {hint}")
     firsts = order[begins]
     place = np.argsort(firsts)  # restores edge order, because sorting by keys may reorder alternating types
-    kept = firsts[place]
+    first_edges = firsts[place]
     if how not in (SUM, MEAN) or len(begins) == len(order):
-        return kept, {name: rows[kept] for name, rows in values.items()}
+        return first_edges, {name: rows[first_edges] for name, rows in values.items()}
     counts = np.diff(begins, append=len(order))[place]
-    return kept, {
+    return first_edges, {
         name: _merge_rows(rows[order], begins, place, counts if how == MEAN else None) for name, rows in values.items()
     }
 

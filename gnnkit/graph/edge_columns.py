@@ -44,8 +44,8 @@ class EdgeColumns(dict[str, Array]):
 
     def __init__(self, columns: Mapping[str, Array | None] | None = None) -> None:
         """Stores the columns that are not None, in the order of `RULES`."""
-        given = columns or {}
-        super().__init__({name: values for name in RULES if (values := given.get(name)) is not None})
+        present = columns or {}
+        super().__init__({name: values for name in RULES if (values := present.get(name)) is not None})
 
     @classmethod
     def of(cls, owner: Any) -> EdgeColumns:

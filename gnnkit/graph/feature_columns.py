@@ -44,10 +44,10 @@ class FeatureColumns(ColumnTable):
         """Reads columns like `cells`, but raises `UserError` for missing cells."""
         if not names:
             return None
-        found = self._read_columns(names)
-        for name, values in zip(names, found, strict=True):
+        columns = self._read_columns(names)
+        for name, values in zip(names, columns, strict=True):
             self._reject_missing(name, np.asarray(np.isnan(values).any(axis=1)))
-        return np.concatenate(found, axis=1)
+        return np.concatenate(columns, axis=1)
 
     def cells(self, names: Sequence[str]) -> tuple[Floats | None, Ids | None]:
         """Reads columns side by side, where cells may be missing or NaN.
@@ -92,13 +92,13 @@ class FeatureColumns(ColumnTable):
 
         For example `x`, `x[0]` if `x` contains lists, and `x=red` if `x` contains text.
         """
-        return [each for name in names for each in self._expanded_names(name)] or None
+        return [column_name for name in names for column_name in self._expanded_names(name)] or None
 
     def category_of(self, names: Sequence[str]) -> list[str] | None:
         """Returns the text column that each column of `cells` encodes, or ""."""
         kinds = {name: self.reading(name).kind for name in names}
-        found = [name if kinds[name] == "categories" else "" for name in names for _ in self._expanded_names(name)]
-        return found if any(found) else None
+        sources = [name if kinds[name] == "categories" else "" for name in names for _ in self._expanded_names(name)]
+        return sources if any(sources) else None
 
     def _expanded_names(self, name: str) -> list[str]:
         column, reading = self.plain(name), self.reading(name)

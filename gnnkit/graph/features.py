@@ -92,8 +92,8 @@ class SparseFeatures:
         csr, chosen = self.csr, np.arange(len(self))[rows]
         degree = csr.indptr[chosen + 1] - csr.indptr[chosen]
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
-        kept = np.repeat(csr.indptr[chosen] - indptr[:-1], degree) + np.arange(indptr[-1])
-        return SparseFeatures(CSC(indptr, csr.indices[kept], self.values[kept], csr.num_sources))
+        entries = np.repeat(csr.indptr[chosen] - indptr[:-1], degree) + np.arange(indptr[-1])
+        return SparseFeatures(CSC(indptr, csr.indices[entries], self.values[entries], csr.num_sources))
 
     def columns(self, order: Sequence[int]) -> SparseFeatures:
         """Permutes the columns, `order[0]` first."""
@@ -111,7 +111,7 @@ class SparseFeatures:
         try:
             dense = np.zeros(self.shape, self.dtype if dtype is None else dtype)
         except (ValueError, MemoryError) as error:  # beyond the address space, or beyond free memory
-            raise UserError(f"features of shape {self.shape} need more memory than there is") from error
+            raise UserError(f"features of shape {self.shape} exceed the available memory") from error
         dense[np.repeat(np.arange(len(self)), np.diff(self.csr.indptr)), self.csr.indices] = self.values
         return dense
 
@@ -139,7 +139,7 @@ def feature_arrays(features: Features) -> dict[str, Array]:
     """Returns the arrays that store the features, by file name."""
     if isinstance(features, PackedFeatures):
         scales = zip(SCALES, (features.scale, features.offset), strict=True)
-        return {PACKED: features.kept} | {name: each for name, each in scales if each is not None}
+        return {PACKED: features.kept} | {name: array for name, array in scales if array is not None}
     if not isinstance(features, SparseFeatures):
         return {DENSE: features}
     csr = features.csr
@@ -157,7 +157,7 @@ def kept_rows(features: Features) -> Array:  # [n, width]
     Raises `UserError` for sparse features.
     """
     if isinstance(features, SparseFeatures):
-        raise UserError("features without zeros are no table of rows: use input_rows=dense")
+        raise UserError("sparse features have no dense rows: use input_rows=dense")
     return features.kept if isinstance(features, PackedFeatures) else np.asarray(features)
 
 
@@ -184,10 +184,10 @@ def replace_nan(rows: Floats) -> tuple[Floats, Ids | None]:
     if rows.ndim != 2 or rows.dtype.kind != "f":
         return rows, None
     step = max(_ELEMENTS // max(rows.shape[1], 1), 1)
-    found = [np.argwhere(np.isnan(rows[start : start + step])) for start in range(0, len(rows), step)]
-    for number, cells in enumerate(found):
+    chunks = [np.argwhere(np.isnan(rows[start : start + step])) for start in range(0, len(rows), step)]
+    for number, cells in enumerate(chunks):
         cells[:, 0] += number * step
-    missing = np.concatenate([np.empty((0, 2), np.int64), *found])
+    missing = np.concatenate([np.empty((0, 2), np.int64), *chunks])
     if not len(missing):
         return rows, None
     filled = rows.copy()

@@ -35,7 +35,7 @@ def names_of(field: str, values: Sequence[str] | None, width: int | None = None)
         number = next(i for i, name in enumerate(names) if name in names[:i])
         raise UserError(f"{field}[{number}] = {names[number]!r} is given twice")
     if width is not None and len(names) != width:
-        raise UserError(f"{field} has {len(names)} names for {width} columns")
+        raise UserError(f"{field} has {len(names)} names, expected {width}")
     return names
 
 
@@ -61,8 +61,7 @@ def check_implied(place: str, largest: int, num_edges: int) -> None:
     """
     if largest >= max(_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE * num_edges):
         raise UserError(
-            f"{place} would make {largest + 1} nodes for {num_edges} edges: "
-            f"if that is meant, give num_nodes={largest + 1} (dataset.num_nodes)"
+            f"{place} would make {largest + 1} nodes for {num_edges} edges: if intended, set num_nodes={largest + 1} (dataset.num_nodes)"
         )
 
 
@@ -89,7 +88,7 @@ def edge_types_of(values: object | None, num_edges: int, names: Sequence[str] | 
     """
     if values is None:
         if names is not None and len(names) != 1 and num_edges:
-            raise UserError(f"edge_type_names has {len(names)} names, but edge_types says no edge's relation")
+            raise UserError(f"edge_type_names has {len(names)} names, but edge_types is missing")
         return None
     if names is not None and len(names) > MOST_RELATIONS:
         raise UserError(f"edge_type_names has {len(names)} names, at most {MOST_RELATIONS} relations are read")
@@ -141,6 +140,6 @@ def node_ids_of(values: object | None, num_nodes: int) -> Array | None:
         return None
     ids = checks.array("node_ids", values)
     if ids.shape != (num_nodes,) or (ids.dtype.kind not in "iuU" and num_nodes):
-        given = f"{ids.dtype} of shape {list(ids.shape)}"
-        raise UserError(f"node_ids are {given}, expected [{num_nodes}] whole numbers or text")
+        actual = f"{ids.dtype} of shape {list(ids.shape)}"
+        raise UserError(f"node_ids are {actual}, expected [{num_nodes}] whole numbers or text")
     return ids

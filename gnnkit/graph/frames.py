@@ -24,7 +24,7 @@ def table_of(name: str, frame: Any, hint: str = "", missing: Sequence[str] = MIS
     """
     if isinstance(frame, pa.Table):
         return Table(name, frame, hint=hint, missing=missing)
-    if method := next((each for each in _LAZY if hasattr(type(frame), each)), None):
+    if method := next((candidate for candidate in _LAZY if hasattr(type(frame), candidate)), None):
         raise UserError(f"{name} is a {type(frame).__name__}, which holds no rows yet: give {name}.{method}()")
     if not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
         raise UserError(f"{name} is a {type(frame).__name__}, expected a table of pandas, polars or pyarrow")
@@ -52,16 +52,16 @@ def _convert_series(place: str, series: Any, missing: Sequence[str]) -> pa.Chunk
         series = series.sparse.to_dense()
     try:
         if kind == "Object":  # polars type that Arrow reads as addresses
-            made = values_as_arrow(place, list(series), missing)
+            column = values_as_arrow(place, list(series), missing)
         else:
-            made = series.to_arrow() if hasattr(series, "to_arrow") else pa.array(series, from_pandas=True)
+            column = series.to_arrow() if hasattr(series, "to_arrow") else pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        made = values_as_arrow(place, list(series), missing)
-    inner = made.type.value_type if pa.types.is_dictionary(made.type) else made.type
+        column = values_as_arrow(place, list(series), missing)
+    inner = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if str(getattr(inner, "extension_name", "")).startswith("pandas."):  # intervals and periods
         values = series.astype(object).where(series.notna(), None)
-        made = pa.array([None if value is None else str(value) for value in values], pa.string())
-    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
+        column = pa.array([None if value is None else str(value) for value in values], pa.string())
+    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
 
 
 def values_as_arrow(place: str, values: Sequence[Any], missing: Sequence[str] = MISSING) -> pa.Array:
@@ -103,11 +103,11 @@ def as_text(place: str, values: Sequence[Any], error: BaseException | None = Non
             f"{place} holds whole numbers beyond 64 bits: give ids as text, and features as floating-point numbers"
         ) from error
     if any(not _has_text(kind) for kind in kinds):
-        raise UserError(f"{place} cannot be read: {one_line(error or 'no text stands for the values')}") from error
+        raise UserError(f"{place} cannot be read: {one_line(error or 'the values have no text form')}") from error
     return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
 def _has_text(kind: type) -> bool:
     """Checks whether a type defines its own text, as UUIDs do."""
-    own = "__repr__" in {name for base in kind.__mro__[:-1] for name in vars(base)}
-    return own and not issubclass(kind, list | dict | set | Number)
+    has_repr = "__repr__" in {name for base in kind.__mro__[:-1] for name in vars(base)}
+    return has_repr and not issubclass(kind, list | dict | set | Number)

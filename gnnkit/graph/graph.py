@@ -182,14 +182,14 @@ class Graph:
     @property
     def split_sizes(self) -> dict[str, int]:
         """Number of nodes in train, val and test."""
-        return {each.name.lower(): int(np.count_nonzero(self.split == each)) for each in Split if each}
+        return {part.name.lower(): int(np.count_nonzero(self.split == part)) for part in Split if part}
 
     def _check_columns(self) -> None:
         """Raises `UserError` if column names do not match the columns."""
         edge_width = 0 if self.edge_features is None else self.edge_features.shape[1]
         for name, width in (("category_of", self.features.shape[1]), ("edge_category_of", edge_width)):
             if (texts := getattr(self, name)) is not None and len(texts) != width:
-                raise UserError(f"{name} has {len(texts)} names for {width} columns")
+                raise UserError(f"{name} has {len(texts)} names, expected {width}")
         set_fields(
             self,
             feature_names=names_of("feature_names", self.feature_names, self.features.shape[1]),
@@ -223,8 +223,8 @@ class Graph:
             return cls.from_dgl(value)
         ways = {"from_networkx": hasattr(value, "is_directed"), "from_scipy": hasattr(value, "tocoo")}
         way = next((f": Graph.{name} reads it" for name, fits in ways.items() if fits), "")
-        given = type(value).__name__
-        raise UserError(f"expected a gnnkit Graph, a torch_geometric Data or a DGLGraph, got {given}{way}")
+        type_name = type(value).__name__
+        raise UserError(f"expected a gnnkit Graph, a torch_geometric Data or a DGLGraph, got {type_name}{way}")
 
     @classmethod
     def from_edges(
@@ -591,7 +591,7 @@ class Graph:
         number = np.full(self.num_nodes, -1, order.dtype)
         number[order] = np.arange(self.num_nodes)
         if np.any(number < 0):
-            raise UserError(f"order lacks node {number.argmin()}")
+            raise UserError(f"order does not contain node {number.argmin()}")
         dst = np.repeat(number, np.diff(self.csc.indptr))
         csc, edges = sort_edges(number[self.csc.indices], dst, self.num_nodes, self.num_nodes, True, threads)
         columns = self.edge_columns.select(edges)

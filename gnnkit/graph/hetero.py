@@ -30,12 +30,12 @@ def from_hetero(data: Any, split: int | None) -> Graph:
     total = sum(counts.values())
     edges = [_read_ends(data, kind, counts) + _to_column(starts[kind[0]], starts[kind[2]]) for kind in data.edge_types]
     predicted = _find_predicted(data)
-    own = slice(starts[predicted], starts[predicted] + counts[predicted])
+    target = slice(starts[predicted], starts[predicted] + counts[predicted])
     part, masks = split_of(
         f"data[{predicted!r}].", getter(_present_attributes(data[predicted])), counts[predicted], split
     )
     splits = np.zeros(total, np.int8)
-    splits[own] = part
+    splits[target] = part
     types = np.repeat(np.arange(len(edges)), [ends.shape[1] for ends in edges])
     src, dst = np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64)
     weight, edge_features, unread = _read_edge_columns(data, [ends.shape[1] for ends in edges])
@@ -46,7 +46,7 @@ def from_hetero(data: Any, split: int | None) -> Graph:
         dst,
         total,
         features=features,
-        labels=_read_labels(data, predicted, own, total),
+        labels=_read_labels(data, predicted, target, total),
         split=splits,
         weight=weight,
         edge_features=edge_features,
@@ -60,9 +60,9 @@ def from_hetero(data: Any, split: int | None) -> Graph:
 
 def _count_nodes(data: Any, name: str) -> int:
     """Counts the nodes of a type, by `y` if needed, which PyG ignores."""
-    given = _present_attributes(data[name])
-    rows = given.get("x", given.get("y"))
-    count = given.get("num_nodes", data[name].num_nodes if rows is None else len(rows))
+    attributes = _present_attributes(data[name])
+    rows = attributes.get("x", attributes.get("y"))
+    count = attributes.get("num_nodes", data[name].num_nodes if rows is None else len(rows))
     return whole(f"data[{name!r}].num_nodes", count, 0)
 
 
@@ -80,7 +80,7 @@ def _read_ends(data: Any, kind: tuple[str, str, str], counts: Mapping[str, int])
     name = f"data[{'-'.join(kind)!r}].edge_index"
     ends = optional("", getter({name: _present_attributes(data[kind]).get("edge_index")}), name)
     if ends is None or ends.ndim != 2 or len(ends) != 2:
-        raise UserError(f"{name} must have shape [2, num_edges], other forms of edges are not read")
+        raise UserError(f"{name} must have shape [2, num_edges]: other formats are unsupported")
     for row, end in enumerate((kind[0], kind[2])):
         checks.check_range(f"{name}[{row}]", checks.integers(f"{name}[{row}]", ends[row]), 0, counts[end])
     return ends.astype(np.int64)
@@ -93,25 +93,25 @@ def _find_predicted(data: Any) -> str:
     """
     labelled = [name for name in data.node_types if "y" in _present_attributes(data[name])]
     split = [name for name in labelled if _MASKS & _present_attributes(data[name]).keys()]
-    found = split or labelled or list(data.node_types)[:1]
-    if not found:
+    candidates = split or labelled or list(data.node_types)[:1]
+    if not candidates:
         raise UserError("HeteroData has no nodes")
-    if len(found) > 1:
+    if len(candidates) > 1:
         raise UserError(
-            f"HeteroData has labels of nodes of several types ({', '.join(found)}), of which one can be predicted: "
-            f"del data[{found[-1]!r}].y"
+            f"HeteroData has labels of nodes of several types ({', '.join(candidates)}), of which one can be predicted: "
+            f"del data[{candidates[-1]!r}].y"
         )
-    return str(found[0])
+    return str(candidates[0])
 
 
-def _read_labels(data: Any, name: str, own: slice, total: int) -> Array | None:  # [total, ...]
+def _read_labels(data: Any, name: str, target: slice, total: int) -> Array | None:  # [total, ...]
     """Reads the labels of one node type, with all other nodes unlabelled."""
     labels = as_row(optional(f"data[{name!r}].", getter(_present_attributes(data[name])), "y"))
     if labels is None:
         return None
-    if labels.shape[:1] != (own.stop - own.start,):
+    if labels.shape[:1] != (target.stop - target.start,):
         raise UserError(
-            f"data[{name!r}].y has shape {list(labels.shape)} for {own.stop - own.start} nodes: expected one label of each"
+            f"data[{name!r}].y has shape {list(labels.shape)} for {target.stop - target.start} nodes: expected one label of each"
         )
     if labels.ndim == 1 and labels.dtype == np.bool_:
         labels = labels.astype(np.int64)
@@ -121,7 +121,7 @@ def _read_labels(data: Any, name: str, own: slice, total: int) -> Array | None: 
         none = np.nan if labels.dtype.kind == "f" else -1
     kind = labels.dtype if labels.dtype.kind in "fb" or labels.ndim > 1 else np.int64
     result = np.full((total, *labels.shape[1:]), none, kind)
-    result[own] = labels
+    result[target] = labels
     return result
 
 
@@ -148,24 +148,28 @@ def _read_edge_columns(data: Any, counts: list[int]) -> tuple[Array | None, Arra
     stores = {"-".join(kind): getter(_present_attributes(data[kind])) for kind in data.edge_types}
     weights = [as_row(optional(f"data[{name!r}].", get, "edge_weight")) for name, get in stores.items()]
     weight = None
-    if any(each is not None for each in weights):
+    if any(column is not None for column in weights):
         parts = zip(weights, counts, strict=True)
-        weight = np.concatenate([np.ones(count, np.float32) if each is None else each for each, count in parts])
+        weight = np.concatenate([np.ones(count, np.float32) if column is None else column for column, count in parts])
     rows = [as_column(optional(f"data[{name!r}].", get, "edge_attr")) for name, get in stores.items()]
-    given = [each for each in rows if each is not None]
-    if len(given) == len(rows) and len({each.shape[1:] for each in given}) == 1:
-        return weight, np.concatenate(given), []
-    unread = [f"data[{name!r}].edge_attr" for name, each in zip(stores, rows, strict=True) if each is not None]
+    tables = [table for table in rows if table is not None]
+    if len(tables) == len(rows) and len({table.shape[1:] for table in tables}) == 1:
+        return weight, np.concatenate(tables), []
+    unread = [f"data[{name!r}].edge_attr" for name, table in zip(stores, rows, strict=True) if table is not None]
     return weight, None, unread
 
 
 def _list_unread(data: Any, predicted: str, masks: set[str]) -> list[str]:
     """Returns the attributes that are not read."""
-    found = []
+    unread = []
     for name in data.node_types:
         read = _READ_OF_NODES | masks if name == predicted else _READ_OF_NODES - {"y"}
-        found += [f"data[{name!r}].{each}" for each in _present_attributes(data[name]) if each not in read]
+        unread += [
+            f"data[{name!r}].{attribute}" for attribute in _present_attributes(data[name]) if attribute not in read
+        ]
     for kind in data.edge_types:
-        given = _present_attributes(data[kind])
-        found += [f"data[{'-'.join(kind)!r}].{each}" for each in given if each not in _READ_OF_EDGES]
-    return found
+        attributes = _present_attributes(data[kind])
+        unread += [
+            f"data[{'-'.join(kind)!r}].{attribute}" for attribute in attributes if attribute not in _READ_OF_EDGES
+        ]
+    return unread

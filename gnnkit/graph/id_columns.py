@@ -38,15 +38,15 @@ class IdColumns(ColumnTable):
         ids = self.id_column(name)
         if is_text(ids.type):
             length = numbers_of(pc.utf8_length(ids))
-            self._reject(name, length > _MAX_TEXT, length, f"characters are too many for an id, at most {_MAX_TEXT}")
+            self._reject(name, length > _MAX_TEXT, length, f"characters are too long for an id, at most {_MAX_TEXT}")
         first = find_ids(ids, ids)
         if len(again := np.flatnonzero(first != np.arange(len(ids)))):
             row, before = int(again[0]), int(first[again[0]])
-            value, other = (self.plain(name)[each].as_py() for each in (row, before))
-            spelt = "" if value == other else f", where it is spelt {other!r}"
+            value, other = (self.plain(name)[place].as_py() for place in (row, before))
+            variant = "" if value == other else f", written as {other!r}"
             raise UserError(
                 f"{self._column_place(name)}, row {self._row_number(row)}: {value!r} occurs a second time, after row "
-                f"{self._row_number(before)}{spelt}{hint}"
+                f"{self._row_number(before)}{variant}{hint}"
             )
         return ids
 
@@ -80,13 +80,13 @@ class IdColumns(ColumnTable):
             column = self.id_column(name).cast(pa.large_string())
         if ids is None:
             return numbers_of(column)
-        found = find_ids(ids, column)
-        if not numbers and found.min(initial=0) < 0:  # some entries may have surrounding blanks
+        nodes = find_ids(ids, column)
+        if not numbers and nodes.min(initial=0) < 0:  # some entries may have surrounding blanks
             column = self._read_text_ids(name, column)
-            found = find_ids(ids, column)
-        spelt = not numbers and not self.is_text(name)
-        self._reject(name, found < 0, column, "is no id of a node" + (", as these are text" if spelt else ""))
-        return found
+            nodes = find_ids(ids, column)
+        is_mixed = not numbers and not self.is_text(name)
+        self._reject(name, nodes < 0, column, "is no id of a node" + (", as these are text" if is_mixed else ""))
+        return nodes
 
     def holds_numbers(self, names: Sequence[str]) -> bool:
         """Checks whether most values of text columns are whole numbers."""
@@ -98,14 +98,14 @@ class IdColumns(ColumnTable):
 
         Raises `UserError` with the row of an empty id or a NUL character.
         """
-        found = []
+        parts = []
         for name in names:
             column = self.plain(name).cast(pa.large_string())
             values = pc.unique(column)
             if self._mark_invalid(values).any():
                 self._read_text_ids(name, column)  # raises with the row
-            found.append(values)
-        return pc.unique(pa.concat_arrays(found))
+            parts.append(values)
+        return pc.unique(pa.concat_arrays(parts))
 
     def check_range(self, name: str, ids: Ids, num_nodes: int) -> None:
         """Raises `UserError` for node numbers [rows] outside 0..num_nodes-1."""
@@ -143,7 +143,7 @@ class IdColumns(ColumnTable):
             return pa.array(numbers.astype(np.int64))
         if pa.types.is_unsigned_integer(kind):
             numbers = numbers_of(column)
-            self._reject(name, numbers > _INT64, numbers, "is too large for an id of 64 bits: give such ids as text")
+            self._reject(name, numbers > _INT64, numbers, "exceeds 64-bit ids: use text ids")
         return self._cast(name, pa.int64())
 
     def _read_text_ids(self, name: str, column: pa.Array) -> pa.Array:  # [rows] large_string
@@ -179,16 +179,15 @@ def joined_ids(tables: Sequence[IdColumns], names: Sequence[str]) -> pa.Array:  
     Surrounding blanks are removed. Raises `UserError` for ids that differ only in
     blanks.
     """
-    spelt = pc.unique(pa.concat_arrays([table.distinct(names) for table in tables]))
-    ids = pc.utf8_trim_whitespace(spelt)
+    raw_ids = pc.unique(pa.concat_arrays([table.distinct(names) for table in tables]))
+    ids = pc.utf8_trim_whitespace(raw_ids)
     distinct = pc.unique(ids).sort()
     if len(distinct) < len(ids):
         first = find_ids(ids, ids)
         row = int(np.flatnonzero(first != np.arange(len(ids)))[0])
-        one, other = spelt[int(first[row])].as_py(), spelt[row].as_py()
+        one, other = raw_ids[int(first[row])].as_py(), raw_ids[row].as_py()
         raise UserError(
-            f"{tables[0].name}, columns {names[0]!r} and {names[1]!r}: {one!r} and {other!r} differ in blanks alone: "
-            "spell the id one way"
+            f"{tables[0].name}, columns {names[0]!r} and {names[1]!r}: {one!r} and {other!r} differ only in blanks: write the id in one way"
         )
     return distinct
 
@@ -202,5 +201,5 @@ def _explain_number(text: str) -> str:
     if number != int(number):
         return "is no whole number"
     if abs(number) > _INT64:
-        return "is too large for an id of 64 bits: give a table of nodes whose ids are text"
-    return f"is not spelt as the id {int(number)} is: spell an id one way, or give all ids as text"
+        return "exceeds 64-bit ids: use a node table with text ids"
+    return f"differs from the id {int(number)} in form: write each id in one way, or use text ids"

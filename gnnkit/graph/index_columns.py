@@ -30,9 +30,9 @@ def index_columns(schema: pa.Schema, names: Sequence[str], counts_rows: Callable
     ]
 
 
-def common_index(found: Sequence[Sequence[str]]) -> list[str]:
+def common_index(index_names: Sequence[Sequence[str]]) -> list[str]:
     """Returns the index columns that all tables share."""
-    return [name for name in found[0] if all(name in names for names in found)]
+    return [name for name in index_names[0] if all(name in names for names in index_names)]
 
 
 def warn_index(table: str, names: Collection[str], hint: str) -> None:

@@ -51,13 +51,15 @@ class LabelColumns(IdColumns):
             return reading.places(text, self.missing)
         numbers = reading.numbers(text, self.missing)
         return (
-            self._read_classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64())) if reading.whole else numbers
+            self._read_classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64()))
+            if reading.is_integer
+            else numbers
         )
 
     def _read_classes(self, name: str, labels: pa.Array) -> Labels:
         labels = labels.fill_null(-1)
         numbers = numbers_of(labels)
-        self._reject(name, numbers < -1, labels, "is no class and not -1")
+        self._reject(name, numbers < -1, labels, "is neither a class nor -1")
         return numbers
 
     def has_minus_one(self, name: str) -> bool:
@@ -72,8 +74,8 @@ class LabelColumns(IdColumns):
         column = self.plain(name)
         if not is_text(column.type):
             return []
-        spelt = missing_cells(column, self.missing) & ~missing_cells(column, ("",))
-        words: list[str] = column.filter(pa.array(spelt)).to_pylist()
+        has_word = missing_cells(column, self.missing) & ~missing_cells(column, ("",))
+        words: list[str] = column.filter(pa.array(has_word)).to_pylist()
         return words
 
     def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
@@ -81,9 +83,9 @@ class LabelColumns(IdColumns):
             return None
         words = pc.utf8_trim_whitespace(self._cast(name, pa.string()).fill_null(""))
         words = pc.if_else(pa.array(missing_cells(words, self.missing)), "none", words)
-        found = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
-        self._reject(name, nulls_of(found), words, "is none of train, val, test, none")
-        return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[numbers_of(found)])
+        codes = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
+        self._reject(name, nulls_of(codes), words, "is none of train, val, test, none")
+        return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[numbers_of(codes)])
 
     def types(self, name: str, known: Sequence[str] | None = None) -> tuple[Ids | None, list[str] | None]:
         """Reads edge types [rows], and their names if they are text.
@@ -102,9 +104,11 @@ class LabelColumns(IdColumns):
         empty = pc.fill_null(pc.equal(column, ""), True)
         self._reject(name, empty.to_numpy(zero_copy_only=False), None, "is empty")
         names = pc.unique(column).sort() if known is None else pa.array(known, pa.string())
-        found = pc.index_in(column, value_set=names)
-        self._reject(name, nulls_of(found), column, "was not there a moment ago: the table changes while it is read")
-        return numbers_of(found), names.to_pylist()
+        codes = pc.index_in(column, value_set=names)
+        self._reject(
+            name, nulls_of(codes), column, "appeared while the table was read: do not change the file during a run"
+        )
+        return numbers_of(codes), names.to_pylist()
 
 
 def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tuple[Labels, list[str] | None]:
@@ -125,10 +129,10 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
         survey.add(piece.plain(name).cast(pa.string()))
     if survey is not None:
         reading = survey.reading()
-    found, has_minus_one = [np.empty(0, np.int64)], False
+    parts, has_minus_one = [np.empty(0, np.int64)], False
     num_missing, word = 0, None
     for piece in pieces():
-        found.append(piece.labels(name, reading))
+        parts.append(piece.labels(name, reading))
         has_minus_one |= piece.has_minus_one(name)
         words = piece.missing_words(name)
         num_missing, word = num_missing + len(words), word or next(iter(words), None)
@@ -138,7 +142,7 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
             "value, unless missing=[WORD, ...] (dataset.missing) lists other words",
             stacklevel=4,
         )
-    labels = np.concatenate(found[1:] or found)
+    labels = np.concatenate(parts[1:] or parts)
     names = list(reading.categories) if reading.kind == "categories" else None
     if has_minus_one:
         check_signs(labels, names)

@@ -27,14 +27,14 @@ def read_labels(values: object, num_nodes: int, num_classes: int | None = None) 
         num_nodes: Number of nodes.
         num_classes: Number of class names, or None without names.
     """
-    given = checks.array("labels", values)
-    if given.dtype.kind == "f" and given.size:
-        return _read_numbers(given, num_nodes)
-    if given.ndim == 2:
-        return _read_class_sets(given, num_nodes, num_classes)
-    if given.dtype == np.bool_:
-        given = given.astype(np.int64)
-    labels = checks.int64s("labels", given, num_nodes)
+    dense = checks.array("labels", values)
+    if dense.dtype.kind == "f" and dense.size:
+        return _read_numbers(dense, num_nodes)
+    if dense.ndim == 2:
+        return _read_class_sets(dense, num_nodes, num_classes)
+    if dense.dtype == np.bool_:
+        dense = dense.astype(np.int64)
+    labels = checks.int64s("labels", dense, num_nodes)
     checks.check_range("labels", labels, -1, max(num_nodes, _MAX_CLASSES) if num_classes is None else num_classes)
     return labels
 
@@ -54,8 +54,7 @@ def check_signs(labels: Array, class_names: object | None = None) -> None:
         return
     if labels.min() == -1 and labels.max() == 1 and not (labels == 0).any():
         raise UserError(
-            "labels are -1 and 1 alone, and -1 stands for no label, so one class would be left: number two classes 0 and "
-            "1, or leave the labels of nodes without one empty (Graph.from_edges: one_class=True)"
+            "labels are only -1 and 1, and -1 means unlabelled, so one class would remain: number the classes 0 and 1, or leave the labels of nodes without one empty (Graph.from_edges: one_class=True)"
         )
 
 
@@ -67,10 +66,10 @@ def labelled(labels: Labels) -> npt.NDArray[np.bool_]:  # [num_nodes]
     return np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
 
 
-def _read_numbers(given: Array, num_nodes: int) -> Labels:
-    if given.ndim not in (1, 2) or len(given) != num_nodes or not given.shape[-1]:
-        raise UserError(f"labels has shape {list(given.shape)}, expected [{num_nodes}] or [{num_nodes}, numbers]")
-    labels = np.ascontiguousarray(given, np.float64 if given.itemsize > 4 else np.float32)
+def _read_numbers(dense: Array, num_nodes: int) -> Labels:
+    if dense.ndim not in (1, 2) or len(dense) != num_nodes or not dense.shape[-1]:
+        raise UserError(f"labels has shape {list(dense.shape)}, expected [{num_nodes}] or [{num_nodes}, numbers]")
+    labels = np.ascontiguousarray(dense, np.float64 if dense.itemsize > 4 else np.float32)
     with np.errstate(invalid="ignore"):
         bad = np.argwhere(np.abs(labels) > checks.FLOAT32_MAX)
     if len(bad):
@@ -79,20 +78,20 @@ def _read_numbers(given: Array, num_nodes: int) -> Labels:
     return labels
 
 
-def _read_class_sets(given: Array, num_nodes: int, num_classes: int | None) -> Labels:
-    if given.dtype.kind not in "iub" or len(given) != num_nodes or not given.shape[1]:
+def _read_class_sets(dense: Array, num_nodes: int, num_classes: int | None) -> Labels:
+    if dense.dtype.kind not in "iub" or len(dense) != num_nodes or not dense.shape[1]:
         raise UserError(
-            f"labels has dtype {given.dtype}, shape {list(given.shape)}, expected 0 and 1 of shape "
+            f"labels has dtype {dense.dtype}, shape {list(dense.shape)}, expected 0 and 1 of shape "
             f"[{num_nodes}, classes]"
         )
-    if num_classes not in (None, given.shape[1]):
-        raise UserError(f"labels has {given.shape[1]} columns, but there are {num_classes} class names")
-    if given.dtype != np.bool_:
-        bad = np.argwhere((given != 0) & (given != 1))
+    if num_classes not in (None, dense.shape[1]):
+        raise UserError(f"labels has {dense.shape[1]} columns, but there are {num_classes} class names")
+    if dense.dtype != np.bool_:
+        bad = np.argwhere((dense != 0) & (dense != 1))
         if len(bad):
             place = bad[0].tolist()
-            raise UserError(f"labels{place} = {given[tuple(place)]}: labels of two dimensions are 0 or 1, or floating")
-    return np.ascontiguousarray(given, np.bool_)
+            raise UserError(f"labels{place} = {dense[tuple(place)]}: labels of two dimensions are 0 or 1, or floating")
+    return np.ascontiguousarray(dense, np.bool_)
 
 
 def check_labelled(labels: Labels, split: Ids) -> None:

@@ -35,10 +35,10 @@ def read_missing(key: str, value: object) -> tuple[str, ...]:
     if value is None:
         return MISSING
     words = value if isinstance(value, list | tuple) else [value]
-    spelt = [
+    texts = [
         "null" if word is None else "nan" if isinstance(word, float) and math.isnan(word) else word for word in words
     ]
-    plain = [word.strip().lower() for word in spelt if isinstance(word, str)]
+    plain = [word.strip().lower() for word in texts if isinstance(word, str)]
     if not isinstance(value, list | tuple) or len(plain) < len(words):
         raise UserError(f"{key}={shown(value)} must be a list of words, such as [none,unknown]")
     return tuple(sorted({"", *plain}))

@@ -74,14 +74,16 @@ def _build_table(
     name: str, attributes: list[dict[str, Any]], wanted: list[str], missing: Sequence[str], split: str | None
 ) -> Table:
     """Builds a table of the requested attributes, with empty cells for missing ones."""
-    known = {key for each in attributes for key in each}
+    known = {key for attribute_map in attributes for key in attribute_map}
     absent = [key for key in wanted if key not in known]
     if absent and attributes:
-        raise UserError(f"no one of the {name} of the networkx graph has an attribute {absent[0]!r}")
+        raise UserError(f"the {name} of the networkx graph have no attribute {absent[0]!r}")
     unread = [f"{name}[{str(key)!r}]" for key in known if key not in wanted]
     warn_unread("Graph.from_networkx", unread, has_split=split is not None)
     columns = {
-        key: _convert_values(f"{name}, attribute {key!r}", [each.get(key) for each in attributes], missing)
+        key: _convert_values(
+            f"{name}, attribute {key!r}", [attribute_map.get(key) for attribute_map in attributes], missing
+        )
         for key in wanted
     }
     return Table(name, pa.table(columns), missing=missing)

@@ -70,19 +70,19 @@ def add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids,
 
 
 def read_node_fields(
-    folder: Path, given: Array, split: str | None, num_nodes: int
+    folder: Path, stored_labels: Array, split: str | None, num_nodes: int
 ) -> tuple[Array, npt.NDArray[np.int8], list[str] | None, Array | None]:
     """Returns the nodes' labels, split, class names and ids.
 
     Args:
         folder: Folder of the data set.
-        given: Labels as stored.
+        stored_labels: Labels as stored.
         split: Folder in `split`. None: the only one.
         num_nodes: Number of nodes.
     """
-    labels, mapping = _read_labels(given), folder / "mapping"
-    own = _read_split(folder / "split", split, num_nodes)
-    return labels, own, _read_class_names(mapping, labels), _read_mapping(mapping, "nodeidx2*", num_nodes)
+    labels, mapping = _read_labels(stored_labels), folder / "mapping"
+    node_split = _read_split(folder / "split", split, num_nodes)
+    return labels, node_split, _read_class_names(mapping, labels), _read_mapping(mapping, "nodeidx2*", num_nodes)
 
 
 def _check_folder(folder: Path, name: str) -> None:
@@ -102,29 +102,28 @@ def _check_folder(folder: Path, name: str) -> None:
 def _default_inverse(name: str) -> bool:
     if name not in _INVERSE:
         raise UserError(
-            f"{name} is none of {', '.join(_INVERSE)}: say with add_inverse_edge=true whether raw holds each undirected "
-            "edge once, or with false that it holds all"
+            f"{name} is none of {', '.join(_INVERSE)}: set add_inverse_edge=true if raw contains each undirected edge once, else add_inverse_edge=false"
         )
     return _INVERSE[name]
 
 
 def list_tables(raw: Path) -> set[str]:
     """Returns the folder's tables, and warns about unread ones."""
-    found = {path.name.removesuffix(".csv.gz") for path in raw.glob("*.csv.gz")}
-    warn_unread(f"{raw}", found - _READ)
-    return found
+    names = {path.name.removesuffix(".csv.gz") for path in raw.glob("*.csv.gz")}
+    warn_unread(f"{raw}", names - _READ)
+    return names
 
 
 def _read_csv_folder(raw: Path) -> dict[str, Any]:
     """Reads a folder of CSV tables, which have no headers."""
-    found = list_tables(raw)
+    names = list_tables(raw)
     edges = read_numbers(raw / "edge.csv.gz")
     if edges.shape[1] != 2:
         raise UserError(f"{raw / 'edge.csv.gz'} has {edges.shape[1]} columns, expected source and destination")
     optional = {
         key: read_numbers(raw / f"{name}.csv.gz")
         for key, name in (("node_feat", "node-feat"), ("edge_feat", "edge-feat"))
-        if name in found
+        if name in names
     }
     counts = read_numbers(raw / f"{_NODES}.csv.gz").ravel()
     return {
@@ -158,15 +157,13 @@ def check_arrays(raw: Path, data: Arrays, shape: tuple[int, ...]) -> None:
 def read_num_nodes(raw: Path, counts: Array) -> int:
     """Returns the number of nodes. Raises `UserError` for several graphs."""
     if len(counts) != 1:
-        raise UserError(
-            f"{raw} holds {len(counts)} graphs: labels of graphs are not supported yet, only labels of nodes"
-        )
+        raise UserError(f"{raw} holds {len(counts)} graphs: graph labels are not supported yet, only node labels")
     return int(counts[0])
 
 
-def _read_labels(given: Array) -> Array:
+def _read_labels(stored: Array) -> Array:
     """Reads one class per node, NaN if unlabelled, or several columns of 0 and 1."""
-    labels = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
+    labels = stored[:, 0] if stored.ndim == 2 and stored.shape[1] == 1 else stored
     if labels.ndim == 2:
         return labels if labels.dtype.kind in "iu" else labels.astype(np.int64)
     return np.where(np.isnan(labels), -1, labels).astype(np.int64) if labels.dtype.kind == "f" else labels
@@ -186,7 +183,7 @@ def _read_split(folder: Path, name: str | None, num_nodes: int) -> npt.NDArray[n
         path = folder / name / f"{part}.csv.gz"
         nodes = read_numbers(path).ravel()
         if nodes.dtype.kind not in "iu" or np.any((nodes < 0) | (nodes >= num_nodes)):
-            raise UserError(f"{path} holds numbers that are no nodes 0..{num_nodes - 1}")
+            raise UserError(f"{path} contains ids outside the nodes 0..{num_nodes - 1}")
         if np.any(split[nodes]):
             raise UserError(f"{path}: node {nodes[split[nodes] != 0][0]} is in another part of the split too")
         split[nodes] = value
@@ -198,8 +195,8 @@ def _read_class_names(folder: Path, labels: Array) -> list[str] | None:
     if labels.ndim != 1 or not len(labels):
         return None
     names = _read_mapping(folder, "labelidx2*", int(labels.max(initial=-1)) + 1)
-    spelt = None if names is None else [str(name) for name in names]
-    return spelt if spelt is not None and len(set(spelt)) == len(spelt) else None
+    texts = None if names is None else [str(name) for name in names]
+    return texts if texts is not None and len(set(texts)) == len(texts) else None
 
 
 def _read_mapping(folder: Path, pattern: str, count: int) -> Array | None:  # [count]
@@ -207,7 +204,7 @@ def _read_mapping(folder: Path, pattern: str, count: int) -> Array | None:  # [c
     paths = sorted(folder.glob(f"{pattern}.csv.gz"))
     if len(paths) != 1:
         return None
-    table = _read_csv(paths[0], pyarrow.csv.ReadOptions(), spelt=True)
+    table = _read_csv(paths[0], pyarrow.csv.ReadOptions(), as_text=True)
     if table.num_columns != 2 or table.num_rows < count:
         return None
     numbers, values = (narrow_text(column).combine_chunks()[:count] for column in table.columns)
@@ -222,24 +219,24 @@ def read_numbers(path: Path) -> Array:  # [rows, columns]
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
             raise UserError(f"{path}: column {name[1:]} holds {column.type}, expected numbers")
-    whole = all(pa.types.is_integer(column.type) and not column.null_count for column in table.columns)
-    rows = np.empty((table.num_rows, table.num_columns), np.int64 if whole else np.float32)
+    is_integer = all(pa.types.is_integer(column.type) and not column.null_count for column in table.columns)
+    rows = np.empty((table.num_rows, table.num_columns), np.int64 if is_integer else np.float32)
     for place, column in enumerate(table.columns):
-        rows[:, place] = column.cast(pa.int64() if whole else pa.float32()).to_numpy()
+        rows[:, place] = column.cast(pa.int64() if is_integer else pa.float32()).to_numpy()
     return rows
 
 
-def _read_csv(path: Path, options: Any, *, spelt: bool = False) -> pa.Table:
+def _read_csv(path: Path, options: Any, *, as_text: bool = False) -> pa.Table:
     """Reads a CSV file.
 
     Args:
         path: The file.
         options: pyarrow's read options.
-        spelt: Whether to read all columns as text.
+        as_text: Whether to read all columns as text.
     """
     check_regular(path)
     try:
-        reader = pyarrow.csv.open_csv(str(path), read_options=options) if spelt else None
+        reader = pyarrow.csv.open_csv(str(path), read_options=options) if as_text else None
         kinds = dict.fromkeys([] if reader is None else reader.schema.names, pa.string())
         convert = pyarrow.csv.ConvertOptions(column_types=kinds)
         return pyarrow.csv.read_csv(str(path), read_options=options, convert_options=convert)

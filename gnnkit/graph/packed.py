@@ -28,10 +28,10 @@ class PackedFeatures:
 
     def __post_init__(self) -> None:
         kind, width = (np.uint16, None) if self.scale is None else (np.uint8, self.kept.shape[1:])
-        for each in (self.scale, self.offset):
-            right = each is None if width is None else each is not None and each.shape == width
-            if not right or (each is not None and each.dtype != np.float32):
-                raise UserError("features: the scale of packed rows must be float32, one number a column")
+        for array in (self.scale, self.offset):
+            right = array is None if width is None else array is not None and array.shape == width
+            if not right or (array is not None and array.dtype != np.float32):
+                raise UserError("features: the scale of packed rows must be float32, one number per column")
         if self.kept.dtype != kind or self.kept.ndim != 2:
             raise UserError(f"features: packed rows are {self.kept.dtype}, expected {np.dtype(kind)}")
 
@@ -60,12 +60,12 @@ class PackedFeatures:
     def __getitem__(self, key: Any) -> PackedFeatures:
         """Selects rows, or rows and columns, like NumPy."""
         columns = key[1] if isinstance(key, tuple) else slice(None)
-        scale, offset = (None if each is None else each[columns] for each in (self.scale, self.offset))
+        scale, offset = (None if array is None else array[columns] for array in (self.scale, self.offset))
         return PackedFeatures(self.kept[key], scale, offset)
 
-    def with_rows(self, kept: Array) -> PackedFeatures:
+    def with_rows(self, rows: Array) -> PackedFeatures:
         """Returns other rows with the same scale."""
-        return replace(self, kept=kept)
+        return replace(self, kept=rows)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]
         """Returns float32 rows. Raises `UserError` if they exceed memory."""

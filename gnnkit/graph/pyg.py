@@ -37,19 +37,20 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
         data = data.to_homogeneous(add_node_type=False, add_edge_type=False)
     elif _is_hetero(data):
         if val is not None or test is not None:
-            raise UserError("HeteroData: edges to predict are read of graphs of one type only, leave out val and test")
+            raise UserError(
+                "HeteroData: edges to predict are supported for homogeneous graphs only: remove val and test"
+            )
         return from_hetero(data, split)
     num_nodes = whole("data.num_nodes", data.num_nodes, 0)
-    given = _list_attributes(data)
-    links = given & {*_LINKS, *_NEGATIVE}
+    attributes = _list_attributes(data)
+    links = attributes & {*_LINKS, *_NEGATIVE}
     if links and val is None and test is None:
         raise UserError(
-            f"data.{min(links)}: edges to predict are given by Graph.from_pyg(train, val=val, test=test), from the "
-            "three Data of RandomLinkSplit, for task=link_prediction"
+            f"data.{min(links)}: for edges to predict, pass the three Data of RandomLinkSplit as Graph.from_pyg(train, val=val, test=test)"
         )
     graph, read = _convert_data(data, num_nodes, split)
     has_split = val is not None or test is not None or bool(graph.split.any())
-    warn_unread("Graph.from_pyg", [f"data.{name}" for name in given - read - links], has_split=has_split)
+    warn_unread("Graph.from_pyg", [f"data.{name}" for name in attributes - read - links], has_split=has_split)
     if val is None and test is None:
         return graph
     _check_supervision(data, num_nodes)
@@ -89,10 +90,10 @@ def _convert_data(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, 
 
 def _read_edge_index(get: Get) -> Array:  # [2, num_edges]
     if get("edge_index") is None and get("adj_t") is not None:
-        raise UserError("data.adj_t is not read, data.edge_index is: leave out the transform ToSparseTensor")
+        raise UserError("data.adj_t is unsupported, expected data.edge_index: remove the transform ToSparseTensor")
     edge_index = optional("data.", get, "edge_index")
     if edge_index is None or edge_index.ndim != 2 or len(edge_index) != 2:
-        raise UserError("data.edge_index must have shape [2, num_edges], other forms of edges are not read")
+        raise UserError("data.edge_index must have shape [2, num_edges]: other formats are unsupported")
     return edge_index
 
 
@@ -102,7 +103,7 @@ def _read_labels(get: Get, num_nodes: int) -> Array | None:
     several = batch is not None and (batch != batch.ravel()[:1]).any()
     if several or (labels is not None and labels.shape[:1] != (num_nodes,) and labels.size):
         what = "data.batch holds several graphs" if several else f"data.y has shape {list(labels.shape)}"  # type: ignore[union-attr]
-        raise UserError(f"{what} for {num_nodes} nodes: labels of graphs are not supported yet, only labels of nodes")
+        raise UserError(f"{what} for {num_nodes} nodes: graph labels are not supported yet, only node labels")
     return labels
 
 
@@ -141,7 +142,7 @@ def _select_positives(index: str, pairs: Any, name: str, labels: Any) -> npt.NDA
         raise UserError(f"{name} has shape {list(marks.shape)}, expected {list(ends.shape[1:])}")
     if not np.isin(marks, (0, 1)).all():
         raise UserError(
-            f"{name} has other values than 0 and 1: labels of edges are not supported yet, only whether there is one"
+            f"{name} has other values than 0 and 1: edge labels are not supported yet, only whether an edge exists"
         )
     return np.ascontiguousarray(ends[:, marks == 1].T, np.int64)
 

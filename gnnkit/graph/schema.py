@@ -128,12 +128,12 @@ def read_types(
     """
     tables: tuple[FeatureTable, ...] | None = None
     relations: tuple[Relation, ...] | None = None
-    if (given := plain.get("feature_tables")) is not None:
-        tables = tuple(table if isinstance(table, FeatureTable) else FeatureTable(**table) for table in given)
+    if (stored := plain.get("feature_tables")) is not None:
+        tables = tuple(table if isinstance(table, FeatureTable) else FeatureTable(**table) for table in stored)
         if len(tables) != len(node_types or ((),)) or max(table.columns.stop for table in tables) != width:
             tables = None
-    if (given := plain.get("relations")) is not None:
-        relations = tuple(Relation(*relation) for relation in given)
+    if (stored := plain.get("relations")) is not None:
+        relations = tuple(Relation(*relation) for relation in stored)
         ends = {end for source, _, destination in relations for end in (source, destination)}
         if [relation.edge_type for relation in relations] != list(edge_types or ()) or not ends <= dict(
             node_types or ()

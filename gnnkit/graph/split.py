@@ -36,16 +36,16 @@ class Split(IntEnum):
             values: [num_nodes] names or codes.
             num_nodes: Expected number of entries.
         """
-        given = checks.array("split", values)
-        if given.dtype.kind == "U":
-            return _parse_names(given, num_nodes)
-        if given.dtype == np.bool_:
-            raise UserError("split is a mask, expected names or codes: make codes of masks with Split.of_masks")
-        codes = checks.integers("split", given, num_nodes)
+        dense = checks.array("split", values)
+        if dense.dtype.kind == "U":
+            return _parse_names(dense, num_nodes)
+        if dense.dtype == np.bool_:
+            raise UserError("split is a mask, expected names or codes: convert masks with Split.of_masks")
+        codes = checks.integers("split", dense, num_nodes)
         checks.check_range("split", codes, 0, len(Split))
         if codes.dtype != np.int8 and codes.any() and not (codes == Split.TRAIN).any():
             meaning = ", ".join(f"{code} {code.name}" for code in Split)
-            raise UserError(f"split uses nodes but trains on none: {meaning} (int8 codes may do so)")
+            raise UserError(f"split has no train nodes: {meaning} (allowed for int8)")
         return np.ascontiguousarray(codes, np.int8)
 
     @staticmethod
@@ -112,9 +112,9 @@ def random_split(labelled: npt.NDArray[np.bool_], shares: Sequence[float], seed:
             NONE.
         seed: Random seed.
     """
-    given = read_shares("split", shares)
+    fractions = read_shares("split", shares)
     order = np.random.default_rng(seed % 2**64).permutation(np.flatnonzero(labelled))
-    ends = [min(round(len(order) * sum(given[: part + 1])), len(order)) for part in range(3)]
+    ends = [min(round(len(order) * sum(fractions[: part + 1])), len(order)) for part in range(3)]
     split = np.zeros(len(labelled), np.int8)
     for value, nodes in zip(SPLITS.values(), np.split(order, ends), strict=False):
         split[nodes] = value

@@ -31,8 +31,8 @@ class Table(FeatureColumns, LabelColumns):
     def first_rows(self, name: str) -> Table:
         """Removes each row whose id occurs in an earlier row."""
         ids = self.id_column(name)
-        kept = np.flatnonzero(find_ids(ids, ids) == np.arange(len(ids)))
-        return self if len(kept) == len(ids) else self._like(self._table.take(kept), self._first, kept)
+        first_ids = np.flatnonzero(find_ids(ids, ids) == np.arange(len(ids)))
+        return self if len(first_ids) == len(ids) else self._like(self._table.take(first_ids), self._first, first_ids)
 
     def _like(self, table: pa.Table, first: int, rows: Ids | None = None) -> Table:
         """Returns other rows or columns with this table's settings."""

@@ -45,9 +45,7 @@ def from_tables(
     named = None if nodes is None else table_of("nodes", nodes, f": features{way}", words)
     weight = weight or ("weight" if "weight" in links.names else None)
     if edge_features is None:
-        edge_features = _default_features(
-            links, {*ends, edge_type, weight}, "edge_features=[NAME, ...] names it to read it"
-        )
+        edge_features = _default_features(links, {*ends, edge_type, weight}, "edge_features=[NAME, ...] reads it")
     if named and duplicates == FIRST:
         named = named.first_rows(columns[0])
     ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
@@ -124,9 +122,7 @@ def _read_features(
 ) -> tuple[Features | None, list[str] | None, list[str] | None, Array | None]:
     """Returns features, feature names, their text columns, and missing cells."""
     if features is None:
-        names: Any = (
-            [] if nodes is None else _default_features(nodes, columns, "features=[NAME, ...] names it to read it")
-        )
+        names: Any = [] if nodes is None else _default_features(nodes, columns, "features=[NAME, ...] reads it")
     else:
         names = [features] if isinstance(features, str) else features
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):

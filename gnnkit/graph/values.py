@@ -55,8 +55,8 @@ class Style:
 
     def numbers(self, text: pa.Array) -> npt.NDArray[np.float64]:
         """Parses cells that match `pattern`. 10 % is 0.1."""
-        found = numbers_of(self.plain(text).cast(pa.float64()))
-        return found / 100 if self.unit == "%" else found
+        numbers = numbers_of(self.plain(text).cast(pa.float64()))
+        return numbers / 100 if self.unit == "%" else numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class ColumnReading:
     style: Style | None = None  # format of numbers in text
     categories: tuple[str, ...] = ()  # sorted by code point
     narrow: bool = True  # whether float32 is precise enough
-    whole: bool = False  # whether numbers in text have no decimals
+    is_integer: bool = False  # whether numbers in text have no decimals
     sample: str = ""  # example cell, for messages about text and dates
 
     @property
@@ -84,16 +84,16 @@ class ColumnReading:
         """Returns a piece of the column as numbers, with NaN in missing cells."""
         if not is_text(column.type):
             return typed_numbers(column)
-        missing, found = missing_cells(column, words), np.full(len(column), np.nan)
+        missing, numbers = missing_cells(column, words), np.full(len(column), np.nan)
         known = pc.utf8_trim_whitespace(column).filter(pa.array(~missing))
-        found[~missing] = _parse_dates(known) if self.style is None else self.style.numbers(known)
-        return found
+        numbers[~missing] = _parse_dates(known) if self.style is None else self.style.numbers(known)
+        return numbers
 
     def places(self, column: pa.Array, words: Sequence[str] = MISSING) -> Ids:  # [rows]
         """Returns each cell's category, or -1 in missing cells."""
         text = column.cast(pa.string())
-        found = pc.index_in(pc.utf8_trim_whitespace(text), value_set=pa.array(self.categories, pa.string()))
-        places: Ids = np.array(numbers_of(found.fill_null(-1)), np.int64)
+        codes = pc.index_in(pc.utf8_trim_whitespace(text), value_set=pa.array(self.categories, pa.string()))
+        places: Ids = np.array(numbers_of(codes.fill_null(-1)), np.int64)
         places[missing_cells(text, words)] = -1
         return places
 
@@ -123,7 +123,7 @@ class Survey:
         self._fits = {False: True, True: True}  # whether all texts are numbers, by `Style.comma`
         self._ranges = {comma: _NumberRange() for comma in (False, True)}
         self._comma: str | None = None  # the first text with a comma
-        self._whole = True
+        self._is_integer = True
         self._with_unit: dict[str, str] = {}  # the first text with each unit
         self._without_unit: dict[str, str] = {}
         self._typed, self._dates = _NumberRange(), _NumberRange()
@@ -174,7 +174,7 @@ class Survey:
             self._fits[comma] &= bool(fits.all())
             if self._fits[comma]:
                 style = Style(comma)
-                self._whole &= bool(_match(style.plain(text), _WHOLE).all())
+                self._is_integer &= bool(_match(style.plain(text), _WHOLE).all())
                 self._ranges[comma].add(style.numbers(text))
         if self._no_number is None:
             self._comma = self._comma or _first_match(text, _contains(text, ","))
@@ -204,10 +204,10 @@ class Survey:
         kinds, has_text = self._kinds - {"text"}, "text" in self._kinds
         if len(kinds) > 1:
             raise UserError(
-                f"{self.place} holds numbers in some files and dates in others: use one of both{self._hint}"
+                f"{self.place} holds numbers in some files and dates in others: use one of them{self._hint}"
             )
         if not self._kinds:
-            return ColumnReading("numbers", whole=True)
+            return ColumnReading("numbers", is_integer=True)
         self._check_integers()
         if not has_text:
             return ColumnReading(kinds.pop(), narrow=not self._typed.needs_float64, sample=self._date)
@@ -223,7 +223,7 @@ class Survey:
                 "numbers",
                 style,
                 narrow=not spread.needs_float64,
-                whole=self._whole and style.unit != "%",
+                is_integer=self._is_integer and style.unit != "%",
                 sample=sample,
             )
         if self._most is not None:
@@ -243,7 +243,7 @@ class Survey:
         largest = max(-low, high)
         if largest > 2**53 and np.spacing(float(largest)) > _TOLERANCE * (high - low) > 0:
             raise UserError(
-                f"{self.place} holds whole numbers from {low} to {high}, which float64 does not tell apart: subtract {low}"
+                f"{self.place} holds whole numbers from {low} to {high}, which float64 cannot distinguish: subtract {low}"
                 f"{self._hint}"
             )
 
@@ -258,7 +258,7 @@ class Survey:
         why = ""
         if not fits:
             why = (
-                "spells numbers with a decimal point in some cells, and with a decimal comma in others: use one of both"
+                "spells numbers with a decimal point in some cells, and with a decimal comma in others: use one of them"
             )
         elif mixed is not None:
             pair = f"{self._with_unit[mixed]!r} and {self._without_unit[mixed]!r}"
@@ -283,7 +283,7 @@ class Survey:
         if word is not None and fits.any() and 2 * fits.sum() >= len(text):
             raise UserError(
                 f"{self.place} holds {form}s, but {word!r} is neither a {form} nor a word for a missing value: leave a cell "
-                f"without a {form} empty, or list the word beside the others of missing{self._hint}"
+                f"without a {form} empty, or add the word to missing{self._hint}"
             )
 
     def _too_many_error(self, names: Sequence[str]) -> UserError:
@@ -357,8 +357,8 @@ def typed_numbers(column: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
     elif pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
         per_second = _PER_SECOND[kind.unit]
         column = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
-    found = np.asarray(numbers_of(column.cast(pa.float64(), safe=False)), np.float64)
-    return found / per_second
+    numbers = np.asarray(numbers_of(column.cast(pa.float64(), safe=False)), np.float64)
+    return numbers / per_second
 
 
 def _match(text: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:

@@ -119,16 +119,16 @@ class ZippedRows:
                     count = min(step, last - begin)
                     data = file.read(count * size)
                     if len(data) < count * size:
-                        raise UserError(f"{self.name} is shorter than it says")
-                    found = np.frombuffer(data, self.dtype)
-                    yield found.astype(self.dtype.newbyteorder("="), copy=False)
+                        raise UserError(f"{self.name} is truncated")
+                    numbers = np.frombuffer(data, self.dtype)
+                    yield numbers.astype(self.dtype.newbyteorder("="), copy=False)
         except (*_BAD_ZIP, OSError) as error:
             raise UserError(f"{self.name} cannot be read: {error}") from error
 
     def pieces(self, step: int) -> Iterator[Array]:
         """Yields all rows, `step` at a time, or one empty piece if there are none."""
         if self.by_column and len(self.shape) > 1:
-            raise UserError(f"{self.name} stands in the file column by column, which is not read by rows")
+            raise UserError(f"{self.name} is stored by column, and cannot be read by rows")
         width = math.prod(self.shape[1:])
         if not self.shape[0] or not width:
             yield np.empty(self.shape, self.dtype)

@@ -438,7 +438,7 @@ DAMAGED: list[tuple[Callable[..., Dataset], str, dict[str, Any], str]] = [
     ),
     (planetoid, "graph.npz", {"indices": None}, "no array 'indices', only "),
     (planetoid, "graph.npz", {"indptr": None}, "no array 'indptr', only "),
-    (planetoid, "graph.npz", {"x": np.ones((4, N)).T}, "x stands in the file column by column, which is not read by"),
+    (planetoid, "graph.npz", {"x": np.ones((4, N)).T}, "x is stored by column, and cannot be read by"),
     (gnn_benchmark, "graph.npz", {"adj_shape": [N, 9]}, r"adj_indices, adj_data: the matrix has shape \[50, 9\], exp"),
     (
         saint_folder,

@@ -60,7 +60,7 @@ def test_times_are_refused_where_a_random_split_would_leak(door: Any, name: str)
         UserError, match=rf"\b{name}\b.* holds times, which are not supported yet, .*: give train, val "
     ):
         door(name, torch.arange(3), {})
-    with pytest.warns(UserWarning, match=rf"not read, .*\b{name}\b"):
+    with pytest.warns(UserWarning, match=rf"ignores unknown attributes: .*\b{name}\b"):
         assert door(name, torch.arange(3), MASKS).split.tolist()[:3] == [1, 2, 3]
 
 
@@ -68,7 +68,7 @@ def test_times_are_refused_where_a_random_split_would_leak(door: Any, name: str)
 @pytest.mark.parametrize("door", [pyg, hetero, dgl])
 def test_other_names_are_a_warning(door: Any) -> None:
     for name in ("timely", "title", "tt"):
-        with pytest.warns(UserWarning, match=rf"not read, .*\b{name}\b"):
+        with pytest.warns(UserWarning, match=rf"ignores unknown attributes: .*\b{name}\b"):
             door(name, torch.arange(3), {})
 
 
@@ -81,7 +81,7 @@ def test_types_that_dgl_keeps_of_one_graph_are_read() -> None:
     assert found.node_types == (("0", 2), ("1", 1))
     np.testing.assert_array_equal(found.edge_types, [1, 1, 0])  # in the order of destinations
     graph.ndata["_TYPE"] = torch.tensor([1, 0, 1])
-    with pytest.raises(UserError, match=r"^ndata\._TYPE: nodes of one type must stand together"):
+    with pytest.raises(UserError, match=r"^ndata\._TYPE: nodes must be sorted by type"):
         Graph.of(graph)
 
 

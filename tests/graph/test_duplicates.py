@@ -130,7 +130,7 @@ def test_the_first_row_of_a_node_is_kept_on_demand(tmp_path: Path) -> None:
     [
         ("keep", "duplicates=first keeps the first row"),
         ("refuse", "duplicates=first keeps the first row"),
-        ("sum", "duplicates=first keeps the first row, and (dataset.)?duplicates=sum joins edges alone"),
+        ("sum", "duplicates=first keeps the first row, and (dataset.)?duplicates=sum merges edges only"),
     ],
 )
 def test_nodes_of_one_id_are_refused_with_a_cure(how: str, cure: str, tmp_path: Path) -> None:

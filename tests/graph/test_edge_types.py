@@ -67,7 +67,7 @@ def test_one_type_needs_no_names_and_several_are_numbers_by_default() -> None:
         ({"edge_types": [0, -1, 2, 2, 0], "edge_type_names": None}, r"edge_types\[\d\] = -1 is out of range"),
         ({"edge_types": [0, 10**6, 2, 2, 0], "edge_type_names": None}, r"edge_types\[\d\] = 1000000 is out of range"),
         ({"edge_types": [0.5] * 5}, "edge_types has dtype float64, expected integers"),
-        ({"edge_types": None}, "edge_type_names has 3 names, but edge_types says no edge's relation"),
+        ({"edge_types": None}, "edge_type_names has 3 names, but edge_types is missing"),
         ({"edge_type_names": ["a", "b", "a"]}, r"edge_type_names\[2\] = 'a' is given twice"),
         ({"edge_type_names": list(map(str, range(40_000)))}, "40000 names, at most 32768 relations"),
     ],

@@ -66,7 +66,7 @@ def test_fields_of_the_usual_names_are_read() -> None:
 def test_fields_of_other_names_are_named_and_others_are_told() -> None:
     given = stand()
     given.ndata["h"], given.edata["feat"] = torch.ones(3), torch.tensor([[1.0], [2.0], [3.0]])
-    with pytest.warns(UserWarning, match=r"not read, .*: ndata\['feat'\]$"):
+    with pytest.warns(UserWarning, match=r"ignores unknown attributes: ndata\['feat'\]$"):
         graph = Graph.from_dgl(given, features="h")
     np.testing.assert_array_equal(graph.features, [[1], [1], [1]])
     np.testing.assert_array_equal(graph.edge_features, [[3], [2], [1]])
@@ -79,7 +79,7 @@ def test_one_of_several_splits_is_chosen() -> None:
     given.ndata["train_mask"] = torch.eye(3).bool()
     assert Graph.from_dgl(given, split=1).split.tolist() == [0, 1, 0]
     with pytest.raises(
-        UserError, match=r"ndata\.train_mask has shape \[3, 3\], one column a split: choose with split="
+        UserError, match=r"ndata\.train_mask has shape \[3, 3\], with one split per column: choose one with split="
     ):
         Graph.from_dgl(given)
 

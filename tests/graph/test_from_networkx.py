@@ -58,16 +58,16 @@ def test_nodes_of_any_type_become_ids() -> None:
 def test_tensors_are_features_and_unnamed_attributes_are_told() -> None:
     graph = nx.DiGraph()
     graph.add_node(0, h=torch.ones(2), spare=1)
-    with pytest.warns(UserWarning, match=r"not read, .*: nodes\['spare'\]$"):
+    with pytest.warns(UserWarning, match=r"ignores unknown attributes: nodes\['spare'\]$"):
         assert Graph.from_networkx(graph, features="h").features.tolist() == [[1, 1]]
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"label": "jobs"}, "no one of the nodes of the networkx graph has an attribute 'jobs'"),
+        ({"label": "jobs"}, "the nodes of the networkx graph have no attribute 'jobs'"),
         ({"split": "job"}, "nodes, column 'job', row 0: 'cook' is none of train, val, test, none"),
-        ({"weight": "v"}, "no one of the edges .* 'v'"),
+        ({"weight": "v"}, "the edges .* have no attribute 'v'"),
         ({"features": "mixed"}, "nodes, attribute 'mixed' mixes float, str: give all values one type"),
         ({"features": "ragged"}, "nodes, column 'ragged', row 1: 1 numbers, expected 2 as in row 0"),
         ({"weight": "w", "edge_features": "few"}, "edges, column 'few', row 0: is empty"),

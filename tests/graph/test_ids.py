@@ -143,15 +143,15 @@ def test_text_ends_name_the_nodes_or_are_refused(reader: str, seed: int, tmp_pat
 @pytest.mark.parametrize(
     ("ids", "src", "message"),
     [
-        ([7, 8], ["007", "8"], "'007' is not spelt as the id 7 is"),
+        ([7, 8], ["007", "8"], "'007' differs from the id 7 in form"),
         ([7, 8], ["8", "seven"], "row 1: 'seven' is no whole number"),
         (["007", "8"], [7, 8], "row 0: '7' is no id of a node"),
         (["a", "b"], ["a", ""], "row 1: is empty"),
         (["a", "b"], ["a", "NA"], "row 1: 'NA' is empty: the word stands for a missing value"),
         (["a", "unknown"], ["a", "a"], "column 'id', row 1: 'unknown' is empty"),
         (["a", "b"], ["a", "a\0"], "NUL character"),
-        (["u", "u "], ["u", "u"], "row 1: 'u ' occurs a second time, after row 0, where it is spelt 'u'"),
-        ([2**53 - 1, 3], [float(2**53), 3.0], "is no id of a node|is beyond 2^53|is not spelt"),
+        (["u", "u "], ["u", "u"], "row 1: 'u ' occurs a second time, after row 0, written as 'u'"),
+        ([2**53 - 1, 3], [float(2**53), 3.0], "is no id of a node|is beyond 2^53|differs from"),
         ([1, 2], [1.5, 2.0], "row 0: '?1.5'? is no whole number"),
         ([1, 2], [float("nan"), 2.0], "row 0: ('nan' )?is empty"),
     ],

@@ -233,7 +233,7 @@ def test_labels_are_classes_names_or_numbers(
 @every_reader
 @pytest.mark.parametrize("labels", [[-1, 1, 1, -1]])
 def test_the_classes_minus_one_and_one_are_refused(reader: str, labels: list[Any], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="labels are -1 and 1 alone, and -1 stands for no label"):
+    with pytest.raises(UserError, match="labels are only -1 and 1, and -1 means unlabelled"):
         read(reader, tmp_path, {"label": labels})
 
 
@@ -259,10 +259,10 @@ def test_arrays_of_minus_one_and_one_are_refused_and_other_classes_are_not(tmp_p
     from gnnkit.dataset.npz import Npz
 
     signs = np.array([-1, 1, 1])
-    with pytest.raises(UserError, match="labels are -1 and 1 alone"):
+    with pytest.raises(UserError, match="labels are only -1 and 1"):
         Graph.from_edges([0, 1], [1, 2], labels=signs)
     np.savez(tmp_path / "a.npz", indptr=[0, 0, 1, 2], indices=[0, 1], x=np.eye(3), y=signs)
-    with pytest.raises(UserError, match="labels are -1 and 1 alone"):
+    with pytest.raises(UserError, match="labels are only -1 and 1"):
         Npz(str(tmp_path / "a.npz")).load()
     for labels in ([-1, 0, 1], [-1, 0, 0], [1, 1, 1], [-1, -1, -1], [-1.0, 1.0, 1.0]):
         assert Graph.from_edges([0, 1], [1, 2], labels=labels).labels.tolist() == labels
@@ -271,9 +271,9 @@ def test_arrays_of_minus_one_and_one_are_refused_and_other_classes_are_not(tmp_p
     np.save(tmp_path / "edges.npy", [[0, 1], [1, 2]])
     np.save(tmp_path / "labels.npy", signs)
     folder = EdgeFolder(str(tmp_path), symmetrize=False)
-    with pytest.raises(UserError, match="labels are -1 and 1 alone"):
+    with pytest.raises(UserError, match="labels are only -1 and 1"):
         folder.load()
-    with pytest.raises(UserError, match="labels are -1 and 1 alone"):
+    with pytest.raises(UserError, match="labels are only -1 and 1"):
         folder.in_pieces().nodes(3, Room(1 << 26, 1))
 
 

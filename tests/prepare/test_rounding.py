@@ -136,10 +136,10 @@ def test_sparse_features_become_dense_rounded_rows() -> None:
     [
         (np.uint8, None, None, "packed rows are uint8, expected uint16"),
         (np.uint16, np.ones(2, np.float32), np.ones(2, np.float32), "packed rows are uint16, expected uint8"),
-        (np.uint8, np.ones(2, np.float32), None, "the scale of packed rows must be float32, one number a column"),
+        (np.uint8, np.ones(2, np.float32), None, "the scale of packed rows must be float32, one number per column"),
         (np.uint8, np.ones(3, np.float32), np.ones(3, np.float32), "the scale of packed rows must be float32, one"),
-        (np.uint8, np.ones(2), np.ones(2), "the scale of packed rows must be float32, one number a column"),
-        (np.uint16, None, np.ones(2, np.float32), "the scale of packed rows must be float32, one number a column"),
+        (np.uint8, np.ones(2), np.ones(2), "the scale of packed rows must be float32, one number per column"),
+        (np.uint16, None, np.ones(2, np.float32), "the scale of packed rows must be float32, one number per column"),
     ],
 )
 def test_packed_rows_of_another_form_are_refused(kept: Any, scale: Any, offset: Any, told: str) -> None:
