@@ -33,7 +33,7 @@ _MOST_ROWS, _CELLS = 1 << 16, 1 << 20  # rows and numbers of a piece of features
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TableShare:
     """One of several consecutive row ranges of a table, of about equal length."""
 
     number: int  # 0 to of - 1
@@ -44,7 +44,7 @@ class Share:
         return range(count * self.number // self.of, count * (self.number + 1) // self.of)
 
 
-WHOLE = Share(0, 1)
+WHOLE = TableShare(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Stretch:
     """Consecutive edges that one process reads."""
 
     table: int  # number of the table or relation
-    share: Share
+    share: TableShare
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing import csv_source, sources
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import WHOLE, Room, Share
+from gnnkit.dataset.pieces import WHOLE, Room, TableShare
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable
@@ -236,7 +236,7 @@ def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, t
     write_edges(tmp_path, form, {"src": rng.integers(0, 10**6, 97) ** 2, "dst": rng.integers(0, 9, 97)})
     (source,) = EdgeFolder(str(tmp_path)).in_pieces()._edges.values()  # type: ignore[union-attr]
 
-    def rows(share: Share) -> list[tuple[Any, ...]]:
+    def rows(share: TableShare) -> list[tuple[Any, ...]]:
         return [
             (table.name, table._first + number, *row.values())
             for table in source.pieces(10, None, {"src": pa.int64(), "dst": pa.int64()}, share)
@@ -246,7 +246,7 @@ def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, t
     whole = rows(WHOLE)
     assert len(whole) == 97
     for of in (1, 2, 3, 10, 200, 3000):
-        assert [row for number in range(of) for row in rows(Share(number, of))] == whole
+        assert [row for number in range(of) for row in rows(TableShare(number, of))] == whole
 
 
 @pytest.mark.slow

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from gnnkit.dataset.npz import Npz
     from gnnkit.dataset.saved import Saved
 
-_STEP = 1 << 20  # numbers that are compared at once
-_CURE = "use job=partition dataset={}"
+_STEP = 1 << 20  # numbers compared at once
+_ALTERNATIVE = "use job=partition dataset={}"
 
 
 class Stream(Protocol):
-    """An array that is read some rows at a time. Without rows it is one piece."""
+    """An array that is read in pieces of rows. Without rows it is one empty piece."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -58,12 +58,12 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """Edges by destination or by source. Only their row pointers are in memory."""
+    """Edges by destination or by source. Only the row pointers are in memory."""
 
     place: str  # for messages
     indptr: Ids  # [num_nodes + 1] int64
     indices: Stream  # [num_edges]
-    others: Mapping[str, Stream]  # weight, features, positions and types, by the field of `EdgePiece`
+    others: Mapping[str, Stream]  # weight, features, positions and types, keyed by `EdgePiece` field
     by_source: bool = False  # whether row u lists the destinations of u's edges
 
     @classmethod
@@ -89,7 +89,7 @@ class Compressed:
         return int(self.indptr[-1])
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
-        """Yields all edges in their order. Without edges one empty piece."""
+        """Yields all edges in order. Without edges it yields one empty piece."""
         first, names = 0, list(self.others)
         streams = [self.indices, *self.others.values()]
         for indices, *others in zip(*(stream.pieces(rows) for stream in streams), strict=True):
@@ -140,7 +140,7 @@ class CompressedPieces(GraphPieces):
 
 
 class SavedPieces(CompressedPieces):
-    """A folder of `Graph.save`."""
+    """A folder written by `Graph.save`."""
 
     in_order = has_gaps = True
 
@@ -166,7 +166,7 @@ class SavedPieces(CompressedPieces):
         }
         for name, what in refused.items():
             if name in arrays:
-                raise UserError(f"holds {what}, which job=import does not support; {_CURE.format('saved')}")
+                raise UserError(f"holds {what}, which job=import does not support; {_ALTERNATIVE.format('saved')}")
         return arrays, meta
 
     @cached_property
@@ -218,7 +218,7 @@ class SavedPieces(CompressedPieces):
 
 
 class NpzPieces(CompressedPieces):
-    """An .npz file, whose arrays are decompressed as they are read."""
+    """An .npz file, whose arrays are decompressed while they are read."""
 
     def __init__(self, dataset: Npz) -> None:
         super().__init__(dataset.root)
@@ -235,10 +235,10 @@ class NpzPieces(CompressedPieces):
         fields = Arrays(self.root)
         for name, what in {"val_edges": "edges to predict", "test_edges": "edges to predict"}.items():
             if name in fields:
-                raise UserError(f"{name}: job=import does not support {what}; {_CURE.format('npz')}")
+                raise UserError(f"{name}: job=import does not support {what}; {_ALTERNATIVE.format('npz')}")
         for name in ("x_indptr", "attr_indptr"):
             if name in fields and name.partition("_")[0] not in fields:
-                raise UserError(f"{name}: job=import does not support sparse features; {_CURE.format('npz')}")
+                raise UserError(f"{name}: job=import does not support sparse features; {_ALTERNATIVE.format('npz')}")
         return fields
 
     @property
@@ -269,7 +269,7 @@ class NpzPieces(CompressedPieces):
 
 
 class GraphSaintPieces(CompressedPieces):
-    """A folder of GraphSAINT. Its JSON files are read at once."""
+    """A GraphSAINT folder. Its JSON files are read at once."""
 
     def __init__(self, dataset: GraphSaint) -> None:
         super().__init__(dataset.root)
@@ -301,14 +301,14 @@ class GraphSaintPieces(CompressedPieces):
 
 
 def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
-    """Returns the edges of a saved graph, whose arrays are mapped."""
+    """Returns a saved graph's edges, whose arrays are memory-mapped."""
     fields = {"weight": "weight", "features": "edge_features", "positions": "edge_positions", "types": "edge_types"}
     others = {field: Mapped(arrays[name]) for field, name in fields.items() if name in arrays}
     return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
 
 
 def by_source(place: str, fields: Arrays, prefix: str, data: str) -> Compressed:
-    """Opens a square CSR matrix of SciPy, as `sources_by_row` reads it."""
+    """Opens a square SciPy CSR matrix, like `sources_by_row`."""
     indptr, shape = fields[f"{prefix}indptr"], fields.optional(f"{prefix}shape")
     if shape is not None and shape.tolist() != [len(indptr) - 1] * 2:
         raise UserError(f"the matrix has shape {shape.tolist()}, expected one row and one column for each node")

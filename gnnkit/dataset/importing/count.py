@@ -52,7 +52,7 @@ class EdgeSummary:
         return np.pad(np.array(self.bins, np.int64), (0, MAX_BINS - len(self.bins)))
 
     def columns(self) -> dict[str, np.dtype[Any]]:
-        """Returns the type of an item of each column other than both ends."""
+        """Returns each column's dtype, without both ends."""
         kinds = {
             "positions": self.positions,
             "types": None if self.relation is None else _RELATION,
@@ -63,11 +63,11 @@ class EdgeSummary:
 
     @property
     def row(self) -> int:
-        """Bytes of an edge's further columns."""
+        """Bytes per edge of the further columns."""
         return sum(kind.itemsize for name, kind in self.columns().items() if name != "positions")
 
     def outputs(self, folder: Path, num_edges: int = 0, *, alone: bool = True) -> dict[str, NpyWriter]:
-        """Opens the output array of each further column, after the first edges."""
+        """Opens each further column's output array, after the first edges."""
         return {
             name: NpyWriter(folder / f"{_FILES[name]}.npy", kind.base, kind.shape, num_edges, alone=alone)
             for name, kind in self.columns().items()
@@ -100,7 +100,7 @@ def count_edges(run: ImportRun, num_nodes: int | None) -> tuple[EdgeSummary, int
 
 
 def stretch_summaries(run: ImportRun, count: int) -> list[EdgeSummary]:
-    """Returns the summaries of all stretches, which the first pass has written."""
+    """Returns the stretches' summaries, written by the first pass."""
     return [EdgeSummary(**run.journal_of(number, count)["counted"]) for number in range(count)]
 
 
@@ -111,7 +111,7 @@ def _count_stretch(
     num_nodes: int | None,
     reporter: ProgressReporter,
 ) -> None:
-    """Reads and checks the edges of a stretch. Caches them if ids are looked up."""
+    """Reads and checks a stretch's edges. Caches them if ids are looked up."""
     journal, graph = run.journal_of(number, len(stretches)), run.graph
     if journal["counted"] is not None:
         return
@@ -137,7 +137,7 @@ def _count_stretch(
 
 
 def _add_columns(summary: EdgeSummary, piece: EdgePiece, names: Sequence[str] | None) -> None:
-    """Checks a piece against earlier ones, and adds it. `names` are of relations."""
+    """Checks a piece against earlier ones, and adds it. `names` are relation names."""
     for name, ids in (("src", piece.src), ("dst", piece.dst)):
         largest = int(ids.max(initial=-1))
         if largest > summary.largest:
@@ -186,7 +186,7 @@ def merge_summaries(parts: Sequence[EdgeSummary]) -> EdgeSummary:
 
 
 def _complete(summary: EdgeSummary, graph: GraphPieces, num_nodes: int | None) -> None:
-    """Checks the summary of all edges, and adds the names of relations."""
+    """Checks the complete summary, and adds the relation names."""
     if num_nodes is None:
         check_implied(summary.place, summary.largest, summary.num_edges)
     names_of("edge_feature_names", summary.names, summary.width or 0)

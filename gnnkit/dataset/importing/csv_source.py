@@ -1,4 +1,4 @@
-"""Tables of CSV, read as a stream."""
+"""CSV tables, read as a stream."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import pyarrow.csv
 from gnnkit.checks import Array, one_line
 from gnnkit.dataset.encoding import check_encoding, check_utf8
 from gnnkit.dataset.importing.source import Names, Source, Types
-from gnnkit.dataset.pieces import WHOLE, Share
+from gnnkit.dataset.pieces import WHOLE, TableShare
 from gnnkit.dataset.table_files import IGNORE_HINT, check_header
 from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.table import Table
 
-_READ_AHEAD = 1 << 20  # bytes that are read at once
-_LEAST_BLOCK = 1 << 16  # bytes of a block
+_READ_AHEAD = 1 << 20  # bytes read at once
+_LEAST_BLOCK = 1 << 16  # minimum bytes per block
 _CSV_ROW = 16  # bytes of a short row
 _CSV_LINE = re.compile(r"Row #(\d+): ")  # in a message about a damaged row
 
@@ -75,7 +75,7 @@ class CsvSource(Source):
         except (OSError, EOFError) as error:
             raise UserError(f"{self._names[path]}: {one_line(error)}") from error
         schema = self._stream(Window(path), _LEAST_BLOCK, {}).schema
-        if any(map(pa.types.is_binary, schema.types)):  # which pyarrow makes of text that is not UTF-8
+        if any(map(pa.types.is_binary, schema.types)):  # pyarrow's type for text that is not UTF-8
             check_utf8(path, self._names[path])
         return schema
 
@@ -104,7 +104,9 @@ class CsvSource(Source):
                 types |= {name: _common_type(types[name], _inferred(batch.column(name))) for name in unknown}
         return types
 
-    def pieces(self, rows: int, columns: Names = None, types: Types = None, share: Share = WHOLE) -> Iterator[Table]:
+    def pieces(
+        self, rows: int, columns: Names = None, types: Types = None, share: TableShare = WHOLE
+    ) -> Iterator[Table]:
         sizes = [path.stat().st_size for path in self.files]
         span, begin = share.range(sum(sizes)), 0
         for number, (path, size) in enumerate(zip(self.files, sizes, strict=True)):
@@ -167,7 +169,7 @@ class CsvSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Whole lines of a file."""
+    """A range of complete lines in a file."""
 
     path: Path
     start: int = 0
@@ -189,7 +191,7 @@ class Window:
         return self.stop is None
 
     def lines_before(self) -> int:
-        """Counts the lines of the file before the window."""
+        """Counts the lines before the window."""
         lines, rest = 0, self.start
         with self.path.open("rb") as file:
             while rest and (block := file.read(min(rest, _READ_AHEAD))):
@@ -203,7 +205,7 @@ class Window:
 
 
 class _FileSlice(io.RawIOBase):
-    """A range of a file's bytes as a file."""
+    """A file that contains a byte range of another file."""
 
     def __init__(self, path: Path, start: int, stop: int) -> None:
         self._file, self._left = path.open("rb", buffering=0), stop - start
@@ -232,14 +234,14 @@ def _line_from(file: BinaryIO, at: int, size: int) -> int:
 
 
 def _inferred(text: pa.Array) -> pa.DataType:
-    """Infers the type of a CSV's column, as pyarrow infers it from a file."""
+    """Infers a CSV column's type, as pyarrow does for a file."""
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(pa.table({"column": text}), sink)
     return pyarrow.csv.read_csv(sink.getvalue()).schema.types[0]
 
 
 def _common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:
-    """Returns the type that holds the values of both types."""
+    """Returns the type that holds both types' values."""
     if first == second or pa.types.is_null(second):
         return first
     if pa.types.is_null(first):
@@ -249,7 +251,7 @@ def _common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:
 
 
 class NumberSource:
-    """A CSV of numbers without a header, also compressed, read in pieces."""
+    """A numeric CSV without header, possibly compressed, read in pieces."""
 
     def __init__(self, path: Path, root: Path) -> None:
         self._source = CsvSource([path], root, {}, names=False)
@@ -262,7 +264,7 @@ class NumberSource:
         return starts and all(map(pa.types.is_integer, self._source.types().values()))
 
     def pieces(self, step: int) -> Iterator[Array]:  # [step, columns] int64 or float32
-        """Yields all rows, `step` at once, as `Graph.from_ogb` reads a table."""
+        """Yields all rows, `step` at a time, in the dtypes of `Graph.from_ogb`."""
         kind = pa.int64() if self._is_integer else pa.float64()
         rest: list[Array] = []
         for table in self._source.pieces(step, None, dict.fromkeys(self._source.names, kind)):

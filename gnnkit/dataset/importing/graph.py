@@ -26,7 +26,7 @@ _META = (
     "edge_type_names",
     "node_types",
 )
-_RECORDS = "records"  # folder of the buckets, in the folder where an import works
+_RECORDS = "records"  # folder of the buckets in the import's folder
 
 
 def import_graph(
@@ -67,7 +67,7 @@ def import_graph(
 
 
 def _import(run: ImportRun, work: Path, room: Room, gaps: bool) -> None:
-    """Runs the passes that the journal does not list. `room` is of all processes."""
+    """Runs the passes that the journal does not list. `room` covers all processes."""
     graph, journal, group = run.graph, run.journal, run.group
     summary, num_nodes = count_edges(run, graph.open(room))
     if journal["nodes"] is None:

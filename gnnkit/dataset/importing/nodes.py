@@ -26,7 +26,7 @@ from gnnkit.graph.values import is_text
 from gnnkit.npy_writer import NpyWriter
 from gnnkit.storage import forget_pages, save_array
 
-_PIECE = 1 << 16  # text ids that are written at once
+_PIECE = 1 << 16  # text ids written at once
 
 
 def write_nodes(
@@ -103,7 +103,7 @@ def _write_features(
 
 
 def _write_ids(ids: Any, count: int, target: Path) -> None:
-    """Writes the user's node ids, as an array of numbers or text."""
+    """Writes the user's node ids as an array of numbers or text."""
     if ids is None:
         return
     if not isinstance(ids, pa.Array):

@@ -1,4 +1,4 @@
-"""OGB folders, read in pieces. Labels and splits are read as a whole."""
+"""OGB folders, read in pieces. Labels and splits are read at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class OgbPieces(GraphPieces):
-    """An OGB folder of tables or of arrays."""
+    """An OGB folder of tables or arrays."""
 
     def __init__(self, dataset: Ogb) -> None:
         super().__init__(dataset.root)
@@ -51,7 +51,7 @@ class OgbPieces(GraphPieces):
 
     @cached_property
     def _data(self) -> Arrays | None:
-        """Opens the arrays. None for a folder of tables."""
+        """Opens the arrays. Returns None for a folder of tables."""
         if not (self._raw / "data.npz").exists():
             return None
         data = Arrays(self._raw / "data.npz")
@@ -101,7 +101,7 @@ class OgbPieces(GraphPieces):
         return "edge-feat" in self._tables if self._data is None else "edge_feat" in self._data
 
     def _edge_features(self, step: int) -> Iterator[Array]:
-        """Yields the features of edges, or nothing."""
+        """Yields the edge features, if there are any."""
         if not self._has_edge_features:
             return iter(())
         return (

@@ -21,7 +21,7 @@ class ImportRun:
     """The graph, and where and by whom its edges are imported."""
 
     graph: GraphPieces
-    folder: Path  # of the arrays of the graph
+    folder: Path  # folder of the graph's arrays
     room: Room  # memory and threads of each process
     journal: Journal
     reporter: ProgressReporter
@@ -37,12 +37,12 @@ class ImportRun:
         return self.journal.part(f"stretch {number} of {count}")
 
     def pieces(self, stretch: Stretch | None, row: int, first: int) -> Iterator[EdgePiece]:
-        """Yields the edges of a stretch, and reads one piece ahead.
+        """Yields a stretch's edges, and reads one piece ahead.
 
         Args:
-            stretch: one of `stretches`.
-            row: bytes of an edge's further columns, from which a piece's size follows.
-            first: number of edges before the stretch.
+            stretch: One of `stretches`.
+            row: Bytes per edge of the further columns, which determine the piece size.
+            first: Number of edges before the stretch.
         """
         rows = self.room.piece(row)
         return read_ahead(self.graph.edges(rows) if stretch is None else self.graph.edges_of(stretch, rows, first))
@@ -58,5 +58,5 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def changed_file(name: str) -> UserError:
-    """Returns the error for a file whose edges differ from those of the first pass."""
+    """Returns the error for a file whose edges changed since the first pass."""
     return UserError(f"{name} changed during the import: its edges differ from those read first")

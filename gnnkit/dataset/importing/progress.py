@@ -1,4 +1,4 @@
-"""An import's journal of finished work on disk, and its progress lines."""
+"""An import's journal of finished work, and its progress lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Journal:
         return self._entries.get(name)
 
     def note(self, **entries: Any) -> None:
-        """Adds entries that the next write brings to disk."""
+        """Adds entries, which are written with the next `write`."""
         self._entries |= entries
 
     def write(self, **entries: Any) -> None:
@@ -86,11 +86,11 @@ class ProgressReporter:
         self._phase, self._begun, self._printed, self._done = "", 0.0, 0.0, 0
 
     def of(self, rank: int, size: int) -> ProgressReporter:
-        """Returns the reporter of one of several processes. Rank 0 prints for all."""
+        """Returns one of several processes' reporters. Rank 0 prints for all."""
         return ProgressReporter(self._heartbeat, quiet=self._quiet or rank > 0, size=size)
 
     def begin(self, phase: str, done: int = 0) -> None:
-        """Begins a phase, of which `done` items are finished."""
+        """Starts a phase with `done` finished items."""
         self._phase, self._done = phase, done
         self._heartbeat(phase)
         if not self._quiet:
@@ -98,12 +98,12 @@ class ProgressReporter:
         self._begun = self._printed = time.monotonic()
 
     def update(self, done: int, total: int | None, items: str) -> None:
-        """Reports the progress of a phase, at most once a second.
+        """Reports a phase's progress, at most once a second.
 
         Args:
-            done: finished items.
-            total: all items, None if unknown.
-            items: what they are, for the line.
+            done: Number of finished items.
+            total: Number of all items, None if unknown.
+            items: Name of the items, for the line.
         """
         self._heartbeat(self._phase)
         now = time.monotonic()

@@ -23,7 +23,7 @@ from gnnkit.dataset.pieces import EdgePiece, Room, Stretch
 from gnnkit.npy_writer import BackgroundTask, BinaryFile
 
 _INT32 = 2**31
-_BUCKET, _MAX_BUCKETS = 1 << 21, 1 << 10  # targets: edges of a bucket, and number of buckets
+_BUCKET, _MAX_BUCKETS = 1 << 21, 1 << 10  # target edges per bucket, and target number of buckets
 
 
 def columns_of(piece: EdgePiece, symmetrize: bool) -> dict[str, Array]:
@@ -44,8 +44,8 @@ class Buckets:
 
     shift: int
     of_bin: npt.NDArray[np.int32]  # [num_bins]
-    first: list[int]  # [num_buckets + 1] first node of each
-    start: list[int]  # [num_buckets + 1] first record of each
+    first: list[int]  # [num_buckets + 1] first node of each bucket
+    start: list[int]  # [num_buckets + 1] first record of each bucket
     num_nodes: int
 
     @classmethod
@@ -55,7 +55,8 @@ class Buckets:
         Raises `UserError` for a bin that does not fit into memory.
         """
         fit, shift, records = room.edges(summary.row), summary.shift, sum(summary.bins)
-        # Small buckets fit into the caches. Too many would be written in small blocks.
+        # Small buckets fit into the CPU caches. Too many would be written in small
+        # blocks.
         quick = room.bucket or max(_BUCKET, -(-records // _MAX_BUCKETS))
         limit = min(fit, quick, -(-records // room.processes))
         bins = [*summary.bins, *[0] * (((num_nodes - 1) >> shift) + 1 - len(summary.bins))]
@@ -78,7 +79,7 @@ class Buckets:
         return len(self.start) - 1
 
     def sizes(self, part: EdgeSummary, shift: int) -> npt.NDArray[np.int64]:  # [num_buckets]
-        """Counts the records of each bucket in a part of the edges."""
+        """Counts each bucket's records in a part of the edges."""
         bins = fold_bins(part.all_bins(), shift - part.shift)[: len(self.of_bin)]
         return np.bincount(self.of_bin, bins, len(self)).astype(np.int64)
 
@@ -95,7 +96,7 @@ class RecordFiles:
     def __init__(self, folder: Path, summary: EdgeSummary, num_nodes: int, symmetrize: bool) -> None:
         """Opens the files in `folder`."""
         self.kinds: dict[str, np.dtype[Any]] = {
-            "dst": np.dtype(np.int32),  # from the first node of the bucket on
+            "dst": np.dtype(np.int32),  # relative to the bucket's first node
             "src": np.dtype(np.int32 if num_nodes < _INT32 else np.int64),
             **summary.columns(),
         }
@@ -165,7 +166,7 @@ def scatter_edges(run: ImportRun, summary: EdgeSummary, buckets: Buckets, record
 
 @dataclass(frozen=True, slots=True)
 class _Scatter:
-    """Writes the records of a stretch to the buckets."""
+    """Writes a stretch's records to the buckets."""
 
     run: ImportRun
     summary: EdgeSummary  # of all edges
@@ -210,14 +211,14 @@ class _Scatter:
         EdgeCache(self.journal.folder).remove()
 
     def _pieces(self, stretch: Stretch | None, before: int) -> Iterator[EdgePiece]:
-        """Yields the cached edges of the first pass, or reads all edges again."""
+        """Yields the edges cached by the first pass, or reads them again."""
         if (header := self.journal["kept"]) is None:
             return self.run.pieces(stretch, self.summary.row, before)
         rows = self.run.room.piece(self.summary.row)
         return read_ahead(EdgeCache(self.journal.folder).pieces(header, rows, before))
 
     def _by_bucket(self, piece: EdgePiece) -> tuple[dict[str, Array], Array]:
-        """Orders columns by bucket, in the types of the files. Returns bucket sizes."""
+        """Orders columns by bucket, in the files' dtypes. Returns bucket sizes."""
         buckets, kinds = self.buckets, self.records.kinds
         rows = columns_of(piece, bool(self.run.graph.symmetrize))
         order, sizes = _core.bucket_order(

@@ -48,10 +48,10 @@ def append_edges(run: ImportRun, summary: EdgeSummary, num_nodes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BucketSort:
-    """Sorts the buckets, and writes the arrays of a saved graph.
+    """Sorts the buckets, and writes a saved graph's arrays.
 
-    If edges are dropped, a bucket's place is known only after those before it are
-    sorted, so a single process sorts all buckets.
+    If edges are dropped, a bucket's position is known only after all earlier buckets
+    are sorted, so a single process sorts all buckets.
     """
 
     run: ImportRun
@@ -145,7 +145,7 @@ def _commit(arrays: Mapping[str, NpyWriter], journal: Journal, done: int, num_ed
 def _merge_duplicates(
     indptr: Array, sources: Array, rows: dict[str, Array], duplicates: str
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """Merges parallel edges of a bucket, and parallel reverse edges likewise."""
+    """Merges a bucket's parallel edges, and its parallel reverse edges."""
     ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     keys = {name: column for name, column in rows.items() if name in ("types", "reverse")}
     values = {name: column for name, column in rows.items() if name in ("weight", "features")}
@@ -156,13 +156,13 @@ def _merge_duplicates(
 
 
 def _drop_reverse(indptr: Array, sources: Array, order: Array, reverse: Array) -> tuple[Array, Array, Array]:
-    """Drops reverse edges between nodes that an edge of the data joins."""
+    """Drops reverse edges whose pair already has an edge in the data."""
     if not len(sources):
         return indptr, sources, order
     ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     begins = np.flatnonzero(np.concatenate([[True], (np.diff(sources) != 0) | (np.diff(ends) != 0)]))
     added = reverse[order]
-    joined = np.minimum.reduceat(added, begins) == 0  # whether a pair has an edge of the data
+    joined = np.minimum.reduceat(added, begins) == 0  # whether a pair has an edge in the data
     remains = (added == 0) | np.repeat(~joined, np.diff(np.append(begins, len(sources))))
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(remains)])
     return before[indptr], sources[remains], order[remains]

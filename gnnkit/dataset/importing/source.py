@@ -1,4 +1,4 @@
-"""The interface of tables that are read in pieces, in the order of their rows."""
+"""The interface of tables that are read in pieces, in row order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gnnkit.dataset.pieces import WHOLE, Share
+from gnnkit.dataset.pieces import WHOLE, TableShare
 from gnnkit.dataset.table_files import IGNORE_HINT
 from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.index_columns import index_columns
@@ -18,11 +18,11 @@ from gnnkit.graph.values import is_text
 
 Names = Sequence[str] | None
 Types = Mapping[str, pa.DataType] | None
-_INDEX_ROWS = 1 << 16  # rows of a column that are looked at together
+_INDEX_ROWS = 1 << 16  # rows of a column checked at once
 
 
 class Source(ABC):
-    """A table in one file, or in several files whose rows follow each other."""
+    """A table in one or more files, whose rows are concatenated."""
 
     def __init__(self, files: Sequence[Path], root: Path) -> None:
         """Stores the files. Messages name them relative to `root`."""
@@ -34,17 +34,17 @@ class Source(ABC):
 
     @property
     def kept(self) -> list[str]:
-        """The names of the columns that are read."""
+        """The names of the columns that are not ignored."""
         return [name for name in self.names if name not in self.ignored]
 
     @property
     @abstractmethod
     def names(self) -> list[str]:
-        """The names of the columns."""
+        """The column names."""
 
     @property
     def num_rows(self) -> int | None:
-        """The number of rows, None if only reading all of them yields it."""
+        """The number of rows, None if unknown before all are read."""
         return None
 
     def empty(self) -> Table:
@@ -52,16 +52,16 @@ class Source(ABC):
         return Table(self.title, pa.schema(list(self.types().items())).empty_table(), 0, IGNORE_HINT, self.missing)
 
     def index_columns(self, known: Collection[str]) -> list[str]:
-        """Lists the columns, except known ones, that hold the index of a data frame."""
+        """Lists columns outside `known` that contain a data frame's index."""
         return index_columns(self.schema, [name for name in self.kept if name not in known], self._counts_rows)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that the first file declares, none for a CSV."""
+        """The columns declared by the first file, none for a CSV."""
         return pa.schema([])
 
     def _counts_rows(self, name: str) -> bool:
-        """Returns whether a column is 0, 1, ... Stops at the first other number."""
+        """Returns whether a column is 0, 1, ... Stops at the first mismatch."""
         row = 0
         for piece in self.pieces(_INDEX_ROWS, [name], {name: pa.string()}):
             column = pa.chunked_array([piece.plain(name)])
@@ -76,18 +76,20 @@ class Source(ABC):
 
     @property
     def first_types(self) -> list[pa.DataType]:
-        """The types of the columns as the first rows have them."""
+        """The columns' types in the first rows."""
         return list(self.types().values())
 
     @abstractmethod
-    def pieces(self, rows: int, columns: Names = None, types: Types = None, share: Share = WHOLE) -> Iterator[Table]:
+    def pieces(
+        self, rows: int, columns: Names = None, types: Types = None, share: TableShare = WHOLE
+    ) -> Iterator[Table]:
         """Yields all rows in order, in tables of at most `rows` rows, or a few more.
 
-        Raises `UserError` with file and place.
+        Raises `UserError` with file and position.
 
         Args:
-            rows: Rows of a piece.
-            columns: The columns that are read. Default: all.
+            rows: Number of rows in a piece.
+            columns: Columns to read. Default: all.
             types: Types of a CSV's columns.
-            share: The rows that are read. Shares 0, 1, ... are all rows in order.
+            share: Rows to read. Shares 0, 1, ... together are all rows in order.
         """

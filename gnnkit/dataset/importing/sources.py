@@ -1,4 +1,4 @@
-"""Tables of .npy and Parquet, whose files declare their types."""
+""".npy and Parquet tables, whose files declare their types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from gnnkit.checks import Array, one_line
 from gnnkit.dataset.importing.source import Names, Source, Types
-from gnnkit.dataset.pieces import WHOLE, Share
+from gnnkit.dataset.pieces import WHOLE, TableShare
 from gnnkit.dataset.table_files import IGNORE_HINT, check_shape, check_width
 from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
@@ -48,7 +48,9 @@ class ArraySource(Source):
             name: pa.from_numpy_dtype(self._dtype[name] if self._dtype.names else self._dtype) for name in self.names
         }
 
-    def pieces(self, rows: int, columns: Names = None, types: Types = None, share: Share = WHOLE) -> Iterator[Table]:
+    def pieces(
+        self, rows: int, columns: Names = None, types: Types = None, share: TableShare = WHOLE
+    ) -> Iterator[Table]:
         del types
         names, (path,) = columns or self.names, self.files
         span = share.range(self.num_rows)
@@ -103,7 +105,9 @@ class PartSource(Source):
         May leave out batches without rows of `wanted`.
         """
 
-    def pieces(self, rows: int, columns: Names = None, types: Types = None, share: Share = WHOLE) -> Iterator[Table]:
+    def pieces(
+        self, rows: int, columns: Names = None, types: Types = None, share: TableShare = WHOLE
+    ) -> Iterator[Table]:
         del types
         span, begin = share.range(self.num_rows), 0
         for path, count in self._counts.items():

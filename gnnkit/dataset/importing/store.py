@@ -1,4 +1,4 @@
-"""A store, read in pieces to be cut again."""
+"""A store, read in pieces to be partitioned again."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _STEP = 1 << 18  # nodes whose labels are read at once
 
 
 class StorePieces(CompressedPieces):
-    """The parts of a store, merged in the order of nodes and of edges.
+    """A store's parts, merged in node and edge order.
 
-    Features and labels are those that models read.
+    It yields the features and labels that models read.
     """
 
     in_order = True
@@ -57,7 +57,7 @@ class StorePieces(CompressedPieces):
 
     @cached_property
     def _graph(self) -> dict[str, Array] | None:
-        """Maps the whole graph, if the store holds one."""
+        """Maps the full graph, if the store contains it."""
         if not self._manifest.holds["graph"]:
             return None
         self._manifest.check_part(self.root, GRAPH)
@@ -145,7 +145,7 @@ class _ShardRows:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """An array whose rows lie in several shards."""
+    """An array whose rows are spread over several shards."""
 
     parts: Sequence[_ShardRows]
 

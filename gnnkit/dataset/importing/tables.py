@@ -23,8 +23,8 @@ from gnnkit.dataset.pieces import (
     GraphPieces,
     NodeFields,
     Room,
-    Share,
     Stretch,
+    TableShare,
     list_positions,
     mapped_rows,
 )
@@ -330,7 +330,9 @@ class TablePieces(GraphPieces):
     def stretches(self, count: int) -> Sequence[Stretch]:
         edges = self._edges
         _ = edges.relations, edges.readings  # read once, before processes fork
-        return [Stretch(table, Share(number, count)) for table in range(len(edges.sources)) for number in range(count)]
+        return [
+            Stretch(table, TableShare(number, count)) for table in range(len(edges.sources)) for number in range(count)
+        ]
 
     def edges_of(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
         return self._edges.pieces(stretch, rows, first)
