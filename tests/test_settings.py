@@ -449,7 +449,7 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
                 "partition.options.sed is not known: did you mean partition.opt",
             )
         ),
-        (["sampler=neighbor"], "sampler=neighbor: strategy=vertex_centric draws nothing, leave the sampler out"),
+        (["sampler=neighbor"], "sampler=neighbor: strategy=vertex_centric does not sample: remove the sampler"),
         exhaustive((["sampler.fanouts=[5]"], "sampler.fanouts needs a sampler, and none is chosen")),
         ([SAMPLED, "sampler=cluster", "sampler.clusters=/none.npy"], "sampler.clusters=/none.npy cannot be read"),
         ([SAMPLED, "sampler=cluster"], "sampler.clusters is missing: set it with sampler.clusters=VALUE"),
@@ -464,14 +464,14 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
         ),
         (
             ["strategy=joint_sample", "partition=2d"],
-            "partition.grid=2d: strategy=joint_sample has no process grid, use 1d",
+            "partition.grid=2d: strategy=joint_sample has no process grid: use 1d",
         ),
         (
             ["strategy=joint_sample", "sampler=balanced"],
             "strategy.mode=cooperative: sampler=BalancedSampler draws from more than the in-edges of one node",
         ),
         exhaustive(
-            ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d")
+            ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid: use 1d")
         ),
         exhaustive(([SAMPLED, *SIMILAR, "sampler.floor=0"], "sampler.floor=0 must be a number of at least 1e-09")),
         ([SAMPLED, *SIMILAR, "sampler.embeddings=/none.npy"], "sampler.embeddings=/none.npy cannot be read: "),

@@ -194,10 +194,10 @@ def guard(job: RankJob, saved: list[resume.Resume], checkpoints: Checkpoints) ->
     settings = job.settings.trainer
     if settings.on_nan == "rollback" and not decide_together(job.sync(), job.strategy()):
         raise UserError(
-            f"trainer.on_nan=rollback needs workers that all meet in each step, sync={job.settings.sync.name} with "
-            f"strategy={job.settings.strategy.name} has none: choose stop or skip"
+            f"trainer.on_nan=rollback needs workers that synchronise in each step, unlike sync={job.settings.sync.name} with "
+            f"strategy={job.settings.strategy.name}: use stop or skip"
         )
     if settings.on_nan == "rollback" and not settings.checkpoint:
-        raise UserError("trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false")
+        raise UserError("trainer.on_nan=rollback needs checkpoints: remove trainer.checkpoint=false")
     writer = checkpoints if settings.checkpoint else None
     return Guard(settings.on_nan, writer, saved[0].path if saved else None)

@@ -35,7 +35,7 @@ from gnnkit.plan.choose import (
     share_of,
     slow_partitioners,
 )
-from gnnkit.plan.layout import Layout
+from gnnkit.plan.layout import LayoutFigures
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
 from gnnkit.strategy import ExecutionStrategy
@@ -163,7 +163,7 @@ def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
         why = _few(order.graph.num_edges)
         if order.graph.num_edges <= SMALL_EDGES and auto.threads == AUTO:
             order = replace(order, settings=replace(settings, auto_workers=replace(auto, threads=1)))
-            why += ", as threads would"
+            why += " or threads"
         return _taken(order, 1, why, meanwhile)
     if not can_try(order) or (settings.strategy.name != AUTO and not settings.create_strategy().reads.all_edges):
         return _taken(order, auto.usual, _UNKNOWN, meanwhile)
@@ -183,11 +183,13 @@ def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
 
 
 # Reason for the default number.
-_UNKNOWN = "the usual number, as trials measure full-graph training for nodes only (job=compare measures the rest)"
+_UNKNOWN = (
+    "the default number, because trials measure only full-graph training of node tasks (job=compare measures the rest)"
+)
 
 
 def _few(edges: int) -> str:
-    return f"{edges:,} edges are few, and workers would wait for each other"
+    return f"{edges:,} edges are too few for several workers"
 
 
 def _taken(order: Order, workers: int, why: str, meanwhile: Callable[[], None]) -> Settings:
@@ -311,19 +313,19 @@ def why_layout(named: Mapping[str, PartitionSettings], layouts: Layouts, name: s
     return f"{text}; {' and '.join(slow)} would take long, try partition={slow[0]} for many epochs" if slow else text
 
 
-def _why_not(choice: Layout, other: Layout) -> str:
+def _why_not(choice: LayoutFigures, other: LayoutFigures) -> str:
     """Explains why a faster layout was not selected."""
     assert choice.seconds is not None
     assert other.seconds is not None
     if other.seconds >= choice.seconds:
         return ""
     ties = choice.seconds <= other.seconds * (1 + TIE) and choice.work <= other.work
-    return " (as quick within the noise of trials, with more to do)" if ties else " (too large for the memory)"
+    return " (equally fast within trial noise, with more work)" if ties else " (too large for the memory)"
 
 
-def _memory(layout: Layout, room: float) -> str:
+def _memory(layout: LayoutFigures, room: float) -> str:
     needed = layout.host_memory
-    return f"{needed:,.0f} bytes ({needed / 2**30:.2f} GiB) of {room:,.0f} at hand ({room / 2**30:.2f} GiB)"
+    return f"{needed:,.0f} bytes ({needed / 2**30:.2f} GiB) of {room:,.0f} available ({room / 2**30:.2f} GiB)"
 
 
 def _chosen(settings: Settings) -> str:

@@ -147,9 +147,7 @@ class Import(Run):
 
         check_import(order.settings, from_python=order.graph is not None)
         if _together(order) and order.named_folder is None:
-            raise UserError(
-                "job=import on ranks that were started from outside needs output=FOLDER, on a disk of all hosts"
-            )
+            raise UserError("job=import on externally started ranks needs output=FOLDER on a disk that all hosts share")
         return super().check(order)
 
     def check_parts(self, order: Order) -> Order:
@@ -203,7 +201,7 @@ class Compare(Job):
 
     def check(self, order: Order) -> Order:
         if order.settings.started is not None:
-            raise UserError("job=compare starts runs of its own: leave torchrun, srun or mpirun out")
+            raise UserError("job=compare starts its own runs: remove torchrun, srun or mpirun")
         return order
 
     def start(self, order: Order) -> Result:

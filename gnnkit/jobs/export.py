@@ -104,7 +104,7 @@ def _weighted(plain: Plain, known: Inputs | None, folder: Path) -> bool:
         return False
     if known is None or known.edge_weight is None:
         raise UserError(
-            f"export: {folder / INPUTS} does not say whether the edges that trained had weights: give edge_weight=True if "
+            f"export: {folder / INPUTS} does not record whether training edges had weights: give edge_weight=True if "
             "they had, else edge_weight=False"
         )
     return known.edge_weight
@@ -257,8 +257,8 @@ def _compare(name: str, computed: Tensor, expected: Tensor) -> None:
     largest = float(expected.detach().abs().max())
     if not torch.allclose(computed.detach(), expected.detach(), rtol=0, atol=_TOLERANCE * max(largest, 1.0)):
         raise UserError(
-            f"export: model={name} computes other numbers on a graph of another size, once torch has looked into it: "
-            "shapes or values of the first graph became constants there"
+            f"export: model={name} computes different values after export on a graph of another size: "
+            "the export turned shapes or values of the first graph into constants"
         )
 
 

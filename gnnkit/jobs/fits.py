@@ -55,9 +55,9 @@ def _dense_readers(parts: Parts) -> list[str]:
 _TRAINER = Topic(
     lambda s, p: True,
     {
-        "trainer.monitor={s.trainer.monitor} needs workers that step together, sync={s.sync.name} has none: "
+        "trainer.monitor={s.trainer.monitor} needs workers that step together, unlike sync={s.sync.name}: "
         "choose {p.task.progress}": lambda s, p: s.trainer.monitor == LOSS and not p.sync.lockstep,
-        "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes}: trainer.checkpoint=false saves none, "
+        "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes}: trainer.checkpoint=false saves none: "
         "leave one of them out": lambda s, p: s.trainer.checkpoint_every_minutes and not s.trainer.checkpoint,
         "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes} needs workers that step together, "
         "sync={s.sync.name} has none: use trainer.checkpoint_every": lambda s, p: (
@@ -72,16 +72,16 @@ _TRAINER = Topic(
 _STRATEGY = Topic(
     lambda s, p: True,
     {
-        "sampler={s.sampler.name}: strategy={s.strategy.name} draws nothing, leave the sampler out": lambda s, p: (
+        "sampler={s.sampler.name}: strategy={s.strategy.name} does not sample: remove the sampler": lambda s, p: (
             s.sampler is not None and not p.strategy.reads.sampler
         ),
-        "partition.grid={s.partition.grid}: strategy={s.strategy.name} has no process grid, use 1d": lambda s, p: (
+        "partition.grid={s.partition.grid}: strategy={s.strategy.name} has no process grid: use 1d": lambda s, p: (
             s.partition.grid != "1d" and p.strategy.reads.along_nodes
         ),
-        "order={s.order.name}: strategy={s.strategy.name} keeps no rows of a full graph, leave order out": lambda s, p: (
+        "order={s.order.name}: strategy={s.strategy.name} keeps no full-graph rows: remove order": lambda s, p: (
             s.order.name not in USUAL_ORDERS and not p.strategy.reads.all_edges
         ),
-        "model={p.source.name} tells relations of edges apart, and strategy={s.strategy.name} "
+        "model={p.source.name} distinguishes edge types, and strategy={s.strategy.name} "
         "{lacks[Relations]}: choose strategy=vertex_centric with exchange=exact or quantized and "
         "strategy.local_iterations=1": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
     },
@@ -89,12 +89,8 @@ _STRATEGY = Topic(
 _TYPES = Topic(
     lambda s, p: s.types == "ignore",
     {
-        "types=ignore: model={p.source.name} reads the types of edges: leave the key out": lambda s, p: (
-            p.source.reads_relations
-        ),
-        "types=ignore: job={s.job} reads types as the trained model does: leave the key out": lambda s, p: (
-            s.job.reads_checkpoint
-        ),
+        "types=ignore: model={p.source.name} reads edge types: remove the key": lambda s, p: p.source.reads_relations,
+        "types=ignore: job={s.job} reads types as in training: remove the key": lambda s, p: s.job.reads_checkpoint,
     },
 )
 _PROGRAM = Topic(
@@ -107,13 +103,13 @@ _PROGRAM = Topic(
         "strategy=vertex_centric, strategy.local_iterations=1 and exchange=exact": lambda s, p: (
             not p.strategy.reads.all_edges or p.strategy.on_one_rank(s.workers, None) is None
         ),
-        "task={s.task.name}: model={s.model.name} is a program, which is not trained: leave the task out": lambda s, p: (
+        "task={s.task.name}: model={s.model.name} is a program, which is not trained: remove the task": lambda s, p: (
             s.task.name != DEFAULT_TASK
         ),
         "trainer.resume={s.trainer.resume}: programs have no checkpoints": lambda s, p: s.trainer.resume,
-        "sync.servers={s.servers}: programs have no gradients, leave the key out": lambda s, p: s.servers,
-        "{s.companions[0]}: model={p.source.name} is iterated, not trained: leave it out": lambda s, p: s.companions,
-        "inputs={s.inputs}: model={p.source.name} is iterated and learns nothing, leave the key out": lambda s, p: (
+        "sync.servers={s.servers}: programs have no gradients: remove the key": lambda s, p: s.servers,
+        "{s.companions[0]}: model={p.source.name} is iterated, not trained: remove it": lambda s, p: s.companions,
+        "inputs={s.inputs}: model={p.source.name} is iterated, not trained: remove the key": lambda s, p: (
             s.inputs != "features"
         ),
     },
@@ -121,26 +117,26 @@ _PROGRAM = Topic(
 _ACCUMULATE = Topic(
     lambda s, p: s.trainer.accumulate > 1 and p.source.trains,
     {
-        "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} has one batch an epoch, use "
+        "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} has one batch per epoch: use "
         "trainer.accumulate=1": lambda s, p: p.strategy.reads.all_edges,
-        "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} with these options takes steps of "
-        "its own between two batches, use trainer.accumulate=1": lambda s, p: (
+        "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} with these options takes local steps "
+        "between batches: use trainer.accumulate=1": lambda s, p: (
             p.strategy.steps.drift or p.strategy.steps.keep_state or not p.strategy.steps.only_synchronise
         ),
         "trainer.accumulate={s.trainer.accumulate}: sync={s.sync.name} with these options has ranks that do not "
-        "step together, use trainer.accumulate=1": lambda s, p: not p.sync.lockstep or p.sync.on_lost == "continue",
-        "trainer.accumulate={s.trainer.accumulate}: inputs=learned updates the rows of each batch, use "
+        "step together: use trainer.accumulate=1": lambda s, p: not p.sync.lockstep or p.sync.on_lost == "continue",
+        "trainer.accumulate={s.trainer.accumulate}: inputs=learned updates the rows of each batch: use "
         "trainer.accumulate=1": lambda s, p: s.embedding is not None,
     },
 )
 _WRITE = Topic(
     lambda s, p: p.source.trains,
     {
-        "job={s.job}: task={s.task.name} predicts edges that were held out: write=[logits] gives the rows of all "
+        "job={s.job}: task={s.task.name} predicts held-out edges: write=[logits] gives the rows of all "
         "nodes, and job=test scores the edges": lambda s, p: (
             not s.job.needs_labels and "predictions" in s.write and not isinstance(p.task, NodeTask)
         ),
-        "write={written}: task={s.task.name} has no probabilities, leave them out": lambda s, p: (
+        "write={written}: task={s.task.name} has no probabilities: remove them": lambda s, p: (
             "probabilities" in s.write and type(p.task).probabilities is Task.probabilities
         ),
     },
@@ -154,7 +150,7 @@ _SPARSE_ROWS = Topic(
 _ROUNDED_ROWS = Topic(
     lambda s, p: s.features.dtype != "as_is",
     {
-        "features.dtype={s.features.dtype}: input_rows=sparse keeps rows without zeros, and only dense rows are rounded: "
+        "features.dtype={s.features.dtype}: input_rows=sparse keeps sparse rows, and only dense rows are rounded: "
         "leave one of the keys out": lambda s, p: s.input_rows == "sparse",
         "features.dtype={s.features.dtype}: sampler={s.sampler.name} with these options compares features of all nodes "
         "while it draws: leave features.dtype out": lambda s, p: p.sampler is not None and p.sampler.reads_features,
@@ -174,8 +170,8 @@ _PLACE = Topic(
         ),
         "features.place={s.features.place}: job=plan counts the rows of strategy={s.strategy.name} in memory: leave the "
         "section out": lambda s, p: s.job.reads_plan and p.strategy.reads.all_edges,
-        "features.policy=lru: strategy={s.strategy.name} reads its rows in order, of which lru keeps none that is read "
-        "next: leave the key out": lambda s, p: s.features.policy == "lru" and p.strategy.lacks(GatheredRows),
+        "features.policy=lru: strategy={s.strategy.name} reads its rows sequentially, which makes "
+        "lru useless: remove the key": lambda s, p: s.features.policy == "lru" and p.strategy.lacks(GatheredRows),
         "features.place=disk: sampler={s.sampler.name} with these options compares features of all nodes while it "
         "draws: use features.place=mapped": lambda s, p: (
             s.features.place == "disk" and p.sampler is not None and p.sampler.reads_features
@@ -207,7 +203,7 @@ _LEARNED_ROWS = Topic(
             LearnedInputs
         ),
         "inputs=learned: sync={s.sync.name} with these options does not make one step from the exact gradient of "
-        "all workers, which the owner of a learned row adds up: use sync=all_reduce or sync=leader": lambda s, p: (
+        "all workers, which learned rows need: use sync=all_reduce or sync=leader": lambda s, p: (
             not (p.sync.exact and p.sync.lockstep and p.sync.collective)
         ),
         "inputs=learned: the rows of a lost worker would be lost too: use sync.on_lost=stop": lambda s, p: (
@@ -232,7 +228,7 @@ _LOST_WORKERS = Topic(
         "every worker: choose a task about nodes or sync.on_lost=stop": lambda s, p: not isinstance(p.task, NodeTask),
         "sync.on_lost=continue: with comm={s.comm.name} all workers are one process and end together: choose "
         "comm=gloo": lambda s, p: s.comm.load().in_threads,
-        "sync.on_lost=continue: torchrun ends all workers when one is lost: start `gnnkit` without torchrun": lambda s, p: (
+        "sync.on_lost=continue: torchrun ends all workers when one is lost: run `gnnkit` without torchrun": lambda s, p: (
             s.started is not None and s.started.by_torchrun
         ),
     },
@@ -240,18 +236,17 @@ _LOST_WORKERS = Topic(
 _RESTARTS = Topic(
     lambda s, p: s.restarts > 0,
     {
-        "restarts={s.restarts}: these ranks were started from outside, and gnnkit cannot start them again: leave the "
-        "key out, and let torchrun do so with --max-restarts={s.restarts}, output=FOLDER on_exists=resume": lambda s, p: (
+        "restarts={s.restarts}: gnnkit cannot restart ranks that were started externally: remove the "
+        "key, and let torchrun restart them with --max-restarts={s.restarts}, output=FOLDER on_exists=resume": lambda s, p: (
             s.started is not None
         ),
-        "restarts={s.restarts}: launcher={s.launcher.name} starts no process that could be started again: leave the key "
-        "out": lambda s, p: s.is_inline,
-        "restarts={s.restarts}: sync.on_lost=continue goes on without a worker that dies: use sync.on_lost=stop": lambda s, p: (
+        "restarts={s.restarts}: launcher={s.launcher.name} starts no process that could be restarted: remove the key": lambda s, p: (
+            s.is_inline
+        ),
+        "restarts={s.restarts}: sync.on_lost=continue continues without a worker that fails: use sync.on_lost=stop": lambda s, p: (
             p.sync.on_lost == "continue"
         ),
-        "restarts={s.restarts}: the trace of profile=true would begin anew with the ranks: leave it out": lambda s, p: (
-            s.profile
-        ),
+        "restarts={s.restarts}: a restart would discard the trace of profile=true: remove it": lambda s, p: s.profile,
     },
 )
 _LINK = Topic(
@@ -259,7 +254,7 @@ _LINK = Topic(
     {
         "comm.link: with comm={s.comm.name} tensors travel between GPUs, which a sleeping rank does not slow down: "
         "choose comm=gloo": lambda s, p: s.comm.load().device_type != "cpu",
-        "comm.link: a link is simulated between the ranks of one host, and these are on several: leave it out": lambda s, p: (
+        "comm.link: a link is simulated only between ranks of one host: remove it": lambda s, p: (
             s.started is not None and s.started.local_world_size != s.started.world_size
         ),
     },

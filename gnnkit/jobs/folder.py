@@ -81,7 +81,7 @@ WRITTEN = (
 def named(order: Order) -> Path:
     """Returns the absolute run folder. Raises `UserError` if `output` is not set."""
     if order.named_folder is None:
-        raise UserError("on_exists=resume with upload needs output=FOLDER, which gets the checkpoint to go on from")
+        raise UserError("on_exists=resume with upload needs output=FOLDER for the fetched checkpoint")
     return local_path("output", order.named_folder, UPLOADED).absolute()
 
 
@@ -95,9 +95,9 @@ def resumed(order: Order) -> Order:
     if settings.on_exists != "resume" or settings.job.goes_on:
         return order
     if not settings.job.trains:
-        raise UserError(f"on_exists=resume: job={settings.job} has no checkpoint to go on from, choose replace")
+        raise UserError(f"on_exists=resume: job={settings.job} has no checkpoints: use on_exists=replace")
     if settings.trainer.resume is not None:
-        raise UserError("on_exists=resume and trainer.resume are given: one of them is enough")
+        raise UserError("on_exists=resume and trainer.resume exclude each other: remove one of them")
     if named is None or not any(local_path("output", named, UPLOADED).glob(_CHECKPOINTS)):
         return order
     trainer = replace(settings.trainer, resume=str(Path(named).absolute()))
@@ -255,7 +255,7 @@ def _use_whole_checkpoint(folder: Path) -> None:
 
     is_whole, problems = checkpoint.use_newest_whole(folder / _CHECKPOINT)
     for problem in problems if is_whole else ():
-        say(f"on_exists=resume: {problem}, the checkpoint before is whole")
+        say(f"on_exists=resume: {problem}, resuming from the previous checkpoint")
 
 
 def _check_unfinished(folder: Path, settings: Settings) -> None:
@@ -277,7 +277,7 @@ def check_free(folder: Path, on_exists: str) -> None:
     if not folder.is_dir() or _is_empty(folder):
         return
     if not (folder / _CONFIG).is_file():
-        raise UserError(f"cannot make the run folder {folder}: it holds other files than those of a run")
+        raise UserError(f"cannot make the run folder {folder}: it holds files that are not a run's")
     if on_exists == "refuse" and _is_kept(folder):
         raise UserError(
             f"cannot make the run folder {folder}: it holds a run: choose another folder, on_exists=resume to go on "

@@ -39,7 +39,7 @@ SPLIT = [0.6, 0.2, 0.2]
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # ratio of class sizes
 _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
-_LEARNED = "by trials: neighbours tell more than the columns. A new node needs a run of its own"
+_LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
 
@@ -130,11 +130,11 @@ def _not_tried(settings: Settings, graph: Graph, choices: list[Choice]) -> str:
     if not settings.init.minutes:
         return "init.minutes=0"
     if known["strategy"] != "vertex_centric":
-        return "the graph is large, and a trial would take longer than minutes: the usual keys are written"
+        return "the graph is large, and a trial would take too long: the default keys are written"
     if known["task"] == "link_prediction":
-        return "edges are predicted, and trials are of classes and numbers of nodes: the usual keys are written"
+        return "trials support only node tasks: the default keys are written"
     if not ((graph.split == Split.VAL).any() or "dataset.split" in known):
-        return "no node validates: the usual keys are written"
+        return "no validation nodes: the default keys are written"
     return ""
 
 
@@ -196,7 +196,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
         yield Choice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
     if graph.labelled.any() and not graph.split.any():
         if "split" not in usual:
-            raise UserError(f"dataset={chosen.name} has labels, and no split says who trains: give the data a split")
+            raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
         yield Choice("dataset.split", SPLIT, "the data has labels and no split: train, validate, test")
 
 
@@ -237,7 +237,7 @@ def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
     if len(some) < 2 or some.max() < _UNEVEN_CLASSES * some.min():
         return ""
     share = f"{100 * some.min() / some.sum():.2g} % of nodes in the smallest"
-    return f", {share}: task.class_weights=balanced lets each count alike"
+    return f", {share}: task.class_weights=balanced weights them equally"
 
 
 def _sizes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> Ids:  # [classes present]
@@ -255,13 +255,17 @@ def _strategy(graph: Graph) -> Iterator[Choice]:
     yield Choice("model", "sage", f"or gcn, gat, gin{rows}")
     if graph.schema.several:
         types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
-        yield Choice("types", "ignore", f"{types} are alike for this model. read: by model=rgcn, of edges")
+        yield Choice(
+            "types", "ignore", f"{types} are ignored by this model. model=rgcn with types=read distinguishes edge types"
+        )
     yield Choice("model.hidden", 64, "width of the hidden layers")
 
 
 def _inputs(graph: Graph) -> Iterator[Choice]:
     if not graph.features.shape[1]:
-        yield Choice("inputs", "learned", "nodes have no features: a trained row each. degree: for new nodes later")
+        yield Choice(
+            "inputs", "learned", "nodes have no features: each gets a trained row. degree: also supports new nodes"
+        )
         return
     for why in check_texts(graph, "one_hot"):
         yield Choice("features.text", "one_hot", f"{why.partition(': ')[2]}. dataset.ignore leaves columns out")

@@ -27,7 +27,7 @@ from gnnkit.model.program import Program
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut, cut_all
 from gnnkit.plan.choose import CHOSEN, SAFE, shape, sizes_of
-from gnnkit.plan.layout import Layout, StepCosts, StepLoad, Timing, count_layout
+from gnnkit.plan.layout import LayoutFigures, StepCosts, StepLoad, Timing, count_layout
 from gnnkit.plan.machine import Machine, MachineLink, Tried
 from gnnkit.plan.step import graph_widths
 from gnnkit.prepare.cut import Prepared, read
@@ -53,7 +53,7 @@ Find = Callable[[Settings, Graph], Iterable[tuple[str, Quality]]]
 class Layouts:
     """The layouts of a graph, counted and timed."""
 
-    by_name: dict[str, Layout]
+    by_name: dict[str, LayoutFigures]
     machine: Machine | None  # None: no trials
     about: list[str]  # lines about the graph
     num_nodes: int
@@ -90,7 +90,7 @@ def compare_layouts(order: Order, find: Find, meanwhile: Callable[[], None] = la
         beside = import_for_training if tries else lambda: None
         work = functools.partial(count_layouts, folder=folder if tries else None)
         counted = run_in_child(work, order, find, patience=patience, beside=beside, meanwhile=meanwhile)
-        layouts = {name: Layout(**figures) for name, figures in counted["layouts"].items()}
+        layouts = {name: LayoutFigures(**figures) for name, figures in counted["layouts"].items()}
         machine, timings = _try(order, folder, counted, meanwhile) if tries else (None, {})
         same = counted["same"]  # layouts whose cut is that of another one, by name
         layouts = {name: replace(layouts[same[name]], timing=timings.get(same[name])) for name in same}
@@ -159,7 +159,7 @@ class _Counter:
     counted_graph: Graph  # with zeros in place of learned rows
     model: nn.Module | Program
     costs: StepCosts
-    layouts: dict[str, Layout] = field(default_factory=dict)
+    layouts: dict[str, LayoutFigures] = field(default_factory=dict)
     loads: dict[str, StepLoad] = field(default_factory=dict)
     qualities: dict[str, Quality] = field(default_factory=dict)
     same: dict[str, str] = field(default_factory=dict)  # layout -> first layout with the same partition

@@ -46,8 +46,7 @@ def _taken(path: Path) -> int:
             continue
         except OSError as error:
             raise UserError(
-                f"cannot make the run folder {path.parent}: {error.strerror}: name a folder that you may write with "
-                "output=FOLDER"
+                f"cannot make the run folder {path.parent}: {error.strerror}: set output=FOLDER to a writable folder"
             ) from error
         _lock(descriptor, path)
         if _is_at(path, descriptor):
@@ -63,12 +62,14 @@ def _lock(descriptor: int, path: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _WITHOUT_LOCKS:
-            say(f"{path.parent}: the file system has no locks, so nothing keeps another run out of this folder")
+            say(
+                f"{path.parent}: the file system has no locks, so another run can write to this folder at the same time"
+            )
             return
         holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
         os.close(descriptor)
         raise UserError(
-            f"cannot use the run folder {path.parent}: {holder} writes there now: wait for its end, or choose another "
+            f"cannot use the run folder {path.parent}: {holder} is writing there: wait until it ends, or choose another "
             "folder"
         ) from error
 

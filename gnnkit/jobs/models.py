@@ -73,7 +73,7 @@ def check_module(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise UserError(f"model={shown(repr(model))}: expected a torch.nn.Module, got {name}")
     for wrapper in (_WRAPPERS[base.__name__] for base in type(model).__mro__ if base.__name__ in _WRAPPERS):
-        raise UserError(f"model={name} is wrapped by {wrapper}, which gnnkit does not use: give the module itself")
+        raise UserError(f"model={name} is wrapped by {wrapper}: pass the module itself")
 
 
 def _check_signature(make: Callable[..., Any]) -> None:
@@ -125,7 +125,7 @@ class ModelSource:
         if widths.edge_width == 0 or self.python_model is not None or not self.trains or "edge_width" in self._takes:
             return ""
         return (
-            f"model={self.choice.name} reads no features of edges: {widths.edge_width} columns go unread. model=gat and "
+            f"model={self.choice.name} ignores edge features ({widths.edge_width} columns): model=gat and "
             "model=gine read them"
         )
 
@@ -190,8 +190,8 @@ class ModelSource:
                 model.add_module(HEAD, head)
         if not isinstance(getattr(model, "num_layers", None), int):
             raise UserError(
-                f"model={type(model).__name__} needs an attribute num_layers: how many adjacencies it reads, or a "
-                "forward(x, edge_index) as models of PyG have"
+                f"model={type(model).__name__} needs an attribute num_layers, the number of adjacencies it reads, or a "
+                "forward(x, edge_index) as in PyG"
             )
         parameters.check(module)
         return model

@@ -99,7 +99,7 @@ def _check_finite(logits: Tensor, worker: Worker, checkpoint: str) -> None:
     if count:
         raise UserError(
             f"checkpoint={checkpoint}: outputs of {count:,} of {worker.shard.num_nodes:,} nodes are not finite: look for "
-            "buffers of the model that are not finite, and for features far larger than those that trained"
+            "buffers of the model that are not finite, and for features far larger than in training"
         )
 
 
@@ -128,8 +128,8 @@ def check_layers(model: object) -> None:
     """Raises `UserError` for a model without hidden rows."""
     if not hasattr(model, "layer") or getattr(model, "num_layers", 0) < 2:
         raise UserError(
-            f"write=[embeddings]: model={type(model).__name__} has no rows before its last layer: embeddings need a "
-            "model with `layer` and two layers or more"
+            f"write=[embeddings]: model={type(model).__name__} has no hidden rows: embeddings need a "
+            "model with `layer` and at least two layers"
         )
 
 

@@ -14,7 +14,7 @@ from gnnkit.jobs.layouts import Layouts, compare_layouts
 from gnnkit.jobs.order import Order
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.plan.choose import CHOSEN, Cutter, alternatives, candidates, measure_candidates, overrides, select_layout
-from gnnkit.plan.layout import Layout, table
+from gnnkit.plan.layout import LayoutFigures, table
 from gnnkit.ranges import num_cores
 from gnnkit.result.result import Result
 
@@ -68,7 +68,7 @@ def _layouts(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
     yield from alternatives(settings, cutter, quality)
 
 
-def _alone(order: Order) -> Layout:
+def _alone(order: Order) -> LayoutFigures:
     """Returns the figures of one worker with the full graph."""
     (partition,) = candidates(1, ["contiguous"], grids=False).values()
     threads = min(order.settings.threads * order.settings.workers_here, num_cores())
@@ -90,21 +90,21 @@ def _source(layouts: Layouts) -> list[str]:
     return [f"seconds and memory are those of a few epochs on this machine{rest}"]
 
 
-def _pays(layouts: Layouts, layout: Layout) -> list[str]:
+def _pays(layouts: Layouts, layout: LayoutFigures) -> list[str]:
     """Describes whether words or compute determine a layout's time."""
     if layout.timing is None or not layout.words["max"]:
         return []
     share = layout.timing.exchange / layout.timing.seconds
     what = (
-        "fewer words pay: try partition=auto, partition.border=min_words, and grids of several columns"
+        "reduce words: try partition=auto, partition.border=min_words, and grids of several columns"
         if share > PAYS
-        else "compute decides: even out edges before words"
+        else "compute dominates: balance edges rather than words"
     )
     degree = layouts.num_edges / max(layouts.num_nodes, 1)
     return [f"mean degree {degree:.1f}: exchange is {share:.0%} of the step, {what}"]
 
 
-def _against(alone: Layout | None, chosen: Layout) -> list[str]:
+def _against(alone: LayoutFigures | None, chosen: LayoutFigures) -> list[str]:
     """Describes whether several workers are faster than one."""
     if alone is None or alone.seconds is None or chosen.seconds is None:
         return []
@@ -113,7 +113,7 @@ def _against(alone: Layout | None, chosen: Layout) -> list[str]:
     return [f"one worker takes {one:.4g} s an epoch, the chosen layout {several:.4g} s: {verdict}"]
 
 
-def _why(settings: Settings, layouts: dict[str, Layout]) -> str:
+def _why(settings: Settings, layouts: dict[str, LayoutFigures]) -> str:
     """Describes whether another layout moves fewer words than the selected one."""
     best = min(layouts, key=lambda name: (layouts[name].words["max"], layouts[name].memory))
     chosen, fewest = layouts[CHOSEN].words["max"], layouts[best].words["max"]

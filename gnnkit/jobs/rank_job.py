@@ -33,7 +33,7 @@ from gnnkit.task import Task
 from gnnkit.training.embedding import Embedding
 
 T = TypeVar("T")
-_CURE = ". Give layers and calls one order, as by sorted(names): the order of a set differs between processes"
+_CURE = ". Make layers and calls in a fixed order, for example by sorted(names): set order differs between processes"
 # Dtype of features, parameters and messages by trainer.precision.
 DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
 _PRODUCTS = {"bf16-mixed": "medium"}  # torch's float32 matmul precision

@@ -102,7 +102,7 @@ def _after(error: RankError, job: RankJob, done: Sequence[Restart]) -> Restart:
     try:
         (job.folder / FAILURE.format(number=number)).write_text(f"{error}\n", encoding="utf-8")
     except OSError as full:  # a full disk does not prevent a restart
-        print(f"gnnkit: {full}, so the report of the failure stands here:\n{error}", file=sys.stderr, flush=True)
+        print(f"gnnkit: {full}, so the failure report is printed here:\n{error}", file=sys.stderr, flush=True)
     print(
         f"gnnkit: restart {number} of {most}: {_spelt(error.failure)}: {restart.is_from}", file=sys.stderr, flush=True
     )

@@ -27,24 +27,24 @@ from gnnkit.store.pairs import with_pairs
 _CUT = "job=partition {data} does so in memory"
 # Unsupported configurations, by message.
 REFUSED: Mapping[str, Callable[[Settings], object]] = {
-    "dataset={s.dataset.name} is read as a whole, and job=import reads data sets piece by piece: use job=partition": lambda s: (
+    "dataset={s.dataset.name} cannot be read in pieces, as job=import requires: use job=partition": lambda s: (
         s.dataset.create().in_pieces() is None
     ),
-    "partition.nodes={s.partition.nodes.name}: job=import reads no edge at random when it chooses owners: choose "
+    "partition.nodes={s.partition.nodes.name}: job=import cannot read edges at random when it assigns nodes: choose "
     f"contiguous, hash, random, stored, ldg, fennel or buffered, {_CUT}": lambda s: (
         s.partition.nodes.name == AUTO
         or (s.partition.nodes.load().reads_edges and not s.partition.nodes.load().streams)
     ),
-    f"partition.grid={{s.partition.grid}}: job=import cuts for partition.grid=1d, {_CUT}": lambda s: (
+    f"partition.grid={{s.partition.grid}}: job=import supports only partition.grid=1d, {_CUT}": lambda s: (
         s.partition.grid != "1d"
     ),
-    f"partition.border={{s.partition.border}}: job=import moves no nodes and edges after the cut, {_CUT}": lambda s: (
+    f"partition.border={{s.partition.border}}: job=import does not move nodes or edges after partitioning, {_CUT}": lambda s: (
         s.partition.border != "none"
     ),
-    f"input_rows=sparse: job=import writes rows of features with their zeros, {_CUT} without": lambda s: (
+    f"input_rows=sparse: job=import writes dense feature rows, {_CUT} with sparse rows": lambda s: (
         s.input_rows == "sparse"
     ),
-    f"task={{s.task.name}}: job=import writes stores of tasks about nodes, {_CUT}": lambda s: (
+    f"task={{s.task.name}}: job=import supports only node tasks, {_CUT}": lambda s: (
         s.task.name != DEFAULT_TASK and not hasattr(s.task.load(), "read")
     ),
 }
@@ -73,8 +73,8 @@ def _check_same(settings: Settings, keys: Mapping[str, Any], store: Path) -> Non
     shape = {key: keys[key] for key in ("workers", "partition")}
     for key, value, stored in differing({**settings.cut, **shape}, keys, whole_task=True):
         raise UserError(
-            f"{key}={value}: the store {store} was written with {key}={stored}, and is cut anew as it is: leave the key "
-            "out, or name the data set itself"
+            f"{key}={value}: the store {store} was written with {key}={stored}, and keeps it when partitioned again: remove the key, or "
+            "name the data set itself"
         )
 
 
@@ -133,8 +133,8 @@ def _check_stamps(before: list[list[Any]], after: list[list[Any]]) -> None:
     gone = {path for path, *_ in before} - {path for path, *_ in after}
     if changed or gone:
         raise UserError(
-            f"{[*changed, *sorted(gone)][0]} was changed while it was read: run the same command again when no "
-            "program writes there"
+            f"{[*changed, *sorted(gone)][0]} changed while it was read: run the command again when no "
+            "program writes to it"
         )
 
 

@@ -179,14 +179,14 @@ def _check(job: RankJob, module: TrainingModule) -> None:
     settings, task, model = job.settings, module.task, module.model
     if module.accumulate > 1 and module.strategy.num_batches(0) == 1:
         raise UserError(
-            f"trainer.accumulate={module.accumulate}: strategy={settings.strategy.name} has one batch an epoch here, use "
+            f"trainer.accumulate={module.accumulate}: strategy={settings.strategy.name} has one batch per epoch here: use "
             "trainer.accumulate=1"
         )
     hooks.check(model, job.sync(), isinstance(task, NodeTask) and job.sync().on_lost == "stop")
     if task.head() is not None and own_method(model, "training_step") is not None:
         raise UserError(
-            f"task={settings.task.name}: model={type(model).__name__} brings a training_step, which leaves out the "
-            "parameters of the task: leave training_step out, or choose a task without parameters (task.decoder=dot)"
+            f"task={settings.task.name}: model={type(model).__name__} defines training_step, which ignores the "
+            "task's parameters: remove training_step, or choose a task without parameters (task.decoder=dot)"
         )
 
 

@@ -229,7 +229,7 @@ def run(
             score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
             say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s")
     except KeyboardInterrupt:
-        ended = "interrupted, and the best until then counts"
+        ended = "interrupted, the best trial so far counts"
         say(ended)
     return found()
 

@@ -95,11 +95,11 @@ def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
     """
     if not job.sync().lockstep:
         raise UserError(
-            f"job=verify needs ranks that step together, the result of sync={job.settings.sync.name} depends on time"
+            f"job=verify needs ranks that step together, but results of sync={job.settings.sync.name} depend on timing"
         )
     if not job.strategy().steps.repeatable:
         raise UserError(
-            f"job=verify needs steps that do not depend on time, unlike strategy={job.settings.strategy.name} with "
+            f"job=verify needs steps that do not depend on timing, unlike strategy={job.settings.strategy.name} with "
             "these options: set strategy.local_iterations to a number"
         )
     return with_servers(job, world, functools.partial(_verify, job)) or {}
@@ -298,7 +298,7 @@ def _divergence(job: RankJob, steps: _Steps) -> str:
     cure = "use a smaller trainer.lr, or set trainer.clip_norm"
     if steps.brings_optimizer:
         cure = "use a smaller rate in configure_optimizers"
-    return f"{_rule(job, steps)}: training diverges on the reference too, so there is nothing exact to compare with; {cure}"
+    return f"{_rule(job, steps)}: training diverges on the reference too, so results cannot be compared; {cure}"
 
 
 def _amplification(job: RankJob, steps: _Steps, names: Sequence[str]) -> str:

@@ -82,7 +82,7 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
         raise UserError(f"checkpoint={folder}: {FILE} is not the model of a run: {error}") from error
     if not is_whole:
         raise UserError(
-            f"checkpoint={folder}: {FILE} was changed after the run wrote it, its {_DIGEST} is another: copy the file "
+            f"checkpoint={folder}: {FILE} was changed after the run wrote it, its {_DIGEST} differs: copy the file "
             "again, or train again"
         )
     return tensors, widths
@@ -115,7 +115,7 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
     if inputs is not None and inputs.scale.kind != "none":
         print(
             f"gnnkit: warning: the model of {folder} reads scaled features (features.scale={inputs.scale.kind}): "
-            f"gnnkit.predict and a call on a Graph scale rows, and rows of a tensor are yours to scale as {INPUTS} says",
+            f"gnnkit.predict and a call on a Graph scale rows, but rows of a tensor must be scaled as in {INPUTS}",
             file=sys.stderr,
         )
     facts = read_facts(folder)
@@ -162,14 +162,14 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
         if stored_shape != wanted.get(name):
             raise UserError(
                 f"model: {name} has shape {wanted.get(name, 'none')}, but {stored_shape or 'none'} in {folder / FILE}: "
-                "take the model that was trained"
+                "pass the trained model"
             )
     model.load_state_dict(tensors)
     for name, parameter in model.named_parameters():
         if bad := int((~torch.isfinite(parameter)).sum()):
             raise UserError(
-                f"checkpoint={folder}: {name} has {bad:,} of {parameter.numel():,} numbers that are not finite, so the "
-                "model says nothing: train again, for example with a smaller trainer.lr"
+                f"checkpoint={folder}: {name} has {bad:,} of {parameter.numel():,} numbers that are not finite: "
+                "train again, for example with a smaller trainer.lr"
             )
 
 
@@ -183,9 +183,7 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
         source = ModelSource(choice)
         choice.check(extra=_WIDTHS)
     except UserError as error:
-        raise UserError(
-            f"checkpoint={folder}: model={choice.name} is not installed, hand in the model that was trained"
-        ) from error
+        raise UserError(f"checkpoint={folder}: model={choice.name} is not installed: pass the trained model") from error
     return source.make_model(widths, 0, task.create())
 
 
@@ -214,5 +212,5 @@ def class_names(folder: Path) -> list[str] | None:
     path = folder / CLASSES
     names = read_json(path, f"checkpoint={folder}: {CLASSES}") if path.exists() else None
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise UserError(f"checkpoint={folder}: {CLASSES} is no list of names")
+        raise UserError(f"checkpoint={folder}: {CLASSES} is not a list of names")
     return names

@@ -68,7 +68,7 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "train, a function of nothing": (train(model=lambda: None), "is called with .in_features, num_classes.: too many"),
     "train, a compiled model": (
         lambda run: train(model=torch.compile(Net(), backend="eager"))(run),  # noqa: PLW0108  # imports the compiler
-        r"model=OptimizedModule is wrapped by torch\.compile, which gnnkit does not use: give the module itself",
+        r"model=OptimizedModule is wrapped by torch\.compile: pass the module itself",
     ),
     "train, a model for several GPUs": (train(model=nn.DataParallel(Net())), "is wrapped by DataParallel"),
     "train, a scripted model": (

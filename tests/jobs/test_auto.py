@@ -24,7 +24,7 @@ from gnnkit.jobs import decide, dispatch
 from gnnkit.jobs.layouts import Layouts
 from gnnkit.jobs.order import Order
 from gnnkit.launch.environment import StartedRank
-from gnnkit.plan.layout import Layout, Timing
+from gnnkit.plan.layout import LayoutFigures, Timing
 from gnnkit.ranges import num_cores
 from tests.cases import exhaustive, few
 from tests.launch.outside import Outside, by_hand
@@ -77,8 +77,8 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ({1: 1.0, 2: 0.95}, 2000, 1, [1, 2], "workers=1: 1 s an epoch in a trial, workers=2 0.95 s"),
         ({1: 1.0, 2: 0.6, 4: 0.3, 8: 0.4}, 2000, 4, [1, 2, 4, 8], "workers=4: 0.3 s an epoch in a trial, workers=8 0.4 s"),
         ({1: 1.0, 2: 0.6, 4: 0.3, 8: 0.2}, 2000, 8, [1, 2, 4, 8], "workers=8: 0.2 s an epoch in a trial"),
-        ({1: 1.0}, 1000, 1, [1], "workers=1: 1 s an epoch in a trial; 1,000 edges are few"),
-        ({1: None}, 2000, 4, [1], "workers=4: the usual number"),
+        ({1: 1.0}, 1000, 1, [1], "workers=1: 1 s an epoch in a trial; 1,000 edges are too few"),
+        ({1: None}, 2000, 4, [1], "workers=4: the default number"),
     ],
 )  # fmt: skip
 def test_workers_double_while_more_are_faster(
@@ -114,14 +114,17 @@ def test_the_usual_workers_are_taken_where_nothing_is_measured(keys: list[str]) 
     found = decide._with_workers(order, lambda: None)
     assert found.workers == 4
     assert found.decided is not None
-    assert "workers=4: the usual number, as trials measure full-graph training for nodes only" in found.decided["why"]
+    assert (
+        "workers=4: the default number, because trials measure only full-graph training of node tasks"
+        in found.decided["why"]
+    )
 
 
 @pytest.mark.usefixtures("eight_cores")
 @pytest.mark.parametrize(
     ("keys", "small", "threads", "told"),
-    [([], 2869, 1, "workers would wait for each other, as threads would"),
-     ([], 2868, 8, "workers would wait for each other"), (["threads=3"], 2869, 3, "workers would wait for each other")], ids=str,
+    [([], 2869, 1, "edges are too few for several workers or threads"),
+     ([], 2868, 8, "edges are too few for several workers"), (["threads=3"], 2869, 3, "edges are too few for several workers")], ids=str,
 )  # fmt: skip
 def test_a_small_graph_is_trained_by_one_thread(
     keys: list[str], small: int, threads: int, told: str, graph: Graph, monkeypatch: pytest.MonkeyPatch
@@ -132,7 +135,7 @@ def test_a_small_graph_is_trained_by_one_thread(
     found = decide._with_workers(order, lambda: None)
     assert (found.workers, found.threads, found.composed["threads"]) == (1, threads, threads)
     assert found.decided is not None
-    assert found.decided["why"] == f"the leader takes workers=1: 2,869 edges are few, and {told}"
+    assert found.decided["why"] == f"the leader takes workers=1: 2,869 {told}"
 
 
 @pytest.mark.slow
@@ -175,7 +178,7 @@ def test_a_run_takes_the_workers_that_are_fastest_as_if_named(
 def test_a_graph_alone_is_trained_by_one_worker(graph: Graph, tmp_path: Path) -> None:
     found = gnnkit.train(graph, folder=tmp_path / "run", trainer={"max_epochs": 2}, **BARE)
     assert (found["world_size"], found["strategy"]) == (1, "vertex_centric")
-    assert found["why"].startswith("the leader takes workers=1: 2,869 edges are few")
+    assert found["why"].startswith("the leader takes workers=1: 2,869 edges are too few")
     assert "; strategy=vertex_centric, whose ranks take" in found["why"]
 
 
@@ -419,9 +422,9 @@ def test_a_decision_is_one_that_is_possible_and_travels_with_its_sampler() -> No
     assert decide.adopt(asked, None) is asked
 
 
-def layout(seconds: float, work: float) -> Layout:
+def layout(seconds: float, work: float) -> LayoutFigures:
     timing = Timing(1.0, seconds - 1.0, 0.0, 0.0, [2**20], 0.0)
-    return Layout([2, 1, 1], {"max": 1}, {}, {}, 0, {}, {}, work, 0.0, timing)
+    return LayoutFigures([2, 1, 1], {"max": 1}, {}, {}, 0, {}, {}, work, 0.0, timing)
 
 
 def test_the_only_layout_is_told_without_a_next_one() -> None:
@@ -436,7 +439,7 @@ def test_the_only_layout_is_told_without_a_next_one() -> None:
     ("seconds", "work", "told"),
     [
         (1.6, 9, "next is 2d with 1.6 s, 2 of 2 layouts tried"),
-        (1.45, 9, "next is 2d with 1.45 s (as quick within the noise of trials, with more to do), 2 of 2"),
+        (1.45, 9, "next is 2d with 1.45 s (equally fast within trial noise, with more work), 2 of 2"),
         (1.45, 3, "next is 2d with 1.45 s (too large for the memory), 2 of 2"),
         (1.0, 9, "next is 2d with 1 s (too large for the memory), 2 of 2"),
     ],
@@ -451,5 +454,5 @@ def test_a_layout_that_looks_quicker_than_the_choice_is_explained(seconds: float
 
 def test_a_comparison_starts_ranks_of_its_own() -> None:
     started: Any = SimpleNamespace(started=StartedRank(0, 2, 0, 2))
-    with pytest.raises(UserError, match="job=compare starts runs of its own: leave torchrun, srun or mpirun out"):
+    with pytest.raises(UserError, match="job=compare starts its own runs: remove torchrun, srun or mpirun"):
         dispatch.Compare().check(Order(started))

@@ -125,7 +125,7 @@ def test_a_target_that_no_way_reached_in_every_run_is_told() -> None:
 
 def test_one_seed_tells_no_noise() -> None:
     found = table(*(SchemeRow(name, [run(0.5, {1.0: 0.5})]) for name in ("full", "parts")))
-    assert found.sentence().endswith("One seed does not tell the noise of test_accuracy: compare.seeds=3 does.")
+    assert found.sentence().endswith("One seed does not show the noise of test_accuracy: use compare.seeds=3.")
 
 
 def test_means_are_equal_within_noise_by_students_test() -> None:
@@ -154,13 +154,16 @@ def test_ways_whose_folders_would_have_one_name_are_numbered() -> None:
 @pytest.mark.parametrize(
     ("ways", "expected"),
     [
-        (["a", "b x=1 y=2", "b y=2 x=1"], "compare.ways: b y=2 x=1 is there twice"),
+        (["a", "b x=1 y=2", "b y=2 x=1"], "compare.ways: b y=2 x=1 occurs twice"),
         ([" "], "compare.ways: '' must begin with the name of a strategy"),
         (["strategy=a"], "compare.ways: 'strategy=a' must begin with the name of a strategy"),
         (["a b"], "compare.ways: a b: b must be KEY=VALUE"),
-        (["a seed=3"], "compare.ways: a seed=3: seed is the same for all ways"),
-        (["a dataset.num_nodes=3"], "compare.ways: a dataset.num_nodes=3: dataset.num_nodes is the same for all ways"),
-        (["a compare.seeds=3"], "compare.ways: a compare.seeds=3: compare.seeds is the same for all ways"),
+        (["a seed=3"], "compare.ways: a seed=3: seed must be the same for all ways"),
+        (
+            ["a dataset.num_nodes=3"],
+            "compare.ways: a dataset.num_nodes=3: dataset.num_nodes must be the same for all ways",
+        ),
+        (["a compare.seeds=3"], "compare.ways: a compare.seeds=3: compare.seeds must be the same for all ways"),
     ],
 )
 def test_a_way_that_cannot_be_one_is_refused(ways: list[str], expected: str) -> None:
@@ -174,7 +177,7 @@ def test_a_way_that_cannot_be_one_is_refused(ways: list[str], expected: str) -> 
     ("keys", "expected"),
     [
         (["compare.ways=[]"], "compare.ways=[] must name a strategy"),
-        (["compare.ways=[vertex_centric,vertex_centric]"], "compare.ways: vertex_centric is there twice"),
+        (["compare.ways=[vertex_centric,vertex_centric]"], "compare.ways: vertex_centric occurs twice"),
         (["compare.ways=[vertex_centrik]"], "compare.ways: vertex_centrik: strategy=vertex_centrik is not known: did"),
         (
             ["compare.ways=['vertex_centric strategy.halo=none']"],
@@ -185,8 +188,8 @@ def test_a_way_that_cannot_be_one_is_refused(ways: list[str], expected: str) -> 
         (["compare.seed=2"], "compare.seed is not known: did you mean"),
         (["strategy=vertex_centric"], "strategy=vertex_centric: job=compare runs the strategies of compare.ways"),
         (["model=pagerank"], "job=compare trains, and model=pagerank is a program"),
-        (["trainer.resume=x"], "trainer.resume: the runs of job=compare begin anew"),
-        (["-m", "model.hidden=8,16"], "job=compare starts runs of its own: leave -m"),
+        (["trainer.resume=x"], "trainer.resume: the runs of job=compare start from the beginning"),
+        (["-m", "model.hidden=8,16"], "job=compare starts its own runs: remove -m"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused_before_anything_starts(

@@ -264,7 +264,7 @@ def test_weights_that_a_model_does_not_read_are_no_input(tmp_path: Path, exporte
 @pytest.mark.slow
 def test_a_run_that_does_not_say_whether_edges_had_weights_asks_for_the_argument(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", model := GCN(WIDTH, CLASSES), edge_weight=None)
-    with pytest.raises(UserError, match=r"inputs\.json does not say whether the edges that trained had weights"):
+    with pytest.raises(UserError, match=r"inputs\.json does not record whether training edges had weights"):
         gnnkit.export(run, tmp_path / "net.pt2", model=model)
     gnnkit.export(run, tmp_path / "net.pt2", model=model, edge_weight=False)
 
@@ -360,7 +360,7 @@ def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     ("model", "message"),
     [
         (Peeking(), "model=Peeking: torch cannot export this model: "),
-        (Counting(), "model=Counting computes other numbers on a graph of another size"),
+        (Counting(), "model=Counting computes different values after export on a graph of another size"),
     ],
     ids=["by values", "by constants"],
 )

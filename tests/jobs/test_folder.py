@@ -53,7 +53,7 @@ def test_a_folder_with_anything_else_is_never_written_to(
     (here / "mine").mkdir()
     (here / "mine/thesis.tex").write_text("x")
     assert main([*COMMAND, "trainer.max_epochs=1", "output=mine", f"on_exists={on_exists}"]) == 2
-    assert "it holds other files than those of a run" in capsys.readouterr().err
+    assert "it holds files that are not a run's" in capsys.readouterr().err
     assert files(here / "mine") == {"thesis.tex"}
 
 

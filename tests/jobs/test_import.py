@@ -230,10 +230,10 @@ def test_ranks_from_outside_write_the_same_store_together(symmetrize: str, tmp_p
 def test_ranks_with_other_keys_or_without_a_folder_are_refused(tmp_path: Path) -> None:
     data, keys = tables(tmp_path / "data"), ["dataset.symmetrize=true", f"output={tmp_path / 'store'}"]
     ended = together(data, tmp_path, [["dataset.symmetrize=false", keys[1]], keys, keys])
-    wanted = "3 processes import together, and not all with the same keys and files"
+    wanted = "3 processes import together, but with different keys or files"
     assert all(wanted in told for _, told in ended), ended
     with outside(data, tmp_path / "alone", 1) as alone:
-        assert "job=import on ranks that were started from outside needs output=FOLDER" in alone.ended()[1]
+        assert "job=import on externally started ranks needs output=FOLDER" in alone.ended()[1]
 
 
 def ogb_folder(folder: Path) -> dict[str, Any]:
@@ -434,9 +434,7 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_ove
 
     with monkeypatch.context() as patch:
         patch.setattr(store_jobs, "run_in_child", started)
-        with pytest.raises(
-            UserError, match=rf"^{data}/nodes.parquet was changed while it was read: run the same command"
-        ):
+        with pytest.raises(UserError, match=rf"^{data}/nodes.parquet changed while it was read: run the command again"):
             run("import", data, store)
     assert not (store / "store.json").exists()
     run("import", data, store)

@@ -185,7 +185,7 @@ def test_labels_without_a_split_need_one(tmp_path: Path) -> None:
     bare = replace(random_graph(), split=np.zeros(random_graph().num_nodes, np.int8))
     assert choices(bare, tmp_path)["dataset.split"] == [0.6, 0.2, 0.2]
     settings = settle(config.compose(["dataset=graphsaint", "dataset.root=x", "strategy=auto", "job=init"]))
-    with pytest.raises(UserError, match="dataset=graphsaint has labels, and no split says who trains: give the data a"):
+    with pytest.raises(UserError, match="dataset=graphsaint has labels, but no split: add a split to the data"):
         list(choose(settings, bare))
 
 

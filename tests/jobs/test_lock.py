@@ -31,7 +31,9 @@ def test_a_folder_in_use_is_refused_and_left_as_it_is(settings: Settings, on_exi
     with run_folders.opened(Order(settings, folder=tmp_path / "run")) as made:
         before = sorted(path.name for path in made.iterdir())
         with (
-            pytest.raises(UserError, match=rf"{made}: process {os.getpid()} on \S+ writes there now: wait for its end"),
+            pytest.raises(
+                UserError, match=rf"{made}: process {os.getpid()} on \S+ is writing there: wait until it ends"
+            ),
             run_folders.opened(Order(again, folder=made)),
         ):
             raise AssertionError
@@ -56,7 +58,7 @@ def test_of_many_runs_with_one_new_folder_one_wins(settings: Settings, tmp_path:
     with ThreadPoolExecutor(12) as threads:
         told = list(threads.map(run, range(12)))
     assert told.count("won") == 1
-    assert all("writes there now" in text for text in told if text != "won")
+    assert all("is writing there" in text for text in told if text != "won")
 
 
 @pytest.mark.slow
@@ -85,7 +87,7 @@ def test_a_disk_without_locks_is_told_and_used(
 
 
 def test_a_report_into_a_folder_in_use_is_refused(settings: Settings, tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(UserError, match="writes there now"):
+    with locked(tmp_path), pytest.raises(UserError, match="is writing there"):
         start(Order(replace(settings, job=config.JOBS["report"], runs=(str(tmp_path),))))
 
 
@@ -134,6 +136,6 @@ def test_a_lock_that_its_holder_removes_meanwhile_is_taken_anew(
     monkeypatch.setattr(lock, "_is_at", lambda *of: next(found, None) is None and is_at(*of))
     with locked(tmp_path):
         assert (tmp_path / lock.NAME).read_text().startswith(f"process {os.getpid()} on ")
-        with pytest.raises(UserError, match="writes there now"), locked(tmp_path):
+        with pytest.raises(UserError, match="is writing there"), locked(tmp_path):
             raise AssertionError
     assert not any(tmp_path.iterdir())

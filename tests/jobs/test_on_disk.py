@@ -204,7 +204,7 @@ def test_auto_goes_by_the_memory_at_hand_and_says_why(
 ) -> None:
     keys = WAYS["shared"]
     told = {}
-    monkeypatch.setattr(placed, "_programs", lambda *_: 0)
+    monkeypatch.setattr(placed, "_process_bytes", lambda *_: 0)
     for name, free in (("memory", 10**11), ("disk", 0)):
         monkeypatch.setattr(placed, "available_memory", lambda free=free: free)
         result = train(tmp_path / name, **keys)
@@ -218,13 +218,13 @@ def test_auto_goes_by_the_memory_at_hand_and_says_why(
     ("features", "message"),
     [
         ({"place": "memory"}, "features.place=memory: the features are 0.00461 MB, and 0 MB of memory are free"),
-        ({"place": "disk", "cache": "1GB"}, "features.cache=1 GB for each worker of this host"),
+        ({"place": "disk", "cache": "1GB"}, "features.cache=1 GB: each worker on this host has"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_ranks_start(
     features: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed, "_programs", lambda *_: 0)
+    monkeypatch.setattr(placed, "_process_bytes", lambda *_: 0)
     monkeypatch.setattr(placed, "available_memory", lambda: 0)
     with pytest.raises(UserError, match=re.escape(message)):
         train(tmp_path / "run", features=features, **WAYS["shared"])

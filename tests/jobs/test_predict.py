@@ -210,11 +210,11 @@ def test_a_model_of_the_users_is_loaded_into_the_users_own(tmp_path: Path) -> No
         gnnkit.predict(result.folder, graph)
     with pytest.raises(UserError, match=r"graph was handed in|dataset=graph was handed in"):
         gnnkit.predict(result.folder, model=Own)
-    with pytest.raises(UserError, match=r"hand in the model that was trained"):
+    with pytest.raises(UserError, match=r"pass the trained model"):
         gnnkit.load(result.folder)
-    with pytest.raises(UserError, match=r"model: gcn.convs.0.weight has shape .* take the model that was trained"):
+    with pytest.raises(UserError, match=r"model: gcn.convs.0.weight has shape .* pass the trained model"):
         gnnkit.load(result.folder, Own(3, 3))
-    with pytest.raises(UserError, match=r"write=\[embeddings\]: model=Own has no rows before its last layer"):
+    with pytest.raises(UserError, match=r"write=\[embeddings\]: model=Own has no hidden rows"):
         train(tmp_path / "rows", model=instance)
 
 
@@ -232,7 +232,7 @@ def test_what_a_task_cannot_give_is_refused(tmp_path: Path, finished_run: Farm) 
     with pytest.raises(UserError, match=r"write=.*: task=regression has no probabilities"):
         train(tmp_path / "run", graph=numbers, task="regression")
     links = finished_run("links")
-    with pytest.raises(UserError, match=r"task=link_prediction predicts edges that were held out"):
+    with pytest.raises(UserError, match=r"task=link_prediction predicts held-out edges"):
         gnnkit.predict(links, small_graph(), folder=tmp_path / "no")
     tested = gnnkit.predict(links, small_graph(), folder=tmp_path / "test", job="test", comm="threads", **BARE)
     assert tested["test_mrr"] == pytest.approx(result_of(links)["test_mrr"], rel=1e-10)

@@ -205,7 +205,7 @@ def test_types_of_nodes_may_have_rows_of_their_own_widths(tmp_path: Path, input_
     ids=lambda keys: str(keys["strategy"]),
 )
 def test_strategies_whose_edges_have_no_types_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"model=rgcn tells relations of edges apart, and .* choose strategy=v"):
+    with pytest.raises(UserError, match=r"model=rgcn distinguishes edge types, and .* choose strategy=v"):
         train(tmp_path, **keys)
 
 

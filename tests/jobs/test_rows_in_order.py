@@ -155,5 +155,5 @@ def test_auto_goes_by_the_memory_at_hand(
     monkeypatch.setattr(placed, "available_memory", lambda: size / 2)
     with pytest.raises(UserError, match=r"features.place=memory: the features are .* use features.place=disk"):
         train(tmp_path / "memory", features={"place": "memory"}, **keys)
-    with pytest.raises(UserError, match=r"features.cache=.* for each worker of this host"):
+    with pytest.raises(UserError, match=r"features.cache=.*: each worker on this host has"):
         train(tmp_path / "cache", features={"place": "disk", "cache": size}, **keys)

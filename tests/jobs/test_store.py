@@ -201,7 +201,7 @@ def test_the_same_job_again_does_nothing_and_says_so(
         cut(root, data, **keys)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="it holds other files than those of a run"):
+    with pytest.raises(UserError, match="it holds files that are not a run's"):
         cut(tmp_path / "mine", data, **keys)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
@@ -219,7 +219,7 @@ def test_the_same_job_again_does_nothing_and_says_so(
         ({"inputs": "degree"}, r"inputs=degree: the store .* was cut with inputs=features"),
         (
             {"job": "partition", "partition": "2d"},
-            r"job=import cuts for partition.grid=1d, job=partition of the data set itself does so in memory",
+            r"job=import supports only partition.grid=1d, job=partition of the data set itself does so in memory",
         ),
         (
             {"job": "partition", "partition": "1d", "inputs": "degree"},

@@ -435,5 +435,5 @@ def test_features_of_edges_that_no_layer_reads_are_named(
     edges = np.random.default_rng(1).normal(size=(graph.num_edges, 2))
     keys = {"workers": 1, "comm": "threads", "strategy": "vertex_centric", "model": model, "trainer": {"max_epochs": 1}}
     gnnkit.train(replace(graph, edge_features=edges), folder=tmp_path / "run", **keys, **BARE)  # type: ignore[arg-type]
-    said = f"model={model} reads no features of edges: 2 columns go unread" in capfd.readouterr().err
+    said = f"model={model} ignores edge features (2 columns)" in capfd.readouterr().err
     assert said != reads

@@ -159,7 +159,7 @@ def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:
         for each in init._replaced([init.Choice("features.scale", "standard", "uneven")], learned, "best of 3 trials")
     }
     assert "features.scale" not in written
-    assert "A new node needs a run of its own" in written["inputs"].why
+    assert "New nodes need a new run" in written["inputs"].why
 
 
 def test_what_is_not_tried_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,8 +170,8 @@ def test_what_is_not_tried_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
     graph = random_graph()
     assert why(graph, "init.minutes=0") == "no trials: init.minutes=0\n"
-    assert "no node validates" in why(replace(graph, split=np.where(graph.split == 2, 0, graph.split)))
-    assert "edges are predicted" in why(replace(graph, labels=np.full(40, -1), split=np.zeros(40, np.int8)))
+    assert "no validation nodes" in why(replace(graph, split=np.where(graph.split == 2, 0, graph.split)))
+    assert "only node tasks" in why(replace(graph, labels=np.full(40, -1), split=np.zeros(40, np.int8)))
     many = Graph.from_edges([0], [1], 200_001, features=np.zeros((200_001, 1), np.float32))
     assert "the graph is large" in why(many)
 

@@ -94,7 +94,7 @@ def test_noise_that_is_not_keyed_is_found_and_explained(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_asynchronous_modes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AllReduce, "lockstep", False)
-    with pytest.raises(ValueError, match="job=verify needs ranks that step together, the result of sync=all_reduce"):
+    with pytest.raises(ValueError, match="job=verify needs ranks that step together, but results of sync=all_reduce"):
         verify(tmp_path)
 
 

@@ -73,7 +73,7 @@ def test_parameters_that_are_not_finite_are_named(run: Path) -> None:
     with torch.no_grad():
         parameter.view(-1)[:2] = torch.nan
     weights.save(model, WIDTHS, run)
-    with pytest.raises(UserError, match=rf"{name} has 2 of \d+ numbers that are not finite, so the model says nothing"):
+    with pytest.raises(UserError, match=rf"{name} has 2 of \d+ numbers that are not finite: train again"):
         gnnkit.load(run)
 
 
@@ -111,8 +111,8 @@ def test_names_of_classes_are_a_list_of_text(tmp_path: Path) -> None:
     (tmp_path / weights.CLASSES).write_text('["cat", "dog"]')
     assert weights.class_names(tmp_path) == ["cat", "dog"]
     for text, told in (
-        ('{"cat": 1}', "is no list of names"),
-        ("[1, 2]", "is no list of names"),
+        ('{"cat": 1}', "is not a list of names"),
+        ("[1, 2]", "is not a list of names"),
         ("[", "is not JSON"),
     ):
         (tmp_path / weights.CLASSES).write_text(text)

@@ -71,8 +71,16 @@ def test_ranks_that_are_threads_get_a_communicator_of_threads() -> None:
     [
         (["launcher=outside"], {}, "launcher=outside finds no rank in the environment"),
         (["launcher=processes", "launcher.n_jobs=2"], {}, "launcher.n_jobs=2 applies to sweeps only: add -m"),
-        (["launcher=processes"], STARTED, "launcher=processes: this process is rank 1 of 2, which were started externally"),
-        (["launcher.ask=[processes]"], STARTED, "launcher=auto: this process is rank 1 of 2, which were started externally"),
+        (
+            ["launcher=processes"],
+            STARTED,
+            "launcher=processes: this process is rank 1 of 2, which were started externally",
+        ),
+        (
+            ["launcher.ask=[processes]"],
+            STARTED,
+            "launcher=auto: this process is rank 1 of 2, which were started externally",
+        ),
         (["launcher=processes", "comm=threads"], {}, "comm=threads runs all ranks in one process, but launcher=proc"),
         (["launcher=threads", "comm=gloo"], {}, "launcher=threads runs all ranks in one process, but comm=gloo runs"),
         (["launcher.ask=[outside]"], {}, "launcher.ask=['outside']: none of these starts the ranks of comm=gloo"),
@@ -159,5 +167,5 @@ def test_a_launcher_that_cannot_start_the_jobs_is_refused(
 def test_a_sweep_within_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in STARTED.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match="-m starts jobs of its own: leave torchrun, srun"):
+    with pytest.raises(UserError, match="-m starts its own jobs: remove torchrun, srun"):
         swept([], tmp_path, monkeypatch)

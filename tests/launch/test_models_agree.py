@@ -53,7 +53,7 @@ class Named(nn.Module):
             out = out + adjacencies[0].aggregate(self.inner[name](x), reduce="mean")
         return out
 """
-CURE = "Give layers and calls one order, as by sorted(names): the order of a set differs between processes"
+CURE = "Make layers and calls in a fixed order, for example by sorted(names): set order differs between processes"
 
 
 class Named(nn.Module):

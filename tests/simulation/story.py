@@ -162,7 +162,7 @@ class Story:
                 folder._end_writers(self.folder, asked.settings)  # type: ignore[arg-type]
                 self.outcome = restarts.restarting(functools.partial(self._start, process), self._job(asked))
         except UserError as error:
-            again = any(why in str(error) for why in ("writes there now", "try again"))
+            again = any(why in str(error) for why in ("is writing there", "try again"))
             self.outcome = None if again else error
         except RankError as error:
             self.outcome = error

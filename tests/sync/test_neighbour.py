@@ -312,7 +312,7 @@ def test_a_worker_whose_loss_is_not_finite_ends_the_run_by_name(tmp_path: Path) 
     for strategy in ("individual_sample", "vertex_centric"):
         with pytest.raises(ValueError, match=r"trainer.on_nan=stop: .* is not finite on ranks? \d"):
             whole_run(tmp_path / strategy, strategy, "gradients", model=Breaks)
-    with pytest.raises(ValueError, match=r"trainer.on_nan=rollback needs workers that all meet in each step"):
+    with pytest.raises(ValueError, match=r"trainer.on_nan=rollback needs workers that synchronise in each step"):
         whole_run(tmp_path / "run", "individual_sample", "gradients", trainer={"on_nan": "rollback"})
 
 

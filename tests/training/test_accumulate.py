@@ -93,13 +93,13 @@ def test_a_run_goes_on_between_two_steps_of_the_optimiser(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        ("strategy=vertex_centric", "strategy=vertex_centric has one batch an epoch"),
+        ("strategy=vertex_centric", "strategy=vertex_centric has one batch per epoch"),
         (
             "strategy=individual_sample sync=parameter_server sync.mode=async",
             "sync=parameter_server with these options has ranks that do not step together",
         ),
         ("strategy=individual_sample inputs=learned", "inputs=learned updates the rows of each batch"),
-        ("strategy=preset_workload strategy.average=parameters", "takes steps of its own between two batches"),
+        ("strategy=preset_workload strategy.average=parameters", "takes local steps between batches"),
     ],
 )
 def test_what_cannot_be_added_up_is_refused(overrides: str, why: str) -> None:
@@ -110,7 +110,7 @@ def test_what_cannot_be_added_up_is_refused(overrides: str, why: str) -> None:
 @pytest.mark.slow
 def test_an_epoch_of_one_batch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"trainer.accumulate=2: strategy=individual_sample has one batch an epoch here"
+        UserError, match=r"trainer.accumulate=2: strategy=individual_sample has one batch per epoch here"
     ):
         run(tmp_path / "run", 1000, trainer={"accumulate": 2})
 

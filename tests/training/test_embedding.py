@@ -371,7 +371,7 @@ SAMPLED = "strategy=individual_sample"
         ([SAMPLED, "sync=leader", "sync.on_lost=continue"], "inputs=learned: the rows of a lost worker would be lost"),
         (
             ["strategy=vertex_centric", "model=pagerank"],
-            "inputs=learned: model=pagerank is iterated and learns nothing",
+            "inputs=learned: model=pagerank is iterated, not trained",
         ),
         (["strategy=vertex_centric", "job=plan"], "inputs=learned: job=plan counts no gradients of input rows"),
     ],

@@ -349,7 +349,7 @@ def test_the_fourth_rollback_ends_the_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_rollbacks_need_checkpoints(tmp_path: Path) -> None:
     message = stopped(tmp_path / "run", Net([]), {"on_nan": "rollback", "checkpoint": False})
-    assert message == "trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false"
+    assert message == "trainer.on_nan=rollback needs checkpoints: remove trainer.checkpoint=false"
 
 
 @pytest.mark.slow

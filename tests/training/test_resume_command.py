@@ -86,7 +86,7 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_resumed(
     assert capfd.readouterr().err.count(told) == 1
     result = run(tmp_path / "whole", trainer={"max_epochs": 5}, on_exists="resume")
     assert result["epochs"] == 2
-    assert "the checkpoint before is whole" in capfd.readouterr().out
+    assert "resuming from the previous checkpoint" in capfd.readouterr().out
 
 
 class Net(nn.Module):

@@ -155,10 +155,10 @@ def _check(order: Order) -> None:
     settings = order.settings
     if settings.strategy.name != AUTO and "strategy" in map(key_of, order.overrides):
         raise UserError(
-            f"strategy={settings.strategy.name}: job=compare runs the strategies of compare.ways, leave it out"
+            f"strategy={settings.strategy.name}: job=compare runs the strategies of compare.ways: remove it"
         )
     if settings.trainer.resume is not None:
-        raise UserError("trainer.resume: the runs of job=compare begin anew, leave it out")
+        raise UserError("trainer.resume: the runs of job=compare start from the beginning: remove it")
     if not order.source.trains:
         raise UserError(f"job=compare trains, and model={settings.model.name} is a program: choose a model")
 
@@ -203,7 +203,7 @@ def parse_schemes(texts: Sequence[str]) -> list[Scheme]:
     for text, (strategy, *overrides) in zip(texts, split, strict=True):
         same = seen.setdefault((strategy, frozenset(overrides)), text)
         if same is not text:
-            raise UserError(f"compare.ways: {shown(text)} is there twice, each way must differ")
+            raise UserError(f"compare.ways: {shown(text)} occurs twice: ways must differ")
     stems = [re.sub(r"[^\w.=,\[\]-]+", "_", " ".join(words))[:_NAME_LENGTH] for words in split]
     return [
         Scheme(words[0], tuple(words[1:]), stem if stems.count(stem) == 1 else f"{stem}-{index}")
@@ -220,7 +220,9 @@ def _split_scheme(text: str) -> list[str]:
         if "=" not in word:
             raise UserError(f"compare.ways: {shown(text)}: {shown(word)} must be KEY=VALUE")
         if key.partition(".")[0] in _SHARED_SECTIONS or is_job_key(key):
-            raise UserError(f"compare.ways: {shown(text)}: {key} is the same for all ways, leave it out of the way")
+            raise UserError(
+                f"compare.ways: {shown(text)}: {key} must be the same for all ways: set it outside compare.ways"
+            )
     return words
 
 

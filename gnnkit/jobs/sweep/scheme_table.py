@@ -248,7 +248,7 @@ class SchemeTable:
         if self.first is None or not others:
             return
         if max(len(row.tests) for row in (self.first, *others)) < 2:
-            yield f"One seed does not tell the noise of {self.test}: compare.seeds=3 does."
+            yield f"One seed does not show the noise of {self.test}: use compare.seeds=3."
             return
         equal = [row.scheme for row in others if within_noise(self.first.tests, row.tests)]
         if len(equal) == len(others):

@@ -131,13 +131,13 @@ class _Sweep:
     def _settled(self, overrides: Sequence[str]) -> Settings:
         settings = settle(self.command.compose(overrides))
         if settings.started is not None:
-            raise UserError("-m starts jobs of its own: leave torchrun, srun or mpirun out, or leave -m out")
+            raise UserError("-m starts its own jobs: remove torchrun, srun or mpirun, or remove -m")
         if settings.job.several:
-            raise UserError(f"job={settings.job} starts runs of its own: leave -m out")
+            raise UserError(f"job={settings.job} starts its own runs: remove -m")
         if settings.output is not None:
-            raise UserError("output names one run folder: name the folder of a sweep with hydra.sweep.dir=DIR")
+            raise UserError("output applies to a single run: set a sweep's folder with hydra.sweep.dir=DIR")
         if settings.upload is not None:
-            raise UserError("upload names the folder of one run: leave it out, and copy the folder of the sweep")
+            raise UserError("upload applies to a single run: remove it, and copy the sweep's folder")
         return settings
 
     def _folder(self) -> Path:
