@@ -21,7 +21,7 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.ranges import num_cores
 
 if TYPE_CHECKING:
-    from gnnkit.plan.layout import Layout
+    from gnnkit.plan.layout import LayoutFigures
 
 COMPARED_EDGES = 20_000_000  # largest graph for which a run compares layouts, which takes a few seconds
 CUTTING = 2.0  # time budget of all partitioners in seconds, by their `auto_seconds`
@@ -287,7 +287,7 @@ def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tup
     return same and all(a <= b * (1 + ALIKE) for a, b in zip(lower, load, strict=True))
 
 
-def select_layout(layouts: Mapping[str, Layout], memory: float) -> str | None:
+def select_layout(layouts: Mapping[str, LayoutFigures], memory: float) -> str | None:
     """Returns the name of the best layout, or None if none fits the memory.
 
     The fastest layout in trials wins. Ties are broken by the counted work, which is
@@ -307,7 +307,7 @@ def select_layout(layouts: Mapping[str, Layout], memory: float) -> str | None:
     return min(fitting, key=lambda name: (fitting[name].words["max"], fitting[name].counted_memory), default=None)
 
 
-def share_of(layout: Layout) -> float:
+def share_of(layout: LayoutFigures) -> float:
     """Returns the share of the memory that a layout's figures may fill."""
     return SAFE if layout.timing is None else MARGIN
 

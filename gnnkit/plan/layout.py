@@ -66,7 +66,7 @@ class StepLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LayoutFigures:
     """The figures of one layout. Words and messages exclude the first step."""
 
     grid: list[int]
@@ -115,7 +115,7 @@ class StepCosts:
 
 def count_layout(
     costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality, ranks_per_host: int
-) -> tuple[Layout, StepLoad]:
+) -> tuple[LayoutFigures, StepLoad]:
     """Counts the words, messages and tensors of a step on one layout.
 
     Memory excludes the process itself and temporary buffers of operations.
@@ -139,7 +139,7 @@ def count_layout(
         gradient=0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * costs.dtype.itemsize,
     )
     steps: dict[str, Step] = {"gathered": "gather", "reduced": "reduce", "sliced": "slice"}
-    layout = Layout(
+    layout = LayoutFigures(
         grid=shape(quality.partition.grid),
         words=_spread(moved.received) | {name: moved.total(step).tolist() for name, step in steps.items()},
         messages=_spread(moved.messages),
@@ -184,7 +184,7 @@ def _spread(values: _Ranks) -> dict[str, Any]:
     return {"max": int(values.max()), "total": int(values.sum()), "per_rank": values.tolist()}
 
 
-def table(layouts: Mapping[str, Layout]) -> list[str]:
+def table(layouts: Mapping[str, LayoutFigures]) -> list[str]:
     """Formats the figures of all layouts, one per line."""
     header = (
         f"{'layout':<22}{'grid':>12}{'s an epoch':>12}{'MiB a rank':>12}{'words, busiest':>16}{'words, all':>16}"
@@ -198,5 +198,5 @@ def table(layouts: Mapping[str, Layout]) -> list[str]:
     ]
 
 
-def _seconds(layout: Layout) -> str:
+def _seconds(layout: LayoutFigures) -> str:
     return "-" if layout.seconds is None else f"{layout.seconds:.4g}"

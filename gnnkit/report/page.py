@@ -56,7 +56,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A titled part of a page. Omitted if it is empty."""
 
     title: str

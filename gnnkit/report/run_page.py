@@ -10,7 +10,7 @@ from typing import Any
 from gnnkit.report import learning, partition, timeline
 from gnnkit.report.charts import MOST_BARS, Part, bars, rank_names
 from gnnkit.report.drawing import Figure
-from gnnkit.report.page import PageTable, Panel, Section, format_value, render, save
+from gnnkit.report.page import PageSection, PageTable, Panel, format_value, render, save
 from gnnkit.report.run import Run, number, numbers
 from gnnkit.report.suggestions import suggestions
 
@@ -87,14 +87,14 @@ def _content(run: Run) -> dict[str, Any]:
     }
 
 
-def _sections(run: Run) -> list[Section]:
+def _sections(run: Run) -> list[PageSection]:
     return [
-        Section("Learning", learning.drawings(run), list(_classes(run))),
-        Section(
+        PageSection("Learning", learning.drawings(run), list(_classes(run))),
+        PageSection(
             "Time", timeline.drawings(run), [*_phases(run), *_predictions(run), *_stragglers(run), *_restarts(run)]
         ),
-        Section("Partition", partition.drawings(run), [*_balance(run), *_layouts(run), *_changes(run)]),
-        Section("Caches", list(_caches(run))),
+        PageSection("Partition", partition.drawings(run), [*_balance(run), *_layouts(run), *_changes(run)]),
+        PageSection("Caches", list(_caches(run))),
     ]
 
 

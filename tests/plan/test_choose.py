@@ -32,7 +32,7 @@ from gnnkit.plan.choose import (
     select_layout,
     slow_partitioners,
 )
-from gnnkit.plan.layout import Layout, StepLoad, Timing
+from gnnkit.plan.layout import LayoutFigures, StepLoad, Timing
 from gnnkit.plan.machine import Machine, MachineLink, Tried
 from tests.cases import few
 
@@ -203,9 +203,9 @@ def test_owners_of_a_partition_that_was_cut_are_not_found_again(graph: Graph, mo
 
 def layout(
     seconds: float | None, work: int, host_memory: float = 0, words: int = 0, memory: int = 0, counted: float = 0
-) -> Layout:
+) -> LayoutFigures:
     timing = None if seconds is None else Timing(seconds, 0.0, 0.0, 0.0, [0], host_memory)
-    return Layout([1, 1, 1], {"max": words}, {}, {}, memory, {}, {}, work, counted, timing)
+    return LayoutFigures([1, 1, 1], {"max": words}, {}, {}, memory, {}, {}, work, counted, timing)
 
 
 def test_the_least_seconds_win_and_ties_go_to_counted_work_then_order() -> None:

@@ -63,7 +63,7 @@ class Ray(Launcher):
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         gpus = self.gpus if self.gpus is not None else int(ranks.comm.device_type == "cuda")
         with deferred(), self._connect(), self._reserve(ranks.processes, gpus) as nodes:
-            return ranks.by_rank(_Run(nodes, ranks).results(meanwhile))
+            return ranks.by_rank(_RayRun(nodes, ranks).results(meanwhile))
 
     def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:
         import ray
@@ -195,7 +195,7 @@ class _Node:
         )
 
 
-class _Run:
+class _RayRun:
     """A job's ranks on the cluster's nodes."""
 
     def __init__(self, nodes: Sequence[_Node], ranks: Ranks) -> None:

@@ -32,7 +32,7 @@ MEMORY = 1.0  # MiB per chunk in evaluation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _RankRecord:
     """The values recorded on one rank."""
 
     nodes: Tensor  # [num_owned]
@@ -48,7 +48,7 @@ def train(plan: Plan) -> Trained:
         graph = replace(graph, features=np.empty((graph.num_nodes, 0)))
     shards, peers = list(cut_all(graph, plan.partition)), Crossing.of(graph, plan.partition).neighbours
 
-    def on_rank(world: Communicator) -> _Part | None:
+    def on_rank(world: Communicator) -> _RankRecord | None:
         with world.mailbox() as mailbox:
             if world.rank >= len(shards):
                 plan.sync().serve(mailbox, len(shards))
@@ -70,7 +70,7 @@ def _worker(plan: Plan, graph: Graph, shards: list[Shard], peers: tuple[int, ...
     )
 
 
-def _train(plan: Plan, worker: Worker, mailbox: Mailbox) -> _Part:
+def _train(plan: Plan, worker: Worker, mailbox: Mailbox) -> _RankRecord:
     strategy, sync, model = plan.strategy(), plan.sync(), copy.deepcopy(plan.model)
     strategy.check(worker.sampler, int(model.num_layers))  # type: ignore[arg-type]
     strategy.setup(worker, model)
@@ -87,12 +87,12 @@ def _train(plan: Plan, worker: Worker, mailbox: Mailbox) -> _Part:
         clip_norm=plan.clip_norm,
         accumulate=plan.accumulate,
     )
-    recorder = _Recorder(int(np.count_nonzero(plan.graph.split == Split.TRAIN)), _rows(module))
+    recorder = _EpochRecorder(int(np.count_nonzero(plan.graph.split == Split.TRAIN)), _rows(module))
     options: dict[str, Any] = {"max_epochs": plan.epochs, "limit_val_batches": 0, "logger": False}
     make_trainer(module, sync, SyncMeter(), mailbox=mailbox, callbacks=[recorder], **options).fit(module)
     sync.close()
     strategy.close()
-    return _Part(owned(worker), recorder.epochs, recorder.seeds, recorder.first_rows)
+    return _RankRecord(owned(worker), recorder.epochs, recorder.seeds, recorder.first_rows)
 
 
 def _embedding(plan: Plan, worker: Worker, strategy: ExecutionStrategy) -> Embedding | None:
@@ -102,7 +102,7 @@ def _embedding(plan: Plan, worker: Worker, strategy: ExecutionStrategy) -> Embed
     return Embedding(rows, strategy.tally, plan.learned_decay)
 
 
-class _Recorder(Callback):
+class _EpochRecorder(Callback):
     def __init__(self, num_train: int, first_rows: Tensor | None) -> None:
         self._num_train, self.first_rows = num_train, first_rows
         self.epochs: list[EpochResult] = []
@@ -129,7 +129,7 @@ def _rows(module: TrainingModule) -> Tensor | None:
     return None if module.learned is None else module.learned.owned.detach().clone()
 
 
-def _combine(parts: list[_Part]) -> Trained:
+def _combine(parts: list[_RankRecord]) -> Trained:
     """Combines the losses, seeds and rows of all ranks. States are kept per rank."""
     epochs: list[list[EpochResult]] = [[] for _ in parts]
     for number in range(len(parts[0].epochs)):
@@ -146,7 +146,7 @@ def _combine(parts: list[_Part]) -> Trained:
     return Trained(epochs, seeds, _combine_rows(parts, [part.first_rows for part in parts]))
 
 
-def _combine_rows(parts: list[_Part], rows: list[Tensor | None]) -> Tensor | None:  # [num_nodes, ...]
+def _combine_rows(parts: list[_RankRecord], rows: list[Tensor | None]) -> Tensor | None:  # [num_nodes, ...]
     return (
         by_node([(part.nodes, rank_rows) for part, rank_rows in zip(parts, rows, strict=True) if rank_rows is not None])
         if rows[0] is not None
