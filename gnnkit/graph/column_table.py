@@ -93,21 +93,13 @@ class ColumnTable:
             ) from error
 
     def _row_number(self, row: int) -> int:
-        """Returns a row's number in the file."""
         return self._first + int(row if self._rows is None else self._rows[row])
 
     def _reject_empty(self, name: str, column: pa.Array) -> None:
         self._reject(name, nulls_of(column), None, "is empty")
 
     def _reject(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Array | None, why: str) -> None:
-        """Raises `UserError` for the first bad row, with its value and the reason.
-
-        Args:
-            name: Name of the column.
-            bad: [rows] mask of the bad rows.
-            column: Values of the rows, or None.
-            why: End of the message.
-        """
+        """Raises `UserError` for the first bad row, with its value and the reason."""
         rows = np.flatnonzero(bad)
         if len(rows):
             value = "" if column is None else f"{_as_object(column[int(rows[0])])!r} "
@@ -118,14 +110,7 @@ class ColumnTable:
 
 
 def require(table: str, names: Sequence[str], column: str, hint: str = "") -> None:
-    """Raises `UserError` if the column is missing.
-
-    Args:
-        table: Name of the table, for the message.
-        names: Existing columns.
-        column: Required column.
-        hint: Hint that ends the message.
-    """
+    """Raises `UserError` if the column is missing. `hint` ends the message."""
     if column not in names:
         shown = [*map(repr, names[:20]), *(["..."] if len(names) > 20 else [])]
         raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{hint}")

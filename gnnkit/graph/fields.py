@@ -52,13 +52,7 @@ def count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
 
 
 def check_implied(place: str, largest: int, num_edges: int) -> None:
-    """Raises `UserError` if the largest id implies far more nodes than edges.
-
-    Args:
-        place: Where the largest id is, for the message.
-        largest: The largest node id.
-        num_edges: Number of edges.
-    """
+    """Raises `UserError` if the largest id implies far more nodes than edges."""
     if largest >= max(_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE * num_edges):
         raise UserError(
             f"{place} would make {largest + 1} nodes for {num_edges} edges: if intended, set num_nodes={largest + 1} (dataset.num_nodes)"
@@ -79,13 +73,7 @@ def narrowed_positions(positions: Ids) -> Ids:
 
 
 def edge_types_of(values: object | None, num_edges: int, names: Sequence[str] | None) -> npt.NDArray[np.int16] | None:
-    """Reads optional edge types.
-
-    Args:
-        values: [num_edges] relation numbers from 0, or None.
-        num_edges: Number of edges.
-        names: Relation names, or None.
-    """
+    """Reads optional edge types [num_edges], numbered from 0."""
     if values is None:
         if names is not None and len(names) != 1 and num_edges:
             raise UserError(f"edge_type_names has {len(names)} names, but edge_types is missing")

@@ -46,7 +46,6 @@ def _check_unique(name: str, columns: list[str]) -> list[str]:
 
 
 def _convert_series(place: str, series: Any, missing: Sequence[str]) -> pa.ChunkedArray:
-    """Converts one column of a data frame."""
     kind = str(series.dtype)
     if kind.startswith("Sparse["):  # pandas type that Arrow cannot read
         series = series.sparse.to_dense()

@@ -678,13 +678,11 @@ _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _default_fields(num_nodes: int) -> dict[str, Any]:
-    """Returns the fields of a graph without features, labels and splits."""
     features, split = np.empty((num_nodes, 0), np.float32), np.zeros(num_nodes, np.int8)
     return {"features": features, "labels": np.full(num_nodes, -1), "split": split}
 
 
 def _stored_fields(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the optional fields of a saved graph."""
     names = {name: None if (values := meta.get(name)) is None else tuple(map(str, values)) for name in _NAMES}
     types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations")}
     columns = EdgeColumns.of_arrays(arrays).fields_of(Graph)

@@ -160,7 +160,6 @@ def _read_edge_columns(data: Any, counts: list[int]) -> tuple[Array | None, Arra
 
 
 def _list_unread(data: Any, predicted: str, masks: set[str]) -> list[str]:
-    """Returns the attributes that are not read."""
     unread = []
     for name in data.node_types:
         read = _READ_OF_NODES | masks if name == predicted else _READ_OF_NODES - {"y"}

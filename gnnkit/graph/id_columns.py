@@ -27,12 +27,7 @@ class IdColumns(ColumnTable):
     """Reads node ids, and looks up the nodes that a column refers to."""
 
     def ids(self, name: str, hint: str = "") -> pa.Array:  # [rows] int64 or large_string, distinct
-        """Reads distinct node ids, like `id_column`.
-
-        Args:
-            name: Name of the column.
-            hint: Hint for duplicate ids.
-        """
+        """Reads distinct node ids, like `id_column`. `hint` helps with duplicates."""
         if not self._table.num_rows:
             raise UserError(f"{self.name} has no rows")
         ids = self.id_column(name)

@@ -115,11 +115,7 @@ def is_consecutive(column: pa.Array, first: int) -> bool:
 
 
 def _are_canonical(text: pa.Array) -> bool:
-    """Checks that no number has a leading zero or a redundant sign.
-
-    Args:
-        text: large_string that can be cast to int64.
-    """
+    """Checks that castable text has no leading zeros or redundant signs."""
     if not len(text):
         return True
     data, offsets = _id_bytes(text)

@@ -36,20 +36,13 @@ def common_index(index_names: Sequence[Sequence[str]]) -> list[str]:
 
 
 def warn_index(table: str, names: Collection[str], hint: str) -> None:
-    """Warns about index columns that are not used as features.
-
-    Args:
-        table: Name of the table.
-        names: Index columns.
-        hint: How to read them.
-    """
+    """Warns about index columns that are not used as features."""
     if names:
         shown = ", ".join(map(repr, names))
         warnings.warn(f"{table}: {shown} left out of the features, as a data frame's index: {hint}", stacklevel=4)
 
 
 def _read_pandas_index(schema: pa.Schema) -> set[str]:
-    """Returns the index columns named by pandas metadata."""
     try:
         facts = parse_json((schema.metadata or {}).get(b"pandas", b"{}"), "the schema")
         return {name for name in facts.get("index_columns", ()) if isinstance(name, str)}

@@ -90,7 +90,6 @@ def _build_table(
 
 
 def _convert_values(place: str, values: list[Any], missing: Sequence[str]) -> pa.Array:
-    """Converts values of one type. Arrays and tensors become lists."""
     values = [value.tolist() if hasattr(value, "tolist") else value for value in values]
     return values_as_arrow(place, values, missing)
 

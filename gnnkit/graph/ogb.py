@@ -72,14 +72,7 @@ def add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids,
 def read_node_fields(
     folder: Path, stored_labels: Array, split: str | None, num_nodes: int
 ) -> tuple[Array, npt.NDArray[np.int8], list[str] | None, Array | None]:
-    """Returns the nodes' labels, split, class names and ids.
-
-    Args:
-        folder: Folder of the data set.
-        stored_labels: Labels as stored.
-        split: Folder in `split`. None: the only one.
-        num_nodes: Number of nodes.
-    """
+    """Returns the nodes' labels, split, class names and ids."""
     labels, mapping = _read_labels(stored_labels), folder / "mapping"
     node_split = _read_split(folder / "split", split, num_nodes)
     return labels, node_split, _read_class_names(mapping, labels), _read_mapping(mapping, "nodeidx2*", num_nodes)

@@ -133,7 +133,6 @@ def _read_positives(name: str, data: Any, num_nodes: int) -> npt.NDArray[np.int6
 
 
 def _select_positives(index: str, pairs: Any, name: str, labels: Any) -> npt.NDArray[np.int64]:  # [k, 2]
-    """Returns the pairs with label 1."""
     ends = checks.array(index, pairs)
     if ends.ndim != 2 or len(ends) != 2:
         raise UserError(f"{index} has shape {list(ends.shape)}, expected [2, num_pairs]")

@@ -146,10 +146,6 @@ def node_types_of(values: Iterable[Iterable[object]] | None, num_nodes: int) -> 
     """Reads optional node types.
 
     Raises `UserError` for duplicate names, or if the numbers of nodes do not add up.
-
-    Args:
-        values: (name, number of nodes) of each type, or None.
-        num_nodes: Number of nodes in the graph.
     """
     if values is None:
         return None

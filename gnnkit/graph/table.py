@@ -35,6 +35,5 @@ class Table(FeatureColumns, LabelColumns):
         return self if len(first_ids) == len(ids) else self._like(self._table.take(first_ids), self._first, first_ids)
 
     def _like(self, table: pa.Table, first: int, rows: Ids | None = None) -> Table:
-        """Returns other rows or columns with this table's settings."""
         rows = self._rows if rows is None else rows
         return Table(self.name, table, first, self._hint, self.missing, rows)

@@ -97,13 +97,6 @@ def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str
     """Returns the node ids, or None if they are 0, 1, ...
 
     Without a node table, text ids are sorted by code point.
-
-    Args:
-        edges: Edge table.
-        nodes: Node table, or None.
-        ends: Source and destination columns.
-        name: Id column.
-        hint: Hint for duplicate ids.
     """
     if nodes is not None:
         return nodes.ids(name, hint)

@@ -374,7 +374,6 @@ def _are_dates(text: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _first_match(text: pa.Array, wanted: npt.NDArray[np.bool_]) -> str | None:
-    """Returns the first of the wanted texts, or None."""
     return text[int(np.argmax(wanted))].as_py() if wanted.any() else None
 
 
