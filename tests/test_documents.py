@@ -194,11 +194,10 @@ PARSES = {
     "comm/rendezvous.py": "where ranks of one run meet",
     "launch/child.py": "reports of processes",
     "launch/processes.py": "the answer of work in this process",
-    "launcher/in_process.py": "results of ranks in this process",
     "launch/handshake.py": "facts of ranks",
     "jobs/restarts.py": "facts of ranks",
     "prepare/run_partition.py": "a copy of plain data",
-    "prepare/recut.py": "the answer of a process",
+    "launch/program.py": "a program's request and answer",
 }
 PARSER = re.compile(
     r"\bjson\.loads?\(|\byaml\.(?:safe_|full_|unsafe_)?load(?:_all)?\(|OmegaConf\.load\(|\bnp\.(?:load|fromfile)\("

@@ -467,7 +467,7 @@ def test_the_command_tells_of_a_missing_split_and_of_one_way_in_one_line_each(
     told = capfd.readouterr().err.splitlines()
     assert len(told) == 2
     assert told[0].startswith("gnnkit: warning: dataset=edges: none of 2 edges has a reverse edge")
-    assert "the name 'a;b' joins several: choose task=multilabel" in told[1]
+    assert "the name 'a;b' combines several: use task=multilabel" in told[1]
     assert main([*command, "task=multilabel", f"output={tmp_path}/b"]) == 2
     assert "no node is in the training split: dataset.split=[0.6,0.2,0.2] or Graph" in capfd.readouterr().err
 

@@ -234,7 +234,7 @@ def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_pa
 def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     write_edges(tmp_path, form, {"src": rng.integers(0, 10**6, 97) ** 2, "dst": rng.integers(0, 9, 97)})
-    (source,) = EdgeFolder(str(tmp_path)).in_pieces()._edges.values()  # type: ignore[union-attr]
+    (source,) = EdgeFolder(str(tmp_path)).in_pieces()._edges.sources.values()  # type: ignore[union-attr]
 
     def rows(share: TableShare) -> list[tuple[Any, ...]]:
         return [
