@@ -164,14 +164,14 @@ def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
         if order.graph.num_edges <= SMALL_EDGES and auto.threads == AUTO:
             order = replace(order, settings=replace(settings, auto_workers=replace(auto, threads=1)))
             why += " or threads"
-        return _taken(order, 1, why, meanwhile)
+        return _take_workers(order, 1, why, meanwhile)
     if not can_try(order) or (settings.strategy.name != AUTO and not settings.create_strategy().reads.all_edges):
-        return _taken(order, auto.usual, _UNKNOWN, meanwhile)
+        return _take_workers(order, auto.usual, _UNKNOWN, meanwhile)
     best, least_seconds, slower = order.settings, float("inf"), ""
     for workers in auto.counts:
         tried = _decide(replace(order, settings=with_workers(settings, workers)), meanwhile)
         if tried.seconds is None:
-            return _taken(order, auto.usual, _UNKNOWN, meanwhile)
+            return _take_workers(order, auto.usual, _UNKNOWN, meanwhile)
         if least_seconds < GAIN * tried.seconds:
             slower = f", workers={workers} {tried.seconds:.3g} s"
             break
@@ -179,7 +179,7 @@ def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
         if workers == 1 and tried.num_edges <= FEW_EDGES:
             slower = f"; {_few(tried.num_edges)}"
             break
-    return _because(best, f"{least_seconds:.3g} s an epoch in a trial{slower}")
+    return _with_reason(best, f"{least_seconds:.3g} s an epoch in a trial{slower}")
 
 
 # Reason for the default number.
@@ -192,15 +192,15 @@ def _few(edges: int) -> str:
     return f"{edges:,} edges are too few for several workers"
 
 
-def _taken(order: Order, workers: int, why: str, meanwhile: Callable[[], None]) -> Settings:
+def _take_workers(order: Order, workers: int, why: str, meanwhile: Callable[[], None]) -> Settings:
     """Sets the number of workers, and resolves the rest."""
     settings = replace(with_workers(order.settings, workers), auto_workers=None)
     if settings.is_open:
         settings = _decide(replace(order, settings=settings), meanwhile).settings
-    return _because(settings, why)
+    return _with_reason(settings, why)
 
 
-def _because(settings: Settings, why: str) -> Settings:
+def _with_reason(settings: Settings, why: str) -> Settings:
     """Prepends the reason for the number of workers."""
     decided = settings.decided or {"why": "", "layouts": {}}
     rest = decided["why"].removeprefix(_TAKES)

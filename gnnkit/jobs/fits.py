@@ -32,12 +32,12 @@ def check(parts: Parts) -> None:
         if topic.asked(parts.settings, parts):
             for message, holds in topic.refused.items():
                 if holds(parts.settings, parts):
-                    raise UserError(_spelt(message, parts))
+                    raise UserError(_format_message(message, parts))
     for hook in parts.hooks:
         hook.check(parts)
 
 
-def _spelt(message: str, parts: Parts) -> str:
+def _format_message(message: str, parts: Parts) -> str:
     """Formats a message.
 
     `s` are the settings, `p` the parts, and `lacks` maps an ability to the reason why

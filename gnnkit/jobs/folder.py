@@ -117,7 +117,7 @@ def bare(order: Order) -> Iterator[Path]:
     try:
         with locked(folder):
             _end_writers(folder, order.settings)
-            moved = _cleared(folder, order.settings)
+            moved = _clear(folder, order.settings)
             try:
                 with naming(folder):
                     yield folder
@@ -199,7 +199,7 @@ def new_folder(base: Path) -> Path:
         raise UserError(f"cannot make a run folder in {parent.absolute()}: {error.strerror}") from error
 
 
-def _cleared(folder: Path, settings: Settings) -> Path | None:
+def _clear(folder: Path, settings: Settings) -> Path | None:
     """Clears an earlier run's folder. Returns where files were moved, or None."""
     try:
         if _is_empty(folder) or _goes_on(folder, settings):

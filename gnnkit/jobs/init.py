@@ -109,22 +109,22 @@ def _write(folder: Path, choices: list[Choice], tested: Trials | None, command: 
 def by_evidence(settings: Settings, graph: Graph) -> tuple[list[Choice], Trials | None]:
     """Returns the choices for the graph, and the trials that selected the model."""
     choices = list(choose(settings, graph))
-    if why := _not_tried(settings, graph, choices):
+    if why := _why_no_trials(settings, graph, choices):
         say(f"no trials: {why}")
         return choices, None
     tested = _try(settings, graph, choices)
     best = tested.best
     if best is None:
         return choices, tested
-    why = f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {_held_back(tested, best)}"
-    return _replaced(choices, best.keys, why), tested
+    why = f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {_describe_test(tested, best)}"
+    return _replace_model(choices, best.keys, why), tested
 
 
-def _held_back(tested: Trials, best: Trial) -> str:
+def _describe_test(tested: Trials, best: Trial) -> str:
     return "none held back" if best.test is None else f"{tested.held_back} {best.test:.4g}"
 
 
-def _not_tried(settings: Settings, graph: Graph, choices: list[Choice]) -> str:
+def _why_no_trials(settings: Settings, graph: Graph, choices: list[Choice]) -> str:
     """Returns why no trials are run, or "" if they are."""
     known = {choice.key: choice.value for choice in choices}
     if not settings.init.minutes:
@@ -154,7 +154,7 @@ def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
     return trials.run(settings, graphs, fixed, planned, one_way, uneven=uneven)
 
 
-def _replaced(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[Choice]:
+def _replace_model(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[Choice]:
     """Replaces choices by the keys of the best trial."""
     unread = ("model", "features.") if trials.learns(best) else ("model",)
     by_key = {choice.key: choice for choice in choices if not choice.key.startswith(unread)}

@@ -118,7 +118,7 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
         with lent(program, [nodes.adjacency], **_read(nodes, before)):
             x = program.step(before, nodes)
         rank_state = _state(before, x, time.perf_counter() - start, engine.tally.seconds - exchanged)
-        states = _everyones(rank_state, worker)
+        states = _gather_states(rank_state, worker)
         seconds += rank_state.seconds_compute + rank_state.seconds_exchange
         residual = sum(state.change for state in states) / (sum(state.magnitude for state in states) or 1.0)
         if not math.isfinite(residual):
@@ -157,7 +157,7 @@ def _state(before: Tensor, after: Tensor, seconds: float, seconds_exchange: floa
     )
 
 
-def _everyones(state: StepState, worker: Worker) -> list[StepState]:
+def _gather_states(state: StepState, worker: Worker) -> list[StepState]:
     """Gathers the states of all ranks. Collective."""
     table = torch.zeros(worker.comm.world_size, len(fields(state)), dtype=torch.float64)
     table[worker.comm.rank] = torch.tensor(astuple(state), dtype=torch.float64)

@@ -71,7 +71,7 @@ class Run(Job):
         with contextlib.ExitStack() as held:
             if order.settings.is_inline:
                 held.enter_context(inline())
-            with contextlib.nullcontext() if order.settings.started else _collecting_nothing():
+            with contextlib.nullcontext() if order.settings.started else _without_garbage_collection():
                 order = self.check(order)
                 if (stored := self.done(order)) is not None:
                     say(stored.table())
@@ -84,7 +84,7 @@ class Run(Job):
             if not order.is_leader:
                 return result
             result = replace(self.finish(order, result, time.perf_counter() - begun), run_folder=order.run_folder)
-            return _told(order, result)
+            return _publish(order, result)
 
     def check(self, order: Order) -> Order:
         """Raises `UserError` for incompatible plugins and invalid arguments.
@@ -252,7 +252,7 @@ def _untyped(order: Order) -> str | None:
     return source.name if trains and settings.types == "read" and not source.reads_relations else None
 
 
-def _told(order: Order, result: Result) -> Result:
+def _publish(order: Order, result: Result) -> Result:
     """Writes and prints the result, and writes a training run's report."""
     result.save(order.run_folder)
     say(result.line() if shows_bar(order) else result.table())
@@ -264,7 +264,7 @@ def _told(order: Order, result: Result) -> Result:
 
 
 @contextlib.contextmanager
-def _collecting_nothing() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Disables the garbage collector in a process that only imports, starts and waits.
 
     Imported modules are never freed, and each collection has to visit them. Worker

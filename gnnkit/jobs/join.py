@@ -60,7 +60,9 @@ def join(
         agree(comm, identity(order))
         with comm.mailbox() as mailbox:
             prepared.append(
-                _prepare_for_others(mailbox, needs, decided, order) if order.is_leader else _hear(mailbox, order)
+                _prepare_for_others(mailbox, needs, decided, order)
+                if order.is_leader
+                else _receive_preparation(mailbox, order)
             )
 
     def joined(comm: Communicator) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def _prepare_for_others(
     return RankJob(order.settings, folder, prepared, order.model)
 
 
-def _hear(mailbox: Mailbox, order: Order) -> RankJob:
+def _receive_preparation(mailbox: Mailbox, order: Order) -> RankJob:
     """Waits for the leader's preparation. Each heartbeat resets the timeout."""
     while True:
         message = mailbox.take(_PREPARATION, src=LEADER, timeout=order.settings.timeout).fields
@@ -126,10 +128,12 @@ def _hear(mailbox: Mailbox, order: Order) -> RankJob:
             raise UserError(message["error"])
         if "prepared" in message:
             settings = adopt(order.settings, message["decision"])
-            return RankJob(settings, _seen(Path(message["folder"])), Prepared(**message["prepared"]), order.model)
+            return RankJob(
+                settings, _check_shared(Path(message["folder"])), Prepared(**message["prepared"]), order.model
+            )
 
 
-def _seen(folder: Path) -> Path:
+def _check_shared(folder: Path) -> Path:
     """Returns the leader's run folder. Raises `UserError` if it is not shared."""
     if not (folder / PREPARED).is_dir():
         raise UserError(

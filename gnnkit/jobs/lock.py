@@ -25,7 +25,7 @@ def locked(folder: Path) -> Iterator[None]:
     process holds the lock, raises a `UserError` with its process id.
     """
     path = folder / NAME
-    descriptor = _taken(path)
+    descriptor = _open_locked(path)
     try:
         yield
     finally:
@@ -36,7 +36,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _taken(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     """Opens and locks the file. Returns the file descriptor."""
     while True:
         try:

@@ -73,7 +73,7 @@ def write_outputs(
             keep("probabilities", task.probabilities(logits), worker)
         if not measures:
             return Scores()
-        scores = _measured(task, logits, worker)
+        scores = _measure(task, logits, worker)
         return scores if job.settings.checkpoint is not None else replace(scores, chance=task.chance(logits, worker))
 
     measured = make(model).read(model, read)
@@ -84,7 +84,7 @@ def write_outputs(
     return measured
 
 
-def _measured(task: Task, logits: Tensor, worker: Worker) -> Scores:
+def _measure(task: Task, logits: Tensor, worker: Worker) -> Scores:
     """Computes the figures, and prints warnings on the leader. Collective."""
     measured = task.measure(logits, worker)
     for line in task.doubts(measured) if worker.comm.rank == LEADER else ():
@@ -178,14 +178,14 @@ def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
     buffer = io.BytesIO()
     arrays = {name: pyarrow.array(values) for name, values in columns.items()}
     if path.suffix == ".csv":
-        cells = {name: _joined(column) for name, column in arrays.items()}
+        cells = {name: _join_lists(column) for name, column in arrays.items()}
         pyarrow.csv.write_csv(pyarrow.table(cells), buffer)
     else:
         pyarrow.parquet.write_table(pyarrow.table(arrays), buffer)
     write_atomically(path, buffer.getvalue())
 
 
-def _joined(column: Any) -> Any:
+def _join_lists(column: Any) -> Any:
     """Joins each list into a text, as label tables do. Other columns stay."""
     import pyarrow
 

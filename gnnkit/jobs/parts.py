@@ -62,7 +62,7 @@ class Parts:
             return
         self.task.check(self.strategy, self.sampler)
         models.fit(self.settings, self.strategy, self.sampler, self.model)
-        self._tell_hops()
+        self._warn_of_hops()
         if "embeddings" in self.settings.write and isinstance(self.model, nn.Module):
             check_layers(self.model)
         if isinstance(num_layers := getattr(self.model, "num_layers", None), int):
@@ -72,7 +72,7 @@ class Parts:
 
             resume.load(self.settings.trainer.resume)  # checks the file, which the ranks read again
 
-    def _tell_hops(self) -> None:
+    def _warn_of_hops(self) -> None:
         """Warns if an (x, edge_index) module has more layers than sampled hops."""
         if self.sampler is None or not isinstance(self.model, EdgeIndexModel):
             return

@@ -77,7 +77,7 @@ def restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict
             result = start(_from_checkpoint(job, replace(begun, number=len(done)), done))
             return result | _figures(done, job.folder)
         except RankError as error:
-            done.append(_after(error, job, done))
+            done.append(_record_restart(error, job, done))
 
 
 def _from_checkpoint(job: RankJob, start: Start, done: Sequence[Restart]) -> RankJob:
@@ -91,25 +91,29 @@ def _from_checkpoint(job: RankJob, start: Start, done: Sequence[Restart]) -> Ran
     return replace(job, settings=settings, start=replace(start, failed_at=last.failure.at))
 
 
-def _after(error: RankError, job: RankJob, done: Sequence[Restart]) -> Restart:
+def _record_restart(error: RankError, job: RankJob, done: Sequence[Restart]) -> Restart:
     """Records and prints a restart. Raises `RankError` if none is allowed."""
     most, number = job.settings.restarts, len(done) + 1
-    restart = Restart(error.failure, _newest(job.folder))
+    restart = Restart(error.failure, _find_newest(job.folder))
     if done and restart.repeats(done[-1]):
-        raise RankError(_ended(error, "the same failure came twice at the same step", most, done), error.failure)
+        raise RankError(
+            _final_message(error, "the same failure came twice at the same step", most, done), error.failure
+        )
     if number > most:
-        raise RankError(_ended(error, "no restart is left", most, done), error.failure)
+        raise RankError(_final_message(error, "no restart is left", most, done), error.failure)
     try:
         (job.folder / FAILURE.format(number=number)).write_text(f"{error}\n", encoding="utf-8")
     except OSError as full:  # a full disk does not prevent a restart
         print(f"gnnkit: {full}, so the failure report is printed here:\n{error}", file=sys.stderr, flush=True)
     print(
-        f"gnnkit: restart {number} of {most}: {_spelt(error.failure)}: {restart.is_from}", file=sys.stderr, flush=True
+        f"gnnkit: restart {number} of {most}: {_describe(error.failure)}: {restart.is_from}",
+        file=sys.stderr,
+        flush=True,
     )
     return restart
 
 
-def _newest(folder: Path) -> tuple[int, int, int] | None:
+def _find_newest(folder: Path) -> tuple[int, int, int] | None:
     """Returns the position of the newest valid checkpoint, and prints damaged ones."""
     path = folder / resume.FILE
     is_whole, problems = checkpoint.use_newest_whole(path)
@@ -118,17 +122,17 @@ def _newest(folder: Path) -> tuple[int, int, int] | None:
     return resume.position(path) if is_whole else None
 
 
-def _spelt(failure: Failure) -> str:
+def _describe(failure: Failure) -> str:
     at = "before the first step" if failure.step is None else f"in step {failure.step} (epoch {failure.epoch})"
     return f"{one_line(failure.cause)}, {at}"
 
 
-def _ended(error: RankError, why: str, most: int, done: Sequence[Restart]) -> str:
+def _final_message(error: RankError, why: str, most: int, done: Sequence[Restart]) -> str:
     """Returns the last failure's message, followed by all restarts."""
     lines = [
-        f"  restart {number}: {_spelt(restart.failure)}: {restart.is_from}" for number, restart in enumerate(done, 1)
+        f"  restart {number}: {_describe(restart.failure)}: {restart.is_from}" for number, restart in enumerate(done, 1)
     ]
-    return "\n".join([f"{error}", f"restarts={most}: {why} ({_spelt(error.failure)})", *lines])
+    return "\n".join([f"{error}", f"restarts={most}: {why} ({_describe(error.failure)})", *lines])
 
 
 def _figures(done: Sequence[Restart], folder: Path) -> dict[str, Any]:

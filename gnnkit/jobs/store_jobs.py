@@ -95,7 +95,7 @@ def import_tables(order: Order, *, together: bool) -> Result:
     if not order.is_leader:
         return Result(order.settings.job.name, {})
     _check_stamps(stamps, _stamps(order.settings))  # the data are not read after this
-    figures = run_in_child(_stored, order, imported, key, patience=patience)
+    figures = run_in_child(_write_import, order, imported, key, patience=patience)
     return Result(order.settings.job.name, figures, figures.pop("summary"))
 
 
@@ -143,7 +143,7 @@ def _import_cutting() -> None:
     import gnnkit.prepare.import_store  # noqa: F401
 
 
-def _stored(order: Order, imported: str, key: str) -> dict[str, Any]:
+def _write_import(order: Order, imported: str, key: str) -> dict[str, Any]:
     from gnnkit.prepare.import_store import write_store  # imports torch, as `_import_cutting` has done
 
     with disk_errors(order.run_folder):

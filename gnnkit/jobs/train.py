@@ -234,7 +234,7 @@ def _fit(
         site.record = record = RunRecord(job, module, site, guard, writers.mark) if job.start else None
         access = RunAccess(job, mailbox)
         leader, hooks = Leader.at(site, access), [choice.create() for choice in job.settings.leader.hooks]
-        around = _around(job, module, checkpoints)
+        around = _step_callbacks(job, module, checkpoints)
         trainer = make_trainer(
             module,
             sync,
@@ -247,26 +247,33 @@ def _fit(
             check_val_every_n_epoch=settings.check_val_every_n_epoch,
             log_every_n_steps=settings.log_every_n_steps,
         )
-        for checkpoint in resumed:
-            checkpoint.place(trainer, module)
-        if record is not None:
-            record.begin()
-        trainer.fit(module)
-        if comm.rank == LEADER and (why := ended_by_user(trainer)):
-            print(why, file=sys.stderr, flush=True)
-        if any(checkpoint.is_over for checkpoint in resumed):
-            _end_at_once(trainer, module, [*resumed, leader])
+        _run_trainer(trainer, module, resumed, record, leader)
     return _Fitted(trainer, site, access, hooks, writers)
 
 
-def _end_at_once(trainer: L.Trainer, module: TrainingModule, callbacks: Sequence[L.Callback]) -> None:
+def _run_trainer(
+    trainer: L.Trainer, module: TrainingModule, resumed: list[resume.Resume], record: RunRecord | None, leader: Leader
+) -> None:
+    """Restores the position of a resumed run, and trains. Collective."""
+    for checkpoint in resumed:
+        checkpoint.place(trainer, module)
+    if record is not None:
+        record.begin()
+    trainer.fit(module)
+    if module.worker.comm.rank == LEADER and (why := ended_by_user(trainer)):
+        print(why, file=sys.stderr, flush=True)
+    if any(checkpoint.is_over for checkpoint in resumed):
+        _call_skipped_hooks(trainer, module, [*resumed, leader])
+
+
+def _call_skipped_hooks(trainer: L.Trainer, module: TrainingModule, callbacks: Sequence[L.Callback]) -> None:
     """Calls the hooks that Lightning skips if no step is left. Collective."""
     for callback in callbacks:
         callback.on_train_start(trainer, module)
         callback.on_train_end(trainer, module)
 
 
-def _around(job: RankJob, module: TrainingModule, checkpoints: Checkpoints) -> list[L.Callback]:
+def _step_callbacks(job: RankJob, module: TrainingModule, checkpoints: Checkpoints) -> list[L.Callback]:
     """Makes the callbacks around the steps, in calling order.
 
     The leader callback precedes them: it counts a step before a checkpoint stores the

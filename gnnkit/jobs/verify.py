@@ -123,7 +123,7 @@ def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any
         assert results[0] is not None
         return results[0]
 
-    figures = _judged(computed, alone(nudged=False), functools.partial(alone, nudged=True))
+    figures = _judge(computed, alone(nudged=False), functools.partial(alone, nudged=True))
     notes = [_divergence(job, computed)] if figures["diverges"] else job.inexact(worker)
     if figures["not_compared"]:
         notes = [*notes, _amplification(job, computed, figures["not_compared"])]
@@ -230,7 +230,7 @@ def _all_rows(rows: Tensor, worker: Worker) -> Tensor:  # [num_nodes, ...] on th
     return rows if joined is None else joined
 
 
-def _judged(computed: _Steps, expected: _Steps, nudged: Callable[[], _Steps]) -> dict[str, Any]:
+def _judge(computed: _Steps, expected: _Steps, nudged: Callable[[], _Steps]) -> dict[str, Any]:
     """Compares the ranks with the reference.
 
     If they differ by more than the tolerance, the reference is run again from slightly

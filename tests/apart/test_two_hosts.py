@@ -221,6 +221,6 @@ def by_itself(
 def test_a_host_that_does_not_see_the_run_folder_is_told_so(tmp_path: Path) -> None:
     refused = "^output=.*: host .* finds no data there that the leader prepared, name a folder on a disk that all"
     with pytest.raises(UserError, match=refused):
-        join._seen(tmp_path)
+        join._check_shared(tmp_path)
     (tmp_path / "prepared").mkdir()
-    assert join._seen(tmp_path) == tmp_path
+    assert join._check_shared(tmp_path) == tmp_path

@@ -393,18 +393,18 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
         ("run_import", 3000, "src.read"),
         ("importer", 300, "progress.json"),
         ("importer", 1000, "dst.records"),
-        ("_stored", 200, "inputs.json"),
-        ("_stored", 350, "labels.npy"),
-        ("_stored", 700, "indices.npy"),
-        ("_stored", 1500, "edge_ids.npy"),
-        ("_stored", 5000, "store.json"),
+        ("_write_import", 200, "inputs.json"),
+        ("_write_import", 350, "labels.npy"),
+        ("_write_import", 700, "indices.npy"),
+        ("_write_import", 1500, "edge_ids.npy"),
+        ("_write_import", 5000, "store.json"),
     ],
     default=[("importer", 1000, "dst.records")],
 )
 def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
     process: str, size: int, file: str, tmp_path: Path
 ) -> None:
-    found = process == "_stored" or file == "src.read"  # ids, which are then written first
+    found = process == "_write_import" or file == "src.read"  # ids, which are then written first
     data, store = tables(tmp_path / "data", ids=found), tmp_path / "store"
     with pytest.MonkeyPatch.context() as patch:
         limited(patch, process, size)

@@ -156,7 +156,9 @@ def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:
     assert kinds == ["standard", "auto"]
     written = {
         each.key: each
-        for each in init._replaced([init.Choice("features.scale", "standard", "uneven")], learned, "best of 3 trials")
+        for each in init._replace_model(
+            [init.Choice("features.scale", "standard", "uneven")], learned, "best of 3 trials"
+        )
     }
     assert "features.scale" not in written
     assert "New nodes need a new run" in written["inputs"].why

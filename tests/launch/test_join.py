@@ -275,8 +275,8 @@ def test_what_the_leader_refuses_and_what_a_host_cannot_see_is_told(tmp_path: Pa
     mailbox: Any = SimpleNamespace(take=lambda *_, **__: SimpleNamespace(fields={"error": "no nodes"}))
     order: Any = SimpleNamespace(settings=SimpleNamespace(timeout=1.0))
     with pytest.raises(UserError, match=r"^no nodes$"):
-        join._hear(mailbox, order)
+        join._receive_preparation(mailbox, order)
     with pytest.raises(UserError, match=rf"output={tmp_path}: host .* finds no data there that the leader prepared"):
-        join._seen(tmp_path)
+        join._check_shared(tmp_path)
     (tmp_path / PREPARED).mkdir()
-    assert join._seen(tmp_path) == tmp_path
+    assert join._check_shared(tmp_path) == tmp_path

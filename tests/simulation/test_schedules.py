@@ -96,8 +96,8 @@ class Patched:
         self.set(rendezvous, "_answer", lambda token, challenge, src, dst: b"")
 
     def restarts_are_not_counted(self) -> None:
-        after = restarts._after
-        self.set(restarts, "_after", lambda error, job, done: after(error, job, done[:0]))
+        after = restarts._record_restart
+        self.set(restarts, "_record_restart", lambda error, job, done: after(error, job, done[:0]))
 
     def no_failure_counts_as_the_same(self) -> None:
         self.set(restarts.Restart, "repeats", lambda self, before: False)
