@@ -194,6 +194,7 @@ PARSES = {
     "comm/rendezvous.py": "where ranks of one run meet",
     "launch/child.py": "reports of processes",
     "launch/processes.py": "the answer of work in this process",
+    "launcher/in_process.py": "results of ranks in this process",
     "launch/handshake.py": "facts of ranks",
     "jobs/restarts.py": "facts of ranks",
     "prepare/run_partition.py": "a copy of plain data",
