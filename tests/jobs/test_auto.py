@@ -242,7 +242,7 @@ TINY = {"overrides": ["plan.memory=1e-9"], **QUICK}
 
 @pytest.mark.slow
 def test_a_graph_that_does_not_fit_is_refused_for_a_strategy_that_was_named(graph: Graph, tmp_path: Path) -> None:
-    with pytest.raises(gnnkit.UserError, match=r"would take [\d,]+ bytes .* of 1 at hand .*strategy=individual_sample"):
+    with pytest.raises(gnnkit.UserError, match=r"would take [\d,]+ bytes .* of 1 available .*strategy=individual_sample"):
         gnnkit.train(graph, strategy="vertex_centric", partition="auto", folder=tmp_path / "run", **TINY)
 
 

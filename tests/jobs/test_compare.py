@@ -183,7 +183,7 @@ def test_a_way_that_cannot_be_one_is_refused(ways: list[str], expected: str) -> 
             ["compare.ways=['vertex_centric strategy.halo=none']"],
             "compare.ways: vertex_centric strategy.halo=none: strategy.halo is not known",
         ),
-        (["compare.ways=['vertex_centric sampler=neighbor']"], "sampler=neighbor: strategy=vertex_centric draws nothing"),
+        (["compare.ways=['vertex_centric sampler=neighbor']"], "sampler=neighbor: strategy=vertex_centric does not sample"),
         (["compare.seeds=0"], "compare.seeds=0 must be a whole number"),
         (["compare.seed=2"], "compare.seed is not known: did you mean"),
         (["strategy=vertex_centric"], "strategy=vertex_centric: job=compare runs the strategies of compare.ways"),
@@ -254,7 +254,7 @@ def test_a_way_that_is_refused_and_one_that_fails_are_rows_that_say_why(
     first, refused, failed = result["ways"]
     assert (code, result["failed"]) == (1, 2)
     assert (first["error"], first["runs"]) == (None, 1)
-    assert refused["error"].startswith("failed sampler=neighbor: strategy=vertex_centric draws nothing")
+    assert refused["error"].startswith("failed sampler=neighbor: strategy=vertex_centric does not sample")
     assert (refused["test_accuracy"], failed["runs"]) == (None, 0)
     assert failed["error"].startswith("failed ")
     assert "1 of 3 runs done" in capsys.readouterr().out
