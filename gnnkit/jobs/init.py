@@ -44,7 +44,7 @@ _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file 
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KeyChoice:
     """A key of the configuration, with the reason for its value."""
 
     key: str  # as on the command line, such as model.hidden
@@ -84,7 +84,7 @@ def _check_new(folder: Path) -> None:
         raise UserError(f"output={folder}: cannot make the folder: File exists: name a new one")
 
 
-def _write(folder: Path, choices: list[Choice], tested: Trials | None, command: str) -> Path:
+def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, command: str) -> Path:
     """Writes all files, and returns the path of the script.
 
     Args:
@@ -106,7 +106,7 @@ def _write(folder: Path, choices: list[Choice], tested: Trials | None, command: 
     return script
 
 
-def by_evidence(settings: Settings, graph: Graph) -> tuple[list[Choice], Trials | None]:
+def by_evidence(settings: Settings, graph: Graph) -> tuple[list[KeyChoice], Trials | None]:
     """Returns the choices for the graph, and the trials that selected the model."""
     choices = list(choose(settings, graph))
     if why := _why_no_trials(settings, graph, choices):
@@ -124,7 +124,7 @@ def _describe_test(tested: Trials, best: Trial) -> str:
     return "none held back" if best.test is None else f"{tested.held_back} {best.test:.4g}"
 
 
-def _why_no_trials(settings: Settings, graph: Graph, choices: list[Choice]) -> str:
+def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> str:
     """Returns why no trials are run, or "" if they are."""
     known = {choice.key: choice.value for choice in choices}
     if not settings.init.minutes:
@@ -138,7 +138,7 @@ def _why_no_trials(settings: Settings, graph: Graph, choices: list[Choice]) -> s
     return ""
 
 
-def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
+def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     """Runs trials on the graph as the choices configure it."""
     known = {choice.key: choice.value for choice in choices}
     if "dataset.split" in known:
@@ -154,7 +154,7 @@ def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
     return trials.run(settings, graphs, fixed, planned, one_way, uneven=uneven)
 
 
-def _replace_model(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[Choice]:
+def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) -> list[KeyChoice]:
     """Replaces choices by the keys of the best trial."""
     unread = ("model", "features.") if trials.learns(best) else ("model",)
     by_key = {choice.key: choice for choice in choices if not choice.key.startswith(unread)}
@@ -163,41 +163,41 @@ def _replace_model(choices: list[Choice], best: Mapping[str, Any], why: str) -> 
             why if key == "model" else by_key[key].why if key in by_key and by_key[key].value == value else "by trials"
         )
         reason = _LEARNED if (key, value) == ("inputs", "learned") and reason == "by trials" else reason
-        by_key[key] = Choice(key, value, reason)
+        by_key[key] = KeyChoice(key, value, reason)
     return list(by_key.values())
 
 
-def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:
+def choose(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     """Yields the choices that follow from the graph's properties."""
     yield from _dataset(settings, graph)
     yield from _task(settings, graph)
     yield from _strategy(graph)
     yield from _inputs(graph)
     if graph.num_edges <= FEW_EDGES:
-        yield Choice("workers", 1, "the graph is small: workers would wait for each other more than they save")
+        yield KeyChoice("workers", 1, "the graph is small: workers would wait for each other more than they save")
     else:
-        yield Choice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
+        yield KeyChoice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
     yield from _trainer(graph)
     if graph.node_ids is not None or graph.class_names is not None:
-        yield Choice("write_format", "parquet", "predictions name your ids and classes")
+        yield KeyChoice("write_format", "parquet", "predictions name your ids and classes")
 
 
-def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
+def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     """Yields the data set with its non-default and missing keys."""
     chosen, usual = settings.dataset, _usual(settings)
     size = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} columns of features"
-    yield Choice("dataset", chosen.name, size)
+    yield KeyChoice("dataset", chosen.name, size)
     for key, value in chosen.arguments.items():
         if key not in usual or usual[key] != value:
-            yield Choice(f"dataset.{key}", absolute(key, value))
+            yield KeyChoice(f"dataset.{key}", absolute(key, value))
     share = both_ways(graph.csc)
     if "symmetrize" in usual and chosen.arguments.get("symmetrize") is None and share < ONE_WAY:
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
-        yield Choice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
+        yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
     if graph.labelled.any() and not graph.split.any():
         if "split" not in usual:
             raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
-        yield Choice("dataset.split", SPLIT, "the data has labels and no split: train, validate, test")
+        yield KeyChoice("dataset.split", SPLIT, "the data has labels and no split: train, validate, test")
 
 
 def _usual(settings: Settings) -> dict[str, Any]:
@@ -208,18 +208,18 @@ def _usual(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _task(settings: Settings, graph: Graph) -> Iterator[Choice]:
+def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     """Yields the task for this type of labels."""
     names = graph.class_names or ()
     if not graph.labelled.any():
         cure = ". dataset.label=COLUMN names a column of labels" if "label" in _usual(settings) else ""
-        yield Choice("task", "link_prediction", f"no node has a label, so edges are predicted{cure}")
+        yield KeyChoice("task", "link_prediction", f"no node has a label, so edges are predicted{cure}")
     elif graph.labels.dtype.kind == "f":
-        yield Choice("task", "regression", "labels are floating-point numbers")
+        yield KeyChoice("task", "regression", "labels are floating-point numbers")
     elif graph.labels.ndim == 2 or any(";" in name for name in names):
-        yield Choice("task", "multilabel", "labels are sets of classes")
+        yield KeyChoice("task", "multilabel", "labels are sets of classes")
     else:
-        yield Choice(
+        yield KeyChoice(
             "task",
             "node_classification",
             f"labels are {graph.num_classes} classes{_uneven_classes(graph, graph.labelled)}",
@@ -245,34 +245,34 @@ def _sizes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> Ids:  # [classes prese
     return counts[counts > 0]
 
 
-def _strategy(graph: Graph) -> Iterator[Choice]:
+def _strategy(graph: Graph) -> Iterator[KeyChoice]:
     """Yields a strategy for the graph size, and a model."""
     if graph.num_nodes <= _MAX_NODES and graph.num_edges <= _MAX_EDGES:
-        yield Choice("strategy", "vertex_centric", "the graph is small: every node in every step, exactly")
+        yield KeyChoice("strategy", "vertex_centric", "the graph is small: every node in every step, exactly")
     else:
-        yield Choice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
+        yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
     rows = "" if graph.edge_features is None else ". Edges have features: gine and your own model read them"
-    yield Choice("model", "sage", f"or gcn, gat, gin{rows}")
+    yield KeyChoice("model", "sage", f"or gcn, gat, gin{rows}")
     if graph.schema.several:
         types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
-        yield Choice(
+        yield KeyChoice(
             "types", "ignore", f"{types} are ignored by this model. model=rgcn with types=read distinguishes edge types"
         )
-    yield Choice("model.hidden", 64, "width of the hidden layers")
+    yield KeyChoice("model.hidden", 64, "width of the hidden layers")
 
 
-def _inputs(graph: Graph) -> Iterator[Choice]:
+def _inputs(graph: Graph) -> Iterator[KeyChoice]:
     if not graph.features.shape[1]:
-        yield Choice(
+        yield KeyChoice(
             "inputs", "learned", "nodes have no features: each gets a trained row. degree: also supports new nodes"
         )
         return
     for why in check_texts(graph, "one_hot"):
-        yield Choice("features.text", "one_hot", f"{why.partition(': ')[2]}. dataset.ignore leaves columns out")
+        yield KeyChoice("features.text", "one_hot", f"{why.partition(': ')[2]}. dataset.ignore leaves columns out")
     if why := why_uneven(graph, np.arange(graph.num_nodes)):
-        yield Choice("features.scale", "standard", f"{why}. none: as they are")
+        yield KeyChoice("features.scale", "standard", f"{why}. none: as they are")
     if graph.missing is not None:
-        yield Choice("features.fill", *_fill(graph, graph.missing))
+        yield KeyChoice("features.fill", *_fill(graph, graph.missing))
 
 
 def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
@@ -286,17 +286,17 @@ def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
     return "zero", f"{what}, in all columns, of some most"
 
 
-def _trainer(graph: Graph) -> Iterator[Choice]:
+def _trainer(graph: Graph) -> Iterator[KeyChoice]:
     """Yields the number of epochs and the stopping rule."""
-    yield Choice("trainer.max_epochs", trials.MAX_EPOCHS, "at most")
+    yield KeyChoice("trainer.max_epochs", trials.MAX_EPOCHS, "at most")
     validates = (graph.split == Split.VAL).any() or not graph.split.any()
     if validates and graph.labelled.any():
-        yield Choice("trainer.monitor", trials.MONITOR, "keep the best model")
-        yield Choice("trainer.patience", trials.PATIENCE, "evaluations without a better one end the training")
-        yield Choice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
+        yield KeyChoice("trainer.monitor", trials.MONITOR, "keep the best model")
+        yield KeyChoice("trainer.patience", trials.PATIENCE, "evaluations without a better one end the training")
+        yield KeyChoice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
 
 
-def _as_yaml(choices: list[Choice], tested: Trials | None, command: str) -> str:
+def _as_yaml(choices: list[KeyChoice], tested: Trials | None, command: str) -> str:
     """Formats the choices as an experiment with comments."""
     lines = ["# @package _global_", f"# Written by job=init. Train with {command}"]
     lines += [f"# {line}" for line in ([] if tested is None else tested.lines())]
@@ -322,9 +322,9 @@ def _with_default() -> set[str]:
     return {section for default in main["defaults"] if isinstance(default, dict) for section in default}
 
 
-def _sections(choices: list[Choice]) -> dict[str, list[Choice]]:
+def _sections(choices: list[KeyChoice]) -> dict[str, list[KeyChoice]]:
     """Groups choices by section. Top-level keys are under the empty name."""
-    sections: dict[str, list[Choice]] = {"": []}
+    sections: dict[str, list[KeyChoice]] = {"": []}
     for choice in choices:
         if choice.key not in _GROUPS:
             sections.setdefault(choice.key.rpartition(".")[0], []).append(choice)
@@ -369,7 +369,7 @@ print(f"{{result.folder}} has the trained model, predictions and figures")
 '''
 
 
-def _as_script(choices: list[Choice]) -> str:
+def _as_script(choices: list[KeyChoice]) -> str:
     """Formats the choices as keyword arguments of `gnnkit.train`."""
     nested: dict[str, dict[str, Any]] = {}
     plain: dict[str, Any] = {}

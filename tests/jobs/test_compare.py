@@ -176,7 +176,7 @@ def test_a_way_that_cannot_be_one_is_refused(ways: list[str], expected: str) -> 
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        (["compare.ways=[]"], "compare.ways=[] must name a strategy"),
+        (["compare.ways=[]"], "compare.ways=[] must name at least one strategy"),
         (["compare.ways=[vertex_centric,vertex_centric]"], "compare.ways: vertex_centric occurs twice"),
         (["compare.ways=[vertex_centrik]"], "compare.ways: vertex_centrik: strategy=vertex_centrik is not known: did"),
         (

@@ -18,7 +18,7 @@ from gnnkit.__main__ import main
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs.init import Choice, _as_script, choose
+from gnnkit.jobs.init import KeyChoice, _as_script, choose
 from tests.cases import few
 from tests.graphs import random_graph
 
@@ -127,7 +127,7 @@ def test_types_are_ignored_by_the_models_that_read_none(model: str, tmp_path: Pa
     found = choices(typed, tmp_path)
     assert (found["model"], found["types"]) == ("sage", "ignore")
     assert "types" not in choices(graph, tmp_path / "plain")
-    script = _as_script([Choice("model", model), Choice("types", "read" if model == "rgcn" else "ignore")])
+    script = _as_script([KeyChoice("model", model), KeyChoice("types", "read" if model == "rgcn" else "ignore")])
     assert "types='ignore'," in script
 
 

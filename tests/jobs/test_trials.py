@@ -122,7 +122,7 @@ def test_uneven_classes_are_judged_by_the_mean_over_classes(
     task = {"val_mae": "regression", "val_micro_f1": "multilabel"}.get(figure, "node_classification")
     labels = labels if task == "regression" else labels.astype(np.int64)
     graph = replace(random_graph(), labels=labels, split=np.full(40, 2, np.int8))
-    found = init._try(asked(), graph, [init.Choice("task", task)])
+    found = init._try(asked(), graph, [init.KeyChoice("task", task)])
     assert (found.figure, found.held_back) == (figure, figure.replace("val", "test"))
     assert ("macro_f1 of each trial, as classes are uneven" in found.lines()[0]) == (figure == "val_macro_f1")
 
@@ -157,7 +157,7 @@ def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:
     written = {
         each.key: each
         for each in init._replace_model(
-            [init.Choice("features.scale", "standard", "uneven")], learned, "best of 3 trials"
+            [init.KeyChoice("features.scale", "standard", "uneven")], learned, "best of 3 trials"
         )
     }
     assert "features.scale" not in written
