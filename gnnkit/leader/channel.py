@@ -57,7 +57,7 @@ class StateChannel:
         Returns after `timeout` seconds without a state, because only figures are
         incomplete then.
         """
-        while self._watch is not None and self._mailbox is not None and self._watch.lacks(step):
+        while self._watch is not None and self._mailbox is not None and self._watch.awaits(step):
             try:
                 self._take(self._mailbox.take(_STATE, timeout=timeout), self._watch)
             except DeadlineExceeded:

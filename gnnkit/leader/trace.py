@@ -54,22 +54,22 @@ def gather(spans: Spans, mailbox: Mailbox, world_size: int, timeout: float) -> l
         timeout: Seconds to wait for a rank.
     """
     if mailbox.rank != LEADER:
-        _send(spans, mailbox, timeout)
+        _send_spans(spans, mailbox, timeout)
         return []
     tracks = [Track(LEADER, spans.kept, spans.dropped, 0.0)]
     for rank in range(world_size):
         if rank != LEADER:
             try:
-                tracks.append(_receive(rank, mailbox, timeout))
+                tracks.append(_receive_spans(rank, mailbox, timeout))
             except PeerLost:  # the run continued without this rank, so the trace omits it
                 continue
     return tracks
 
 
-def _send(spans: Spans, mailbox: Mailbox, timeout: float) -> None:
+def _send_spans(spans: Spans, mailbox: Mailbox, timeout: float) -> None:
     for _ in range(_PINGS):
         mailbox.take(_ASK, src=LEADER, timeout=timeout)
-        mailbox.put(LEADER, _ANSWER, {"clock": time.perf_counter(), "machine": _machine()})
+        mailbox.put(LEADER, _ANSWER, {"clock": time.perf_counter(), "machine": _clock_id()})
     names = list(dict.fromkeys((track, name) for track, name, _, _ in spans.kept))
     place = {pair: index for index, pair in enumerate(names)}
     kinds = torch.tensor([place[track, name] for track, name, _, _ in spans.kept], dtype=torch.int64)
@@ -77,7 +77,7 @@ def _send(spans: Spans, mailbox: Mailbox, timeout: float) -> None:
     mailbox.put(LEADER, _SPANS, {"names": names, "dropped": spans.dropped}, {"kinds": kinds, "times": times})
 
 
-def _receive(rank: int, mailbox: Mailbox, timeout: float) -> Track:
+def _receive_spans(rank: int, mailbox: Mailbox, timeout: float) -> Track:
     answers = []
     for _ in range(_PINGS):
         asked = time.perf_counter()
@@ -85,7 +85,7 @@ def _receive(rank: int, mailbox: Mailbox, timeout: float) -> Track:
         fields = mailbox.take(_ANSWER, src=rank, timeout=timeout).fields
         heard = time.perf_counter()
         answers.append((heard - asked, fields["clock"] - (asked + heard) / 2))
-    offset = 0.0 if fields["machine"] == _machine() else min(answers)[1]
+    offset = 0.0 if fields["machine"] == _clock_id() else min(answers)[1]
     letter = mailbox.take(_SPANS, src=rank, timeout=timeout)
     kinds, times = letter.tensors["kinds"].tolist(), (letter.tensors["times"] - offset).tolist()
     names = letter.fields["names"]
@@ -93,7 +93,7 @@ def _receive(rank: int, mailbox: Mailbox, timeout: float) -> Track:
     return Track(rank, spans, letter.fields["dropped"], offset)
 
 
-def _machine() -> str:
+def _clock_id() -> str:
     """Returns an id that is equal for processes with the same clock."""
     try:
         return _BOOT.read_text(encoding="ascii")
@@ -120,9 +120,9 @@ def to_chrome(tracks: Sequence[Track]) -> dict[str, Any]:
 def _events(track: Track, origin: float) -> Iterator[Mapping[str, Any]]:
     spans = [*track.spans, *computing(track.spans)]
     names = list(dict.fromkeys([*_ORDER, *sorted({span[0] for span in spans})]))
-    yield _named("process_name", track.rank, 0, f"rank {track.rank}")
+    yield _name_event("process_name", track.rank, 0, f"rank {track.rank}")
     for number, name in enumerate(names):
-        yield _named("thread_name", track.rank, number, name)
+        yield _name_event("thread_name", track.rank, number, name)
         yield {"ph": "M", "name": "thread_sort_index", "pid": track.rank, "tid": number, "args": {"sort_index": number}}
     place = {name: number for number, name in enumerate(names)}
     for row, name, begin, end in spans:
@@ -137,7 +137,7 @@ def _events(track: Track, origin: float) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _named(kind: str, rank: int, number: int, name: str) -> Mapping[str, Any]:
+def _name_event(kind: str, rank: int, number: int, name: str) -> Mapping[str, Any]:
     return {"ph": "M", "name": kind, "pid": rank, "tid": number, "args": {"name": name}}
 
 

@@ -115,21 +115,21 @@ class TrainerSite(LeaderSite):
         if self._validates is None:
             self._validates = self.rule.name in set(trainer.callback_metrics) - self._known
         if self._validates:
-            self._look(self.rule, trainer, module)
+            self._check_metric(self.rule, trainer, module)
         self.restart_clock(module)
 
     def end_epoch(self, trainer: L.Trainer, module: Any) -> None:
         if self.rule is None:
             return
         if not self._validates and self.rule.name in trainer.callback_metrics:
-            self._look(self.rule, trainer, module)
+            self._check_metric(self.rule, trainer, module)
         trainer.should_stop = trainer.should_stop or self.rule.stopped is not None
 
-    def _look(self, rule: BestModel, trainer: L.Trainer, module: Any) -> None:
+    def _check_metric(self, rule: BestModel, trainer: L.Trainer, module: Any) -> None:
         value = torch.tensor(float(trainer.callback_metrics[rule.name]), dtype=torch.float64)
         if self._comm is not None:
             value = self._comm.all_reduce(value) / self._comm.world_size
-        rule.look(float(value), trainer, _Copies(module, self._comm))
+        rule.look(float(value), trainer, _ModuleCopies(module, self._comm))
 
     def end(self, trainer: L.Trainer, module: Any) -> None:
         if self.rule is not None and not self.rule.best_epoch:
@@ -171,7 +171,7 @@ class TrainerSite(LeaderSite):
             rule.parameters = state["parameters"]
 
 
-class _Copies:
+class _ModuleCopies:
     """Copies a user's module, with the buffers of rank 0."""
 
     def __init__(self, module: Any, comm: Communicator | None) -> None:

@@ -137,7 +137,7 @@ class Watch:
             for step in sorted(self._waiting):
                 self._count(step)
 
-    def lacks(self, step: int) -> bool:
+    def awaits(self, step: int) -> bool:
         """Returns whether states up to a step are still missing."""
         arrived = self.states[0].step if self.states else 0
         return not self._closed and arrived < step
@@ -186,7 +186,7 @@ class Watch:
         together = self._waiting[step]
         if len(together.keys() | self.lost) == self.world_size:
             del self._waiting[step]
-            self._conclude([together[rank] for rank in sorted(together)])
+            self._analyse_step([together[rank] for rank in sorted(together)])
 
     @property
     def stragglers(self) -> dict[str, float]:
@@ -257,7 +257,7 @@ class Watch:
         epochs = self.work_max_over_mean
         return {"work_mean": statistics.fmean(epochs), "work_worst": max(epochs)} if epochs else {}
 
-    def _conclude(self, states: list[WorkerState]) -> None:
+    def _analyse_step(self, states: list[WorkerState]) -> None:
         step = states[0].step
         if self._first is None:
             self._first = (time.monotonic(), states[0].epoch)
@@ -278,7 +278,7 @@ class Watch:
         loss = sum(state.loss * (state.total / max(rows, 1)) for state in states)  # mean over the rows
         if math.isfinite(loss):  # otherwise, the step was skipped
             self._epoch.append((loss, rows))
-            self.train_loss = _mean(self._epoch)
+            self.train_loss = _mean_loss(self._epoch)
         for state in states:
             self._seconds["wait"] += state.seconds_wait
             self._seconds["all"] += sum(state.seconds.values())
@@ -305,7 +305,7 @@ class Watch:
             line = finite({"time": time.time(), "phase": state.phase} | asdict(state))
             self._lines.add(json.dumps(line))  # type: ignore[union-attr]
         if step % self.every == 0:
-            self.log({"train_loss": loss} | _scalars(states), step - 1)
+            self.log({"train_loss": loss} | _step_scalars(states), step - 1)
         if time.monotonic() - self._last_status > self.status_seconds:
             self._print_status()
 
@@ -315,7 +315,7 @@ class Watch:
             print(self.status, file=sys.stderr, flush=True)
 
 
-def _scalars(states: list[WorkerState]) -> dict[str, float]:
+def _step_scalars(states: list[WorkerState]) -> dict[str, float]:
     """Returns a step's scalars: the slowest worker's times, and totals.
 
     Scalars per worker are only in `workers.jsonl`, because there would be too many
@@ -329,7 +329,7 @@ def _scalars(states: list[WorkerState]) -> dict[str, float]:
     }
 
 
-def _mean(steps: list[tuple[float, int]]) -> float:
+def _mean_loss(steps: list[tuple[float, int]]) -> float:
     """Returns the steps' mean loss, weighted by their rows."""
     if len(steps) == 1:
         return steps[0][0]

@@ -168,9 +168,9 @@ class TrainedColumns:
 
     def check(self, names: Sequence[str]) -> None:
         """Raises `UserError` that lists missing and additional columns."""
-        lacks = [name for name in self.names if name not in names]
+        missing = [name for name in self.names if name not in names]
         additional = [name for name in names if name not in self.names]
-        pairs = [("lacks", lacks), ("also has", additional)]
+        pairs = [("lacks", missing), ("also has", additional)]
         if parts := [f"{verb} {shown(', '.join(some))}" for verb, some in pairs if some]:
             what = "features" if self.item == "node" else "edge features"
             raise UserError(

@@ -38,7 +38,7 @@ from gnnkit.storage import passing, save_arrays
 from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.task import Task
 
-_SPELT = {"train": "training", "val": "validation"}  # names of splits in messages
+_SPLIT_NAMES = {"train": "training", "val": "validation"}  # names of splits in messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
 
 def no_split(settings: Settings, *, labelled: bool) -> str:
     """Returns a message that names the missing split and a remedy."""
-    what = " or ".join(_SPELT.get(name, name) for name in settings.job.splits)
+    what = " or ".join(_SPLIT_NAMES.get(name, name) for name in settings.job.splits)
     if labelled:
         way = "dataset.split=[0.6,0.2,0.2] or Graph.draw_split draws one"
     else:
@@ -158,7 +158,7 @@ def prepare(asked: Preparation) -> dict[str, Any]:
     phase("cutting")
     target = folder / PREPARED
     with passing():
-        prepared = _kept_shards(asked, cache, partition)
+        prepared = _recall_shards(asked, cache, partition)
         if links is not None:
             links.save(target / LINKS)
         if needs.recut:
@@ -194,7 +194,7 @@ def save_whole(graph: Graph, needs: Needs, target: Path) -> None:
     uncut(without_edges(graph) if needs.shares_all else graph).save(target / WHOLE)
 
 
-def _kept_shards(asked: Preparation, cache: Kept, partition: Partition) -> Prepared:
+def _recall_shards(asked: Preparation, cache: Kept, partition: Partition) -> Prepared:
     """Writes the shards into the run folder, or links cached ones there."""
     settings, needs, graph = asked.settings, asked.needs, cache.graph
     target, report = asked.folder / PREPARED, asked.folder / COORDINATION
@@ -202,8 +202,8 @@ def _kept_shards(asked: Preparation, cache: Kept, partition: Partition) -> Prepa
     def make() -> Prepared:
         shutil.rmtree(target, ignore_errors=True)  # remove files of a cache entry that vanished during the copy
         if needs.shares_all:
-            return _share(settings, graph, partition, target, edges=needs.shard_edges)
-        prepared = _cut(settings, graph, partition, target, compares=needs.features)
+            return _write_shared_graph(settings, graph, partition, target, edges=needs.shard_edges)
+        prepared = _write_shards(settings, graph, partition, target, compares=needs.features)
         if needs.graph:
             without_features(graph).save(target / GRAPH)
         return prepared
@@ -219,8 +219,8 @@ def _kept_shards(asked: Preparation, cache: Kept, partition: Partition) -> Prepa
         prepared, text = Prepared(**facts["prepared"]), facts[COORDINATION]
         if settings.decided is not None:  # the layout is the same, but the reason may differ
             why = settings.decided["why"]
-            spelt = {name: getattr(prepared, name).replace(facts["decided"], why) for name in ("why", "summary")}
-            prepared = replace(prepared, **spelt)
+            texts = {name: getattr(prepared, name).replace(facts["decided"], why) for name in ("why", "summary")}
+            prepared = replace(prepared, **texts)
             if text is not None:
                 coordination = parse_json(text, COORDINATION)
                 coordination["decision"] |= {"why": why, "layouts": settings.decided["layouts"]}
@@ -241,7 +241,7 @@ def _kept_shards(asked: Preparation, cache: Kept, partition: Partition) -> Prepa
     return cache.recall("shards", depends, make, write, read)
 
 
-def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *, compares: bool) -> Prepared:
+def _write_shards(settings: Settings, graph: Graph, partition: Partition, target: Path, *, compares: bool) -> Prepared:
     """Saves each rank's nodes and edges, and the planner's decision.
 
     Args:
@@ -264,9 +264,9 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
 def described(settings: Settings, graph: Graph, quality: Quality, decision: Decision) -> Prepared:
     """Describes shards that hold nodes and edges."""
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
-    spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
-    lines = [*describe(graph, settings, quality.partition), decision.why, f"max/mean: {spelt}"]
-    prepared = _prepared(graph, quality.partition.grid, quality.neighbours, balance, decision.why, lines)
+    texts = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
+    lines = [*describe(graph, settings, quality.partition), decision.why, f"max/mean: {texts}"]
+    prepared = _create_facts(graph, quality.partition.grid, quality.neighbours, balance, decision.why, lines)
     return replace(prepared, edge_cut=quality.edge_cut)
 
 
@@ -291,7 +291,9 @@ def save_rounded(settings: Settings, graph: Graph, target: Path) -> None:
         save_arrays(target / ROUNDED, {"features": round_rows(graph.features)}, {})
 
 
-def _share(settings: Settings, graph: Graph, partition: Partition, target: Path, *, edges: bool) -> Prepared:
+def _write_shared_graph(
+    settings: Settings, graph: Graph, partition: Partition, target: Path, *, edges: bool
+) -> Prepared:
     """Saves one shared copy of the graph, and the nodes that each rank owns.
 
     Args:
@@ -312,11 +314,11 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path,
     why = why if settings.decided is None else f"{settings.decided['why']}; {why}"
     lines = [*describe(graph, settings, partition), why]
     crossing = Crossing.of(graph, partition)
-    prepared = _prepared(graph, partition.grid, crossing.neighbours, balance, why, lines)
+    prepared = _create_facts(graph, partition.grid, crossing.neighbours, balance, why, lines)
     return replace(prepared, edge_cut=crossing.count)
 
 
-def _prepared(
+def _create_facts(
     graph: Graph, grid: Grid, peers: list[list[int]], balance: dict[str, float], why: str, lines: Sequence[str]
 ) -> Prepared:
     """Creates the facts about prepared data.

@@ -40,7 +40,7 @@ def num_processes(settings: Settings, room: Room) -> int:
     It equals the number of workers, limited by cores and by the least memory of a
     process.
     """
-    return max(min(settings.processes or settings.workers, num_cores(), room.given // LEAST_MEMORY), 1)
+    return max(min(settings.processes or settings.workers, num_cores(), room.limit // LEAST_MEMORY), 1)
 
 
 class ForkedGroup(WorkGroup):
@@ -89,7 +89,7 @@ def run_import(settings: Settings, folder: Path, key: str, together: bool) -> st
     with group.joined():
         if len({*group.run(lambda rank: key)}) > 1:
             raise UserError(
-                f"{folder}: {group.size} processes import together, and not all with the same keys and files"
+                f"{folder}: {group.size} processes import together, but with different keys or files; use the same ones"
             )
         return _import(settings, folder, key, group)
 
@@ -125,12 +125,12 @@ def _open_journal(work: Path, key: str, room: Room, processes: int, data: GraphP
     """
     work.mkdir(exist_ok=True)
     journal = Journal(work, key)
-    memory, earlier_processes = journal["room"] or (room.given, processes)
-    if journal.changed or memory > room.given or earlier_processes != processes:
+    memory, earlier_processes = journal["room"] or (room.limit, processes)
+    if journal.changed or memory > room.limit or earlier_processes != processes:
         say(f"{work}: an earlier import had other data, keys or processes, or more memory: starts over")
         shutil.rmtree(work)
         work.mkdir()
-        memory = room.given
+        memory = room.limit
     elif journal["counted"] is not None:
         say(f"{work}: continues an interrupted import")
     shared = "" if processes == 1 else f" in {processes} processes"
@@ -148,6 +148,6 @@ def disk_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             one_line(
-                f"{error.filename or folder}: {error.strerror}: solve this, then run the same command again to continue"
+                f"{error.filename or folder}: {error.strerror}: fix this, then run the same command again to resume"
             )
         ) from error

@@ -53,13 +53,13 @@ def write_store(settings: Settings, folder: Path, imported: Path, key: str) -> d
         key: Identifies the job and its data.
     """
     raw, room = Graph.trusted(imported), room_of(settings)
-    group, share, edges = _divided(settings, folder, raw, room)
+    group, share, edges = _divide_memory(settings, folder, raw, room)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     graph, lines, rounded = _write_graph(settings, folder, imported, raw)
     phase(f"cutting {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
     chosen = settings.partition
     grid = make_grid(chosen.grid, settings.workers, chosen.replication)
-    partition = _assigned(chosen.nodes.create(), raw, graph, grid, room)
+    partition = _assign_nodes(chosen.nodes.create(), raw, graph, grid, room)
     holds_graph = settings.strategy.name == AUTO or settings.create_strategy().reads.graph
     rows = not (holds_graph and of_ranges(graph, partition))
     with Digests() as digests:
@@ -81,7 +81,7 @@ def write_store(settings: Settings, folder: Path, imported: Path, key: str) -> d
     return {"summary": "\n".join(lines), **quality.to_dict()}
 
 
-def _divided(settings: Settings, folder: Path, raw: Graph, room: Room) -> tuple[WorkGroup, Room, int]:
+def _divide_memory(settings: Settings, folder: Path, raw: Graph, room: Room) -> tuple[WorkGroup, Room, int]:
     """Returns the process group, each process's memory, and its edges per piece.
 
     Raises `UserError` if memory is insufficient.
@@ -102,13 +102,13 @@ def _save_manifest(settings: Settings, contents: Manifest, folder: Path) -> None
     replace(contents, source=source).save(folder)
 
 
-def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, room: Room) -> Partition:
+def _assign_nodes(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, room: Room) -> Partition:
     """Partitions the nodes, reading the mapped edges if the partitioner needs them.
 
     Raises `UserError` if memory is insufficient.
     """
     if not partitioner.reads_edges:
-        return partitioner.assign(_without_edges(raw), grid)
+        return partitioner.assign(_drop_edges(raw), grid)
     if (needed := partitioner.stream_bytes(graph.num_nodes)) > room.memory:
         raise room.too_little(f"{type(partitioner).__name__} of {graph.num_nodes:,} nodes needs more than that", needed)
     partition = partitioner.assign(graph, grid)
@@ -116,7 +116,7 @@ def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, ro
     return partition
 
 
-def _without_edges(raw: Graph) -> Graph:
+def _drop_edges(raw: Graph) -> Graph:
     """Returns a graph with the labels and splits only."""
     return Graph(
         CSC(np.zeros(raw.num_nodes + 1, np.int64), np.empty(0, np.int32)),
@@ -144,7 +144,7 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
         facts = replace(Inputs.of(raw, settings.inputs), scale=transform.scale, fill=transform.fill)
         replace(facts, text=settings.features.text).save(folder)
     task: Task = settings.task.create()
-    read, _ = task.prepare(_without_edges(raw))
+    read, _ = task.prepare(_drop_edges(raw))
     rows = transform.read(NumericTable.of_nodes(raw))
     if settings.inputs == "features":
         check_width(rows.shape[1])
@@ -152,7 +152,7 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
     names |= dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_category_of"))
     names["edge_type_names"] = None if raw.edge_type_names is None else list(raw.edge_type_names)
     names["node_types"] = raw.node_types
-    names |= _types(raw, settings.inputs, rows.shape[1])
+    names |= _schema_fields(raw, settings.inputs, rows.shape[1])
     with whole_folder(folder / PARTS / GRAPH, names) as target:
         for path in sorted(imported.glob("*.npy")):
             if path.stem not in ("features", "missing", "labels", "node_ids"):
@@ -169,7 +169,7 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
     return Graph.trusted(folder / PARTS / GRAPH), [*lines, *([rounded] if rounded else [])], rounded
 
 
-def _types(raw: Graph, inputs: str, width: int) -> dict[str, Any]:
+def _schema_fields(raw: Graph, inputs: str, width: int) -> dict[str, Any]:
     """Returns the fields of `Schema` and of the graph's feature tables and relations.
 
     Args:
@@ -193,7 +193,7 @@ def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, imported: Path, tar
     if rows.is_raw:
         return link_file(imported / path.name, path)
     file = NpyWriter(path, rows.dtype, rows.shape[1:])
-    for piece in _pieces(rows):
+    for piece in _read_pieces(rows):
         file.append(piece)
     return file.finish()
 
@@ -209,9 +209,9 @@ def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Seque
         target: The graph's folder.
     """
     stored = None if store is None else Shard.trusted(store / PARTS / "0").features
-    rounding = Rounding(_pieces(rows), kind, stored[:0] if isinstance(stored, PackedFeatures) else None)
+    rounding = Rounding(_read_pieces(rows), kind, stored[:0] if isinstance(stored, PackedFeatures) else None)
     file = NpyWriter(target / f"{PACKED}.npy", rounding.form.kept.dtype, rounding.form.shape[1:])
-    for piece in _pieces(rows):
+    for piece in _read_pieces(rows):
         file.append(rounding.apply(piece))
     file.finish()
     for name, values in feature_arrays(rounding.form).items():
@@ -221,7 +221,7 @@ def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Seque
     return line if store is None else Manifest.load(store).packed
 
 
-def _pieces(rows: FilledRows) -> Iterator[Floats]:
+def _read_pieces(rows: FilledRows) -> Iterator[Floats]:
     """Yields the input rows in pieces."""
     for piece in rows.pieces(max(_ROW_BYTES // max(rows[:1].nbytes, 1), 1)):
         yield piece

@@ -19,7 +19,7 @@ from gnnkit.store.manifest import NODE_IDS
 # Sparse products were measured to be faster up to this density and from this width.
 MAX_SHARE, MIN_WIDTH = 0.1, 64
 IDS = NODE_IDS  # file in the run folder
-_LOOKED_AT = 1 << 22  # numbers sampled to estimate the density of dense features
+_SAMPLED_NUMBERS = 1 << 22  # numbers sampled to estimate the density of dense features
 
 
 def load(settings: Settings, graph: Graph | None = None) -> Graph:
@@ -97,7 +97,7 @@ def check_types(model: str | None, types: Schema) -> None:
     ]
     raise UserError(
         f"model={model} reads no types, and the graph has {' and '.join(parts)}: choose model=rgcn with "
-        "strategy=vertex_centric, which reads types of edges, or types=ignore, which treats all alike"
+        "strategy=vertex_centric, which reads types of edges, or types=ignore, which treats all types as one"
     )
 
 
@@ -120,21 +120,21 @@ def with_kept(graph: Graph, rows: str, sparse: bool, dtype: str) -> tuple[Graph,
         dtype: One of DTYPES, for dense rows.
     """
     if dtype != "as_is" or isinstance(graph.features, PackedFeatures):
-        return round_features(_dense(graph), dtype)
+        return round_features(_to_dense(graph), dtype)
     width = graph.features.shape[1]
     if not sparse or (rows == "auto" and width < MIN_WIDTH):
-        return _dense(graph), []
+        return _to_dense(graph), []
     share = filled(graph.features)
     chosen = rows if rows != "auto" else "sparse" if share < MAX_SHARE else "dense"
     why = f"auto, sparse below {100 * MAX_SHARE:g} %" if rows == "auto" else rows
     percent = f"{100 * share:.0f}" if share > 0.1 else f"{100 * share:.2g}"
     line = f"features: {chosen}, {percent} % of {width:,} columns are not 0 (input_rows={why})"
     if chosen == "dense":
-        return _dense(graph), [line]
+        return _to_dense(graph), [line]
     return replace(graph, features=SparseFeatures.of(graph.features)), [line]
 
 
-def _dense(graph: Graph) -> Graph:
+def _to_dense(graph: Graph) -> Graph:
     sparse = isinstance(graph.features, SparseFeatures)
     return replace(graph, features=np.asarray(graph.features)) if sparse else graph
 
@@ -143,6 +143,6 @@ def filled(features: Features) -> float:
     """Returns the share of nonzero numbers, estimated for large dense features."""
     if isinstance(features, SparseFeatures):
         return features.share
-    step = max(len(features) * features.shape[1] // _LOOKED_AT, 1)
+    step = max(len(features) * features.shape[1] // _SAMPLED_NUMBERS, 1)
     some = np.asarray(features[::step])
     return float(np.count_nonzero(some) / max(some.size, 1))

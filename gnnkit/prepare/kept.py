@@ -71,10 +71,10 @@ class Kept:
         entry: Path | None = None
         try:
             if any(self.folder.glob(f"{self._stem(kind)}-*")):  # a full hash is slow, so first match the fingerprint
-                entry = self._entry(kind, depends)
-                result = read(entry, _facts(entry))
+                entry = self._entry_folder(kind, depends)
+                result = read(entry, _read_facts(entry))
                 os.utime(entry)  # marks the entry as recently used
-                self.notes.append(f"{kind}: made by an earlier run, kept in {self.folder}")
+                self.notes.append(f"{kind}: made by an earlier run, cached in {self.folder}")
                 return result
         except FileNotFoundError:
             pass
@@ -85,7 +85,7 @@ class Kept:
         begun = time.perf_counter()
         result = make()
         if time.perf_counter() - begun > WORTH:
-            self._keep(kind, depends, lambda folder: write(result, folder))
+            self._store_entry(kind, depends, lambda folder: write(result, folder))
         return result
 
     @cached_property
@@ -100,15 +100,15 @@ class Kept:
     def _stem(self, kind: str) -> str:
         return f"{kind}-{self.fingerprint[:16]}"
 
-    def _entry(self, kind: str, depends: Mapping[str, Any]) -> Path:
+    def _entry_folder(self, kind: str, depends: Mapping[str, Any]) -> Path:
         assert self.folder is not None
-        text = json.dumps([self._content, depends, _code()], sort_keys=True, default=str)
+        text = json.dumps([self._content, depends, _code_version()], sort_keys=True, default=str)
         return self.folder / f"{self._stem(kind)}-{hashlib.sha256(text.encode()).hexdigest()}"
 
-    def _keep(self, kind: str, depends: Mapping[str, Any], write: Callable[[Path], Any]) -> None:
+    def _store_entry(self, kind: str, depends: Mapping[str, Any], write: Callable[[Path], Any]) -> None:
         """Adds an entry, after removing least recently used ones if space is needed."""
         assert self.folder is not None
-        entry, temporary = self._entry(kind, depends), self.folder / f".{kind}-{secrets.token_hex(8)}"
+        entry, temporary = self._entry_folder(kind, depends), self.folder / f".{kind}-{secrets.token_hex(8)}"
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary.mkdir(mode=0o700)
@@ -117,11 +117,11 @@ class Kept:
             body = {"files": _files(temporary), "facts": facts}
             (temporary / _META).write_text(json.dumps({**body, "sha256": _digest(body)}), encoding="utf-8")
             sync_files(temporary)
-            _make_room(self.folder, _size(temporary))
+            _make_room(self.folder, _entry_size(temporary))
             temporary.rename(entry)
         except (OSError, ValueError) as error:
             if not entry.is_dir():  # otherwise another run added the same entry first
-                self.notes.append(f"{kind}: not kept in {self.folder}: {error}")
+                self.notes.append(f"{kind}: not cached in {self.folder}: {error}")
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -205,7 +205,7 @@ def origin(choice: Choice) -> list[Any]:
     return [choice.origin, *(_stamps(Path(file)) for file in files if file)]
 
 
-def _code() -> list[Any]:
+def _code_version() -> list[Any]:
     """Identifies gnnkit's version by the sizes and times of its source files."""
     return _stamps(Path(__file__).parents[1])
 
@@ -226,7 +226,7 @@ def _files(folder: Path) -> dict[str, list[int]]:
     return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items() if name != _META}
 
 
-def _facts(entry: Path) -> Any:
+def _read_facts(entry: Path) -> Any:
     """Returns an entry's facts. Raises `ValueError` for a damaged entry."""
     meta = read_object(entry / _META)
     body = {"files": meta["files"], "facts": meta["facts"]}
@@ -239,7 +239,7 @@ def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _size(entry: Path) -> int:
+def _entry_size(entry: Path) -> int:
     return sum(size for size, _ in _files(entry).values())
 
 
@@ -257,7 +257,7 @@ def _make_room(folder: Path, size: int) -> None:
             if time.time() - path.stat().st_mtime > _STALE:
                 shutil.rmtree(path, ignore_errors=True)
         elif (path / _META).exists():
-            used[path] = (path.stat().st_mtime, _size(path))
+            used[path] = (path.stat().st_mtime, _entry_size(path))
     left = most - size - sum(size for _, size in used.values())
     for path in sorted(used, key=used.__getitem__):
         if left >= 0:

@@ -28,7 +28,7 @@ def describe(graph: Graph, partition: Partition) -> dict[str, Any]:
     """Counts nodes by owner and edges between owners, and draws a sample."""
     owner, num_ranks = partition.node_rank, partition.grid.world_size
     share = min(COUNTED_EDGES / max(graph.num_edges, 1), 1.0)
-    counted, cut, pairs = _counted(graph, owner, _some_nodes(graph.num_nodes, share), num_ranks)
+    counted, cut, pairs = _count_edges(graph, owner, _sample_nodes(graph.num_nodes, share), num_ranks)
     numbers: dict[str, Any] = {
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
@@ -39,10 +39,10 @@ def describe(graph: Graph, partition: Partition) -> dict[str, Any]:
     }
     if num_ranks <= MAX_RANKS:  # [num_ranks, num_ranks] edges by owners of source and destination
         numbers["edges"] = pairs.reshape(num_ranks, num_ranks).tolist()
-    return numbers | {"sample": _sample(graph, owner)}
+    return numbers | {"sample": _draw_sample(graph, owner)}
 
 
-def _counted(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[int, int, Ids]:
+def _count_edges(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[int, int, Ids]:
     """Counts the in-edges of some nodes, and the cut edges among them.
 
     Also returns the counts by owners of source and destination, [num_ranks *
@@ -50,15 +50,15 @@ def _counted(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[int,
     """
     size = num_ranks**2 if num_ranks <= MAX_RANKS else 0
     counted, cut, pairs = 0, 0, np.zeros(size, np.int64)
-    for some in np.array_split(nodes, max(_degrees(graph, nodes) // _AT_A_TIME, 1)):
-        src, dst = (owner[ends] for ends in _edges(graph, some))
+    for some in np.array_split(nodes, max(_total_degree(graph, nodes) // _AT_A_TIME, 1)):
+        src, dst = (owner[ends] for ends in _in_edges(graph, some))
         counted, cut = counted + len(src), cut + int(np.count_nonzero(src != dst))
         if size:
             pairs += np.bincount(src.astype(np.int64) * num_ranks + dst, minlength=size)
     return counted, cut, pairs
 
 
-def _some_nodes(num_nodes: int, share: float) -> Ids:
+def _sample_nodes(num_nodes: int, share: float) -> Ids:
     """Returns all nodes, or a random sample of about the given share."""
     if share >= 1:
         return np.arange(num_nodes)
@@ -66,7 +66,7 @@ def _some_nodes(num_nodes: int, share: float) -> Ids:
     return np.unique(np.random.default_rng(0).integers(0, num_nodes, count))
 
 
-def _edges(graph: Graph, nodes: Ids) -> tuple[Ids, Ids]:
+def _in_edges(graph: Graph, nodes: Ids) -> tuple[Ids, Ids]:
     """Returns sources and destinations of the nodes' in-edges."""
     begins = graph.csc.indptr[nodes]
     degrees = graph.csc.indptr[nodes + 1] - begins
@@ -75,16 +75,16 @@ def _edges(graph: Graph, nodes: Ids) -> tuple[Ids, Ids]:
     return graph.csc.indices[positions], np.repeat(nodes, degrees)
 
 
-def _sample(graph: Graph, owner: Ids) -> dict[str, Any]:
+def _draw_sample(graph: Graph, owner: Ids) -> dict[str, Any]:
     """Samples nodes and edges: all of a small graph, otherwise neighbourhoods.
 
     Neighbourhoods are searched breadth-first from random nodes, so the sample has
     edges. At most 6 sources of each node are followed.
     """
     rng = np.random.default_rng(0)
-    chosen = np.arange(graph.num_nodes) if graph.num_nodes <= DRAWN_NODES else _near(graph, rng)
+    chosen = np.arange(graph.num_nodes) if graph.num_nodes <= DRAWN_NODES else _sample_neighbourhoods(graph, rng)
     place = {int(node): index for index, node in enumerate(chosen)}
-    src, dst = _edges(graph, chosen) if _degrees(graph, chosen) <= COUNTED_EDGES else (chosen[:0], chosen[:0])
+    src, dst = _in_edges(graph, chosen) if _total_degree(graph, chosen) <= COUNTED_EDGES else (chosen[:0], chosen[:0])
     inside = np.isin(src, chosen) & (src != dst)
     edges = [[place[int(s)], place[int(d)]] for s, d in zip(src[inside], dst[inside], strict=True)]
     if len(edges) > DRAWN_EDGES:
@@ -94,11 +94,11 @@ def _sample(graph: Graph, owner: Ids) -> dict[str, Any]:
     return {**of_nodes, "edges": edges, "whole": graph.num_nodes <= DRAWN_NODES}
 
 
-def _degrees(graph: Graph, nodes: Ids) -> int:
+def _total_degree(graph: Graph, nodes: Ids) -> int:
     return int((graph.csc.indptr[nodes + 1] - graph.csc.indptr[nodes]).sum())
 
 
-def _near(graph: Graph, rng: np.random.Generator) -> Ids:  # [DRAWN_NODES] at most
+def _sample_neighbourhoods(graph: Graph, rng: np.random.Generator) -> Ids:  # [DRAWN_NODES] at most
     """Samples nodes breadth-first, following a few sources of each."""
     nodes: dict[int, None] = {}
     waiting = rng.choice(graph.num_nodes, min(6, graph.num_nodes), replace=False).tolist()

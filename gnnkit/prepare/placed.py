@@ -22,12 +22,12 @@ _PER_NODE = 6  # bytes per node and process: train masks, and page tables of map
 _PER_ROW = 52
 _AHEAD = 8  # prefetched batches take 1/_AHEAD of the cache's size
 _PER_EDGE = 1100  # bytes of an in-edge in an evaluation chunk, including the row that it reads
-_OF_ROWS = 0.5  # maximum share of free memory for persistent rows, which leaves room for activations
-_OF_CACHE = 0.1  # maximum share of free memory for the cache of rows on disk
+_MAX_ROWS_SHARE = 0.5  # maximum share of free memory for persistent rows, which leaves room for activations
+_MAX_CACHE_SHARE = 0.1  # maximum share of free memory for the cache of rows on disk
 _WRITTEN = 64  # bytes per node on the leader if all nodes' rows are written
 
 
-def placed(asked: Preparation, prepared: Prepared) -> Prepared:
+def place_features(asked: Preparation, prepared: Prepared) -> Prepared:
     """Chooses where feature rows are placed, and describes the reason.
 
     Raises `UserError` if the host has too little memory for the configured placement.
@@ -35,21 +35,21 @@ def placed(asked: Preparation, prepared: Prepared) -> Prepared:
     settings, needs = asked.settings, asked.needs
     features = settings.features
     if needs.rows_last:
-        return _lasting(asked, prepared)
+        return _place_persistent_rows(asked, prepared)
     if settings.inputs != "features" or not needs.reads_disk:
         return replace(prepared, place="mapped")
-    size, rest, dense = _sizes(asked, prepared.parts(asked.folder))
-    free, ranks, programs = available_memory(), settings.workers_here, _programs(asked, prepared)
+    size, rest, dense = _file_sizes(asked, prepared.parts(asked.folder))
+    free, ranks, programs = available_memory(), settings.workers_here, _process_bytes(asked, prepared)
     if programs > free:
-        raise UserError(_too_little(asked, programs, free))
+        raise UserError(_memory_message(asked, programs, free))
     room = free - rest - programs
     place, why = features.place, f"features.place={features.place}"
     if place == AUTO:
         place = "memory" if size <= room or not (needs.may_stay and dense) else "disk"
-        why = f"features.place=auto: {_spelt(size)} and {_spelt(max(room, 0))} are free for them"
+        why = f"features.place=auto: {_format_bytes(size)} and {_format_bytes(max(room, 0))} are free for them"
     if place == "memory" and size > room and features.place != AUTO:
         raise UserError(
-            f"features.place=memory: the features are {_spelt(size)}, and {_spelt(max(room, 0))} of memory are free "
+            f"features.place=memory: the features are {_format_bytes(size)}, and {_format_bytes(max(room, 0))} of memory are free "
             "for them: use features.place=disk"
         )
     if place != "disk":
@@ -57,40 +57,42 @@ def placed(asked: Preparation, prepared: Prepared) -> Prepared:
         return replace(prepared, place=place, summary=f"{prepared.summary}\nfeatures: {description} ({why})")
     # Mapped edges may use half of the memory, and pages that do not fit are read again.
     left = free - programs
-    cache = _cache(asked, size, (left - min(rest, left / 2)) / ranks, prepared)
-    line = f"features: on disk, each worker keeps {_spelt(cache)} of them, policy={features.policy} ({why})"
+    cache = _cache_bytes(asked, size, (left - min(rest, left / 2)) / ranks, prepared)
+    line = f"features: on disk, each worker keeps {_format_bytes(cache)} of them, policy={features.policy} ({why})"
     return replace(prepared, place=place, cache=cache, summary=f"{prepared.summary}\n{line}")
 
 
-def _lasting(asked: Preparation, prepared: Prepared) -> Prepared:
+def _place_persistent_rows(asked: Preparation, prepared: Prepared) -> Prepared:
     """Chooses the placement of rows that are the same in each epoch.
 
     Each rank loads its rows into memory once, or reads them from disk in each pass.
     Activations need memory too, so large rows stay on disk.
     """
     settings, features = asked.settings, asked.settings.features
-    size, _, dense = _sizes(asked, prepared.parts(asked.folder))
+    size, _, dense = _file_sizes(asked, prepared.parts(asked.folder))
     free, ranks = available_memory(), settings.workers_here
     here = size if asked.needs.shares_all else size * ranks // settings.workers
     place, why = features.place, f"features.place={features.place}"
     if place == AUTO:
-        place = "disk" if asked.needs.may_stay and dense and here > free * _OF_ROWS else "memory"
-        why = f"features.place=auto: {_spelt(here)} of rows, and {_spelt(free)} of memory are free"
+        place = "disk" if asked.needs.may_stay and dense and here > free * _MAX_ROWS_SHARE else "memory"
+        why = f"features.place=auto: {_format_bytes(here)} of rows, and {_format_bytes(free)} of memory are free"
     if place != "disk":
         if here > free and features.place != AUTO:
             raise UserError(
-                f"features.place=memory: the features are {_spelt(here)}, and {_spelt(free)} of memory are free: use "
+                f"features.place=memory: the features are {_format_bytes(here)}, and {_format_bytes(free)} of memory are free: use "
                 "features.place=disk"
             )
         return replace(prepared, place="mapped")
-    cache = _cache(asked, size, free / ranks, prepared)
+    cache = _cache_bytes(asked, size, free / ranks, prepared)
     if features.cache is None:
-        cache = min(cache, int(free / ranks * _OF_CACHE))
-    line = f"features: on disk, each worker keeps {_spelt(cache)} of them and reads the others in each pass ({why})"
+        cache = min(cache, int(free / ranks * _MAX_CACHE_SHARE))
+    line = (
+        f"features: on disk, each worker keeps {_format_bytes(cache)} of them and reads the others in each pass ({why})"
+    )
     return replace(prepared, place=place, cache=cache, summary=f"{prepared.summary}\n{line}")
 
 
-def _programs(asked: Preparation, prepared: Prepared) -> int:
+def _process_bytes(asked: Preparation, prepared: Prepared) -> int:
     """Returns the memory of this host's processes in bytes, without cached rows."""
     settings, ranks = asked.settings, asked.settings.workers_here
     processes, nodes = min(settings.processes or ranks, ranks), prepared.num_nodes
@@ -102,21 +104,21 @@ def _programs(asked: Preparation, prepared: Prepared) -> int:
     return num_bytes + int(ranks * chunk) + written
 
 
-def _too_little(asked: Preparation, programs: int, free: float) -> str:
+def _memory_message(asked: Preparation, programs: int, free: float) -> str:
     """Returns a message with the memory that a run needs, and ways to need less."""
     settings, ranks = asked.settings, asked.settings.workers_here
-    processes, cures = min(settings.processes or ranks, ranks), []
+    processes, remedies = min(settings.processes or ranks, ranks), []
     if asked.needs.shares_all:
-        cures = ["a smaller trainer.evaluation_memory", *(["write=[]"] if settings.write else [])]
+        remedies = ["a smaller trainer.evaluation_memory", *(["write=[]"] if settings.write else [])]
     if processes > 1:
-        cures.append(f"fewer processes (workers=1 parts={settings.workers})")
+        remedies.append(f"fewer processes (workers=1 parts={settings.workers})")
     return (
-        f"workers={processes}: the processes of this host need {_spelt(programs)} of memory in addition to features, and "
-        f"{_spelt(free)} is free: use {', or '.join([*cures, 'a machine with more'])}"
+        f"workers={processes}: the processes of this host need {_format_bytes(programs)} of memory in addition to features, and "
+        f"{_format_bytes(free)} is free: use {', or '.join([*remedies, 'a machine with more'])}"
     )
 
 
-def _cache(asked: Preparation, size: int, room: float, prepared: Prepared) -> int:
+def _cache_bytes(asked: Preparation, size: int, room: float, prepared: Prepared) -> int:
     """Returns the bytes of rows that each rank caches.
 
     Args:
@@ -132,14 +134,14 @@ def _cache(asked: Preparation, size: int, room: float, prepared: Prepared) -> in
     chosen = max(int(min(room / 2 / factor, rank_size)), 0) if configured is None else min(configured, rank_size)
     if configured is not None and chosen * factor > room:
         raise UserError(
-            f"features.cache={_spelt(configured)} for each worker of this host: a worker has {_spelt(max(room, 0))} of memory for "
-            f"rows, and {factor:.1f} bytes go with each byte of the cache: features.cache={int(max(room, 0) / factor / 2e6)}MB "
-            "fits, and fewer workers have more"
+            f"features.cache={_format_bytes(configured)}: each worker on this host has {_format_bytes(max(room, 0))} of memory "
+            f"for rows, and a cache takes {factor:.1f} bytes per byte of rows; use "
+            f"features.cache={int(max(room, 0) / factor / 2e6)}MB or fewer workers"
         )
     return chosen
 
 
-def _sizes(asked: Preparation, parts: Parts) -> tuple[int, int, bool]:
+def _file_sizes(asked: Preparation, parts: Parts) -> tuple[int, int, bool]:
     """Sums the files that a host's ranks read: features, and all others.
 
     Also returns whether features are dense.
@@ -154,5 +156,5 @@ def _sizes(asked: Preparation, parts: Parts) -> tuple[int, int, bool]:
     return features, rest, dense
 
 
-def _spelt(num_bytes: float) -> str:
+def _format_bytes(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.3g} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.3g} MB"

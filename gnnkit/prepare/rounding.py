@@ -16,7 +16,7 @@ from gnnkit.remote.features import round_rows
 
 _STEPS = 255  # number of 8-bit steps between a column's minimum and maximum
 _NUMBERS = 1 << 20  # numbers rounded at once
-_CURE = "leave features.dtype out, or give the column another scale (features.scale)"
+_REMEDY = "remove features.dtype, or scale the column (features.scale)"
 
 
 class Rounding:
@@ -36,7 +36,7 @@ class Rounding:
             kind: The value of features.dtype.
             form: Features whose scale to use. None: chosen by the rows' ranges.
         """
-        self._low, self._high, self._deviation, self._are_whole = _ranges(pieces)
+        self._low, self._high, self._deviation, self._are_whole = _measure_columns(pieces)
         width = len(self._low)
         self.form = self._form(kind) if form is None else form
         self._error, self._num_bytes, self._raw_bytes = np.zeros(width), 0, 0
@@ -52,7 +52,7 @@ class Rounding:
 
     def apply(self, rows: Floats) -> Array:  # [k, width]
         """Returns the stored form of rows."""
-        stored = round_rows(rows) if self.form.scale is None else self._stepped(rows)
+        stored = round_rows(rows) if self.form.scale is None else self._quantise(rows)
         if len(rows):
             numbers = np.asarray(self.form.with_rows(stored), np.float64)
             with np.errstate(invalid="ignore"):
@@ -64,7 +64,7 @@ class Rounding:
         self._num_bytes, self._raw_bytes = self._num_bytes + stored.nbytes, self._raw_bytes + rows.nbytes
         return stored
 
-    def _stepped(self, rows: Floats) -> Array:  # [k, width] uint8
+    def _quantise(self, rows: Floats) -> Array:  # [k, width] uint8
         scale, offset = self.form.scale, self.form.offset
         assert scale is not None
         assert offset is not None
@@ -80,12 +80,12 @@ class Rounding:
         kind, low, high = self.form.name, self._low, self._high
         labels = [repr(name) for name in names] if names else [str(column) for column in range(len(low))]
         for column in np.flatnonzero(~np.isfinite(self._least) | ~np.isfinite(self._largest)):
-            raise UserError(f"features.dtype={kind}: column {labels[column]} is too large for it: {_CURE}")
+            raise UserError(f"features.dtype={kind}: column {labels[column]} is too large for it: {_REMEDY}")
         varied = low < high
         for column in np.flatnonzero(varied & (self._least == self._largest)):
             raise UserError(
                 f"features.dtype={kind}: the numbers of column {labels[column]}, {low[column]:.9g} to "
-                f"{high[column]:.9g}, become equal: {_CURE}"
+                f"{high[column]:.9g}, become equal: {_REMEDY}"
             )
         share = np.divide(self._error, self._deviation, out=np.zeros(len(varied)), where=varied)
         worst = int(share.argmax())
@@ -101,7 +101,9 @@ class Rounding:
         return line
 
 
-def _ranges(pieces: Iterable[Floats]) -> tuple[Numbers, Numbers, Numbers, npt.NDArray[np.bool_]]:  # [width] each
+def _measure_columns(
+    pieces: Iterable[Floats],
+) -> tuple[Numbers, Numbers, Numbers, npt.NDArray[np.bool_]]:  # [width] each
     """Computes each column's minimum, maximum and standard deviation.
 
     Also marks columns that contain only integers.
@@ -142,14 +144,14 @@ def round_features(graph: Graph, kind: str) -> tuple[Graph, list[str]]:
     if isinstance(rows, PackedFeatures) or not all(rows.shape):
         return graph, []
     dense = np.asarray(rows)
-    rounding = Rounding((piece for _, piece in _pieces(dense)), kind)
+    rounding = Rounding((piece for _, piece in _split_rows(dense)), kind)
     stored = np.empty(dense.shape, rounding.form.kept.dtype)
-    for place, piece in _pieces(dense):
+    for place, piece in _split_rows(dense):
         stored[place] = rounding.apply(piece)
     return replace(graph, features=rounding.form.with_rows(stored)), [rounding.describe(graph.feature_names)]
 
 
-def _pieces(rows: Floats) -> Iterator[tuple[slice, Floats]]:
+def _split_rows(rows: Floats) -> Iterator[tuple[slice, Floats]]:
     step = max(_NUMBERS // max(rows.shape[1], 1), 1)
     for first in range(0, len(rows), step):
         place = slice(first, first + step)

@@ -138,7 +138,7 @@ class SharedFolderGroup(WorkGroup):
             self._pause(deadline, [0])
         if len(self._names) != self.size:
             raise UserError(
-                f"{self._folder}: {len(self._names)} processes import together, and rank {self._rank} of others"
+                f"{self._folder}: {len(self._names)} processes import together, but rank {self._rank} expects {self.size}"
             )
 
     def _pause(self, deadline: float, missing: list[int]) -> None:

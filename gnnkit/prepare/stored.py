@@ -19,7 +19,7 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.prepare import cut
 from gnnkit.prepare.cut import Needs, Preparation, Prepared
 from gnnkit.prepare.inputs import IDS, check_types, check_width
-from gnnkit.prepare.placed import placed
+from gnnkit.prepare.placed import place_features
 from gnnkit.prepare.run_partition import keep, load_partition, rebalanced
 from gnnkit.prepare.trained import take_stored
 from gnnkit.ranges import shown
@@ -38,11 +38,11 @@ def prepared(asked: Preparation, in_child: RunInChild = run_in_child) -> Prepare
     """Prepares a run from its graph or store. `in_child` runs a function in a child."""
     root = None if asked.graph is not None else asked.settings.dataset.create().store_folder
     if root is None:
-        return placed(asked, Prepared(**in_child(cut.prepare, asked)))
-    return placed(asked, _taken(asked, root, in_child))
+        return place_features(asked, Prepared(**in_child(cut.prepare, asked)))
+    return place_features(asked, _prepare_store(asked, root, in_child))
 
 
-def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
+def _prepare_store(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
     """Reads the manifest, and writes the files that the store does not have.
 
     Raises `UserError` if the run needs other parts than those in the store.
@@ -50,33 +50,33 @@ def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
     begun = time.monotonic()
     phase(f"reading the manifest of {root}")
     manifest, settings, folder = with_pairs(Manifest.load(root), root), asked.settings, asked.folder
-    _check(asked, manifest, root)
+    _check_store(asked, manifest, root)
     if asked.needs.reference:
-        phase(f"looking at every byte of {root}")
+        phase(f"checking every byte of {root}")
         manifest.check_bytes(root)
     take_stored(settings, manifest.inputs, folder, root)
     (folder / PREPARED).mkdir(parents=True, exist_ok=True)
-    missing = _missing(asked, manifest)
+    missing = _find_missing(asked, manifest)
     if missing:
         phase(f"reading all parts for {' and '.join(missing)}")
-        in_child(_complete, asked, root, missing)
+        in_child(_write_missing, asked, root, missing)
     if manifest.holds["node_ids"]:
         shutil.copyfile(root / IDS, folder / IDS)
     if not asked.needs.shares_all:
         write_atomically(folder / COORDINATION, json.dumps(manifest.coordination).encode())
     if settings.draws_report:
         write_atomically(folder / PICTURE, json.dumps(manifest.picture).encode())
-    facts = _of_run(asked, manifest, root, missing)
+    facts = _adapt_facts(asked, manifest, root, missing)
     if asked.needs.graph:
         phase("collecting degrees")
         facts.parts(folder).save_degrees(manifest.keys["workers"])
     return replace(facts, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
 
 
-def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
+def _adapt_facts(asked: Preparation, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
     """Adapts the store's facts to the run's needs."""
     settings, needs = asked.settings, asked.needs
-    known, reads = Prepared(**manifest.prepared), _reads(needs)
+    known, reads = Prepared(**manifest.prepared), _select_parts(needs)
     lines = known.summary.split("\n")
     if needs.shares_all:
         why = cut.why_shared(settings)
@@ -94,18 +94,18 @@ def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequenc
     return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
 
 
-def _reads(needs: Needs) -> Reads:
+def _select_parts(needs: Needs) -> Reads:
     if not needs.graph:
         return "shard"
     return "topology" if not needs.features else "both" if needs.shard_edges else "graph"
 
 
-def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
+def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
     """Raises `UserError` if the run needs other parts than those in the store."""
     settings, needs = asked.settings, asked.needs
     for key, run_value, store_value in differing(settings.cut, manifest.keys, whole_task=manifest.holds["links"]):
         raise UserError(
-            f"{key}={_spelt(run_value)}: the store {root} was cut with {key}={_spelt(store_value)}: remove the key, or write "
+            f"{key}={_format_value(run_value)}: the store {root} was cut with {key}={_format_value(store_value)}: remove the key, or write "
             "another store with job=partition"
         )
     if manifest.holds["vertex_cut"]:
@@ -134,11 +134,11 @@ def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
         )
 
 
-def _spelt(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "null" if value is None else shown(str(value).replace(" ", ""))
 
 
-def _missing(asked: Preparation, manifest: Manifest) -> list[str]:
+def _find_missing(asked: Preparation, manifest: Manifest) -> list[str]:
     """Names the data that the ranks read and the store does not have."""
     settings, needs = asked.settings, asked.needs
     dense = manifest.holds["sparse"] and not needs.sparse and needs.features
@@ -151,8 +151,8 @@ def _missing(asked: Preparation, manifest: Manifest) -> list[str]:
     return [name for name, is_missing in wanted.items() if is_missing]
 
 
-def _complete(asked: Preparation, root: Path, missing: Sequence[str]) -> None:
-    """Writes the data that `_missing` names."""
+def _write_missing(asked: Preparation, root: Path, missing: Sequence[str]) -> None:
+    """Writes the data that `_find_missing` names."""
     settings, needs, folder = asked.settings, asked.needs, asked.folder
     graph, target = whole(root), folder / PREPARED
     if not needs.sparse and isinstance(graph.features, SparseFeatures):

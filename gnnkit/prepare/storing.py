@@ -42,7 +42,7 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     """
     named_graph = with_names(settings, graph)
     try:
-        prepared_graph, links, notes, rounded = _trained(settings, named_graph, folder)
+        prepared_graph, links, notes, rounded = _read_graph(settings, named_graph, folder)
         store = None if graph is not None else settings.dataset.create().store_folder
         if store is not None and not rounded:  # the source store's rows are already rounded
             rounded = Manifest.load(store).packed
@@ -56,7 +56,7 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     rows = not (holds_graph and of_ranges(prepared_graph, chosen))
     if why_not is None:
         for shard in cut_all(prepared_graph, chosen):
-            _save(shard, folder, rows)
+            _save_shard(shard, folder, rows)
     quality = measure(prepared_graph, chosen)
     quality.save(folder / PARTITION)
     if why_not is None:
@@ -76,7 +76,7 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     return {"summary": "\n".join(lines), **quality.to_dict()}
 
 
-def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | None, list[str], str]:
+def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | None, list[str], str]:
     """Returns the graph as runs read it, the edges to predict, and lines.
 
     The last result is the line on rounding, if any. Features may stay sparse, because
@@ -92,7 +92,7 @@ def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Lin
     return graph, links, [*input_lines, *lines], rounded
 
 
-def _save(shard: Shard, folder: Path, rows: bool) -> None:
+def _save_shard(shard: Shard, folder: Path, rows: bool) -> None:
     saved_shard = shard if rows else replace(shard, features=shard.features[:0])
     saved_shard.save(folder / PARTS / str(shard.rank))
 
@@ -138,7 +138,7 @@ def manifest(
         asked=asked,
         source=settings.dataset.name,
         keys=shaping(settings.cut),
-        counts=_counts(graph),
+        counts=_count_items(graph),
         schema={
             "node_types": None if named_graph.node_types is None else [list(pair) for pair in named_graph.node_types],
             "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
@@ -163,7 +163,7 @@ def manifest(
     return replace(without_pairs(contents, folder), files=digests.files_of(folder, IDS))
 
 
-def _counts(graph: Graph) -> dict[str, int]:
+def _count_items(graph: Graph) -> dict[str, int]:
     return {
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,

@@ -51,7 +51,7 @@ class Inputs:
             list(graph.feature_names) if reads and graph.feature_names else None,
             list(graph.edge_feature_names) if graph.edge_feature_names else None,
             both_ways(graph.csc),
-            reads and _adds_up(graph.features),
+            reads and _has_unit_rows(graph.features),
             None if graph.edge_type_names is None else list(graph.edge_type_names),
             category_of=list(graph.category_of) if reads and graph.category_of else None,
             edge_category_of=list(graph.edge_category_of) if graph.edge_category_of else None,
@@ -66,7 +66,7 @@ class Inputs:
         """
         path = folder / INPUTS
         try:
-            facts = cls._of(read_object(path)) if path.exists() else None
+            facts = cls._from_dict(read_object(path)) if path.exists() else None
         except (ValueError, TypeError) as error:
             if isinstance(error, UserError):
                 raise
@@ -117,10 +117,10 @@ class Inputs:
                 edge_feature_names=edges.names,
                 edge_category_of=edges.category_of,
             )
-        return _with_relations(graph, self.edge_types)
+        return _renumber_relations(graph, self.edge_types)
 
     @classmethod
-    def _of(cls, plain: Mapping[str, Any]) -> Inputs:
+    def _from_dict(cls, plain: Mapping[str, Any]) -> Inputs:
         rest = {key: value for key, value in plain.items() if key not in ("scale", "fill")}
         return cls(**rest, scale=Scale(**plain.get("scale", {"kind": "none"})), fill=Fill(**plain.get("fill", {})))
 
@@ -163,7 +163,7 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
     columns get its order and transform. Runs that train and stores write the facts into
     `run_folder`.
     """
-    trained, text = _relied_on(settings), settings.features.text
+    trained, text = _load_trained(settings), settings.features.text
     if settings.inputs != "features":
         graph = replace(graph, missing=None)  # these columns are not read
     if trained is None:
@@ -171,7 +171,7 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
         lines += warn_of_edges(graph)
     else:
         facts, folder = trained
-        graph, transform, text = _as_trained(settings, graph, facts, folder), facts.transform, facts.text
+        graph, transform, text = _order_columns(settings, graph, facts, folder), facts.transform, facts.text
         table = NumericTable.of_nodes(graph)
         filled = FilledTable.create(table, transform.fill, folder)
         lines = [*transform.fill.describe(table), *transform.scale.describe_clipped(filled)]
@@ -181,7 +181,7 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
     return with_columns(graph, transform.scale.apply_to(filled)), lines
 
 
-def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:
+def _load_trained(settings: Settings) -> tuple[Inputs, Path] | None:
     """Returns the facts that a trained model relies on, and its run folder.
 
     Returns None if the run starts a new model.
@@ -202,10 +202,10 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
         run_folder: The run folder.
         root: The store.
     """
-    stored = Inputs._of(plain)
-    if (relied_on := _relied_on(settings)) is not None:
-        trained, folder = relied_on
-        for line in [*_differences(trained, stored, folder), *_unnamed(trained, stored, folder)]:
+    stored = Inputs._from_dict(plain)
+    if (trained_facts := _load_trained(settings)) is not None:
+        trained, folder = trained_facts
+        for line in [*_list_differences(trained, stored, folder), *_list_unnamed(trained, stored, folder)]:
             print(f"gnnkit: warning: {line}", file=sys.stderr)
         pairs = (trained.features, stored.features, "node"), (trained.edge_features, stored.edge_features, "edge")
         for names, stored_names, item in pairs:
@@ -216,25 +216,25 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
             if here != there and here is not None and there is not None:
                 raise UserError(
                     f"dataset.root={root}: {key.replace('_', ' ')} have another order or scale there than the model of "
-                    f"{folder} reads: name the data set itself"
+                    f"{folder} reads: use the original data set"
                 )
     if settings.job.keeps_inputs:
         stored.save(run_folder)
 
 
-def _as_trained(settings: Settings, graph: Graph, trained: Inputs, folder: Path) -> Graph:
+def _order_columns(settings: Settings, graph: Graph, trained: Inputs, folder: Path) -> Graph:
     """Returns the graph with the columns in the trained model's order.
 
     Prints a warning for each difference that may be intended.
     """
     facts = Inputs.of(graph, settings.inputs)
     changed = settings.read_otherwise if settings.dataset.origin != "Python" else ()
-    for line in [*(changed or _differences(trained, facts, folder)), *_unnamed(trained, facts, folder)]:
+    for line in [*(changed or _list_differences(trained, facts, folder)), *_list_unnamed(trained, facts, folder)]:
         print(f"gnnkit: warning: {line}", file=sys.stderr)
     return trained.ordered(graph, folder)
 
 
-def _with_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
+def _renumber_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
     """Returns the graph with its relations numbered as in the trained model.
 
     Relations not seen in training come last.
@@ -249,7 +249,7 @@ def _with_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
     return replace(graph, edge_types=types, edge_type_names=ordered, relations=tuple(relations) or None)
 
 
-def _unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
+def _list_unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
     """Warns about columns that are named in the model but not in the data."""
     pairs = (
         ("features", trained.features, facts.features),
@@ -262,30 +262,30 @@ def _unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
     ]
 
 
-def _differences(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
+def _list_differences(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
     """Warns if the graph was read in another way than the training graph."""
     lines = []
     if trained.edge_types is None and facts.edge_types is not None and len(facts.edge_types) > 1:
         lines.append(
             f"edges have {len(facts.edge_types):,} types here, and those that trained the model of {folder} had none: all "
-            "are read alike"
+            "types are treated as one"
         )
     if abs(trained.both_ways - facts.both_ways) > _MAX_DIFFERENCE:
         way = "symmetrize it" if trained.both_ways > facts.both_ways else "read it without reverse edges"
         lines.append(
             f"{facts.both_ways:.0%} of the edges have a reverse edge, and {trained.both_ways:.0%} of those that trained "
-            f"the model of {folder}: {way}, unless this is meant"
+            f"the model of {folder}: {way}, unless this is intended"
         )
     if trained.unit_rows != facts.unit_rows:
         here, there = ("do", "did not") if facts.unit_rows else ("do not", "did")
         lines.append(
             f"rows of features {here} add up to 1, and those that trained the model of {folder} {there}: set "
-            "row_normalize alike, unless this is meant"
+            "the same row_normalize, unless this is intended"
         )
     return lines
 
 
-def _adds_up(features: Features) -> bool:
+def _has_unit_rows(features: Features) -> bool:
     """Returns whether the absolute values of each sampled nonzero row add up to 1."""
     if len(features) == 0 or features.shape[1] < 2:
         return False

@@ -83,10 +83,12 @@ class Fill:
             return
         cells = cells[table.are_sources()[cells[:, 1]]]
         count = "1 cell of features is" if len(cells) == 1 else f"{len(cells):,} cells of features are"
-        cure = FILLED_BY
+        remedy = FILLED_BY
         if folder is not None:
-            cure = f"the model of {folder} reads whole columns there: fill the cells, or train with features.fill=mean"
-        raise UserError(f"dataset: {count} empty, the first in {table.cell(cells)}: {cure}")
+            remedy = (
+                f"the model of {folder} reads whole columns there: fill the cells, or train with features.fill=mean"
+            )
+        raise UserError(f"dataset: {count} empty, the first in {table.cell(cells)}: {remedy}")
 
     def keep(self, names: Sequence[str] | None) -> tuple[str, ...] | None:
         """Returns the names of the remaining columns."""
@@ -224,7 +226,7 @@ class Scale:
         if self.kind == "none":
             return table
         sparse = isinstance(table.rows, SparseFeatures)
-        rows = table.rows.row_normalize() if sparse else FilledRows(table, scale=self).whole()  # type: ignore[union-attr]
+        rows = table.rows.row_normalize() if sparse else FilledRows(table, scale=self).load()  # type: ignore[union-attr]
         return replace(table, rows=rows)
 
     def count_clipped(self, rows: FilledRows, distance: float = 0) -> npt.NDArray[np.int64]:  # [width]
@@ -289,7 +291,7 @@ class FilledRows:
         cell = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(len(row))
         return np.stack([row, self._cells[cell, 1]], 1)
 
-    def whole(self) -> Floats:  # [n, width]
+    def load(self) -> Floats:  # [n, width]
         """Returns all rows, standardised in pieces to bound float64 memory."""
         if self._scale.kind != "standard":
             return self[:]

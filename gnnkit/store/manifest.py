@@ -146,8 +146,8 @@ def differing(
     """
     here, there = (_flat(shaping(values)) for values in (configuration, other))
     keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
-    spelt = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
-    return [(spelt[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
+    short_keys = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
+    return [(short_keys[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

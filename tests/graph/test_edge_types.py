@@ -15,7 +15,7 @@ from gnnkit.graph import Graph
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.prepare.kept import content, fingerprint
-from gnnkit.prepare.trained import _with_relations
+from gnnkit.prepare.trained import _renumber_relations
 from gnnkit.testing.graphs import check_graph
 
 SRC, DST, TYPES = [2, 0, 1, 2, 2], [1, 1, 0, 1, 2], [2, 0, 2, 1, 0]
@@ -105,7 +105,7 @@ def test_a_kept_partition_and_a_resumed_run_tell_other_types_apart() -> None:
 
 
 def test_a_trained_model_finds_its_relations_by_name() -> None:
-    graph = _with_relations(graph_of(), ["has", "cites", "likes"])
+    graph = _renumber_relations(graph_of(), ["has", "cites", "likes"])
     assert graph.edge_type_names == ("has", "cites", "likes", "writes")
     renamed = Counter((u, v, {0: 1, 1: 3, 2: 0}[r]) for u, v, r in zip(SRC, DST, TYPES, strict=True))
     assert triples(graph) == renamed

@@ -503,4 +503,4 @@ def test_a_partitioner_that_needs_more_memory_is_told_with_what_is_needed() -> N
     graph = Graph.from_edges([0], [1])
     greedy: Any = SimpleNamespace(reads_edges=True, stream_bytes=lambda nodes: 10**9 * nodes)
     with pytest.raises(UserError, match="memory=1048576: SimpleNamespace of 2 nodes needs more than that; use memory"):
-        import_store._assigned(greedy, graph, graph, Grid(2, 1, 1), Room(1 << 20, 1))
+        import_store._assign_nodes(greedy, graph, graph, Grid(2, 1, 1), Room(1 << 20, 1))

@@ -54,7 +54,7 @@ def test_a_graph_keeps_its_texts_when_it_is_saved_and_renumbered(tmp_path: Path)
     made = graph(TOWNS)
     made.renumber([2, 0, 1]).save(tmp_path / "graph")
     assert Graph.load(tmp_path / "graph").category_of == made.category_of
-    with pytest.raises(UserError, match="category_of has 1 names for 4 columns"):
+    with pytest.raises(UserError, match="category_of has 1 names, expected 4"):
         Graph(made.csc, made.features, made.labels, made.split, category_of=("a",))
 
 
@@ -110,7 +110,7 @@ def test_later_edges_have_the_categories_of_the_run(tmp_path: Path, capsys: pyte
     old.save(tmp_path / "graph")
     assert Graph.load(tmp_path / "graph").edge_category_of == old.edge_category_of
     assert old.symmetrize().renumber([2, 0, 1]).edge_category_of == old.edge_category_of
-    with pytest.raises(UserError, match="edge_category_of has 1 names for 3 columns"):
+    with pytest.raises(UserError, match="edge_category_of has 1 names, expected 3"):
         replace(old, edge_category_of=("a",))
 
 

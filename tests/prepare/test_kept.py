@@ -39,13 +39,13 @@ NEEDS = [
     pytest.param(replace(OWNERS, graph=True, features=False), id="all read the edges"),
 ]
 Prepare = Callable[..., tuple[dict[str, Any], dict[str, bytes]]]
-code = functools.cache(kept._code)
+code = functools.cache(kept._code_version)
 
 
 @pytest.fixture(autouse=True)
 def code_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stamps gnnkit's own files once. Doing so per entry took a third of the time."""
-    monkeypatch.setattr(kept, "_code", code)
+    monkeypatch.setattr(kept, "_code_version", code)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_second_run_gets_the_same_files(prepared: Prepare, needs: Needs, tmp_p
     assert "made by an earlier run" not in first[0]["summary"]
     notes = second[0]["summary"].splitlines()[-2:]
     assert notes == [
-        f"{kind}: made by an earlier run, kept in {tmp_path / 'cache'}" for kind in ("partition", "shards")
+        f"{kind}: made by an earlier run, cached in {tmp_path / 'cache'}" for kind in ("partition", "shards")
     ]
     assert len(entries(tmp_path)) == 2
 
@@ -187,7 +187,7 @@ def test_a_key_counts_where_the_files_depend_on_it(prepared: Prepare, keys: list
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
-@pytest.mark.parametrize("changes", ["_code", "origin"])
+@pytest.mark.parametrize("changes", ["_code_version", "origin"])
 def test_another_version_of_gnnkit_or_of_the_partitioner_starts_anew(
     prepared: Prepare, changes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +229,7 @@ def test_a_damaged_entry_is_noticed_and_made_anew(prepared: Prepare, tmp_path: P
             facts, files = prepared(graph)
             assert f"shards: not read from {entry}" in facts["summary"], (name, damage)
             assert files == first[1]
-            assert kept._facts(entry)
+            assert kept._read_facts(entry)
     facts, files = prepared(graph)
     assert "shards: made by an earlier run" in facts["summary"]
     assert files == first[1]
@@ -240,7 +240,7 @@ def test_a_damaged_entry_is_noticed_and_made_anew(prepared: Prepare, tmp_path: P
 def test_a_folder_that_cannot_be_written_fails_no_run(prepared: Prepare, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     facts, files = prepared(small_graph())
-    assert f"shards: not kept in {tmp_path / 'cache'}: " in facts["summary"]
+    assert f"shards: not cached in {tmp_path / 'cache'}: " in facts["summary"]
     assert f"{PREPARED}/0/owned.npy" in files
 
 
@@ -257,7 +257,7 @@ def test_runs_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
         found = list(pool.map(lambda _: kept_partition(Kept(settings.cache, graph), settings), range(16)))
     assert len({partition.node_rank.tobytes() for partition in found}) == 1
     (entry,) = (tmp_path / "cache").iterdir()
-    assert kept._facts(entry) == []
+    assert kept._read_facts(entry) == []
 
 
 @pytest.mark.slow
@@ -312,7 +312,7 @@ def test_the_entry_used_longest_ago_makes_room(tmp_path: Path, monkeypatch: pyte
         kept_partition(Kept(settings.cache, graph), settings)
         (new,) = [path for path in entries(tmp_path) if path.stat().st_mtime > 100]
         os.utime(new, (used, used))
-    monkeypatch.setattr(kept, "MOST", sum(map(kept._size, entries(tmp_path))))
+    monkeypatch.setattr(kept, "MOST", sum(map(kept._entry_size, entries(tmp_path))))
     settings = chosen(tmp_path, "workers=5", "partition=1d")
     kept_partition(Kept(settings.cache, graph), settings)
     assert sorted(path.stat().st_mtime for path in entries(tmp_path))[:2] == [20, 30]

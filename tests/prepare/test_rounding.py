@@ -16,7 +16,7 @@ from gnnkit.graph import Graph, PackedFeatures, feature_arrays, read_features
 from gnnkit.partition.shard import uncut
 from gnnkit.prepare.inputs import with_kept
 from gnnkit.prepare.rounding import Rounding, round_features
-from gnnkit.remote.features import Opening
+from gnnkit.remote.features import RowConverter
 from gnnkit.storage import load_arrays, save_arrays
 from gnnkit.store.join import joined
 
@@ -68,7 +68,7 @@ def test_bf16_rounds_as_torch_does_and_opens_to_the_same_bits() -> None:
 def test_rows_open_to_the_numbers_of_numpy(kind: str, dtype: torch.dtype) -> None:
     rows = round_features(graph(columns()), kind)[0].features
     assert isinstance(rows, PackedFeatures)
-    opened = Opening(rows, dtype, torch.device("cpu"))(rows.kept[7:90])
+    opened = RowConverter(rows, dtype, torch.device("cpu"))(rows.kept[7:90])
     assert opened.dtype == dtype
     assert torch.equal(opened, torch.tensor(np.asarray(rows[7:90])).to(dtype))
 

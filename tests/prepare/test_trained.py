@@ -57,7 +57,7 @@ def test_a_saved_graph_keeps_the_names(tmp_path: Path) -> None:
 
 
 def test_names_that_do_not_fit_the_columns_are_refused() -> None:
-    with pytest.raises(UserError, match=r"feature_names has 1 names for 3 columns"):
+    with pytest.raises(UserError, match=r"feature_names has 1 names, expected 3"):
         replace(graph(), feature_names=("a",))
     with pytest.raises(UserError, match=r"edge_feature_names\[1\] = 'u' is given twice"):
         replace(graph(), edge_feature_names=("u", "u"))
@@ -129,7 +129,7 @@ def test_a_file_of_names_that_was_changed_is_refused(settings: Settings, tmp_pat
     [
         ({}, None),
         ({"features": ["b[0]", "b[1]", "a"]}, "features have another order or scale there than the model of"),
-        ({"scale": {"kind": "row"}}, "scale have another order or scale there than the model of .*name the data set"),
+        ({"scale": {"kind": "row"}}, "scale have another order or scale there than the model of .*use the original data set"),
     ],
 )
 def test_a_store_of_another_order_or_scale_is_refused(

@@ -51,7 +51,7 @@ class Rebalancing(LeaderHook):
         self._looks, self._cost = 0, 0.0
 
     def check(self, parts: Any) -> None:
-        for why, holds in _refused(parts).items():
+        for why, holds in _list_obstacles(parts).items():
             if holds:
                 raise UserError(f"{_KEY}=true: {why}")
         if restarts := parts.settings.restarts:
@@ -75,7 +75,7 @@ class Rebalancing(LeaderHook):
         if epoch == module.resumed[0] or epoch % run.checkpoint_every:
             return
         begun, slow = time.perf_counter(), sorted(self.leader.slow)
-        change = self._lead(trainer, module) if trainer.is_global_zero else follow(run)
+        change = self._decide(trainer, module) if trainer.is_global_zero else follow(run)
         if change is None:
             return
         if change.shard is not None:
@@ -86,9 +86,9 @@ class Rebalancing(LeaderHook):
         self.leader.restart_timings(module, step)
         if trainer.is_global_zero:
             self._cost = took  # estimate for the next change
-            self._note(change, epoch, slow, took)
+            self._record_change(change, epoch, slow, took)
 
-    def _lead(self, trainer: L.Trainer, module: Any) -> Change | None:
+    def _decide(self, trainer: L.Trainer, module: Any) -> Change | None:
         """Decides on a change, writes new shards, and notifies the other ranks."""
         assert trainer.max_epochs is not None
         steps = (trainer.max_epochs - trainer.current_epoch) * module.strategy.num_batches(trainer.current_epoch)
@@ -99,7 +99,7 @@ class Rebalancing(LeaderHook):
         # A step cannot become faster than the fastest worker's current step.
         if seconds is not None and (max(seconds) - min(seconds)) * steps > self._cost:
             self._looks += 1
-            change = self._nodes(seconds, steps) if by_nodes else self._seeds(module.strategy, seconds, steps)
+            change = self._move_nodes(seconds, steps) if by_nodes else self._move_seeds(module.strategy, seconds, steps)
         self._notify({"change": None if change is None else asdict(change)})
         return change
 
@@ -120,7 +120,7 @@ class Rebalancing(LeaderHook):
 
         return beat
 
-    def _nodes(self, seconds: list[float], steps: int) -> Change | None:
+    def _move_nodes(self, seconds: list[float], steps: int) -> Change | None:
         """Repartitions the graph. Returns None if this does not pay off, or fails.
 
         Args:
@@ -134,16 +134,16 @@ class Rebalancing(LeaderHook):
             )
         except RuntimeError as error:
             self._looks = MAX_LOOKS
-            _say(f"{_KEY}: no change, because repartitioning failed: {error}")
+            _log(f"{_KEY}: no change, because repartitioning failed: {error}")
             return None
         if not result.moved:
-            _say(f"{_KEY}: no change, because a step would take {_times(result.before, result.after)}")
+            _log(f"{_KEY}: no change, because a step would take {_format_times(result.before, result.after)}")
             return None
         return Change(
             result.speeds, result.before, result.after, shard=name, moved=result.moved, balance=result.balance
         )
 
-    def _seeds(self, strategy: Any, seconds: list[float], steps: int) -> Change | None:
+    def _move_seeds(self, strategy: Any, seconds: list[float], steps: int) -> Change | None:
         """Computes new shares of the seeds. Returns None if they do not pay off.
 
         Args:
@@ -158,7 +158,7 @@ class Rebalancing(LeaderHook):
             return None
         return Change(speeds, before, after, shares=[speed / sum(speeds) for speed in speeds])
 
-    def _note(self, change: Change, epoch: int, slow: list[int], took: float) -> None:
+    def _record_change(self, change: Change, epoch: int, slow: list[int], took: float) -> None:
         """Logs and records a change.
 
         Args:
@@ -174,9 +174,9 @@ class Rebalancing(LeaderHook):
         self.done.append(entry)
         self.run.note({"rebalanced": self.done})
         named = " and ".join(f"rank {rank}" for rank in slow)
-        _say(
+        _log(
             f"{_KEY}: epoch {epoch + 1}: {what} in proportion to the workers' speeds, because {named} is slow; a step takes "
-            f"{_times(change.before, change.after)}; the change took {took:.2f} s"
+            f"{_format_times(change.before, change.after)}; the change took {took:.2f} s"
         )
 
 
@@ -194,7 +194,7 @@ def run_recut(run: LeaderRun, request: Request, beat: Callable[[], None]) -> Rec
     return Recut(**run.run_program("gnnkit_rebalancing.recut", asdict(request), beat))
 
 
-def _refused(parts: Any) -> dict[str, object]:
+def _list_obstacles(parts: Any) -> dict[str, object]:
     """Returns the reasons against rebalancing, and whether each applies."""
     settings, strategy, sync, task = parts.settings, parts.strategy, parts.sync, parts.task
     by_nodes = not strategy.lacks(MovableNodes)
@@ -212,8 +212,8 @@ def _refused(parts: Any) -> dict[str, object]:
     }
 
 
-def _times(before: float, after: float) -> str:
+def _format_times(before: float, after: float) -> str:
     return f"{1e3 * before:.1f} ms of compute now, {1e3 * after:.1f} predicted"
 
 
-_say = functools.partial(print, file=sys.stderr, flush=True)
+_log = functools.partial(print, file=sys.stderr, flush=True)

@@ -142,8 +142,8 @@ class _State:
         slowest, room = int(seconds.argmax()), self.even * self.speeds - self.work()
         targets = [int(rank) for rank in np.argsort(seconds, kind="stable")[:_TARGETS] if room[rank] > 0]
         before, excess = self.cost(), -float(room[slowest])
-        for source in self._sources(slowest):
-            moves = self._moves(source, [rank for rank in targets if rank != source], part, excess, room)
+        for source in self._source_ranks(slowest):
+            moves = self._list_moves(source, [rank for rank in targets if rank != source], part, excess, room)
             helping = [move for move in moves if move.cost < before * (1 - _NOISE)]
             if helping:
                 bound = (before + min(move.cost for move in helping)) / 2
@@ -155,7 +155,7 @@ class _State:
         self.cells[move.edges] = move.cells
         self.held, self.rows = self.held + move.held, self.rows + move.rows
 
-    def _sources(self, slowest: int) -> list[int]:
+    def _source_ranks(self, slowest: int) -> list[int]:
         """Lists the slowest rank, and the ranks whose nodes bring edges to its cell."""
         grid = self.partition.grid
         if self.is_cut or grid.cols == 1:
@@ -164,7 +164,7 @@ class _State:
         places = ((rank, grid.position(rank)) for rank in range(grid.world_size) if rank != slowest)
         return [slowest, *(rank for rank, place in places if place[0] == row or place[1] == col)]
 
-    def _moves(self, source: int, targets: list[int], part: float, excess: float, room: Floats) -> Iterator[_Move]:
+    def _list_moves(self, source: int, targets: list[int], part: float, excess: float, room: Floats) -> Iterator[_Move]:
         """Yields a move from one rank to each target.
 
         Args:
@@ -174,33 +174,33 @@ class _State:
             excess: Excess work of the slowest rank.
             room: [world_size] spare capacity of each rank.
         """
-        nodes = self._candidates(source)
+        nodes = self._movable_nodes(source)
         if not len(nodes) or not targets:
             return
-        work = self._held_by(nodes, source) + float(ROW) * (self.owner[nodes] == source)
-        near = self._neighbours(nodes, [source, *targets])
+        work = self._count_moving(nodes, source) + float(ROW) * (self.owner[nodes] == source)
+        near = self._count_neighbours(nodes, [source, *targets])
         for place, target in enumerate(targets, 1):
             gain = near[:, place] - near[:, 0]
             order = np.argsort(-gain / np.maximum(work, 1), kind="stable")
             quota = part * min(excess, room[target])
             chosen = order[: max(int(np.searchsorted(np.cumsum(work[order]), quota, side="right")), 1)]
-            yield self._move(nodes[chosen], source, target, float(gain[chosen].sum()))
+            yield self._create_move(nodes[chosen], source, target, float(gain[chosen].sum()))
 
-    def _candidates(self, source: int) -> Ids:
+    def _movable_nodes(self, source: int) -> Ids:
         """Lists nodes that a rank owns, or whose in-edges it holds in a vertex-cut."""
         owned = self.owner == source
         if self.is_cut:
             owned[self.destinations[self.cells == source // self.partition.grid.slices]] = True
         return np.flatnonzero(owned)
 
-    def _held_by(self, nodes: Ids, source: int) -> Floats:  # [num_nodes]
+    def _count_moving(self, nodes: Ids, source: int) -> Floats:  # [num_nodes]
         """Returns the number of in-edges that move with each node."""
         if not self.is_cut:
             return np.diff(self.csc.indptr)[nodes].astype(np.float64)
         here = self.destinations[self.cells == source // self.partition.grid.slices]
         return np.bincount(here, minlength=self.csc.num_nodes)[nodes].astype(np.float64)
 
-    def _neighbours(self, nodes: Ids, ranks: list[int]) -> Floats:  # [len(nodes), len(ranks)]
+    def _count_neighbours(self, nodes: Ids, ranks: list[int]) -> Floats:  # [len(nodes), len(ranks)]
         """Counts each node's neighbours on each rank."""
         place = np.full(self.partition.grid.world_size, -1, np.int64)
         place[ranks] = np.arange(len(ranks))
@@ -212,7 +212,7 @@ class _State:
             counts += np.bincount(row[known] * len(ranks) + rank[known], minlength=len(counts))
         return counts.reshape(len(nodes), len(ranks))
 
-    def _move(self, nodes: Ids, source: int, target: int, gain: float) -> _Move:
+    def _create_move(self, nodes: Ids, source: int, target: int, gain: float) -> _Move:
         """Creates a move with the resulting changes.
 
         Args:
@@ -222,7 +222,7 @@ class _State:
             gain: As `_Move.gain`.
         """
         grid, owned = self.partition.grid, nodes[self.owner[nodes] == source]
-        edges, cells = self._cut_edges(nodes, source, target) if self.is_cut else self._followers(owned, target)
+        edges, cells = self._cut_edges(nodes, source, target) if self.is_cut else self._moving_edges(owned, target)
         held = np.bincount(cells, minlength=grid.num_cells) - np.bincount(self.cells[edges], minlength=grid.num_cells)
         rows = np.zeros(grid.world_size, np.int64)
         rows[source], rows[target] = -len(owned), len(owned)
@@ -235,7 +235,7 @@ class _State:
         edges = edges[self.cells[edges] == source // slices]
         return edges, np.full(len(edges), target // slices, np.int32)
 
-    def _followers(self, nodes: Ids, target: int) -> tuple[Ids, Ids]:
+    def _moving_edges(self, nodes: Ids, target: int) -> tuple[Ids, Ids]:
         """Returns the edges that move with their nodes, and their new cells."""
         grid = self.partition.grid
         edges, _ = _edges_of(self.csc, nodes)
