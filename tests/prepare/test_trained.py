@@ -129,7 +129,10 @@ def test_a_file_of_names_that_was_changed_is_refused(settings: Settings, tmp_pat
     [
         ({}, None),
         ({"features": ["b[0]", "b[1]", "a"]}, "features have another order or scale there than the model of"),
-        ({"scale": {"kind": "row"}}, "scale have another order or scale there than the model of .*use the original data set"),
+        (
+            {"scale": {"kind": "row"}},
+            "scale have another order or scale there than the model of .*use the original data set",
+        ),
     ],
 )
 def test_a_store_of_another_order_or_scale_is_refused(
