@@ -108,7 +108,7 @@ def _run_jobs(arguments: argparse.Namespace) -> int:
             shown["hydra"] = hydra.nested()
         print(jobs.to_yaml(shown), end="")
         return 0
-    hydra.refuse(("sweep.", "sweeper.", "launcher."), "is of a sweep: add -m, or leave it out")
+    hydra.refuse(("sweep.", "sweeper.", "launcher."), "applies to sweeps only: add -m or remove it")
     return _run_job(arguments, composed, overrides, hydra)
 
 

@@ -68,7 +68,7 @@ class BinaryFile:
         self._file.close()
 
     def _failed(self, error: OSError) -> UserError:
-        return UserError(f"{self.path}: {error.strerror}: free disk space, then run the same command again to continue")
+        return UserError(f"{self.path}: {error.strerror}: free disk space, then run the same command again to resume")
 
 
 class NpyWriter:

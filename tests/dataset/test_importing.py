@@ -326,7 +326,7 @@ def test_parts_of_a_table_are_one_table_in_the_order_of_their_numbers(tmp_path: 
     (tmp_path / "parts/edges/part.0.parquet").rename(tmp_path / "parts/edges/knows.parquet")
     with pytest.raises(UserError, match=r"edges mixes parts, such as part\.1\.parquet, with other tables"):
         imported(tmp_path / "parts", tmp_path / "refused")
-    with pytest.raises(UserError, match="says that all are parts of one table"):
+    with pytest.raises(UserError, match="if all are parts of one table"):
         EdgeFolder(str(tmp_path / "parts")).load()
 
 
@@ -380,7 +380,7 @@ def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, gro
         with pytest.MonkeyPatch.context() as patch:
             Full(patch, most)
             with pytest.raises(
-                UserError, match=r"\w: No space left on device: .* run the same command again to continue"
+                UserError, match=r"\w: No space left on device: .* run the same command again to resume"
             ):
                 imported(folder, work, room, **options)
         assert not (work / "graph/meta.json").exists()

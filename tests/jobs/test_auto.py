@@ -145,7 +145,7 @@ def test_numbers_of_workers_that_are_refused_are_not_tried() -> None:
     auto = dispatch.check(order).settings.auto_workers
     assert auto is not None
     assert auto.counts == (2, 4, 8)  # one worker has no other to give work to
-    with pytest.raises(gnnkit.UserError, match="exchange=quantized: strategy=individual_sample has no exchange"):
+    with pytest.raises(gnnkit.UserError, match="exchange=quantized: strategy=individual_sample takes no exchange"):
         dispatch.check(
             Order(settle(config.compose(["strategy=individual_sample", "exchange=quantized", "workers=auto"])))
         )
@@ -242,7 +242,9 @@ TINY = {"overrides": ["plan.memory=1e-9"], **QUICK}
 
 @pytest.mark.slow
 def test_a_graph_that_does_not_fit_is_refused_for_a_strategy_that_was_named(graph: Graph, tmp_path: Path) -> None:
-    with pytest.raises(gnnkit.UserError, match=r"would take [\d,]+ bytes .* of 1 available .*strategy=individual_sample"):
+    with pytest.raises(
+        gnnkit.UserError, match=r"would take [\d,]+ bytes .* of 1 available .*strategy=individual_sample"
+    ):
         gnnkit.train(graph, strategy="vertex_centric", partition="auto", folder=tmp_path / "run", **TINY)
 
 

@@ -409,7 +409,7 @@ def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
     with pytest.MonkeyPatch.context() as patch:
         limited(patch, process, size)
         with pytest.raises(
-            UserError, match=rf"/\.?{file}[.\w]*: File too large: .* run the same command again to continue"
+            UserError, match=rf"/\.?{file}[.\w]*: File too large: .* run the same command again to resume"
         ) as raised:
             run("import", data, store, memory=SEVERAL)
     assert "\n" not in str(raised.value)

@@ -317,7 +317,7 @@ def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(plan_step, "_step_exchanges", lambda *args: tried.append(args[3]) or original(*args))
     assert planned() == few
     assert len(tried) < grid.slices
-    monkeypatch.setattr(plan_step, "_of_slices", lambda slices, of_slice: [of_slice(s) for s in range(slices)])
+    monkeypatch.setattr(plan_step, "_map_slices", lambda slices, evaluate: [evaluate(s) for s in range(slices)])
     assert planned() == few
 
 
@@ -355,7 +355,7 @@ def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> 
     result = gnnkit.train(make_graph(typed=False), partition="1d", folder=tmp_path / "run", **keys)
     assert "[1,1,2]" not in result["layouts"]
     assert result["layouts"]["chosen"]["words"]["max"] > 0
-    with pytest.raises(ValueError, match=r"use partition\.grid=1d, one column and one slice"):
+    with pytest.raises(ValueError, match=r"use partition\.grid=1d and a partition of nodes"):
         gnnkit.train(
             make_graph(typed=False),
             folder=tmp_path / "refused",

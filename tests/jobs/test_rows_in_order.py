@@ -137,7 +137,7 @@ def test_a_model_that_reads_rows_before_a_product_is_refused_with_what_it_needs(
     model: dict[str, Any], tmp_path: Path
 ) -> None:
     size = f"{N // 2 * WIDTH * 4 / 1e6:.3g} MB"
-    message = f"would keep all of its rows, {size}: use features.place=memory"
+    message = f"would load all of its rows, {size}: use features.place=memory"
     with pytest.raises(UserError, match=re.escape(message)):
         train(tmp_path / "run", features=DISK, model=model, **FULL)
 

@@ -223,7 +223,7 @@ def test_the_same_job_again_does_nothing_and_says_so(
         ),
         (
             {"job": "partition", "partition": "1d", "inputs": "degree"},
-            r"inputs=degree: the store .* was written with inputs=features, and is cut anew as it is",
+            r"inputs=degree: the store .* was written with inputs=features, and keeps it when partitioned again",
         ),
     ],
 )

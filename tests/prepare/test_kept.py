@@ -86,7 +86,7 @@ def entries(folder: Path, kind: str = "") -> list[Path]:
 
 def plain(facts: dict[str, Any]) -> dict[str, Any]:
     """Leaves out the lines on the cache, and the seconds."""
-    lines = [line for line in facts["summary"].splitlines() if "kept" not in line]
+    lines = [line for line in facts["summary"].splitlines() if "cached in" not in line]
     read: dict[str, Any] = json.loads(json.dumps({**facts, "summary": lines, "seconds": {}}))
     return read
 

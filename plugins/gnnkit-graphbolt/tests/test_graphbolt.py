@@ -94,7 +94,11 @@ CHANGES: list[tuple[Change, dict[str, Any], str]] = [
     (lambda facts, _: facts["feature_data"][0].pop("path"), {}, r"metadata.yaml: \{.*'name': 'feat'.*\} has no path"),
     (lambda facts, _: facts["graph"].update(nodes=[{"num": -1}]), {}, "graph.nodes must give num, the number of nodes"),
     (lambda *_: None, {"task": "node_clasification"}, "dataset.task=node_clasification .*node_classification"),
-    (lambda facts, _: facts["tasks"][0].update(test_set=[{}]), {}, "test_set must be a list with one set of untyped nodes"),
+    (
+        lambda facts, _: facts["tasks"][0].update(test_set=[{}]),
+        {},
+        "test_set must be a list with one set of untyped nodes",
+    ),
     (
         lambda _, folder: np.save(folder / "test_set_labels.npy", np.zeros(3)),
         {},
