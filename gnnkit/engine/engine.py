@@ -1,8 +1,9 @@
 """One rank's aggregation: slice, gather, aggregate, reduce, unslice.
 
-Per-edge values (scores, attention) and their gradients are held, in all columns, by
-every slice rank of the edge's cell, whereas rows are split by columns. A weighted sum
-combines both, and the gradient of the weights is summed over the cell.
+Ranks form a grid of cells and slices. The ranks of a cell share its nodes and edges,
+and each has one slice of the feature columns. Values per edge (scores, attention) and their
+gradients are replicated on all ranks of a cell. A weighted sum combines both, and the
+gradient of the weights is summed over the cell.
 """
 
 from __future__ import annotations
@@ -236,7 +237,7 @@ class Engine:
     ) -> Tensor:  # [num_owned, f] -> [num_owned, f]
         """Sums over the owned nodes' in-edges, times the graph's weights.
 
-        Sums of edges whose source belongs to this cell overlap with the halo exchange.
+        Sums over edges with a local source are computed during the halo exchange.
         Layers may modify the result. A cached sum is copied on the first write.
 
         Args:
@@ -412,7 +413,7 @@ class Engine:
                 largest = self._with_partial(self._arrivals.max(arrived)[0], layer)
             return by_destination.spread(largest)
 
-        with torch.no_grad():  # cached, because stale totals are sums of powers relative to the earlier maxima
+        with torch.no_grad():  # cached, because stale denominators were computed with the earlier maxima
             largest = self.passes.keep(maxima)
         powers = (scores - largest).exp()
         with self.passes.plain():  # all holders must divide by identical numbers

@@ -201,7 +201,7 @@ class OnRanks(Run):
         """Imports the function that each rank calls, and its dependencies.
 
         Args:
-            trains: Whether the model is trained. Programs are iterated instead.
+            trains: False for programs, such as PageRank, which are iterated.
         """
 
     def needs(self, order: Order) -> Needs:

@@ -163,7 +163,7 @@ class Watch:
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from a state of the same host. None: clears the files.
+        """Restores a state written on this host. None: empties the files.
 
         Lines of later steps are removed.
         """

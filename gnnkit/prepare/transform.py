@@ -23,7 +23,7 @@ _UNEVEN = 30.0  # largest acceptable ratio of a table's standard deviations
 _FAR = 2.0  # largest acceptable mean of a column, in standard deviations
 _MAX_TABLE = 64  # columns. Wider rows are assumed to be counts, whose zeros are meaningful
 _LIMIT = 10.0  # standard deviations at which values are clipped, unless training rows exceed it
-_STRAY = 30.0  # harmful distance from the training mean of a value outside the training range
+_STRAY = 30.0  # standard deviations. A value outside the training range and further from the mean needs scaling
 _SAMPLE = 10_000  # rows read to distinguish tables from counts, and to check edge features
 _NUMBERS = 1 << 20  # numbers processed at once
 _ROWS = 1 << 16  # rows and cells processed at once
@@ -146,9 +146,9 @@ class Scale:
     """Scaling of the rows that a model reads.
 
     Under `standard`, a column becomes clip((x - mean) / deviation, -limit, limit). The
-    limit is 0 if the column is constant in the training rows: its weights are not
-    trained, so other values would be noise. Otherwise, it is 10 or the training rows'
-    largest distance.
+    limit is 0 if the column is constant in the training rows, because its weights get
+    no training signal. Otherwise, it is the larger of 10 and the training rows' largest
+    distance from the mean.
     """
 
     kind: str  # one of SCALES
@@ -230,9 +230,9 @@ class Scale:
         return replace(table, rows=rows)
 
     def count_clipped(self, rows: FilledRows, distance: float = 0) -> npt.NDArray[np.int64]:  # [width]
-        """Counts each column's clipped values, at least `distance` from the mean.
+        """Counts each column's clipped values that are `distance` from the mean.
 
-        Rounding errors in constant columns are not counted.
+        In constant columns, only values beyond 10 deviations count, to ignore rounding.
         """
         bound = np.maximum(np.maximum(self.limit or (), _LIMIT), distance / np.array(self.deviation))
         counts = np.zeros(len(bound), np.int64)

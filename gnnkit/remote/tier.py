@@ -17,7 +17,7 @@ class RowTier(ABC):
 
     Tiers form a hierarchy: a batch reads the rows that the nearest tier `has`, and the
     others from the next one. A policy selects the rows a tier stores: "static" (a fixed
-    set), "lru" (the most recently read) or "exact" (according to the next batches).
+    set), "lru" (the most recently read) or "exact" (what the announced batches read).
     """
 
     @abstractmethod

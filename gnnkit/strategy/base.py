@@ -120,7 +120,7 @@ class Worker:
         return {}
 
     def engine(self, model: object) -> Engine:
-        """Returns the engine over the shards, as `model` reads the graph.
+        """Returns the engine over this rank's shard, as required by `model`.
 
         Its rows are the nodes in `engine.shard.owned`, whose order may differ from
         `owned`. Collective on the first call.
@@ -144,9 +144,9 @@ class Worker:
         return self._owners[0]
 
     def rank_of(self, nodes: Ids) -> Ids:  # [num_nodes] int32
-        """Returns the rank that passes each node of the graph. Collective.
+        """Returns, for each node, the rank that listed it in `nodes`. Collective.
 
-        `nodes` are this rank's [k] ids. Each node must be passed by one rank.
+        `nodes` are this rank's [k] ids. Exactly one rank must list each node.
         """
         ranks = torch.zeros(self.shard.num_nodes, dtype=torch.int32, device=self.device)
         ranks[torch.from_numpy(nodes.astype(np.int64)).to(self.device)] = self.comm.rank
@@ -168,15 +168,16 @@ class Worker:
         return self.shard.owned
 
 
-# What follows the backward pass of a batch:
-# synchronise  the gradients of all ranks make one step
-# own          this rank steps its own parameters. `total` counts own rows
-# accumulate   no step: the gradient is added to the gradient of the next step. `total`
-#              counts the rows of all ranks in all these steps, the last one included
-# average      as own, then the parameters become the ranks' mean, weighted by `weight`
-# correct      as synchronise, by an optimiser whose state is equal on all ranks, while
-#              the optimiser of own steps keeps its state
-# conclude     as correct, then own steps go on from the state of that optimiser
+# What happens after a batch's backward pass:
+# synchronise  one step is taken with the gradients of all ranks
+# own          each rank steps its own parameters. `total` counts this rank's rows only
+# accumulate   no step: the gradient is added to the next step's. `total` counts rows of
+#              all ranks in all these steps, including the last one
+# average      like own, then the parameters are averaged, weighted by `weight`
+# correct      like synchronise, but a second optimiser takes the step, whose state is
+#              equal on all ranks. The state of the local optimiser does not change
+# conclude     like correct, then the local optimiser continues from the second one's
+#              state
 Update = Literal["synchronise", "own", "accumulate", "average", "correct", "conclude"]
 
 
@@ -194,8 +195,8 @@ class Batch:
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
     reach: Reach | None = None  # collective function that provides the rows indexed by `rows`. None: the model's output
     nodes: Ids | None = None  # [num_src] distinct global ids of the input rows, if these may be learned
-    # Whether a local step uses the ranks' mean gradient. Local steps before the next
-    # such batch then add the difference between that mean and this rank's gradient.
+    # True: a local step that uses the ranks' mean gradient. Later local steps, until
+    # the next such batch, add (mean - own gradient) as a correction (control variate).
     leads: bool = False
 
     def outputs(self, out: Tensor) -> Tensor:  # [k, width], or [k, 2, width] for pairs
@@ -372,7 +373,7 @@ class ExecutionStrategy(ABC):
 
 
 def weighing_sums(sampler: Sampler) -> Sampler:
-    """Returns the sampler with weights that make sums estimate full sums.
+    """Returns the sampler with importance weights, for unbiased sums.
 
     Raises `UserError` if the user has requested other weights.
     """

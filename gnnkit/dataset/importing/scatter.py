@@ -50,9 +50,11 @@ class Buckets:
 
     @classmethod
     def of(cls, summary: EdgeSummary, num_nodes: int, room: Room) -> Buckets:
-        """Joins bins until their edges fill the memory, or a process's share of edges.
+        """Merges adjacent bins into buckets.
 
-        Raises `UserError` for a bin that does not fit into memory.
+        A bucket's edges fit into memory, and it has at most a size that suits caches
+        and one process's share of the edges. Raises `UserError` for a bin that does not
+        fit into memory.
         """
         fit, shift, records = room.edges(summary.row), summary.shift, sum(summary.bins)
         # Small buckets fit into the CPU caches. Too many would be written in small
@@ -140,7 +142,7 @@ class RecordFiles:
 def scatter_edges(run: ImportRun, summary: EdgeSummary, buckets: Buckets, records: RecordFiles) -> None:
     """Writes each edge to the bucket of its destination, in the order of the data.
 
-    Each bucket has a place for the edges of each stretch, one stretch after the other.
+    Within a bucket, each stretch (range of the input) has its own region, in order.
     """
     if run.journal["scattered"] is not None:
         return
