@@ -1,9 +1,9 @@
 """One rank's aggregation: slice, gather, aggregate, reduce, unslice.
 
 Ranks form a grid of cells and slices. The ranks of a cell share its nodes and edges,
-and each has one slice of the feature columns. Values per edge (scores, attention) and their
-gradients are replicated on all ranks of a cell. A weighted sum combines both, and the
-gradient of the weights is summed over the cell.
+and each has one slice of the feature columns. Values per edge (scores, attention) and
+their gradients are replicated on all ranks of a cell. A weighted sum combines both, and
+the gradient of the weights is summed over the cell.
 """
 
 from __future__ import annotations
