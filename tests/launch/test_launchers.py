@@ -57,7 +57,9 @@ def test_ranks_get_the_launcher_that_is_named_or_says_so(
     assert type(found.create_launcher()).__name__ == expected
     assert (found.started is not None) == (expected == "Outside")
     if environment:
-        assert type(found.create_launcher(beside=True)).__name__ == "Processes", "a measurement has ranks of its own"
+        assert type(found.create_launcher(additional=True)).__name__ == "Processes", (
+            "a measurement has ranks of its own"
+        )
 
 
 @pytest.mark.slow

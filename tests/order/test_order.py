@@ -245,7 +245,10 @@ def test_a_class_of_pyg_and_a_program_have_the_same_results_in_any_order(model: 
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"strategy": "individual_sample", "order": "rcm"}, "order=rcm: strategy=individual_sample keeps no rows"),
+        (
+            {"strategy": "individual_sample", "order": "rcm"},
+            "order=rcm: strategy=individual_sample keeps no full-graph rows",
+        ),
         ({"order": "rcm", "features": {"place": "disk"}}, "order=rcm: with features.place=disk rows are in the order"),
         ({"order": {"name": "community", "size": 0}}, "order.size=0"),
         ({"order": "none", "overrides": ["order.size=3"]}, "order"),

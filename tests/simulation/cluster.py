@@ -1,6 +1,6 @@
 """Hosts, processes and messages, and a launcher as that of Ray above them.
 
-What decides is the real code: `restarting`, `_Run` of gnnkit-ray, the report of an
+What decides is the real code: `restarting`, `_RayRun` of gnnkit-ray, the report of an
 agent, `Group` and `Child`, the token, `Checkpoints`, the lock. Processes, connections,
 Ray and the steps of training are played.
 """

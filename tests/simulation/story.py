@@ -202,7 +202,7 @@ class Story:
                     self.break_(f"a start from the beginning, with a checkpoint of step {self.named}")
                 ranks = PlayedRanks(self.cluster, self, own, start)
                 nodes = self._nodes(process)
-                found: dict[str, Any] = gnnkit_ray._Run(nodes, ranks).results(lambda: None)[0][0]  # type: ignore[arg-type]
+                found: dict[str, Any] = gnnkit_ray._RayRun(nodes, ranks).results(lambda: None)[0][0]  # type: ignore[arg-type]
                 return found
         except RankError as error:
             if self.started_here == 1:

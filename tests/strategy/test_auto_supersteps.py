@@ -195,7 +195,7 @@ def test_a_resumed_run_goes_on_with_its_superstep(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.slow
 def test_what_depends_on_time_is_not_verified(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"job=verify needs steps that do not depend on time"):
+    with pytest.raises(UserError, match=r"job=verify needs steps that do not depend on timing"):
         run(tmp_path / "run", job="verify")
 
 

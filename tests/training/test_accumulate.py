@@ -103,7 +103,7 @@ def test_a_run_goes_on_between_two_steps_of_the_optimiser(tmp_path: Path) -> Non
     ],
 )
 def test_what_cannot_be_added_up_is_refused(overrides: str, why: str) -> None:
-    with pytest.raises(UserError, match=rf"^trainer.accumulate=2: .*{why}, use trainer.accumulate=1$"):
+    with pytest.raises(UserError, match=rf"^trainer.accumulate=2: .*{why}: use trainer.accumulate=1$"):
         dispatch.check(Order(settle(compose([*overrides.split(), "trainer.accumulate=2"]))))
 
 

@@ -104,7 +104,7 @@ def test_a_parameter_that_no_optimiser_has_is_refused(tmp_path: Path, workers: i
 
 @pytest.mark.slow
 def test_servers_refuse_other_parameters_than_at_first(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"(?m)^sync: a parameter was frozen .* use sync=all_reduce$"):
+    with pytest.raises(UserError, match=r"(?m)^sync: parameters were frozen .* use sync=all_reduce$"):
         train(tmp_path / "run", Partly, workers=2, sync="parameter_server")
 
 
