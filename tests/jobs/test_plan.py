@@ -383,6 +383,7 @@ def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tm
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_trials")
+@pytest.mark.long("plans the layouts of four ranks twice")
 def test_layouts_beyond_the_bounds_of_a_trial_have_counts_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     graph = make_graph(typed=False)
     keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 4, "comm": "threads", "partition": "hash"}
