@@ -19,9 +19,9 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.dataset.synthetic import Synthetic
+from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid, Partition, Shard, cut_all
-from gnnkit.remote.row_cache import CACHES
 from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import Worker
 from gnnkit.strategy.fetched import FetchedBatches

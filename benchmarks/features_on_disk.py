@@ -31,7 +31,7 @@ import numpy as np
 
 from gnnkit import _core
 from gnnkit.graph import Graph
-from gnnkit.storage import npy_header
+from gnnkit.utils.storage import npy_header
 
 LOOKS = 10  # batches that are read to measure the disk
 WAYS = {"memory": None, "disk, 20 %": 0.2, "disk, 5 %": 0.05}

@@ -66,8 +66,8 @@ from step import LARGE_PAGES, OURS, TUNED, Contender, by_turns, converge, head, 
 from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import CSC, Graph, Split
-from gnnkit.memory import available_memory
 from gnnkit.partition.loops import AddedLoops, looped
+from gnnkit.utils.memory import available_memory
 
 WIDTH, NUM_CLASSES, HIDDEN, HEADS, NUM_LAYERS = 128, 16, 128, 8, 3
 MODELS = ("gcn", "sage", "gin", "gat")

@@ -30,7 +30,7 @@ from features_on_disk import command, epochs, forget
 from store import Memory
 
 from gnnkit.graph import CSC, Graph
-from gnnkit.npy_writer import NpyWriter
+from gnnkit.utils.npy_writer import NpyWriter
 
 ROWS = 1 << 14  # that are drawn at once
 READ = 1 << 20

@@ -31,8 +31,8 @@ from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import Room
-from gnnkit.npy_writer import NpyWriter
-from gnnkit.storage import save_array
+from gnnkit.utils.npy_writer import NpyWriter
+from gnnkit.utils.storage import save_array
 
 ARRAYS = ("indptr", "indices", "edge_positions")
 ENDS = pa.schema([("src", pa.int32()), ("dst", pa.int32()), ("position", pa.int32())])

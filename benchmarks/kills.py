@@ -39,7 +39,7 @@ import torch.utils.tensorboard  # noqa: F401 - imported once, before runs fork
 
 import gnnkit
 from gnnkit.jobs import dispatch, lost, run  # noqa: F401 - as above
-from gnnkit.launcher import processes
+from gnnkit.launch.launcher import processes
 
 WORKERS, NODES = 3, 600
 TIMEOUT = 10.0  # comm.timeout in seconds

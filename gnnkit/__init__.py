@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import UserError
+from gnnkit.utils import moved
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
 __all__ = ["Result", "UserError", "export", "load", "predict", "train"]
 
+moved.install()
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
@@ -27,13 +30,6 @@ if not TYPE_CHECKING:
             from gnnkit.result.result import Result
 
             return Result
-        if name == "settings":  # from gnnkit import settings
-            import warnings
-
-            from gnnkit.config import settings
-
-            warnings.warn("import settings from gnnkit.config instead of gnnkit", DeprecationWarning, stacklevel=2)
-            return settings
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -120,7 +116,7 @@ def predict(
         The result. Its `folder` contains `predictions.npy`.
     """
     from gnnkit import config
-    from gnnkit.ranges import local_path
+    from gnnkit.utils.ranges import local_path
 
     chosen = {"job": "predict", "checkpoint": str(local_path("checkpoint", checkpoint)), **keys}
     passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
@@ -139,7 +135,7 @@ def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
             configuration.
     """
     from gnnkit.jobs import weights
-    from gnnkit.ranges import local_path
+    from gnnkit.utils.ranges import local_path
 
     return weights.load(local_path("checkpoint", run), model)
 
@@ -167,7 +163,7 @@ def export(
             edges had weights, and the model uses them.
     """
     from gnnkit.jobs import export as exporting
-    from gnnkit.ranges import local_path, switch
+    from gnnkit.utils.ranges import local_path, switch
 
     weighted = None if edge_weight is None else switch("edge_weight", edge_weight)
     return exporting.export(local_path("checkpoint", run), local_path("path", path), model, edge_weight=weighted)
@@ -196,7 +192,7 @@ def _by_class(kind: str, objects: Sequence[Any]) -> dict[str, Any]:
         named[f"{name} {same + 1}" if same else name] = instance
     if kind != "logger" or not named:
         return named
-    from gnnkit.logger import ExistingLogger
+    from gnnkit.training.logger import ExistingLogger
 
     return {name: ExistingLogger(logger) for name, logger in named.items()}
 
@@ -224,7 +220,7 @@ def _start(
     from gnnkit.launch.allocator import ask_for_large_pages
     from gnnkit.launch.child import end_if_started_anew
     from gnnkit.launch.lean import leave_out_unused
-    from gnnkit.ranges import local_path
+    from gnnkit.utils.ranges import local_path
 
     end_if_started_anew()
     folder = None if folder is None else local_path("folder", folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnkit.redaction import redact
+from gnnkit.utils.redaction import redact
 
 MAX_MESSAGE = 10_000  # characters. Longer messages are cut in the middle
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import UserError
-from gnnkit.ranges import shown, unknown, unknown_key
+from gnnkit.utils.ranges import shown, unknown, unknown_key
 
 if TYPE_CHECKING:
     from gnnkit.config.settings import Choice

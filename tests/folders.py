@@ -18,8 +18,8 @@ import yaml
 
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
+from gnnkit.partition.store.manifest import digest_of
 from gnnkit.prepare.storing import write
-from gnnkit.store.manifest import digest_of
 from gnnkit.testing.graphs import check_graph
 
 EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 2]])

@@ -23,11 +23,11 @@ from gnnkit.config import MAIN, compose, keys
 from gnnkit.config.code import key_of
 from gnnkit.config.compose import EXPERIMENT
 from gnnkit.config.keys import plain
-from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.launch.processes import inline
 from gnnkit.plugins import CONF, KINDS, SEVERAL
 from gnnkit.result import result
+from gnnkit.utils.documents import read_yaml
 
 _PLAIN = r"(?:true|false|null|\d+(?:\.\d+)?|(?!(?:on|off|yes|no|nan|inf)\b)[a-z][a-z_]+|'[\w/.-]*'|/[\w/.-]+)"
 _VALUE = re.compile(rf"(?:\+\+)?([a-z_]+(?:\.\w+)*)=({_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\])")  # as YAML reads it too

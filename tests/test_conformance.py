@@ -27,9 +27,9 @@ from gnnkit.config.settings import Choice
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
-from gnnkit.launcher import JOBS, Jobs, Launcher, Ranks
-from gnnkit.launcher.outside import Outside
-from gnnkit.launcher.processes import Processes
+from gnnkit.launch.launcher import JOBS, Jobs, Launcher, Ranks
+from gnnkit.launch.launcher.outside import Outside
+from gnnkit.launch.launcher.processes import Processes
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.program import Nodes, Program

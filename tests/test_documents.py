@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import gnnkit
-from gnnkit import documents, storage
 from gnnkit.config import compose, of_run
-from gnnkit.documents import MAX_YAML, parse_json, parse_yaml, read_json, read_yaml
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
+from gnnkit.partition.store.manifest import Manifest
 from gnnkit.prepare.trained import Inputs
 from gnnkit.report import read_run
-from gnnkit.store.manifest import Manifest
 from gnnkit.training import checkpoint
+from gnnkit.utils import documents, storage
+from gnnkit.utils.documents import MAX_YAML, parse_json, parse_yaml, read_json, read_yaml
 from tests.cases import few
 
 PACKAGE = Path(gnnkit.__file__).parent

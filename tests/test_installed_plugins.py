@@ -32,10 +32,10 @@ from gnnkit.dataset.base import Dataset
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, list_positions
 from gnnkit.exchange import RowExchange
 from gnnkit.graph import Graph
-from gnnkit.launcher.processes import Processes
-from gnnkit.logger import RunLogger
+from gnnkit.launch.launcher.processes import Processes
+from gnnkit.training.logger import RunLogger
 from gnnkit.model.program import Program
-from gnnkit.order import NodeOrder
+from gnnkit.partition.order import NodeOrder
 from gnnkit.partition import NodePartitioner
 from gnnkit.sampler import Hop, Sampler
 from gnnkit.strategy.individual_sample import IndividualSample

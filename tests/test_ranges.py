@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import plugins, ranges
+from gnnkit import plugins
 from gnnkit.config import keys
 from gnnkit.errors import UserError
 from gnnkit.model.gat import GAT
@@ -17,10 +17,11 @@ from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.ranges import local_path, one_of, parse_scalar, real, share, switch, unknown, unknown_key, whole
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.leader import LeaderSync
+from gnnkit.utils import ranges
+from gnnkit.utils.ranges import local_path, one_of, parse_scalar, real, share, switch, unknown, unknown_key, whole
 
 
 def refused(call: Callable[[], Any]) -> str:

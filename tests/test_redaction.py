@@ -6,7 +6,7 @@ import pytest
 
 from gnnkit.errors import MAX_MESSAGE, UserError
 from gnnkit.jobs.configuration import command, plain_yaml, redact_override
-from gnnkit.redaction import as_interpolation, redact, secret_variables
+from gnnkit.utils.redaction import as_interpolation, redact, secret_variables
 
 SECRET = "wJalr/XUtn+FEMI"  # with a slash, as keys of AWS have
 SHOWN = [

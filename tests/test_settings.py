@@ -25,8 +25,8 @@ from gnnkit.jobs import Order, dispatch, start
 from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
-from gnnkit.ranges import one_of
 from gnnkit.result.result import Result
+from gnnkit.utils.ranges import one_of
 from tests.cases import exhaustive, few
 from tests.runs import compose_once
 

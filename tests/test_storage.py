@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import storage
-from gnnkit.storage import Array, reserve, save_array, save_arrays
+from gnnkit.utils import storage
+from gnnkit.utils.storage import Array, reserve, save_array, save_arrays
 
 
 def test_an_array_is_read_although_another_thread_parses_python(

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from gnnkit.leader.best import Best, BestModel
 from gnnkit.leader.trainer_site import TrainerSite
 from gnnkit.leader.watch import WorkerState
-from gnnkit.ranges import MAX_COUNT, one_of, real, whole
+from gnnkit.utils.ranges import MAX_COUNT, one_of, real, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

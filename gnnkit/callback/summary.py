@@ -9,7 +9,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
-from gnnkit.ranges import MAX_COUNT, whole
+from gnnkit.utils.ranges import MAX_COUNT, whole
 
 
 class Summary(Callback):

@@ -22,7 +22,7 @@ from gnnkit.comm.base import Communicator
 from gnnkit.comm.letters import Letters
 from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost
 from gnnkit.comm.meeting import ALIKE, Call, Group, MismatchedCollectives, Run, named
-from gnnkit.ranges import even_ranges
+from gnnkit.utils.ranges import even_ranges
 
 T = TypeVar("T")
 Failure = tuple[int, BaseException]  # rank and error

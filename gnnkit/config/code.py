@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gnnkit.documents import MAX_YAML, parse_yaml_documents, read_bytes
 from gnnkit.errors import UserError
+from gnnkit.utils.documents import MAX_YAML, parse_yaml_documents, read_bytes
 
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z_]\w*)(?:,[^${}]*)?\}")
 _NOW = re.compile(r"\$\{now:[^${}]+\}")

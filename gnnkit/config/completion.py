@@ -15,7 +15,7 @@ from pathlib import Path
 from gnnkit import plugins
 from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section, keys
 from gnnkit.errors import UserError
-from gnnkit.ranges import unknown
+from gnnkit.utils.ranges import unknown
 
 _OPTIONS = ("--help", "--version", "--cfg", "--info", "--config-dir", "--config-name", "--multirun")
 _BASH = """\

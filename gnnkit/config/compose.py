@@ -16,10 +16,10 @@ from gnnkit.config.budget import check_includes, check_references
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
 from gnnkit.config.jobs import JOBS
 from gnnkit.config.sweeps import space_of
-from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts, unknown_plugin
-from gnnkit.ranges import known_words, shown, unknown, unknown_key
+from gnnkit.utils.documents import read_yaml
+from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration

@@ -11,11 +11,11 @@ from typing import Any
 from gnnkit.config.code import key_of
 from gnnkit.config.compose import MAIN, as_overrides
 from gnnkit.config.jobs import JOBS, JobFacts
-from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.plugins import arguments_of, load, names, options
-from gnnkit.ranges import local_path, shown
-from gnnkit.redaction import HIDDEN
+from gnnkit.utils.documents import read_yaml
+from gnnkit.utils.ranges import local_path, shown
+from gnnkit.utils.redaction import HIDDEN
 
 RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
 _MODEL_SECTIONS = ("model", "task")  # sections that belong to a trained model

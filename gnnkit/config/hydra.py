@@ -15,10 +15,10 @@ from typing import Any
 
 from gnnkit.config.code import refuse_code
 from gnnkit.config.compose import leaves
-from gnnkit.documents import read_yaml
 from gnnkit.errors import UserError
 from gnnkit.plugins import CONF, conf_folders
-from gnnkit.ranges import shown, unknown
+from gnnkit.utils.documents import read_yaml
+from gnnkit.utils.ranges import shown, unknown
 
 HYDRA_PARTS = ("sweeper", "launcher")  # selected with hydra/PART=NAME
 _HYDRA_KEY = re.compile(r"[+~]*hydra[./]")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.documents import parse_yaml
 from gnnkit.plugins import KINDS, SEVERAL, conf_folders, parts
+from gnnkit.utils.documents import parse_yaml
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
 _NOT_KEYS = ("name", "defaults")

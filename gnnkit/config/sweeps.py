@@ -11,7 +11,7 @@ from typing import Any
 from gnnkit.config.code import key_of, refuse_code, refuse_hydra
 from gnnkit.errors import UserError
 from gnnkit.plugins import options
-from gnnkit.ranges import shown
+from gnnkit.utils.ranges import shown
 
 MAX_JOBS = 10_000  # per sweep
 _TAGS = {"log", "int", "float"}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gnnkit import plugins
 from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section, keys
-from gnnkit.ranges import unknown
+from gnnkit.utils.ranges import unknown
 
 WIDTH = 80  # columns
 _INDENT = 4

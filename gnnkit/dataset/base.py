@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from gnnkit.checks import Array, one_line
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, EdgeColumns, Graph
@@ -20,7 +19,8 @@ from gnnkit.graph.duplicates import JOIN, without_duplicates
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.fields import count_nodes
 from gnnkit.graph.id_columns import as_ids
-from gnnkit.ranges import shown
+from gnnkit.utils.checks import Array, one_line
+from gnnkit.utils.ranges import shown
 
 ONE_WAY = 0.1  # warn if the share of edges with a reverse edge is smaller
 _LOOKED_AT = 1000  # edges that `both_ways` samples

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.checks import whole
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.dataset.table_files import (
@@ -36,8 +35,9 @@ from gnnkit.graph.labels import check_signs
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
-from gnnkit.ranges import local_path, one_of, shown
-from gnnkit.storage import Array, read_npy
+from gnnkit.utils.checks import whole
+from gnnkit.utils.ranges import local_path, one_of, shown
+from gnnkit.utils.storage import Array, read_npy
 
 TABLES = ("csv", "csv.gz", "parquet", "npy")  # formats of an edge table
 NODES = ("csv", "csv.gz", "parquet")  # formats of a node table

@@ -10,13 +10,13 @@ import numpy.typing as npt
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row
 from gnnkit.dataset.importing.arrays import GraphSaintPieces
 from gnnkit.dataset.pieces import GraphPieces
-from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.zipped import Arrays
-from gnnkit.ranges import local_path, shown
-from gnnkit.storage import Array, read_npy
+from gnnkit.utils.documents import read_object
+from gnnkit.utils.ranges import local_path, shown
+from gnnkit.utils.storage import Array, read_npy
 
 _MAX_LABELS = 1 << 32  # bytes of class_map.json, which may list all classes per node
 _ROLES = {"tr": Split.TRAIN, "va": Split.VAL, "te": Split.TEST}

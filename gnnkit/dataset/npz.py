@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnnkit.checks import whole
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, with_split
 from gnnkit.dataset.importing.arrays import NpzPieces
 from gnnkit.dataset.pieces import GraphPieces
@@ -15,8 +14,9 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_shares
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.zipped import Arrays
-from gnnkit.ranges import local_path
-from gnnkit.storage import Array
+from gnnkit.utils.checks import whole
+from gnnkit.utils.ranges import local_path
+from gnnkit.utils.storage import Array
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 

@@ -6,7 +6,7 @@ from gnnkit.dataset.base import Dataset, blame, finished
 from gnnkit.dataset.importing.ogb import OgbPieces
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.graph import Graph
-from gnnkit.ranges import local_path
+from gnnkit.utils.ranges import local_path
 
 
 class Ogb(Dataset):

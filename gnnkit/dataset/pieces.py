@@ -17,7 +17,7 @@ from gnnkit.graph import EdgeColumns, Floats, Ids, Labels
 from gnnkit.graph.duplicates import KEEP
 from gnnkit.graph.schema import NodeTypes
 from gnnkit.partition.pieces import least_memory
-from gnnkit.storage import read_npy
+from gnnkit.utils.storage import read_npy
 
 FILLED_BY = (
     "choose features.fill=mean (of the nodes that train), zero, or drop (columns with empty cells), or fill the cells"

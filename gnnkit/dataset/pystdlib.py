@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnkit.checks import whole
 from gnnkit.dataset import code_graph
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, SparseFeatures, random_split
-from gnnkit.ranges import local_path
-from gnnkit.storage import cache_folder
+from gnnkit.utils.checks import whole
+from gnnkit.utils.ranges import local_path
+from gnnkit.utils.storage import cache_folder
 
 _SKIPPED = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
 

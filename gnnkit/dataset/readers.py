@@ -12,13 +12,13 @@ from gnnkit.dataset.importing.source import Source
 from gnnkit.dataset.importing.sources import ArraySource, ParquetSource, PartSource
 from gnnkit.dataset.importing.tables import Cells, labels_of, split_of, survey, texts_of
 from gnnkit.dataset.table_files import check_width
-from gnnkit.documents import check_regular, read_mapping
 from gnnkit.graph.attributes import warn_unread
 from gnnkit.graph.feature_columns import warn_readings
 from gnnkit.graph.labels import unlabelled
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import ColumnReading, is_text
+from gnnkit.utils.documents import check_regular, read_mapping
 
 __all__ = [
     "ArraySource",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnnkit.checks import whole
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
 from gnnkit.dataset.importing.arrays import SavedPieces
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.graph import Graph, read_shares
-from gnnkit.ranges import local_path
+from gnnkit.utils.checks import whole
+from gnnkit.utils.ranges import local_path
 
 
 class Saved(Dataset):

@@ -11,9 +11,9 @@ from gnnkit.dataset.importing.store import StorePieces
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.ranges import local_path
-from gnnkit.store.join import whole
-from gnnkit.store.manifest import Manifest
+from gnnkit.partition.store.join import whole
+from gnnkit.partition.store.manifest import Manifest
+from gnnkit.utils.ranges import local_path
 
 
 class Store(Dataset):

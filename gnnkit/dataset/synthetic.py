@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from gnnkit import _core
-from gnnkit.checks import MAX_THREADS, whole
 from gnnkit.dataset.base import Dataset, blame
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, Labels, random_split
-from gnnkit.ranges import one_of
+from gnnkit.utils.checks import MAX_THREADS, whole
+from gnnkit.utils.ranges import one_of
 
 _DIMS = {"grid2d": 2, "grid3d": 3}
 _TARGETS = ("class", "classes", "number")

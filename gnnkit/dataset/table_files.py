@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from gnnkit.checks import one_line
 from gnnkit.dataset.encoding import check_encoding, check_utf8, open_bytes
-from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph.ids import narrow_text
 from gnnkit.graph.table import Table
-from gnnkit.storage import read_npy
+from gnnkit.utils.checks import one_line
+from gnnkit.utils.documents import check_regular
+from gnnkit.utils.storage import read_npy
 
 _MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked

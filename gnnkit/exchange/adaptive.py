@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.approximate import approximate
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.schedule import ForwardPass, Schedule
 from gnnkit.exchange.wire import Transfer
-from gnnkit.ranges import MAX_COUNT, real, whole
+from gnnkit.utils.approximate import approximate
+from gnnkit.utils.ranges import MAX_COUNT, real, whole
 
 
 class Adaptive(RowExchange):

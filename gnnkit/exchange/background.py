@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from gnnkit.comm import Communicator
-from gnnkit.spans import Spans, active, span
+from gnnkit.utils.spans import Spans, active, span
 
 T = TypeVar("T")
 _Job = tuple[Callable[[Communicator], Any], Future[Any]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gnnkit.approximate import approximate
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.codecs import Codec
 from gnnkit.kernels.dropout import uniform
-from gnnkit.ranges import one_of
+from gnnkit.utils.approximate import approximate
+from gnnkit.utils.ranges import one_of
 
 _META = 8  # bytes for a row's minimum and scale
 

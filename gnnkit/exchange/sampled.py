@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gnnkit.approximate import approximate
 from gnnkit.errors import UserError
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.schedule import ForwardPass, Operation, Schedule
 from gnnkit.exchange.wire import Transfer
 from gnnkit.kernels.dropout import derive, subset
-from gnnkit.ranges import real
+from gnnkit.utils.approximate import approximate
+from gnnkit.utils.ranges import real
 
 _WHY: dict[Operation, str] = {
     "max": "a maximum over in-edges",

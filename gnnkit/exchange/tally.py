@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gnnkit.spans import Spans, active
+from gnnkit.utils.spans import Spans, active
 
 Step = Literal["slice", "gather", "reduce", "fetch"]  # unslicing counts as slice
 Kind = Literal[

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gnnkit.checks import Array
+from gnnkit.utils.checks import Array
 
 _NUMPY = {"halffloat": "float16", "float": "float32", "double": "float64"}  # pyarrow type name -> NumPy type name
 

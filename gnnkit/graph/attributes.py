@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import checks
-from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.split import SPLITS, Split
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array, whole
 
 _TIMES = {
     f"{end}{name}" for end in ("", "node_", "edge_") for name in ("t", "ts", "time", "times", "timestamp", "timestamps")

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of
 from gnnkit.graph.ids import first_row, is_consecutive
@@ -17,6 +16,7 @@ from gnnkit.graph.index_columns import index_columns
 from gnnkit.graph.missing import MISSING
 from gnnkit.graph.types import Ids
 from gnnkit.graph.values import ColumnReading, is_text
+from gnnkit.utils.checks import Array
 
 
 class ColumnTable:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import _core, checks
-from gnnkit.checks import whole
+from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph.types import Floats, Ids, set_fields, take
+from gnnkit.utils import checks
+from gnnkit.utils.checks import whole
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnkit import checks
-from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, ranges_of, split_of, types_of, warn_unread
 from gnnkit.graph.graph import Graph
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array, whole
 
 _ID = "_ID"  # dgl.NID and dgl.EID: ids in the graph that a subgraph was taken from
 _TYPE = "_TYPE"  # dgl.NTYPE and dgl.ETYPE: types kept by dgl.to_homogeneous

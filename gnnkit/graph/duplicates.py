@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
 from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.types import Ids
+from gnnkit.utils.checks import Array
 
 if TYPE_CHECKING:
     from gnnkit.graph.graph import Graph

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gnnkit import checks
-from gnnkit.checks import Array
 from gnnkit.graph.csc import read_weights
 from gnnkit.graph.features import optional_rows
 from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.types import Ids
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array
 
 
 @dataclass(frozen=True, slots=True)

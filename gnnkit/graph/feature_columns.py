@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.checks import FLOAT32_MAX, Array
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.column_table import ColumnTable
@@ -19,6 +18,7 @@ from gnnkit.graph.features import replace_nan
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.types import Floats, Ids
 from gnnkit.graph.values import ColumnReading, Survey, is_listed, is_number, is_text, typed_numbers
+from gnnkit.utils.checks import FLOAT32_MAX, Array
 
 
 class FeatureColumns(ColumnTable):

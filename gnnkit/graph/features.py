@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import checks
-from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
 from gnnkit.graph.packed import PackedFeatures
 from gnnkit.graph.types import Floats, Ids, set_fields, take
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array, whole
 
 _ELEMENTS = 1 << 22  # numbers of dense rows that are processed at once
 _MAX_COLUMNS = 2**31 - 1  # of sparse features

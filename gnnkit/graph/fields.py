@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit import checks
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.features import rows_of
 from gnnkit.graph.types import Ids
-from gnnkit.ranges import shown
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import shown
 
 MOST_RELATIONS = 1 << 15  # edge types are int16
 _MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # an id beyond both limits is treated as a mistake

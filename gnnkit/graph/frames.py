@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from gnnkit.checks import one_line
 from gnnkit.errors import UserError
 from gnnkit.graph.missing import MISSING
 from gnnkit.graph.table import Table
+from gnnkit.utils.checks import one_line
 
 _LAZY = ("collect", "compute", "toPandas")  # methods that materialise lazy frames of polars, Dask and Spark
 

@@ -12,7 +12,6 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import checks
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_times
 from gnnkit.graph.csc import CSC, sort_edges
@@ -42,7 +41,8 @@ from gnnkit.graph.labels import check_labelled, check_signs, labelled, read_labe
 from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
-from gnnkit.storage import load_arrays, save_arrays
+from gnnkit.utils import checks
+from gnnkit.utils.storage import load_arrays, save_arrays
 
 _NAMES = (
     "class_names",

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit import checks
-from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import as_column, as_row, getter, optional, split_of, warn_unread
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.schema import Relation, pack_tables
 from gnnkit.graph.split import SPLITS
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array, whole
 
 _MASKS = {f"{part}_{form}" for part in SPLITS for form in ("mask", "idx")}
 _READ_OF_NODES = {"x", "y", "num_nodes"}

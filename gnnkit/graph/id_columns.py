@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.column_table import ColumnTable
@@ -17,6 +16,7 @@ from gnnkit.graph.ids import MAX_EXACT, IdTable, find_ids, first_row, whole_numb
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.types import Ids
 from gnnkit.graph.values import is_text
+from gnnkit.utils.checks import Array
 
 _MAX_TEXT = 2048  # characters per id; NumPy pads all ids to the longest one
 _WHOLE = r"^(0|-?[1-9][0-9]*)$"  # canonical whole number

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit import _core
-from gnnkit.checks import Array
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.utils.checks import Array
 
 MAX_EXACT = 2**53 - 1  # larger floats do not represent every whole number
 _WIDTH = 8  # bytes of a numeric id

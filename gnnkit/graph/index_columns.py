@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 
-from gnnkit.documents import parse_json
+from gnnkit.utils.documents import parse_json
 
 # The index's name in a CSV that pandas wrote, in one that it re-wrote, and in Parquet.
 _INDEX = re.compile(r"|Unnamed: 0(\.\d+)*|__index_level_\d+__")

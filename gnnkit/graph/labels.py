@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import checks
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.split import Split
 from gnnkit.graph.types import Ids, Labels
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array
 
 _MAX_CLASSES = 1 << 16  # a class beyond this and the number of nodes is treated as a mistake
 

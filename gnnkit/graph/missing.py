@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.ranges import shown
+from gnnkit.utils.ranges import shown
 
 # Compared in lower case, without surrounding blanks.
 MISSING = ("", "#n/a", "-", "<na>", "?", "missing", "n/a", "na", "nan", "nil", "none", "null", "unknown")

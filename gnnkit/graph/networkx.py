@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_unread
 from gnnkit.graph.feature_columns import warn_readings
@@ -17,6 +16,7 @@ from gnnkit.graph.id_columns import as_ids
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
+from gnnkit.utils.checks import Array
 
 
 def from_networkx(

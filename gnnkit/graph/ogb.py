@@ -13,8 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
-from gnnkit.checks import Array, one_line
-from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_unread
 from gnnkit.graph.graph import Graph
@@ -23,7 +21,9 @@ from gnnkit.graph.split import Split
 from gnnkit.graph.types import Ids
 from gnnkit.graph.values import is_text
 from gnnkit.graph.zipped import Arrays
-from gnnkit.ranges import unknown
+from gnnkit.utils.checks import Array, one_line
+from gnnkit.utils.documents import check_regular
+from gnnkit.utils.ranges import unknown
 
 # Whether `ogb` adds the reverse of each edge, according to its master table.
 _INVERSE = {"ogbn_arxiv": False, "ogbn_papers100M": False, "ogbn_products": True, "ogbn_proteins": True}

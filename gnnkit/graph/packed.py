@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.types import Floats
+from gnnkit.utils.checks import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import checks
-from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, optional, ranges_of, split_of, types_of, warn_unread
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.hetero import from_hetero
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array, whole
 
 _TYPES = ("node_type", "edge_type")
 _READ = {"edge_index", "x", "y", "edge_weight", "edge_attr", "n_id", "num_nodes", *_TYPES}

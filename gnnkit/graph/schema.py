@@ -14,7 +14,7 @@ from gnnkit.graph.csc import CSC
 from gnnkit.graph.features import Features, SparseFeatures
 from gnnkit.graph.fields import names_of
 from gnnkit.graph.types import Floats
-from gnnkit.ranges import one_of, whole
+from gnnkit.utils.ranges import one_of, whole
 
 NodeTypes = tuple[tuple[str, int], ...]  # (name, number of nodes) per type, in the order of ids
 FeatureKind = Literal["dense", "sparse", "learned", "none"]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import checks
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
-from gnnkit.ranges import real, shown
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import real, shown
 
 
 class Split(IntEnum):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, node_hint, without_duplicates
 from gnnkit.graph.feature_columns import warn_readings
@@ -19,7 +18,8 @@ from gnnkit.graph.index_columns import warn_index
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
-from gnnkit.ranges import one_of
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import one_of
 
 
 def from_tables(

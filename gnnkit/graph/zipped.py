@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
-from gnnkit.memory import available_memory
-from gnnkit.storage import Array, check_npy
+from gnnkit.utils.documents import check_regular
+from gnnkit.utils.memory import available_memory
+from gnnkit.utils.storage import Array, check_npy
 
 # What zipfile raises for files that are not valid archives.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)

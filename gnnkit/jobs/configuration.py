@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.config import RECORD, key_of, keys
-from gnnkit.ranges import is_url
-from gnnkit.redaction import (
+from gnnkit.utils.ranges import is_url
+from gnnkit.utils.redaction import (
     HIDDEN,
     as_interpolation,
     is_interpolation,
@@ -19,7 +19,7 @@ from gnnkit.redaction import (
     without_credentials,
     without_items,
 )
-from gnnkit.storage import write_atomically
+from gnnkit.utils.storage import write_atomically
 
 _QUOTED = re.compile(r"='([\w./+-]*)'$")  # a word that needs no quotes
 

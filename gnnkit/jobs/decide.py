@@ -26,7 +26,7 @@ from gnnkit.jobs.layouts import Layouts, can_try, compare_layouts
 from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.plan.choose import (
+from gnnkit.leader.plan.choose import (
     TIE,
     candidates,
     measure_candidates,
@@ -35,7 +35,7 @@ from gnnkit.plan.choose import (
     share_of,
     slow_partitioners,
 )
-from gnnkit.plan.layout import LayoutFigures
+from gnnkit.leader.plan.layout import LayoutFigures
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
 from gnnkit.strategy import ExecutionStrategy

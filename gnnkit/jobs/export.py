@@ -22,9 +22,9 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.model.exported import Plain, PlainLayers
 from gnnkit.model.unchanged import reads_edges
 from gnnkit.prepare.trained import Inputs
-from gnnkit.ranges import one_line
 from gnnkit.result.folder import INPUTS
-from gnnkit.storage import write_atomically
+from gnnkit.utils.ranges import one_line
+from gnnkit.utils.storage import write_atomically
 
 _NODES, _EDGES = 7, 12  # of the example graph
 ONNX = ".onnx"

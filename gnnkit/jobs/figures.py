@@ -19,12 +19,12 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.kernels.products import library
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import WorkerState
-from gnnkit.ranges import num_cores
 from gnnkit.result.folder import WORDS
 from gnnkit.result.result import versions
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
+from gnnkit.utils.ranges import num_cores
 
 if TYPE_CHECKING:  # programs have figures without importing Lightning
     import lightning as L

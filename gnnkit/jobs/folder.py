@@ -21,10 +21,10 @@ from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
 from gnnkit.launch.phases import say
 from gnnkit.launch.signals import if_forced
-from gnnkit.ranges import local_path
+from gnnkit.partition.store.manifest import FILE as STORE
 from gnnkit.result.folder import INPUTS, LABELS, WORDS, WORK
-from gnnkit.storage import naming, of_disk
-from gnnkit.store.manifest import FILE as STORE
+from gnnkit.utils.ranges import local_path
+from gnnkit.utils.storage import naming, of_disk
 
 EARLIER = "earlier"  # prefix of numbered folders with the files that a resumed run has moved away
 _CONFIG, _CHECKPOINT, _STEPS = CONFIG_FILE, "checkpoints/last.json", "workers.jsonl"

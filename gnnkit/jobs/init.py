@@ -18,7 +18,6 @@ import numpy.typing as npt
 from gnnkit.config import keys
 from gnnkit.config.settings import FEW_EDGES, Settings
 from gnnkit.dataset.base import ONE_WAY, both_ways, describe_share
-from gnnkit.documents import parse_yaml, read_yaml
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.jobs import trials
@@ -30,8 +29,9 @@ from gnnkit.plugins import CONF
 from gnnkit.prepare.columns import check_texts
 from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
-from gnnkit.ranges import num_cores, one_line
 from gnnkit.result.result import Result
+from gnnkit.utils.documents import parse_yaml, read_yaml
+from gnnkit.utils.ranges import num_cores, one_line
 
 NAME = "mine"  # of the experiment
 SPLIT = [0.6, 0.2, 0.2]

@@ -21,7 +21,6 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
-from gnnkit.evaluation import by_node
 from gnnkit.jobs import figures
 from gnnkit.jobs.figures import device_name
 from gnnkit.jobs.outputs import write_named, write_names
@@ -30,9 +29,10 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
-from gnnkit.storage import Lines
 from gnnkit.strategy import Worker
 from gnnkit.task import numbered
+from gnnkit.task.evaluation import by_node
+from gnnkit.utils.storage import Lines
 
 
 @dataclass(frozen=True, slots=True)

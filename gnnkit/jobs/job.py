@@ -18,9 +18,9 @@ from gnnkit.jobs.notebook import following, shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import after_run
 from gnnkit.jobs.upload import copy_to
+from gnnkit.launch.launcher import RANKS
 from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import inline
-from gnnkit.launcher import RANKS
 from gnnkit.result.result import Result
 
 if TYPE_CHECKING:

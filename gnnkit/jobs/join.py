@@ -19,10 +19,10 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import RankJob, RankWork
 from gnnkit.jobs.run import do_work, over_link
 from gnnkit.launch.handshake import agree
+from gnnkit.launch.launcher import Ranks
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.launcher import Ranks
 from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.cut import Needs, Preparation, Prepared
 from gnnkit.prepare.stored import prepared as prepare

@@ -22,21 +22,21 @@ from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype
 from gnnkit.jobs.run import start_ranks
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.memory import available_memory
+from gnnkit.leader.plan.choose import CHOSEN, SAFE, shape, sizes_of
+from gnnkit.leader.plan.layout import LayoutFigures, StepCosts, StepLoad, Timing, count_layout
+from gnnkit.leader.plan.machine import Machine, MachineLink, Tried
+from gnnkit.leader.plan.step import graph_widths
 from gnnkit.model.program import Program
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut, cut_all
-from gnnkit.plan.choose import CHOSEN, SAFE, shape, sizes_of
-from gnnkit.plan.layout import LayoutFigures, StepCosts, StepLoad, Timing, count_layout
-from gnnkit.plan.machine import Machine, MachineLink, Tried
-from gnnkit.plan.step import graph_widths
 from gnnkit.prepare.cut import Prepared, read
 from gnnkit.prepare.inputs import load, with_kept
-from gnnkit.ranges import num_cores
 from gnnkit.result.folder import PREPARED
-from gnnkit.storage import passing
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.task import NodeTask, Task
+from gnnkit.utils.memory import available_memory
+from gnnkit.utils.ranges import num_cores
+from gnnkit.utils.storage import passing
 
 if TYPE_CHECKING:
     from gnnkit.jobs.trial_steps import MachineFigures

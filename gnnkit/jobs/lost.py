@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox, Survivors
-from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
+from gnnkit.engine.remote import LearnedRows
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import dispensable
 from gnnkit.leader.channel import LEADER
-from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
+from gnnkit.task.evaluation import Evaluation, SurvivorsEvaluation
 
 
 @contextmanager

@@ -19,10 +19,10 @@ from gnnkit.model.calls import calls
 from gnnkit.model.plain import as_trained
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.model.unchanged import EdgeIndexModel, adapted
-from gnnkit.ranges import shown
 from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, SparseRows
 from gnnkit.task import Task
+from gnnkit.utils.ranges import shown
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
 Given = nn.Module | ModelFactory | Program | None  # from Python, replacing the configured model

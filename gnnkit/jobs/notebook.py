@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.config.settings import Settings, in_notebook
-from gnnkit.documents import parse_json
 from gnnkit.jobs.order import Order
 from gnnkit.leader.rates import duration
 from gnnkit.result.folder import EPOCHS
+from gnnkit.utils.documents import parse_json
 
 _INTERVAL = 0.5  # seconds between updates
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation, by_node
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.inputs import IDS
 from gnnkit.result.folder import CLASSES
-from gnnkit.storage import Array, read_npy, write_atomically
 from gnnkit.strategy import Worker
 from gnnkit.task import Task, numbered
+from gnnkit.task.evaluation import Evaluation, by_node
+from gnnkit.utils.storage import Array, read_npy, write_atomically
 
 Make = Callable[[nn.Module], Evaluation]
 _SINGULAR = {"logits": "logit", "probabilities": "probability", "embeddings": "embedding"}  # column prefix by file name

@@ -15,12 +15,12 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.outputs import check_layers
 from gnnkit.launch.phases import say
 from gnnkit.model.unchanged import EdgeIndexModel, num_convolutions
-from gnnkit.ranges import one_of
 from gnnkit.sampler import Fanouts, Sampler
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.training.step import LOSS
+from gnnkit.utils.ranges import one_of
 
 DEFAULT_SAMPLER = "neighbor"  # for strategies that sample without a configured sampler
 

@@ -12,11 +12,19 @@ from gnnkit.graph import Graph
 from gnnkit.jobs.decide import FULL, compared, why_layout, with_strategy
 from gnnkit.jobs.layouts import Layouts, compare_layouts
 from gnnkit.jobs.order import Order
+from gnnkit.leader.plan.choose import (
+    CHOSEN,
+    Cutter,
+    alternatives,
+    candidates,
+    measure_candidates,
+    overrides,
+    select_layout,
+)
+from gnnkit.leader.plan.layout import LayoutFigures, table
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.plan.choose import CHOSEN, Cutter, alternatives, candidates, measure_candidates, overrides, select_layout
-from gnnkit.plan.layout import LayoutFigures, table
-from gnnkit.ranges import num_cores
 from gnnkit.result.result import Result
+from gnnkit.utils.ranges import num_cores
 
 ALONE = "one worker"  # name of its row
 PAYS = 0.2  # share of exchange above which fewer words save more than balanced edges

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 
 from gnnkit.comm import Communicator
+from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.jobs import figures, lost, weights
 from gnnkit.jobs.models import Widths
 from gnnkit.jobs.outputs import EMBEDDING, scratch_folder, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.leader.channel import LEADER
-from gnnkit.remote import LearnedRows
-from gnnkit.storage import read_npy
 from gnnkit.strategy import Worker
 from gnnkit.training.step import own_method
+from gnnkit.utils.storage import read_npy
 
 
 def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import USUAL_ORDERS, Settings
+from gnnkit.engine.remote import LearnedRows
+from gnnkit.engine.remote.disk import OnDisk
 from gnnkit.errors import UserError
 from gnnkit.graph.features import feature_arrays
 from gnnkit.jobs import models
@@ -21,16 +23,14 @@ from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
 from gnnkit.model.exactness import inexact
-from gnnkit.order import NodeOrder
+from gnnkit.partition.order import NodeOrder
+from gnnkit.partition.store.parts import Parts
 from gnnkit.prepare.cut import Prepared
-from gnnkit.remote import LearnedRows
-from gnnkit.remote.disk import OnDisk
-from gnnkit.storage import bring_pages
-from gnnkit.store.parts import Parts
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.training.embedding import Embedding
+from gnnkit.utils.storage import bring_pages
 
 T = TypeVar("T")
 _CURE = ". Make layers and calls in a fixed order, for example by sorted(names): set order differs between processes"

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gnnkit.errors import UserError
-from gnnkit.ranges import one_line
 from gnnkit.result.result import Result
+from gnnkit.utils.ranges import one_line
 
 
 def report(runs: Sequence[str], folder: Path | None) -> Result:

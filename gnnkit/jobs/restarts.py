@@ -21,14 +21,14 @@ import torch
 from gnnkit.callback import Leader
 from gnnkit.config.settings import Choice
 from gnnkit.jobs.rank_job import RankJob, Start
-from gnnkit.launcher import Failure, RankError
-from gnnkit.ranges import one_line
+from gnnkit.launch.launcher import Failure, RankError
 from gnnkit.result.folder import FAILURE, PREPARED
 from gnnkit.training import checkpoint, resume
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import Identity, Saved
 from gnnkit.training.run_site import RunSite
+from gnnkit.utils.ranges import one_line
 
 FIRST_STEP = "first-step-{number}"  # file in PREPARED with the seconds from the failure to the first step
 _VOLATILE = re.compile(r"0x[0-9a-f]+|:\d{4,5}\b|\d+(\.\d+)? s\b")  # addresses, ports and times in a cause

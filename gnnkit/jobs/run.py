@@ -14,17 +14,17 @@ from gnnkit.config.settings import LinkSettings, Settings
 from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import RankJob, RankWork
+from gnnkit.launch.launcher import Launcher, Ranks
 from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
-from gnnkit.launcher import Launcher, Ranks
 from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.cut import Needs, Preparation
 from gnnkit.prepare.stored import prepared as prepare
 from gnnkit.result.folder import PREPARED
 from gnnkit.result.result import Result
-from gnnkit.storage import naming
+from gnnkit.utils.storage import naming
 
 T = TypeVar("T")
 

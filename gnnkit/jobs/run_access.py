@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gnnkit.comm import Mailbox
-from gnnkit.documents import read_object
 from gnnkit.jobs import lost
 from gnnkit.jobs.outputs import scratch_folder
 from gnnkit.jobs.rank_job import RankJob
@@ -16,7 +15,8 @@ from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.run import LeaderRun
 from gnnkit.result.folder import COORDINATION
-from gnnkit.storage import write_atomically
+from gnnkit.utils.documents import read_object
+from gnnkit.utils.storage import write_atomically
 
 
 class RunAccess(LeaderRun):

@@ -17,12 +17,12 @@ from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
+from gnnkit.partition.store.manifest import FILE, Manifest, differing, shaping
+from gnnkit.partition.store.pairs import with_pairs
 from gnnkit.prepare.import_graph import disk_errors, run_import
 from gnnkit.prepare.kept import content, origin
 from gnnkit.result.folder import WORK
 from gnnkit.result.result import Result, versions
-from gnnkit.store.manifest import FILE, Manifest, differing, shaping
-from gnnkit.store.pairs import with_pairs
 
 _CUT = "job=partition {data} does so in memory"
 # Unsupported configurations, by message.

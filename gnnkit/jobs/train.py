@@ -16,7 +16,6 @@ from torch import nn
 from gnnkit.callback import Leader, LeaderHook
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
-from gnnkit.evaluation import by_node
 from gnnkit.graph import SPLITS
 from gnnkit.jobs import callbacks, figures, lost, weights
 from gnnkit.jobs.figures import of_verdict
@@ -29,10 +28,10 @@ from gnnkit.leader import trace
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.leader.watch import Watch
-from gnnkit.spans import Spans, record, stop
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
 from gnnkit.task import NodeTask, Task
+from gnnkit.task.evaluation import by_node
 from gnnkit.training import hooks, resume
 from gnnkit.training.display import Display
 from gnnkit.training.finite import Guard
@@ -44,6 +43,7 @@ from gnnkit.training.saving import Checkpoints
 from gnnkit.training.schedule import TimeLimit
 from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer
+from gnnkit.utils.spans import Spans, record, stop
 
 
 @dataclass(frozen=True, slots=True, eq=False)

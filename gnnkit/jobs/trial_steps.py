@@ -28,17 +28,17 @@ from gnnkit.launch.allocator import give_back_freed_memory
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.meter import SyncMeter
+from gnnkit.leader.plan.layout import Timing
+from gnnkit.leader.plan.machine import Tried, measure_exchange, measure_flops
 from gnnkit.leader.watch import peak_memory
 from gnnkit.partition.shard import Shard
-from gnnkit.plan.layout import Timing
-from gnnkit.plan.machine import Tried, measure_exchange, measure_flops
 from gnnkit.prepare.cut import Prepared
-from gnnkit.ranges import num_cores
 from gnnkit.strategy import GatheredRows, Worker
 from gnnkit.strategy.on_disk import CACHE_SHARE
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_of
 from gnnkit.training.trainer import make_trainer
+from gnnkit.utils.ranges import num_cores
 
 EPOCHS = 30  # maximum for a layout's trial. The first epoch is not timed
 EVERY = 3  # epochs between evaluations, which count towards memory

@@ -25,8 +25,8 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import filled
 from gnnkit.prepare.transform import is_table
-from gnnkit.storage import write_atomically
 from gnnkit.task import Task
+from gnnkit.utils.storage import write_atomically
 
 FILE = "trials.csv"
 MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the written configuration

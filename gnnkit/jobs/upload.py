@@ -12,8 +12,8 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.folder import WRITTEN
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.plugins import load, names, unknown_plugin
-from gnnkit.redaction import without_credentials
 from gnnkit.result.folder import PREPARED, WORK
+from gnnkit.utils.redaction import without_credentials
 
 _PLUGIN = "fsspec"
 

@@ -17,7 +17,6 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import to_vector
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
-from gnnkit.evaluation import by_node
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.train import make_module
@@ -25,8 +24,9 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.unchanged import EdgeIndexModel
-from gnnkit.store.parts import WHOLE
+from gnnkit.partition.store.parts import WHOLE
 from gnnkit.strategy import Batch, ExecutionStrategy, JoinedLayers, Worker
+from gnnkit.task.evaluation import by_node
 from gnnkit.training.finite import Guard
 from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from gnnkit.config import of_run
 from gnnkit.config.settings import Choice
-from gnnkit.documents import parse_json, read_json, read_object
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths, check_module
 from gnnkit.model.plain import as_trained, in_unit, takes_edges
@@ -27,10 +26,11 @@ from gnnkit.model.unchanged import reads_edges
 from gnnkit.plugins import arguments_of, names, plugin_name
 from gnnkit.plugins import load as load_plugin
 from gnnkit.prepare.trained import Inputs
-from gnnkit.ranges import MAX_COUNT, real, whole
 from gnnkit.result.folder import CLASSES, INPUTS, LABELS
-from gnnkit.storage import write_atomically
 from gnnkit.task import LabelFacts
+from gnnkit.utils.documents import parse_json, read_json, read_object
+from gnnkit.utils.ranges import MAX_COUNT, real, whole
+from gnnkit.utils.storage import write_atomically
 
 FILE = "model.safetensors"
 _METADATA = "gnnkit"  # a single key, because safetensors writes several in random order

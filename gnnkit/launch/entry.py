@@ -19,7 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.progress import Board, report_on
 from gnnkit.launch.signals import HANDLED, ending_process
-from gnnkit.redaction import redact
+from gnnkit.utils.redaction import redact
 
 GRACE = 1.0  # seconds from SIGTERM to the end of a process that reports no further progress
 
@@ -110,7 +110,7 @@ def _die_with(parent: int) -> None:
 
 def _describe(error: BaseException) -> dict[str, Any]:
     """Converts an error to a process's report."""
-    from gnnkit.storage import of_disk
+    from gnnkit.utils.storage import of_disk
 
     trimmed = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # name the failed thread's rank

@@ -10,8 +10,8 @@ from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch import signals
-from gnnkit.ranges import one_line
-from gnnkit.redaction import redact
+from gnnkit.utils.ranges import one_line
+from gnnkit.utils.redaction import redact
 
 FAILED, MENDABLE = 1, 2  # exit codes
 
@@ -60,6 +60,6 @@ def _mendable(error: Exception) -> UserError | None:
     """Returns the error as one that the user can fix, or None."""
     if isinstance(error, UserError) or not isinstance(error, OSError):
         return error if isinstance(error, UserError) else None
-    from gnnkit.storage import of_disk  # imports NumPy
+    from gnnkit.utils.storage import of_disk  # imports NumPy
 
     return of_disk(error)

@@ -20,7 +20,7 @@ from gnnkit.launch.allocator import share_one_arena
 from gnnkit.launch.child import Child
 from gnnkit.launch.signals import HANDLED, check, deferred, if_forced
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
-from gnnkit.ranges import one_line
+from gnnkit.utils.ranges import one_line
 
 # Seconds between checks. An exit wakes the loop, unless a grandchild holds the pipe.
 POLL = 0.2

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.signals import check, deferred, ending_process, if_forced
-from gnnkit.redaction import redact
+from gnnkit.utils.redaction import redact
 
 POLL = 0.1  # seconds between checks
 ENDING = 10.0  # seconds from SIGTERM to SIGKILL

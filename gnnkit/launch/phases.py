@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gnnkit.launch.progress import progress
-from gnnkit.ranges import one_line
-from gnnkit.redaction import redact
+from gnnkit.utils.ranges import one_line
+from gnnkit.utils.redaction import redact
 
 _begun, _silent = time.monotonic(), False
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnkit.result.folder import EPOCHS
 from gnnkit.result.result import finite
-from gnnkit.storage import Lines
+from gnnkit.utils.storage import Lines
 
 if TYPE_CHECKING:
     from gnnkit.leader.watch import WorkerState

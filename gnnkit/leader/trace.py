@@ -13,8 +13,8 @@ import torch
 
 from gnnkit.comm import Mailbox, PeerLost
 from gnnkit.leader.channel import LEADER
-from gnnkit.spans import LIMIT, Span, Spans
-from gnnkit.storage import write_atomically
+from gnnkit.utils.spans import LIMIT, Span, Spans
+from gnnkit.utils.storage import write_atomically
 
 TRACE = "trace.json"  # file in the run folder
 MOST = 400_000  # maximum number of spans of all ranks

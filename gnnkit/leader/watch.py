@@ -23,7 +23,7 @@ from gnnkit.leader.rates import Rates, duration
 from gnnkit.leader.stragglers import Stragglers
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.result.result import finite
-from gnnkit.storage import Lines
+from gnnkit.utils.storage import Lines
 
 STATUS_SECONDS = 10.0  # seconds between progress lines without a terminal
 Log = Callable[[Mapping[str, float], int], None]  # arguments: scalars by name, step

@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from gnnkit.engine import Adjacency
 from gnnkit.model.plain import takes_edges
 from gnnkit.nn import BatchNorm, LayerNorm, call
-from gnnkit.ranges import MAX_LAYERS, one_of, share, whole
+from gnnkit.utils.ranges import MAX_LAYERS, one_of, share, whole
 
 Norm = Literal["none", "batch", "layer"]
 _NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": BatchNorm, "layer": LayerNorm}

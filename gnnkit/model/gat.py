@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.ranges import MAX_WIDTH, real, whole
+from gnnkit.utils.ranges import MAX_WIDTH, real, whole
 
 
 class GATConv(nn.Module):

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.ranges import MAX_WIDTH, whole
+from gnnkit.utils.ranges import MAX_WIDTH, whole
 
 
 class GCNConv(nn.Module):

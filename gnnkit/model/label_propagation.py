@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.model.program import Nodes, Program
-from gnnkit.ranges import share
+from gnnkit.utils.ranges import share
 
 
 class LabelPropagation(Program):

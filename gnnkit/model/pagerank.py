@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.model.program import Nodes, Program
-from gnnkit.ranges import share
+from gnnkit.utils.ranges import share
 
 
 class PageRank(Program):

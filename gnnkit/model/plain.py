@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.checks import array
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.model.parameters import dtype_of
 from gnnkit.partition.shard import uncut
+from gnnkit.utils.checks import array
 
 _KEYS = {"edge_weight": "weight", "edge_attr": "edge_features", "edge_type": "edge_types"}  # PyG's names, and gnnkit's
 

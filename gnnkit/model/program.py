@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency
-from gnnkit.ranges import MAX_COUNT, real, whole
+from gnnkit.utils.ranges import MAX_COUNT, real, whole
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

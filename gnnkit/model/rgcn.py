@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from gnnkit.engine import Adjacency, Pairs
 from gnnkit.errors import UserError
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.ranges import MAX_WIDTH, whole
+from gnnkit.utils.ranges import MAX_WIDTH, whole
 
 
 class RelationWeights(nn.Module):

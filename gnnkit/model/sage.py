@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.ranges import MAX_WIDTH, one_of, whole
+from gnnkit.utils.ranges import MAX_WIDTH, one_of, whole
 
 
 class SAGEConv(nn.Module):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
-from gnnkit.ranges import MAX_COUNT, share, whole
+from gnnkit.utils.ranges import MAX_COUNT, share, whole
 
 
 class Dropout(nn.Module):

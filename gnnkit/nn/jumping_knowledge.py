@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_LAYERS, MAX_WIDTH, one_of, whole
+from gnnkit.utils.ranges import MAX_LAYERS, MAX_WIDTH, one_of, whole
 
 Mode = Literal["cat", "max", "lstm"]
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.checks import array
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.grid import Grid
+from gnnkit.utils.checks import array
 
 _STREAM_BYTES = 32  # memory per node of a partitioner that streams edges
 

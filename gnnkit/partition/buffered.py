@@ -3,7 +3,7 @@ from __future__ import annotations
 from gnnkit import _core
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.base import NodePartitioner
-from gnnkit.ranges import real, whole
+from gnnkit.utils.ranges import real, whole
 
 _BYTES = 200  # memory per buffered node, with its edges
 

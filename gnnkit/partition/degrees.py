@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.partition.loops import looped
 from gnnkit.partition.shard import Shard
-from gnnkit.storage import Array, load_arrays, reserve, write_meta
+from gnnkit.utils.storage import Array, load_arrays, reserve, write_meta
 
 _KNOWN: WeakKeyDictionary[CSC, Degrees] = WeakKeyDictionary()
 _lock = threading.Lock()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gnnkit.partition.vertex_cut import StreamedEdges
-from gnnkit.ranges import real
+from gnnkit.utils.ranges import real
 
 
 class Hdrf(StreamedEdges):

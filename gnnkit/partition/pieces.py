@@ -13,13 +13,13 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, feature_arrays
 from gnnkit.graph.features import SCALES
-from gnnkit.npy_writer import BackgroundTask, BinaryFile, NpyWriter, append_all
 from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
 from gnnkit.partition.relations import shared_weights
 from gnnkit.partition.shard import Shard, grouped
-from gnnkit.storage import Array, forget_pages, save_array, whole_folder
-from gnnkit.work_group import ALONE, WorkGroup
+from gnnkit.utils.npy_writer import BackgroundTask, BinaryFile, NpyWriter, append_all
+from gnnkit.utils.storage import Array, forget_pages, save_array, whole_folder
+from gnnkit.utils.work_group import ALONE, WorkGroup
 
 NODE_BYTES = 48  # memory per node
 _LEAST_PIECE = 1 << 14  # minimum number of edges per piece

@@ -14,7 +14,7 @@ from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.base import Partition
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.traffic import Traffic
-from gnnkit.storage import save_arrays
+from gnnkit.utils.storage import save_arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)

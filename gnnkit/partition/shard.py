@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.checks import check_range
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, EdgeColumns, Features, Floats, Graph, Ids, Labels, feature_arrays, labelled, read_features
 from gnnkit.graph.types import take
@@ -18,8 +17,9 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 from gnnkit.partition.relations import relation_degrees
-from gnnkit.ranges import MAX_COUNT, whole
-from gnnkit.storage import load_arrays, save_arrays
+from gnnkit.utils.checks import check_range
+from gnnkit.utils.ranges import MAX_COUNT, whole
+from gnnkit.utils.storage import load_arrays, save_arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)

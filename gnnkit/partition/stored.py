@@ -8,7 +8,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid
-from gnnkit.storage import load_arrays
+from gnnkit.utils.storage import load_arrays
 
 
 class Stored(Partitioner):

@@ -8,7 +8,7 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.base import NodePartitioner
-from gnnkit.ranges import MAX_COUNT, one_of, real, whole
+from gnnkit.utils.ranges import MAX_COUNT, one_of, real, whole
 
 Order = Literal["id", "random", "bfs"]
 

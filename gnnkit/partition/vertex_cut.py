@@ -8,7 +8,7 @@ from gnnkit import _core
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid
-from gnnkit.ranges import real
+from gnnkit.utils.ranges import real
 
 
 class StreamedEdges(Partitioner):

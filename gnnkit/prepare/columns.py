@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures
-from gnnkit.ranges import shown
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import shown
 
 _MIN_CATEGORIES = 10  # number of values that a text column may have in a graph of any size
 

@@ -16,27 +16,27 @@ from typing import Any
 import numpy as np
 
 from gnnkit.config.settings import Settings
-from gnnkit.documents import parse_json
+from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.launch.phases import phase
+from gnnkit.leader.plan.choose import Decision, describe, shape
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all, uncut
-from gnnkit.plan.choose import Decision, describe, shape
+from gnnkit.partition.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.prepare import picture
 from gnnkit.prepare.inputs import check_types, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.prepare.run_partition import keep, rebalanced
 from gnnkit.prepare.trained import as_read
-from gnnkit.remote.features import round_rows
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
-from gnnkit.storage import passing, save_arrays
-from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.task import Task
+from gnnkit.utils.documents import parse_json
+from gnnkit.utils.storage import passing, save_arrays
 
 _SPLIT_NAMES = {"train": "training", "val": "validation"}  # names of splits in messages
 

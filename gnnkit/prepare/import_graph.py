@@ -19,11 +19,11 @@ from gnnkit.launch.group import Group
 from gnnkit.launch.phases import phase, say, warnings_in_lines
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
-from gnnkit.memory import available_memory
 from gnnkit.prepare.shared_folder import SharedFolderGroup
-from gnnkit.ranges import num_cores, one_line
 from gnnkit.result.folder import WORK
-from gnnkit.work_group import ALONE, WorkGroup
+from gnnkit.utils.memory import available_memory
+from gnnkit.utils.ranges import num_cores, one_line
+from gnnkit.utils.work_group import ALONE, WorkGroup
 
 _AUTO_SHARE = 0.5  # share of free memory used by memory=auto
 

@@ -17,13 +17,14 @@ from gnnkit.graph.features import DENSE, PACKED, SCALES
 from gnnkit.graph.schema import read_types
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
-from gnnkit.npy_writer import NpyWriter
+from gnnkit.leader.plan.choose import describe
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid, make_grid
 from gnnkit.partition.pieces import NODE_BYTES, edge_bytes, least_memory, write_shards
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard
-from gnnkit.plan.choose import describe
+from gnnkit.partition.store.manifest import PARTS, Digests, Manifest
+from gnnkit.partition.store.parts import GRAPH
 from gnnkit.prepare.columns import NumericTable
 from gnnkit.prepare.import_graph import group_of, num_processes, room_of
 from gnnkit.prepare.inputs import IDS, check_width, degree_features, learned_tables
@@ -33,11 +34,10 @@ from gnnkit.prepare.storing import manifest, of_ranges
 from gnnkit.prepare.trained import Inputs, fit
 from gnnkit.prepare.transform import ColumnTransform, FilledRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
-from gnnkit.storage import forget_pages, save_array, whole_folder, write_atomically
-from gnnkit.store.manifest import PARTS, Digests, Manifest
-from gnnkit.store.parts import GRAPH
 from gnnkit.task import Task
-from gnnkit.work_group import WorkGroup
+from gnnkit.utils.npy_writer import NpyWriter
+from gnnkit.utils.storage import forget_pages, save_array, whole_folder, write_atomically
+from gnnkit.utils.work_group import WorkGroup
 
 _MAX_PIECE = 1 << 20  # maximum number of edges partitioned at once
 _ROW_BYTES = 1 << 24  # bytes of features written at once

@@ -11,10 +11,10 @@ from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, FeatureTable, Floats, Graph, PackedFeatures, Schema, SparseFeatures
 from gnnkit.launch.phases import warnings_in_lines
+from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
-from gnnkit.ranges import shown
-from gnnkit.storage import save_array
-from gnnkit.store.manifest import NODE_IDS
+from gnnkit.utils.ranges import shown
+from gnnkit.utils.storage import save_array
 
 # Sparse products were measured to be faster up to this density and from this width.
 MAX_SHARE, MIN_WIDTH = 0.1, 64

@@ -23,13 +23,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gnnkit.config.settings import Choice, Settings
-from gnnkit.documents import read_object
 from gnnkit.graph import Graph
 from gnnkit.graph.edge_columns import RULES
+from gnnkit.leader.plan.choose import assign
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
-from gnnkit.plan.choose import assign
-from gnnkit.storage import load_arrays, passing, save_arrays, sync_files
+from gnnkit.utils.documents import read_object
+from gnnkit.utils.storage import load_arrays, passing, save_arrays, sync_files
 
 T = TypeVar("T")
 

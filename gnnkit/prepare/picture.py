@@ -11,7 +11,7 @@ import numpy as np
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.base import Partition
 from gnnkit.result.folder import PICTURE
-from gnnkit.storage import write_atomically
+from gnnkit.utils.storage import write_atomically
 
 COUNTED_EDGES = 5_000_000  # in larger graphs, edges are counted on a sample of nodes
 DRAWN_NODES, DRAWN_EDGES = 300, 900  # maximum size of the sample

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
-from gnnkit.memory import available_memory
+from gnnkit.partition.store.parts import GRAPH
 from gnnkit.prepare.cut import Preparation, Prepared
-from gnnkit.store.parts import GRAPH
+from gnnkit.utils.memory import available_memory
 
 if TYPE_CHECKING:
-    from gnnkit.store.parts import Parts
+    from gnnkit.partition.store.parts import Parts
 
 BASE = 400 << 20  # bytes of a process without data
 _RANK = 50 << 20  # bytes of a rank's current batches

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.checks import Array
+from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, PackedFeatures
 from gnnkit.prepare.transform import Numbers
-from gnnkit.remote.features import round_rows
+from gnnkit.utils.checks import Array
 
 _STEPS = 255  # number of 8-bit steps between a column's minimum and maximum
 _NUMBERS = 1 << 20  # numbers rounded at once

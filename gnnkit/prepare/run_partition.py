@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.config.settings import Settings
-from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
@@ -18,7 +17,8 @@ from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import cut_all
 from gnnkit.prepare import picture
 from gnnkit.result.folder import COORDINATION, PARTITION, PICTURE, PREPARED, SOURCE
-from gnnkit.storage import load_arrays, passing, save_arrays, write_atomically
+from gnnkit.utils.documents import read_object
+from gnnkit.utils.storage import load_arrays, passing, save_arrays, write_atomically
 
 
 def save_partition(folder: Path, partition: Partition, meta: Mapping[str, Any]) -> None:

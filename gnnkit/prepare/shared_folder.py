@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gnnkit.documents import read_json
 from gnnkit.errors import UserError
 from gnnkit.launch.progress import progress
-from gnnkit.storage import write_atomically
-from gnnkit.work_group import WorkGroup
+from gnnkit.utils.documents import read_json
+from gnnkit.utils.storage import write_atomically
+from gnnkit.utils.work_group import WorkGroup
 
 T = TypeVar("T")
 HEARTBEAT = 0.5  # seconds between heartbeats

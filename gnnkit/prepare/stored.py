@@ -16,19 +16,19 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SparseFeatures
 from gnnkit.launch.phases import phase
 from gnnkit.launch.processes import run_in_child
+from gnnkit.partition.store.join import whole
+from gnnkit.partition.store.manifest import Manifest, differing
+from gnnkit.partition.store.pairs import with_pairs
+from gnnkit.partition.store.parts import GRAPH, Reads, without_features
 from gnnkit.prepare import cut
 from gnnkit.prepare.cut import Needs, Preparation, Prepared
 from gnnkit.prepare.inputs import IDS, check_types, check_width
 from gnnkit.prepare.placed import place_features
 from gnnkit.prepare.run_partition import keep, load_partition, rebalanced
 from gnnkit.prepare.trained import take_stored
-from gnnkit.ranges import shown
 from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
-from gnnkit.storage import passing, write_atomically
-from gnnkit.store.join import whole
-from gnnkit.store.manifest import Manifest, differing
-from gnnkit.store.pairs import with_pairs
-from gnnkit.store.parts import GRAPH, Reads, without_features
+from gnnkit.utils.ranges import shown
+from gnnkit.utils.storage import passing, write_atomically
 
 _GRAPH = "a strategy that reads the whole graph"
 RunInChild = Callable[..., Any]  # `run_in_child`, possibly extended by the caller

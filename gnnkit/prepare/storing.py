@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 
 from gnnkit.config.settings import AUTO, Settings
-from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.leader.plan.choose import Decision, describe
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.plan.choose import Decision, describe
+from gnnkit.partition.store.manifest import PARTS, Digests, Manifest, shaping
+from gnnkit.partition.store.pairs import without_pairs
+from gnnkit.partition.store.parts import GRAPH, LINKS
 from gnnkit.prepare import cut, picture
 from gnnkit.prepare.inputs import IDS, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, kept_partition
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.links import Links
-from gnnkit.store.manifest import PARTS, Digests, Manifest, shaping
-from gnnkit.store.pairs import without_pairs
-from gnnkit.store.parts import GRAPH, LINKS
 from gnnkit.task import Task
+from gnnkit.utils.documents import read_object
 
 
 def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> dict[str, Any]:

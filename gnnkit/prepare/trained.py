@@ -13,15 +13,15 @@ import numpy as np
 
 from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import both_ways
-from gnnkit.documents import read_object
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph
 from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts
 from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
-from gnnkit.ranges import shown, switch
 from gnnkit.result.folder import INPUTS
-from gnnkit.storage import write_atomically
+from gnnkit.utils.documents import read_object
+from gnnkit.utils.ranges import shown, switch
+from gnnkit.utils.storage import write_atomically
 
 _SAMPLE = 1000  # rows sampled from the features
 _MAX_DIFFERENCE = 0.5  # difference in the share of reverse edges that is accepted without a warning

@@ -15,8 +15,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Split
 from gnnkit.graph.features import normalized
 from gnnkit.prepare.columns import NumericTable, are_numbers
-from gnnkit.ranges import one_of, shown
-from gnnkit.storage import forget_pages, mapped_file
+from gnnkit.utils.ranges import one_of, shown
+from gnnkit.utils.storage import forget_pages, mapped_file
 
 _LARGE = 4.0  # standard deviation of a column, or mean of a constant column, that impairs training
 _UNEVEN = 30.0  # largest acceptable ratio of a table's standard deviations

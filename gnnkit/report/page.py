@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.report.drawing import Figure
 from gnnkit.report.run import number
-from gnnkit.storage import write_atomically
+from gnnkit.utils.storage import write_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.documents import MAX_JSON, check_regular, parse_json, parse_yaml, read_bytes, read_json, read_object
 from gnnkit.errors import UserError
 from gnnkit.result.folder import CLASSES, COORDINATION, EPOCHS, PICTURE, WORDS
-from gnnkit.storage import Array, read_npy
+from gnnkit.utils.documents import MAX_JSON, check_regular, parse_json, parse_yaml, read_bytes, read_json, read_object
+from gnnkit.utils.storage import Array, read_npy
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
 MAX_NAME = 100  # characters of a class name

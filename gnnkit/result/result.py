@@ -12,11 +12,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gnnkit.documents import parse_json, read_bytes
 from gnnkit.errors import UserError
 from gnnkit.launch.exits import MENDABLE
 from gnnkit.result.folder import EPOCHS
-from gnnkit.storage import write_atomically
+from gnnkit.utils.documents import parse_json, read_bytes
+from gnnkit.utils.storage import write_atomically
 
 _NOT_SHOWN = (
     "per_rank", "why", "stopped", "approximate", "saved_epoch", "best_evaluation", "learned_nothing", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced", "restarted",

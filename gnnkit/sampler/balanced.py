@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.checks import int64s, whole
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.fanouts import FanoutsLike
+from gnnkit.utils.checks import int64s, whole
 
 _MAX_NEIGHBOURS = 2**62
 

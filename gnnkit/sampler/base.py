@@ -11,14 +11,15 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import _core, storage
-from gnnkit.checks import MAX_THREADS, int64s, whole
+from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
-from gnnkit.ranges import num_cores
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.contract import Hop, check_hop
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
+from gnnkit.utils import storage
+from gnnkit.utils.checks import MAX_THREADS, int64s, whole
+from gnnkit.utils.ranges import num_cores
 
 
 class Sampler(ABC):

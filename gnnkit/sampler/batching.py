@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.checks import MAX_THREADS, array, int64s, whole
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.fanouts import Fanouts
+from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
 
 _SIZES = {"batch_size": 2**31 - 1, "world_size": 2**16, "window": 2**16}  # maxima, whose product fits in 63 bits
 

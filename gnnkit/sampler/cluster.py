@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.checks import int64s, whole
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.base import NativeSampler, Reading, Sampler
 from gnnkit.sampler.fanouts import MAX_HOPS, Fanouts
-from gnnkit.storage import read_npy
+from gnnkit.utils.checks import int64s, whole
+from gnnkit.utils.storage import read_npy
 
 
 class ClusterSampler(NativeSampler):

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit import checks
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
+from gnnkit.utils import checks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from operator import mul
 from typing import Any, TypeAlias
 
 from gnnkit.errors import UserError
-from gnnkit.ranges import shown, whole
+from gnnkit.utils.ranges import shown, whole
 
 MAX_FANOUT = 2**31 - 1
 MAX_HOPS = 1000

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gnnkit import _core
-from gnnkit.checks import whole
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.fanouts import MAX_HOPS, Fanouts
+from gnnkit.utils.checks import whole
 
 
 class FullSampler(NativeSampler):

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import _core, storage
-from gnnkit.checks import MAX_THREADS, whole
+from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
+from gnnkit.utils import storage
+from gnnkit.utils.checks import MAX_THREADS, whole
 
 
 def gather_rows(

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.checks import check_range
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Ids
-from gnnkit.ranges import MAX_COUNT, real, shown, whole
-from gnnkit.storage import load_arrays, save_arrays
+from gnnkit.utils.checks import check_range
+from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
+from gnnkit.utils.storage import load_arrays, save_arrays
 
 _MAX_NODES = math.isqrt(2**63 - 1)  # so that the codes of all pairs fit in int64
 

@@ -13,12 +13,10 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import _core, storage
-from gnnkit.checks import MAX_THREADS, array, int64s, whole
+from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch
 from gnnkit.partition.quality import max_over_mean
-from gnnkit.ranges import num_cores
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
 from gnnkit.sampler.batching import BatchSchedule, Epoch, check_costs, draws_key, order_key
@@ -26,7 +24,10 @@ from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.sampler.tables import Tables
-from gnnkit.spans import Spans, active
+from gnnkit.utils import storage
+from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
+from gnnkit.utils.ranges import num_cores
+from gnnkit.utils.spans import Spans, active
 
 _MAX_PREFETCH = 2**16
 

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.checks import FLOAT32_MAX, finite, floats, int64s, numbers, whole
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
-from gnnkit.ranges import one_of, real, shown
 from gnnkit.sampler.base import NativeSampler, Reading, wrap
 from gnnkit.sampler.fanouts import FanoutsLike
-from gnnkit.storage import read_npy
+from gnnkit.utils.checks import FLOAT32_MAX, finite, floats, int64s, numbers, whole
+from gnnkit.utils.ranges import one_of, real, shown
+from gnnkit.utils.storage import read_npy
 
 _MAX_WALKS = 2**16
 _MAX_STEPS = 2**24  # total for all walks of a node

@@ -5,10 +5,10 @@ from __future__ import annotations
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
-from gnnkit.ranges import switch
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.fanouts import FanoutsLike
+from gnnkit.utils.ranges import switch
 
 
 class NeighborSampler(NativeSampler):

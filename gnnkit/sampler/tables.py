@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.checks import array
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids
+from gnnkit.utils.checks import array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

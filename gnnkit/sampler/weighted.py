@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gnnkit import _core
-from gnnkit.checks import finite
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.base import NativeSampler, Reading
 from gnnkit.sampler.fanouts import FanoutsLike
+from gnnkit.utils.checks import finite
 
 _OUT_DEGREE: WeakKeyDictionary[CSC, Floats] = WeakKeyDictionary()
 

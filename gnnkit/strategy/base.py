@@ -13,20 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.checks import Array
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Engine, Rows, Tally
+from gnnkit.engine.remote import FeatureStore, Reach, TableFeatures
+from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
+from gnnkit.engine.remote.features import Bits
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, SparseFeatures, Split
 from gnnkit.kernels.sparse_rows import SparseRows
-from gnnkit.order import NodeOrder, renumbered
+from gnnkit.partition.order import NodeOrder, renumbered
 from gnnkit.partition.shard import Shard
-from gnnkit.remote import FeatureStore, Reach, TableFeatures
-from gnnkit.remote.disk import DiskFeatures, OnDisk
-from gnnkit.remote.features import Bits
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.strategy.abilities import Ability, Reads, Steps
+from gnnkit.utils.checks import Array
 
 A = TypeVar("A", bound=Ability)
 

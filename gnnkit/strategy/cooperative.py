@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import nn
 
-from gnnkit.checks import Array
 from gnnkit.comm import Communicator
 from gnnkit.engine import Rows, Tally
+from gnnkit.engine.remote import Lookup, Reach
+from gnnkit.engine.remote.owners import Owners, Sent
 from gnnkit.graph import Ids
-from gnnkit.remote import Lookup, Reach
-from gnnkit.remote.owners import Owners, Sent
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.link_seeds import LinkSeeds
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
 from gnnkit.strategy.owner_draws import Drawn, OwnerDraws
 from gnnkit.strategy.seeds import Deal, OwnedSeeds, Seeds, Step
+from gnnkit.utils.checks import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

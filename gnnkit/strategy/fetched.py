@@ -10,20 +10,20 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from gnnkit.checks import Array
 from gnnkit.comm import Communicator
 from gnnkit.engine import BlockLayers, Pool, Tally
 from gnnkit.engine.block import LayerValues
+from gnnkit.engine.remote.fetched import Fetched, FetchedLayers, RowRequest
+from gnnkit.engine.remote.frontier import Frontier
+from gnnkit.engine.remote.owners import Owners, Sent
+from gnnkit.engine.remote.row_cache import RowCache
+from gnnkit.engine.remote.tier import KeptRows
 from gnnkit.graph import CSC, Ids, MiniBatch
-from gnnkit.remote.fetched import Fetched, FetchedLayers, RowRequest
-from gnnkit.remote.frontier import Frontier
-from gnnkit.remote.owners import Owners, Sent
-from gnnkit.remote.row_cache import RowCache
-from gnnkit.remote.tier import KeptRows
 from gnnkit.sampler import Fanouts, Sampler
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
 from gnnkit.strategy.seeds import Deal, Seeds, Step, drawing
+from gnnkit.utils.checks import Array
 
 Edges = npt.NDArray[Any]  # [num_edges] records of `Frontier`
 

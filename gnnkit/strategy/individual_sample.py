@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnkit.approximate import approximate
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
+from gnnkit.engine.remote.fetched import OwnedRows
+from gnnkit.engine.remote.frontier import check_sampler
+from gnnkit.engine.remote.owners import Owners
+from gnnkit.engine.remote.row_cache import CACHES, RowCache
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, one_of, whole
-from gnnkit.remote.fetched import OwnedRows
-from gnnkit.remote.frontier import check_sampler
-from gnnkit.remote.owners import Owners
-from gnnkit.remote.row_cache import CACHES, RowCache
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
     EdgeTask,
@@ -37,6 +35,8 @@ from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_cache, check_places, place
 from gnnkit.strategy.sampled import SampledBatches
 from gnnkit.strategy.seeds import NodeSeeds, Seeds
+from gnnkit.utils.approximate import approximate
+from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 _LRU = (
     "strategy.cache=lru depends on the previous batch, but reads are announced further ahead: "

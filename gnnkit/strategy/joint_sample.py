@@ -8,11 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from gnnkit.approximate import approximate
 from gnnkit.engine import Tally
-from gnnkit.ranges import MAX_COUNT, one_of, whole
-from gnnkit.remote.frontier import COOPERATIVE, PARTITIONED, check_sampler
-from gnnkit.remote.row_cache import CACHES
+from gnnkit.engine.remote.frontier import COOPERATIVE, PARTITIONED, check_sampler
+from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
     Ability,
@@ -30,6 +28,8 @@ from gnnkit.strategy.cooperative import CooperativeBatches
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_joint
 from gnnkit.strategy.push_pull import PushPullBatches, PushPullShards
+from gnnkit.utils.approximate import approximate
+from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 _BATCHES: dict[tuple[str, str], type[CooperativeBatches | PushPullBatches | PushPullShards]] = {
     ("cooperative", "partitioned"): CooperativeBatches,

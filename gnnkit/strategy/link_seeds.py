@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
+from gnnkit.engine.remote.owners import Sent, as_bytes, swap, to_all
 from gnnkit.graph import CSC, Ids
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
-from gnnkit.remote.owners import Sent, as_bytes, swap, to_all
 from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of
 from gnnkit.sampler.links import pairs_of, supervised_pairs, unordered
 from gnnkit.strategy.base import Worker

@@ -11,15 +11,15 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
-from gnnkit.checks import Array
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
+from gnnkit.engine.remote.disk import DiskFeatures, ReadCounts
+from gnnkit.engine.remote.owners import Sent, to_all
 from gnnkit.exchange.background import Background
 from gnnkit.graph import Block, Ids
-from gnnkit.remote.disk import DiskFeatures, ReadCounts
-from gnnkit.remote.owners import Sent, to_all
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.seeds import Deal, Seeds
+from gnnkit.utils.checks import Array
 
 T = TypeVar("T")
 MIN_AHEAD, MAX_AHEAD = 2, 256  # minimum and maximum number of batches drawn in advance

@@ -10,12 +10,12 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
 from gnnkit.engine.joint import JointAdjacency, ShardLayers
+from gnnkit.engine.remote.frontier import COOPERATIVE, Frontier
+from gnnkit.engine.remote.owners import Owners
 from gnnkit.exchange.route import Demand, Peers, Route
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import Block, Ids
-from gnnkit.remote.frontier import COOPERATIVE, Frontier
-from gnnkit.remote.owners import Owners
 from gnnkit.sampler import Hop
 from gnnkit.sampler.base import join_hops
 from gnnkit.strategy.base import Worker, weighing_sums

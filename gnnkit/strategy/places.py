@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, one_of, whole
+from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 _PLACES = ("shared", "partitioned")
 _JOINT = {  # the only supported value per mode of `joint_sample`, with the reason

@@ -10,7 +10,7 @@ from gnnkit import plugins
 from gnnkit.errors import UserError
 from gnnkit.partition import Partitioner
 from gnnkit.partition.buffered import Buffered
-from gnnkit.ranges import MAX_COUNT, one_of, switch, whole
+from gnnkit.utils.ranges import MAX_COUNT, one_of, switch, whole
 
 # Values implied by a correction for unset keys, and by other values.
 _IMPLIED: dict[str, tuple[dict[str, str], str]] = {

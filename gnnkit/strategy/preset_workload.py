@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.approximate import approximate
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
 from gnnkit.exchange import Exact, RowExchange
@@ -37,6 +36,7 @@ from gnnkit.strategy.resplit import chunk_costs, cut_chunks, reassign
 from gnnkit.strategy.sampled import SampledBatches
 from gnnkit.strategy.share import in_neighbours
 from gnnkit.strategy.workload import Clusters, Covered, OneShare, Reader, Workload
+from gnnkit.utils.approximate import approximate
 
 _ROWS_OF_SHARE = (
     "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"

@@ -16,6 +16,10 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, BlockAdjacency, Rows, Tally
 from gnnkit.engine.block import LayerValues
 from gnnkit.engine.columns import ColumnAdjacency, demand_of_blocks, join_blocks, pack_block, unpack_block
+from gnnkit.engine.remote import TableFeatures
+from gnnkit.engine.remote.fetched import FetchedLayers, OwnedRows
+from gnnkit.engine.remote.owners import Owners, as_bytes, swap, to_all
+from gnnkit.engine.remote.row_cache import RowCache
 from gnnkit.errors import UserError
 from gnnkit.exchange.route import Peers, Route, from_all
 from gnnkit.exchange.schedule import Passes
@@ -23,10 +27,6 @@ from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Block, Floats, SparseFeatures
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.traffic import column_shares
-from gnnkit.remote import TableFeatures
-from gnnkit.remote.fetched import FetchedLayers, OwnedRows
-from gnnkit.remote.owners import Owners, as_bytes, swap, to_all
-from gnnkit.remote.row_cache import RowCache
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.fetched import FetchedBatch, FetchedBatches
 from gnnkit.strategy.link_seeds import LinkSeeds

@@ -15,18 +15,18 @@ import numpy.typing as npt
 from torch import nn
 
 from gnnkit.engine import Adjacency, BlockLayers, Pool, Rows, Tally
+from gnnkit.engine.remote.disk import DiskFeatures
+from gnnkit.engine.remote.features import of_bits
+from gnnkit.engine.remote.owners import Sent
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids, Split
 from gnnkit.kernels.dropout import derive
-from gnnkit.remote.disk import DiskFeatures
-from gnnkit.remote.features import of_bits
-from gnnkit.remote.owners import Sent
 from gnnkit.sampler import Loader, gather_rows
-from gnnkit.spans import active, span
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 from gnnkit.strategy.link_seeds import LinkSeeds
 from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
 from gnnkit.strategy.seeds import Deal, Step, drawing
+from gnnkit.utils.spans import active, span
 
 T = TypeVar("T")
 

@@ -16,11 +16,11 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Rows
 from gnnkit.engine.block import LayerValues
+from gnnkit.engine.remote import Reach
+from gnnkit.engine.remote.owners import Sent, to_all
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids, Split
 from gnnkit.kernels.dropout import derive
-from gnnkit.remote import Reach
-from gnnkit.remote.owners import Sent, to_all
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import BatchSchedule, Epoch, draws_key, order_key

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import torch
 
-from gnnkit.approximate import approximate
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, real, whole
 from gnnkit.strategy.base import Measured, Update
+from gnnkit.utils.approximate import approximate
+from gnnkit.utils.ranges import MAX_COUNT, real, whole
 
 LEADER = 0
 MAX_DRIFT, MAX_ITERATIONS = 0.05, 4  # defaults. Stale rows cost more with each epoch, and drift does not measure this

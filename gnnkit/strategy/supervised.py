@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gnnkit.engine import Engine
+from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.graph import Split
 from gnnkit.kernels.dropout import derive
-from gnnkit.remote import Lookup, Reach
 from gnnkit.sampler.links import Links, draw_for_pairs, supervised_pairs
 from gnnkit.strategy.base import Worker
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnnkit.errors import UserError
 from gnnkit.plugins import load
-from gnnkit.ranges import real, shown
+from gnnkit.utils.ranges import real, shown
 
 TRIM = 0.1  # share of the workers trimmed on each side
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gnnkit.approximate import approximate
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
-from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sync.base import GradientSync, gradients, trained
+from gnnkit.utils.approximate import approximate
+from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 Links = list[list[int]]  # the neighbours of each rank, by rank
 _NOT_ONE = (

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.ranges import whole
 from gnnkit.sync.base import OnLost, trainable
 from gnnkit.sync.served import Served, ServedSync
 from gnnkit.sync.server import Server
 from gnnkit.sync.versions import Damping, Mode, make_rules
+from gnnkit.utils.ranges import whole
 
 MAX_SERVERS = 1024
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gnnkit.approximate import approximate
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.comm.mailbox import Letter, PeerLost
@@ -22,6 +21,7 @@ from gnnkit.sync.base import GradientSync, OnLost, gradients, trainable, trained
 from gnnkit.sync.optimised import Groups, State, pack_state, unpack_state
 from gnnkit.sync.server import REPLY, REQUEST, Server
 from gnnkit.sync.versions import Rules
+from gnnkit.utils.approximate import approximate
 
 HEARTBEAT = 1.0  # seconds between heartbeats, at most a quarter of comm.timeout
 BESIDE = "server beside rank 0"  # thread name

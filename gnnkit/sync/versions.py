@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gnnkit.errors import UserError
-from gnnkit.ranges import one_of, whole
 from gnnkit.sync.aggregation import Aggregation, Weighted, aggregation
 from gnnkit.sync.base import OnLost
+from gnnkit.utils.ranges import one_of, whole
 
 Mode = Literal["sync", "async", "ssp"]
 Damping = Literal["none", "staleness"]

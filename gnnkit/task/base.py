@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.checks import Array
-from gnnkit.evaluation import by_node
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.task.evaluation import by_node
+from gnnkit.utils.checks import Array
 
 
 @dataclass(frozen=True, slots=True)

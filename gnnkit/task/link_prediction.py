@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gnnkit.checks import Array
 from gnnkit.engine import Tally, derive
+from gnnkit.engine.remote import Lookup
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.graph.attributes import warn_times
-from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
-from gnnkit.remote import Lookup
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links, codes, draw_for_pairs, pairs_of, unordered
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import Task
 from gnnkit.task.decoder import ProductMLP, dot
 from gnnkit.task.ranking import HITS, ranked, ranking
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
 
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all

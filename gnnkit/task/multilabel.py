@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.strategy import Worker
 from gnnkit.task.base import f1, macro, rows_of
 from gnnkit.task.classes import ClassTask, areas_of_all
+from gnnkit.utils.checks import Array
 
 _BETWEEN = ";"  # separates a node's class names
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from gnnkit.ranges import real, shown
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, f1, macro, rows_of
 from gnnkit.task.classes import ClassTask, areas_of_all
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import real, shown
 
 BALANCED = "balanced"
 MAX_WEIGHT = 1e6

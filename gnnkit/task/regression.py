@@ -10,9 +10,9 @@ from torch import Tensor
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from gnnkit.ranges import one_of
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, NodeTask
+from gnnkit.utils.ranges import one_of
 
 
 class Regression(NodeTask):

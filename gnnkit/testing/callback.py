@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from gnnkit import callback
-from gnnkit.evaluation import Evaluation
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import ONE, assert_close, on_ranks

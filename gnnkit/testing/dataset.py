@@ -15,7 +15,7 @@ from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.testing.arguments import check_instance
-from gnnkit.work_group import ALONE, SequentialGroup, WorkGroup
+from gnnkit.utils.work_group import ALONE, SequentialGroup, WorkGroup
 
 
 def check_dataset(dataset: Dataset) -> Graph:

@@ -20,7 +20,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.process import Gloo
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
-from gnnkit.launcher import JOBS, RANKS, Jobs, Launcher, RankError, Ranks
+from gnnkit.launch.launcher import JOBS, RANKS, Jobs, Launcher, RankError, Ranks
 from gnnkit.testing.arguments import check_maker
 
 WORLD_SIZE = 3

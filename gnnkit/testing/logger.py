@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lightning.pytorch.loggers import Logger
 
-from gnnkit.logger import RunLogger
 from gnnkit.testing.arguments import check_maker
+from gnnkit.training.logger import RunLogger
 
 
 def check_logger(make: Callable[[], RunLogger]) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor
 from gnnkit.engine import ShardAdjacency
 from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
-from gnnkit.order import NodeOrder, renumbered
 from gnnkit.partition import Grid
+from gnnkit.partition.order import NodeOrder, renumbered
 from gnnkit.partition.shard import uncut
 from gnnkit.strategy import Worker
 from gnnkit.testing.arguments import check_instance

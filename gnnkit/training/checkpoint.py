@@ -27,9 +27,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from gnnkit.documents import check_regular, parse_json, read_bytes
 from gnnkit.errors import UserError
-from gnnkit.storage import put_in_place, synced, write_atomically
+from gnnkit.utils.documents import check_regular, parse_json, read_bytes
+from gnnkit.utils.storage import put_in_place, synced, write_atomically
 
 _WRITER = ".writer-"  # prefix of a writer's folder
 

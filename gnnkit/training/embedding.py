@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer, SparseAdam
 
 from gnnkit.engine import Tally
+from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
-from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Batch
 
 

@@ -17,15 +17,14 @@ from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.model.unchanged import EdgeIndexModel
-from gnnkit.remote import LearnedRows
-from gnnkit.spans import active
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
 from gnnkit.task import Task
 from gnnkit.task.base import rows_of
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.training import hooks, schedule
 from gnnkit.training.embedding import Embedding
@@ -35,6 +34,7 @@ from gnnkit.training.logged import Logged, over_ranks, reduction
 from gnnkit.training.metrics import join_metrics
 from gnnkit.training.schedule import Schedules, clip
 from gnnkit.training.step import loss_of, make_optimizer, own_method, reaching
+from gnnkit.utils.spans import active
 
 _LOGGED = ("train_loss", "work_max_over_mean")  # logged by every run, in addition to the task's metrics
 _ROWS = "embedding"  # key in a snapshot. Names of parameters start with "model."

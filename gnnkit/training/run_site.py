@@ -15,9 +15,9 @@ from gnnkit.leader.meter import SyncMeter, seconds_queued
 from gnnkit.leader.site import LeaderSite
 from gnnkit.leader.trace import STEP
 from gnnkit.leader.watch import Watch, WorkerState, peak_memory
-from gnnkit.spans import active
 from gnnkit.strategy import Batch, Measured, Worker
 from gnnkit.training.monitor import Monitor
+from gnnkit.utils.spans import active
 
 
 @dataclass(frozen=True, slots=True)

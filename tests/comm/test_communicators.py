@@ -15,8 +15,8 @@ import torch
 from gnnkit.comm import Communicator, DeadlineExceeded, PeerLost
 from gnnkit.comm.meeting import MismatchedCollectives
 from gnnkit.comm.threads import FEW, Threads
-from gnnkit.launcher import RankError, Ranks
-from gnnkit.launcher.processes import Processes
+from gnnkit.launch.launcher import RankError, Ranks
+from gnnkit.launch.launcher.processes import Processes
 from gnnkit.testing import check_communicator
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo

@@ -32,7 +32,7 @@ from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.import_graph import ForkedGroup
-from gnnkit.work_group import ALONE, SequentialGroup, WorkGroup
+from gnnkit.utils.work_group import ALONE, SequentialGroup, WorkGroup
 from tests.cases import exhaustive, few
 from tests.folders import digests_of
 from tests.forked import forked

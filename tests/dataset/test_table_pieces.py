@@ -17,7 +17,7 @@ from gnnkit.dataset.importing import progress
 from gnnkit.dataset.importing.tables import TablePieces
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
-from gnnkit.npy_writer import BinaryFile
+from gnnkit.utils.npy_writer import BinaryFile
 
 SMALL: Any = SimpleNamespace(memory=1000, threads=1)
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])

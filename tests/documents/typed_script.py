@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph, Split
-from gnnkit.logger import RunLogger
 from gnnkit.model import GraphModel, Nodes, Program
 from gnnkit.nn import BatchNorm, Dropout, JumpingKnowledge
 from gnnkit.sampler import LoadedBatch, Loader, NeighborSampler
 from gnnkit.training.data import GraphDataModule
+from gnnkit.training.logger import RunLogger
 
 
 def draw(num_nodes: int = 60) -> Graph:

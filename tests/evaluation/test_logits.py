@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm.threads import Threads
-from gnnkit.evaluation import Evaluation
-from gnnkit.evaluation.logits import MIB, ChunkEvaluation, chunks
+from gnnkit.engine.remote import FeatureStore
 from gnnkit.graph import Floats, Split
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
-from gnnkit.remote import FeatureStore
 from gnnkit.strategy import Worker
+from gnnkit.task.evaluation import Evaluation
+from gnnkit.task.evaluation.logits import MIB, ChunkEvaluation, chunks
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import by_node
 from tests.cases import exhaustive
@@ -144,11 +144,11 @@ import json, sys, threading, numpy as np, torch
 from pathlib import Path
 from typing import Any
 from gnnkit.comm.threads import Threads
-from gnnkit.evaluation import Evaluation
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.graph import Graph
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition, cut_all
-from gnnkit.remote import FeatureStore
+from gnnkit.engine.remote import FeatureStore
 from gnnkit.strategy import Worker
 from gnnkit.testing.graphs import check_graph
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Survivors
 from gnnkit.comm.threads import Threads
-from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.partition.store.parts import Parts
 from gnnkit.result.folder import PREPARED
-from gnnkit.store.parts import Parts
 from gnnkit.strategy import Worker
+from gnnkit.task.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import by_node

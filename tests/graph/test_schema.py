@@ -15,9 +15,9 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, FeatureTable, Graph, Relation, SparseFeatures
 from gnnkit.graph.schema import pack_tables
 from gnnkit.partition.shard import uncut
+from gnnkit.partition.store.join import joined
+from gnnkit.partition.store.manifest import Manifest
 from gnnkit.prepare.inputs import with_inputs
-from gnnkit.store.join import joined
-from gnnkit.store.manifest import Manifest
 
 COUNTS = [3, 4, 2]
 RELATIONS = (Relation("author", "writes", "paper"), Relation("paper", "in", "venue"))

@@ -26,7 +26,7 @@ from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.missing import MISSING
-from gnnkit.work_group import SequentialGroup
+from gnnkit.utils.work_group import SequentialGroup
 
 Columns = dict[str, list[Any]]
 Reader = Callable[[Path, Columns, Columns, dict[str, Any]], Graph]

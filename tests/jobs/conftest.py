@@ -6,7 +6,7 @@ import pytest
 
 from gnnkit.config.settings import ranks
 from gnnkit.jobs import trial_steps
-from gnnkit.plan import machine
+from gnnkit.leader.plan import machine
 from tests.farm import finished_run  # noqa: F401
 from tests.runs import within_process
 

@@ -24,8 +24,8 @@ from gnnkit.jobs import decide, dispatch
 from gnnkit.jobs.layouts import Layouts
 from gnnkit.jobs.order import Order
 from gnnkit.launch.environment import StartedRank
-from gnnkit.plan.layout import LayoutFigures, Timing
-from gnnkit.ranges import num_cores
+from gnnkit.leader.plan.layout import LayoutFigures, Timing
+from gnnkit.utils.ranges import num_cores
 from tests.cases import exhaustive, few
 from tests.launch.outside import Outside, by_hand
 from tests.runs import BARE

@@ -12,10 +12,10 @@ import pytest
 from lightning.fabric.loggers.csv_logs import _ExperimentWriter as CsvWriter
 from torch.utils.tensorboard import SummaryWriter
 
-from gnnkit import storage
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.testing.graphs import check_graph
+from gnnkit.utils import storage
 from tests.cases import few
 from tests.folders import digests_of
 

@@ -26,7 +26,7 @@ from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
-from gnnkit.launcher import RankError
+from gnnkit.launch.launcher import RankError
 from tests.cases import few
 from tests.forked import forked
 from tests.jobs.test_train import small_graph

@@ -24,6 +24,9 @@ from gnnkit.exchange.tally import Exchange
 from gnnkit.graph import CSC, Graph
 from gnnkit.jobs import layouts, trial_steps
 from gnnkit.jobs.iterate import iterate
+from gnnkit.leader.plan import step as plan_step
+from gnnkit.leader.plan.step import step_activations, step_volume
+from gnnkit.leader.plan.volume import Volume, volume
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
@@ -36,12 +39,9 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.plan import step as plan_step
-from gnnkit.plan.step import step_activations, step_volume
-from gnnkit.plan.volume import Volume, volume
-from gnnkit.ranges import num_cores
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.utils.ranges import num_cores
 from tests.cases import few
 from tests.runs import BARE
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import gnnkit
-from gnnkit import spans
 from gnnkit.__main__ import main
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import CSC, Graph
@@ -22,6 +21,7 @@ from gnnkit.leader import trace
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.prepare import picture
+from gnnkit.utils import spans
 from tests.jobs.test_train import small_graph
 from tests.report.folders import HOSTILE, run_folder
 

@@ -24,7 +24,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import restarts
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.restarts import restarting
-from gnnkit.launcher import Failure, RankError
+from gnnkit.launch.launcher import Failure, RankError
 from gnnkit.training import checkpoint
 from gnnkit.training.saving import PeriodicCheckpoint
 from tests.cases import exhaustive, few

@@ -19,7 +19,7 @@ from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.jobs import layouts
-from gnnkit.store import manifest as manifests
+from gnnkit.partition.store import manifest as manifests
 from tests.cases import few
 from tests.forked import forked
 from tests.runs import BARE

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
-from gnnkit.evaluation import Evaluation
 from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Grid
 from gnnkit.strategy.base import Worker
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.training import checkpoint
 from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph

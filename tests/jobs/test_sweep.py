@@ -23,7 +23,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.sweep import plans, table
 from gnnkit.jobs.sweep.runner import FAILED, JobOutcome, SweepJob
-from gnnkit.launcher import submitit
+from gnnkit.launch.launcher import submitit
 from gnnkit.prepare import kept
 from gnnkit.report.sweep import DONE
 from gnnkit.task.node_classification import NodeClassification

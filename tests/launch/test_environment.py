@@ -12,7 +12,7 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank, check_tasks, hosts, started_rank, tasks_per_node
-from gnnkit.launcher.outside import Outside
+from gnnkit.launch.launcher.outside import Outside
 
 TORCHRUN = {
     "RANK": "5",

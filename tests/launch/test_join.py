@@ -20,9 +20,9 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.jobs import join
 from gnnkit.launch.handshake import difference
-from gnnkit.launcher.outside import Outside as StartedOutside
+from gnnkit.launch.launcher.outside import Outside as StartedOutside
 from gnnkit.result.folder import PREPARED
-from gnnkit.storage import write_atomically
+from gnnkit.utils.storage import write_atomically
 from tests.cases import few
 from tests.conftest import Install
 from tests.launch.outside import Outside, by_hand

@@ -19,7 +19,7 @@ import json, multiprocessing, os, signal, socket, tempfile, time
 from pathlib import Path
 
 from gnnkit.errors import UserError
-from gnnkit.launcher import Launcher, RankError, StartedRank
+from gnnkit.launch.launcher import Launcher, RankError, StartedRank
 
 
 class Served(Launcher):

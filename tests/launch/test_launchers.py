@@ -13,7 +13,7 @@ from gnnkit.__main__ import main
 from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs.sweep.sweep import Command, _Sweep
-from gnnkit.launcher import Launcher
+from gnnkit.launch.launcher import Launcher
 from tests.runs import within_process
 
 pytestmark = pytest.mark.usefixtures("within")

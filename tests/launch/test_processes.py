@@ -21,10 +21,10 @@ from gnnkit.errors import UserError
 from gnnkit.launch import processes
 from gnnkit.launch.child import STARTED_ANEW, forks_differentiate
 from gnnkit.launch.group import RankError
+from gnnkit.launch.launcher import Ranks
+from gnnkit.launch.launcher import processes as launcher_processes
 from gnnkit.launch.processes import launch, run_in_child
-from gnnkit.launcher import Ranks
-from gnnkit.launcher import processes as launcher_processes
-from gnnkit.storage import write_atomically
+from gnnkit.utils.storage import write_atomically
 from tests.cases import exhaustive
 
 

@@ -26,8 +26,8 @@ from gnnkit.comm.rendezvous import TOKEN, meeting
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.launch.environment import StartedRank
-from gnnkit.launcher import RankError, Ranks
-from gnnkit.launcher.processes import Processes
+from gnnkit.launch.launcher import RankError, Ranks
+from gnnkit.launch.launcher.processes import Processes
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 from tests.launch.outside import Outside, by_hand

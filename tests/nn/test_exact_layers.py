@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, ShardAdjacency
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
@@ -24,6 +23,7 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned

@@ -26,13 +26,13 @@ from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.order import NodeOrder, renumbered
-from gnnkit.order.auto import Auto
-from gnnkit.order.community import Community
-from gnnkit.order.degree import Degree
-from gnnkit.order.none import ById
-from gnnkit.order.rcm import Rcm
 from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.partition.order import NodeOrder, renumbered
+from gnnkit.partition.order.auto import Auto
+from gnnkit.partition.order.community import Community
+from gnnkit.partition.order.degree import Degree
+from gnnkit.partition.order.none import ById
+from gnnkit.partition.order.rcm import Rcm
 from gnnkit.partition.shard import uncut
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.testing.graphs import check_graph

@@ -11,7 +11,7 @@ from partition_cases import cases, destinations, random_graph
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition, cut_all, measure
 from gnnkit.partition.random import Random
-from gnnkit.storage import load_arrays
+from gnnkit.utils.storage import load_arrays
 
 
 @pytest.mark.slow

@@ -9,19 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import memory
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import compared
-from gnnkit.partition.base import Partition
-from gnnkit.partition.grid import Grid, make_grid, unequal_columns
-from gnnkit.partition.hash import Hash
-from gnnkit.partition.quality import measure
-from gnnkit.partition.streaming import Streaming
-from gnnkit.plan import choose
-from gnnkit.plan.choose import (
+from gnnkit.leader.plan import choose
+from gnnkit.leader.plan.choose import (
     Cutter,
     Decision,
     alternatives,
@@ -32,8 +26,14 @@ from gnnkit.plan.choose import (
     select_layout,
     slow_partitioners,
 )
-from gnnkit.plan.layout import LayoutFigures, StepLoad, Timing
-from gnnkit.plan.machine import Machine, MachineLink, Tried
+from gnnkit.leader.plan.layout import LayoutFigures, StepLoad, Timing
+from gnnkit.leader.plan.machine import Machine, MachineLink, Tried
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid, make_grid, unequal_columns
+from gnnkit.partition.hash import Hash
+from gnnkit.partition.quality import measure
+from gnnkit.partition.streaming import Streaming
+from gnnkit.utils import memory
 from tests.cases import few
 
 INSTALLED = ("contiguous", "balanced", "ldg", "buffered")

@@ -16,10 +16,10 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine
 from gnnkit.graph import Graph
+from gnnkit.leader.plan import choose as planning
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.plan import choose as planning
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 

@@ -27,7 +27,7 @@ from gnnkit.prepare import cut, kept
 from gnnkit.prepare.cut import Needs, Preparation, prepare
 from gnnkit.prepare.kept import Kept, content, kept_partition
 from gnnkit.result.folder import COORDINATION, PREPARED
-from gnnkit.storage import save_arrays
+from gnnkit.utils.storage import save_arrays
 from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from gnnkit.engine.remote.features import RowConverter
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, PackedFeatures, feature_arrays, read_features
 from gnnkit.partition.shard import uncut
+from gnnkit.partition.store.join import joined
 from gnnkit.prepare.inputs import with_kept
 from gnnkit.prepare.rounding import Rounding, round_features
-from gnnkit.remote.features import RowConverter
-from gnnkit.storage import load_arrays, save_arrays
-from gnnkit.store.join import joined
+from gnnkit.utils.storage import load_arrays, save_arrays
 
 N = 300
 KINDS = {"bf16": 2, "int8": 1}  # bytes of a number

@@ -7,10 +7,10 @@ import pytest
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.engine.remote.owners import Owners
+from gnnkit.engine.remote.source_sums import SourceSums
+from gnnkit.engine.remote.tier import KeptRows, most_read
 from gnnkit.graph import Floats, Ids
-from gnnkit.remote.owners import Owners
-from gnnkit.remote.source_sums import SourceSums
-from gnnkit.remote.tier import KeptRows, most_read
 from gnnkit.sampler import Fanouts
 from tests.remote.test_frontier import GRAPH, PARTITIONS, shards
 

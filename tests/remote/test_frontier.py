@@ -9,11 +9,11 @@ import pytest
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.engine.remote.frontier import Frontier
+from gnnkit.engine.remote.owners import Owners, Sent
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, MiniBatch
 from gnnkit.partition import Grid, Partition, Shard, cut_all
-from gnnkit.remote.frontier import Frontier
-from gnnkit.remote.owners import Owners, Sent
 from gnnkit.sampler import (
     BalancedSampler,
     ClusterSampler,

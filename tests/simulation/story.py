@@ -16,14 +16,14 @@ import gnnkit_ray
 from gnnkit_ray import __main__ as agents
 
 import gnnkit
-from gnnkit import storage
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder, lock, restarts
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch import child, group, processes, watchdog
-from gnnkit.launcher import RankError
+from gnnkit.launch.launcher import RankError
 from gnnkit.training import checkpoint, resume, saving
 from gnnkit.training.checkpoint import damage, kept  # of the rules, also where a test takes these out
+from gnnkit.utils import storage
 from tests.simulation.cluster import (
     TASKS,
     Actor,

@@ -19,12 +19,12 @@ import pytest
 
 pytest.importorskip("gnnkit_ray")
 
-from gnnkit import storage
 from gnnkit.comm import rendezvous
 from gnnkit.jobs import lock, restarts
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.training import checkpoint
 from gnnkit.training.saving import Checkpoints
+from gnnkit.utils import storage
 from tests.cases import few
 from tests.simulation.story import Broken, Story
 

@@ -12,7 +12,7 @@ from gnnkit.partition import cut_all
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.grid import make_grid
 from gnnkit.partition.hdrf import Hdrf
-from gnnkit.store.join import joined
+from gnnkit.partition.store.join import joined
 from gnnkit.testing.graphs import check_graph
 
 

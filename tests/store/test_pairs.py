@@ -9,8 +9,8 @@ import pytest
 
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
-from gnnkit.store.manifest import FILE, PARTS, Manifest
-from gnnkit.store.pairs import PAIRS, with_pairs, without_pairs
+from gnnkit.partition.store.manifest import FILE, PARTS, Manifest
+from gnnkit.partition.store.pairs import PAIRS, with_pairs, without_pairs
 from tests.cases import exhaustive
 from tests.runs import within_process
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 import gnnkit
-from gnnkit.evaluation import Evaluation
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition import Grid
 from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
@@ -24,6 +23,7 @@ from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned

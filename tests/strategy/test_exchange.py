@@ -22,7 +22,6 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.exchange.pipelined import Pipelined
 from gnnkit.exchange.quantized import Quantized
 from gnnkit.graph import CSC, Graph, Split
@@ -36,6 +35,7 @@ from gnnkit.strategy.base import Worker
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.testing import check_strategy
 from gnnkit.training import checkpoint
 from tests.cases import few

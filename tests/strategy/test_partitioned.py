@@ -16,11 +16,11 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.engine.remote.features import round_rows
+from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition, cut_all
-from gnnkit.remote.features import round_rows
-from gnnkit.remote.row_cache import CACHES
 from gnnkit.sampler import BalancedSampler, FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.fetched import FetchedBatches

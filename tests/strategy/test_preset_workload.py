@@ -27,7 +27,6 @@ from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Adjacency, BlockLayers, SparseRows
 from gnnkit.engine.block_edges import BlockEdges, inverse_sqrt
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.graph import CSC, Graph, Ids, SparseFeatures, Split
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.gat import GAT
@@ -44,6 +43,7 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.strategy.workload import Clusters, OneShare, Workload
 from gnnkit.sync import average_parameters
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import check_strategy

@@ -15,13 +15,13 @@ import pytest
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.evaluation.logits import ChunkEvaluation
 from gnnkit.graph import Split
 from gnnkit.jobs import figures
 from gnnkit.jobs import train as running
 from gnnkit.launch.group import RankError
 from gnnkit.sync.served import Served
 from gnnkit.sync.server import Server
+from gnnkit.task.evaluation.logits import ChunkEvaluation
 from tests.cases import few
 from tests.jobs.test_train import small_graph
 

@@ -14,15 +14,15 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import Choice
-from gnnkit.evaluation import Evaluation
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.model.gcn import GCN
-from gnnkit.order import NodeOrder
 from gnnkit.partition.base import Grid, Partition
+from gnnkit.partition.order import NodeOrder
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.base import GradientSync
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.updates import Updates
 

@@ -20,7 +20,6 @@ import gnnkit
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import BlockAdjacency, Engine, ShardAdjacency, derive
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.exchange.quantized import Quantized
 from gnnkit.graph import Block, Graph, Ids
 from gnnkit.model.gcn import GCN
@@ -34,6 +33,7 @@ from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.decoder import dot
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.link_prediction import LinkPrediction, with_edges
 from gnnkit.task.ranking import ranking
 from gnnkit.testing import check_task

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.comm.threads import Threads
+from gnnkit.engine.remote.owners import Sent
+from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid
-from gnnkit.remote.owners import Sent
-from gnnkit.remote.row_cache import CACHES
 from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
 from gnnkit.sampler.links import codes, pairs_of, unordered
 from gnnkit.strategy import Batch, ExecutionStrategy

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from gnnkit import storage
 from gnnkit.errors import UserError
 from gnnkit.training import checkpoint, resume
+from gnnkit.utils import storage
 from tests.cases import exhaustive
 
 

@@ -20,21 +20,21 @@ import gnnkit
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.engine import Tally
+from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph, Ids
 from gnnkit.jobs import Order, dispatch, start
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
 from gnnkit.prepare.inputs import with_inputs
-from gnnkit.remote import LearnedRows
 from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.testing.graphs import CLASSES, check_graph
 from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training import checkpoint

@@ -17,10 +17,10 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
-from gnnkit.logger import csv as own_csv
-from gnnkit.logger.base import ExistingLogger
-from gnnkit.logger.mlflow import MLflow
-from gnnkit.logger.wandb import Wandb
+from gnnkit.training.logger import csv as own_csv
+from gnnkit.training.logger.base import ExistingLogger
+from gnnkit.training.logger.mlflow import MLflow
+from gnnkit.training.logger.wandb import Wandb
 from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 

@@ -24,7 +24,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.leader.meter import SyncMeter
-from gnnkit.store.parts import Parts
+from gnnkit.partition.store.parts import Parts
 from gnnkit.training import checkpoint, finite
 from gnnkit.training.updates import Updates
 from tests.cases import exhaustive, few, product

@@ -27,14 +27,14 @@ from torch.nn import functional as F
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph
 from gnnkit.jobs import train as train_job
 from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.store.parts import Parts
+from gnnkit.partition.store.parts import Parts
 from gnnkit.strategy import Worker
 from gnnkit.task.base import NodeTask
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.training import checkpoint
 from gnnkit.training.evaluated import Evaluated
 from tests.cases import exhaustive

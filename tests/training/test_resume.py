@@ -22,7 +22,6 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Partition
@@ -37,6 +36,7 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.parameter_server import ParameterServer
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.training import checkpoint, resume, saving
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer

@@ -23,7 +23,6 @@ from gnnkit.comm.threads import Threads
 from gnnkit.config.settings import OPTIMIZERS
 from gnnkit.engine import Adjacency, ShardAdjacency, Tally
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.leader.watch import Watch
 from gnnkit.partition import Grid, Partition, cut_all
@@ -32,6 +31,7 @@ from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.leader import LeaderSync
 from gnnkit.sync.neighbour import Neighbour
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer

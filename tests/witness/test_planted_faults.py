@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from gnnkit.comm import Pending
 from gnnkit.engine import Engine, Pool, ShardAdjacency, adjacency
 from gnnkit.engine.joint import JointAdjacency
-from gnnkit.evaluation.logits import ShardEvaluation
 from gnnkit.exchange import Exact
 from gnnkit.exchange.pipelined import PipelinedRows
 from gnnkit.exchange.route import Route
@@ -41,6 +40,7 @@ from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import gradients, trained
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.sync.versions import VersionedParameters
+from gnnkit.task.evaluation.logits import ShardEvaluation
 from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, check_graph
 from gnnkit.training import module as training_module
 from gnnkit.training import step as training_step

@@ -11,7 +11,7 @@ from gnnkit import plugins
 from gnnkit.config.settings.fields import expect_keys
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
-from gnnkit.ranges import shown
+from gnnkit.utils.ranges import shown
 
 _AUTO_SECTIONS = ("partition", "strategy", "launcher")  # sections that may be AUTO
 

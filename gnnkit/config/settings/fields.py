@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from gnnkit.config import JOBS, JobFacts
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, one_of, parse_scalar, real, shown, switch, unknown_key, whole
+from gnnkit.utils.ranges import MAX_COUNT, one_of, parse_scalar, real, shown, switch, unknown_key, whole
 
 if TYPE_CHECKING:
     from gnnkit.config.settings.settings import Settings

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from gnnkit.config.settings.fields import NotNegative, OnlyWith, Section, Switch, by_job, names
 from gnnkit.config.settings.values import AUTO, size
-from gnnkit.ranges import real
+from gnnkit.utils.ranges import real
 
 INPUTS = ("features", "degree", "learned")
 TYPES = ("read", "ignore")

@@ -10,7 +10,7 @@ from gnnkit.config.settings.choice import Choice
 from gnnkit.config.settings.fields import Count, OnlyWith, Section, Switch, by_job
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
-from gnnkit.ranges import real, shown, switch, whole
+from gnnkit.utils.ranges import real, shown, switch, whole
 
 WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # default strategies of job=compare
 MAX_SEEDS = 100  # for job=compare

@@ -9,11 +9,11 @@ from gnnkit.config import of_option
 from gnnkit.config.settings.choice import Choice
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
-from gnnkit.ranges import shown
+from gnnkit.utils.ranges import shown
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank
-    from gnnkit.launcher import Launcher
+    from gnnkit.launch.launcher import Launcher
 
 
 def _candidates(choice: Choice) -> list[Choice]:

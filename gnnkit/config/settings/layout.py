@@ -11,7 +11,7 @@ from gnnkit.config import keys
 from gnnkit.config.settings.choice import Choice, choice_of
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
-from gnnkit.ranges import one_of, shown
+from gnnkit.utils.ranges import one_of, shown
 
 
 @dataclass(frozen=True, slots=True)

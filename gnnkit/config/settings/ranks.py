@@ -14,7 +14,7 @@ from gnnkit.config.settings.choice import Choice, choice_of
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.launch import environment
-from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, shown, switch, whole
+from gnnkit.utils.ranges import MAX_COUNT, MAX_THREADS, num_cores, shown, switch, whole
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank

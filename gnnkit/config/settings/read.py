@@ -16,7 +16,7 @@ from gnnkit.config.settings.layout import partition_of
 from gnnkit.config.settings.ranks import num_ranks, replace_auto
 from gnnkit.config.settings.settings import Settings
 from gnnkit.errors import UserError
-from gnnkit.ranges import parse_scalar, real, shown, unknown_key
+from gnnkit.utils.ranges import parse_scalar, real, shown, unknown_key
 
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_TIMEOUT = 1e9  # seconds, limited by torch's milliseconds

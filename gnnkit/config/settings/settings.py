@@ -38,11 +38,11 @@ from gnnkit.config.settings.values import (
     written,
 )
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_THREADS, MAX_WIDTH, one_of, switch, whole
+from gnnkit.utils.ranges import MAX_THREADS, MAX_WIDTH, one_of, switch, whole
 
 if TYPE_CHECKING:
     from gnnkit.launch.environment import StartedRank
-    from gnnkit.launcher import Launcher
+    from gnnkit.launch.launcher import Launcher
 
 _USUAL_LOGGERS = ("tensorboard", "csv")  # default loggers of `conf/config.yaml`
 FEW_EDGES = 500_000  # below this, one worker is faster: measured up to 240,000 edges on two cores, with 2 and 4

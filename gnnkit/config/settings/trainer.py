@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from gnnkit.config.settings.fields import Count, CountOrZero, NotNegative, OnlyWith, Positive, Section, Switch, names
 from gnnkit.config.settings.values import LocalPath
 from gnnkit.errors import UserError
-from gnnkit.ranges import real, whole
+from gnnkit.utils.ranges import real, whole
 
 SCHEDULES = ("cosine", "linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")

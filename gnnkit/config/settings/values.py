@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from gnnkit.errors import UserError
-from gnnkit.ranges import is_url, local_path, one_of, shown
+from gnnkit.utils.ranges import is_url, local_path, one_of, shown
 
 AUTO = "auto"
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
@@ -28,7 +28,7 @@ LocalPath = Annotated[str, path]
 
 def cache_folder(key: str, value: object) -> Path | None:
     """Returns the folder for cached partitions and shards, or None."""
-    from gnnkit import storage
+    from gnnkit.utils import storage
 
     if value == AUTO:
         base = storage.cache_folder()

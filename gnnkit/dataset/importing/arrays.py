@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gnnkit.checks import Array, ids, int64s, integers
 from gnnkit.dataset.base import blame
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
 from gnnkit.errors import UserError
@@ -20,7 +19,8 @@ from gnnkit.graph.features import features_of
 from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.schema import stored_types
 from gnnkit.graph.zipped import Arrays
-from gnnkit.storage import forget_pages, load_arrays
+from gnnkit.utils.checks import Array, ids, int64s, integers
+from gnnkit.utils.storage import forget_pages, load_arrays
 
 if TYPE_CHECKING:
     from gnnkit.dataset.graphsaint import GraphSaint

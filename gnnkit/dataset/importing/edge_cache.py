@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.dataset.pieces import EdgePiece, list_positions
-from gnnkit.npy_writer import BinaryFile
+from gnnkit.utils.npy_writer import BinaryFile
 
 _COLUMNS = ("src", "dst", "weight", "features", "types")
 

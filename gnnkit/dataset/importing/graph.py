@@ -14,8 +14,8 @@ from gnnkit.dataset.importing.scatter import Buckets, RecordFiles, scatter_edges
 from gnnkit.dataset.importing.sort import BucketSort, append_edges
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.graph import Graph
-from gnnkit.storage import write_meta
-from gnnkit.work_group import ALONE, WorkGroup
+from gnnkit.utils.storage import write_meta
+from gnnkit.utils.work_group import ALONE, WorkGroup
 
 _META = (
     "class_names",

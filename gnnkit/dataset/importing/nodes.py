@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit import checks
-from gnnkit.checks import Array
 from gnnkit.dataset.base import with_split
 from gnnkit.dataset.importing.progress import ProgressReporter
 from gnnkit.dataset.pieces import FILLED_BY, GraphPieces, NodeFields, Room, pieces_of
@@ -23,8 +21,10 @@ from gnnkit.graph.id_columns import as_ids
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.schema import node_types_of
 from gnnkit.graph.values import is_text
-from gnnkit.npy_writer import NpyWriter
-from gnnkit.storage import forget_pages, save_array
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array
+from gnnkit.utils.npy_writer import NpyWriter
+from gnnkit.utils.storage import forget_pages, save_array
 
 _PIECE = 1 << 16  # text ids written at once
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnkit.checks import Array, ids
 from gnnkit.dataset.importing.csv_source import NumberSource
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit.errors import UserError
@@ -26,6 +25,7 @@ from gnnkit.graph.ogb import (
     read_numbers,
 )
 from gnnkit.graph.zipped import Arrays
+from gnnkit.utils.checks import Array, ids
 
 if TYPE_CHECKING:
     from gnnkit.dataset.ogb import Ogb

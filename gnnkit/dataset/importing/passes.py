@@ -11,7 +11,7 @@ from typing import TypeVar
 from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Room, Stretch
 from gnnkit.errors import UserError
-from gnnkit.work_group import WorkGroup
+from gnnkit.utils.work_group import WorkGroup
 
 T = TypeVar("T")
 

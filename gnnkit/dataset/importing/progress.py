@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gnnkit.documents import read_json
 from gnnkit.errors import UserError
-from gnnkit.storage import write_atomically
+from gnnkit.utils.documents import read_json
+from gnnkit.utils.storage import write_atomically
 
 _FILE = "progress.json"
 _INTERVAL = 1.0  # seconds between two lines on a terminal

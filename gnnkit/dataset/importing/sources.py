@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from gnnkit.checks import Array, one_line
 from gnnkit.dataset.importing.source import Names, Source, Types
 from gnnkit.dataset.pieces import WHOLE, TableShare
 from gnnkit.dataset.table_files import IGNORE_HINT, check_shape, check_width
-from gnnkit.documents import check_regular
 from gnnkit.errors import UserError
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
-from gnnkit.storage import npy_header
+from gnnkit.utils.checks import Array, one_line
+from gnnkit.utils.documents import check_regular
+from gnnkit.utils.storage import npy_header
 
 _READ_AHEAD = 1 << 20  # bytes of a column of Parquet
 

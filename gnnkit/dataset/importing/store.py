@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnnkit.checks import Array
 from gnnkit.dataset.importing.arrays import Compressed, CompressedPieces, Mapped, Stream, matrix_of
 from gnnkit.dataset.pieces import NodeFields, Room, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, PackedFeatures, kept_rows, read_features
 from gnnkit.graph.schema import stored_types
 from gnnkit.partition.shard import Shard
-from gnnkit.storage import forget_pages, load_arrays, read_npy
-from gnnkit.store.manifest import FILE, NODE_IDS, PARTS, Manifest
-from gnnkit.store.parts import GRAPH
+from gnnkit.partition.store.manifest import FILE, NODE_IDS, PARTS, Manifest
+from gnnkit.partition.store.parts import GRAPH
+from gnnkit.utils.checks import Array
+from gnnkit.utils.storage import forget_pages, load_arrays, read_npy
 
 if TYPE_CHECKING:
     from gnnkit.dataset.store import Store

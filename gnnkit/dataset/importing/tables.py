@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.checks import Array
 from gnnkit.dataset.edges import ARRAYS, NODES, ONE, RENAME_HINT, EdgeFolder, check_relations
 from gnnkit.dataset.importing.csv_source import CsvSource
 from gnnkit.dataset.importing.source import Source
@@ -41,7 +40,8 @@ from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import ColumnReading, is_text, needs_survey
-from gnnkit.storage import read_npy
+from gnnkit.utils.checks import Array
+from gnnkit.utils.storage import read_npy
 
 _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31

@@ -19,14 +19,14 @@ from gnnkit.jobs.report import as_a_warning
 from gnnkit.jobs.sweep.runner import Runner, SweepJob
 from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable
 from gnnkit.jobs.sweep.table import aligned
+from gnnkit.launch.launcher import JOBS
 from gnnkit.launch.phases import say
-from gnnkit.launcher import JOBS
-from gnnkit.ranges import shown
 from gnnkit.report import compare as write_comparison
 from gnnkit.report import read_run
 from gnnkit.report.sweep import DONE, SEED
 from gnnkit.result.result import Result
 from gnnkit.task import Task
+from gnnkit.utils.ranges import shown
 
 _MONITOR, _SCHEME = "trainer.monitor", "way"
 

@@ -12,9 +12,9 @@ from gnnkit import config
 from gnnkit.config import Space
 from gnnkit.errors import UserError
 from gnnkit.jobs.sweep.runner import JobOutcome
-from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.report.sweep import DONE
 from gnnkit.task import Task
+from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 Overrides = tuple[str, ...]  # of one job
 _ALWAYS = ("train_loss", "seconds_per_epoch", "seconds_total", "time_to_accuracy")  # figures of every task

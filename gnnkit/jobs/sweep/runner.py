@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gnnkit.config import RECORD, key_of
-from gnnkit.documents import read_object, read_yaml
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
 from gnnkit.jobs.configuration import command, redact_override
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.sweep import table
 from gnnkit.launch import exits
+from gnnkit.launch.launcher import Jobs, Launcher
 from gnnkit.launch.phases import say
-from gnnkit.launcher import Jobs, Launcher
 from gnnkit.report import SweptRun
 from gnnkit.report.sweep import DONE
 from gnnkit.task import Task
+from gnnkit.utils.documents import read_object, read_yaml
 
 FAILED, UNFINISHED = "failed", "not finished"
 

@@ -10,11 +10,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from gnnkit.documents import parse_json, read_object
 from gnnkit.report.page import PageTable
 from gnnkit.report.run import KINDS
 from gnnkit.result.folder import EPOCHS
 from gnnkit.task import Task
+from gnnkit.utils.documents import parse_json, read_object
 
 STEPS = "workers.jsonl"
 TARGET_SHARE = 0.99  # of the best validation figure, for time to target

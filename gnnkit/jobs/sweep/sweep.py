@@ -19,10 +19,10 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.sweep import table
 from gnnkit.jobs.sweep.plans import GridSearch, OptunaSearch, Overrides, SweepPlan
 from gnnkit.jobs.sweep.runner import JobOutcome, Runner, SweepJob
+from gnnkit.launch.launcher import JOBS, Launcher
 from gnnkit.launch.phases import say
-from gnnkit.launcher import JOBS, Launcher
-from gnnkit.ranges import local_path
 from gnnkit.task import Task
+from gnnkit.utils.ranges import local_path
 
 
 @dataclass(frozen=True, slots=True)

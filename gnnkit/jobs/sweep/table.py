@@ -15,8 +15,8 @@ from gnnkit.jobs.report import as_a_warning
 from gnnkit.report import Sweep, SweptRun, write_sweep
 from gnnkit.report.sweep import DONE, by_seed, spread
 from gnnkit.result.result import finite, spelt
-from gnnkit.storage import write_atomically
 from gnnkit.task import Task
+from gnnkit.utils.storage import write_atomically
 
 if TYPE_CHECKING:
     from gnnkit.jobs.sweep.runner import JobOutcome

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.exchange import Codec, ForwardPass, RowExchange, Schedule, Transfer, codec
-from gnnkit.ranges import one_of
+from gnnkit.utils.ranges import one_of
 
 
 class ErrorFeedback(RowExchange):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gnnkit.checks import whole
 from gnnkit.dataset.base import Dataset, read_whole
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.dataset.readers import name_list, read_missing
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, read_shares
-from gnnkit.ranges import local_path, shown
+from gnnkit.utils.checks import whole
+from gnnkit.utils.ranges import local_path, shown
 from gnnkit_graphar.pieces import GraphArPieces
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from gnnkit.checks import whole
 from gnnkit.dataset.readers import CsvSource, ParquetSource, Source, read_mapping
 from gnnkit.errors import UserError
-from gnnkit.ranges import unknown
+from gnnkit.utils.checks import whole
+from gnnkit.utils.ranges import unknown
 from gnnkit_graphar.orc import OrcSource
 
 ENDS = ("_graphArSrcIndex", "_graphArDstIndex")  # columns of an adjacency list

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.orc
 
-from gnnkit.checks import one_line
 from gnnkit.dataset.readers import PartSource, check_regular, check_width
 from gnnkit.errors import UserError
+from gnnkit.utils.checks import one_line
 
 
 class OrcSource(PartSource):

@@ -27,7 +27,7 @@ from gnnkit.dataset.readers import (
 )
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
-from gnnkit.ranges import shown, unknown
+from gnnkit.utils.ranges import shown, unknown
 from gnnkit_graphar.layout import ENDS, EdgeType, GraphArLayout, PropertyGroup, VertexType
 
 if TYPE_CHECKING:

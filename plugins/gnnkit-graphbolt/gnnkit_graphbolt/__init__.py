@@ -8,7 +8,7 @@ from gnnkit.dataset.base import Dataset, read_whole
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.dataset.readers import name_list
 from gnnkit.graph import Graph
-from gnnkit.ranges import local_path
+from gnnkit.utils.ranges import local_path
 from gnnkit_graphbolt.pieces import GraphBoltPieces
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gnnkit.checks import Array, array, check_range, int64s
 from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, pieces_of
 from gnnkit.dataset.readers import ArraySource, CsvSource, Source, read_mapping, unlabelled, warn_unread
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
-from gnnkit.ranges import unknown
-from gnnkit.storage import forget_pages, read_npy
+from gnnkit.utils.checks import Array, array, check_range, int64s
+from gnnkit.utils.ranges import unknown
+from gnnkit.utils.storage import forget_pages, read_npy
 
 if TYPE_CHECKING:
     from gnnkit_graphbolt import GraphBolt

@@ -10,8 +10,8 @@ import numpy as np
 
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.partition import Balance, NodePartitioner, node_weights, undirected
-from gnnkit.ranges import one_of, real, whole
-from gnnkit.storage import opened
+from gnnkit.utils.ranges import one_of, real, whole
+from gnnkit.utils.storage import opened
 
 try:
     import kaminpar

@@ -11,7 +11,7 @@ import pymetis
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.partition import NodePartitioner, node_weights, undirected
-from gnnkit.ranges import one_of
+from gnnkit.utils.ranges import one_of
 from gnnkit_metis import library
 
 Balance = Literal["nodes", "edges", "train", "all", "classes"]

@@ -11,7 +11,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.partition import Balance, NodePartitioner, node_weights
-from gnnkit.ranges import MAX_THREADS, one_of, real, whole
+from gnnkit.utils.ranges import MAX_THREADS, one_of, real, whole
 
 
 class MtKaHyPar(NodePartitioner):

@@ -8,8 +8,8 @@ from torch import nn
 
 from gnnkit.engine import BlockLayers, Pool, Tally, derive
 from gnnkit.graph import Split
-from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.strategy import Batch, ExecutionStrategy, Reads, Worker, weighing_sums
+from gnnkit.utils.ranges import MAX_COUNT, whole
 
 
 class OwnedSeeds(ExecutionStrategy):

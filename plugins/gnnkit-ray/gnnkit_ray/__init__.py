@@ -17,9 +17,9 @@ from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank
+from gnnkit.launch.launcher import JOBS, RANKS, Failure, Jobs, Launcher, RankError, Ranks
 from gnnkit.launch.signals import check, deferred
-from gnnkit.launcher import JOBS, RANKS, Failure, Jobs, Launcher, RankError, Ranks
-from gnnkit.ranges import MAX_COUNT, real, whole
+from gnnkit.utils.ranges import MAX_COUNT, real, whole
 
 # Under `uv run`, Ray would copy the working folder to each node and install its project
 # there, although nodes already have gnnkit. Ray reads this variable when it is

@@ -15,10 +15,10 @@ from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank
+from gnnkit.launch.launcher import RankError, Ranks
 from gnnkit.launch.lean import leave_out_unused
 from gnnkit.launch.processes import launch, launch_at
 from gnnkit.launch.watchdog import Patience
-from gnnkit.launcher import RankError, Ranks
 from gnnkit_ray.agents import unpickled
 
 SAVE = 128 + signal.SIGTERM  # exit code of a stopped agent

@@ -19,7 +19,7 @@ from typing import Any
 
 from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.environment import StartedRank
-from gnnkit.launcher import Ranks
+from gnnkit.launch.launcher import Ranks
 
 SIZE = 8  # bytes of the length prefix
 

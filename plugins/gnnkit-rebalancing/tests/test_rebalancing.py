@@ -25,9 +25,9 @@ from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
 from gnnkit.model.gcn import GCN
-from gnnkit.storage import load_arrays
 from gnnkit.training import checkpoint, resume
 from gnnkit.training.run_site import RunSite
+from gnnkit.utils.storage import load_arrays
 from tests.forked import Forked, forked
 from tests.jobs.test_train import ranks_of, small_graph
 from tests.runs import BARE

@@ -13,11 +13,11 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.upload import FolderCopy, files_of, is_of_run
 from gnnkit.launch.phases import phase, say
-from gnnkit.redaction import redact, without_credentials
+from gnnkit.partition.store.manifest import FILE as STORE
 from gnnkit.result.folder import INPUTS
-from gnnkit.storage import write_atomically
-from gnnkit.store.manifest import FILE as STORE
 from gnnkit.training import checkpoint
+from gnnkit.utils.redaction import redact, without_credentials
+from gnnkit.utils.storage import write_atomically
 
 RESULT = "result.json"
 _FIRST = "config.yaml"  # identifies the folder as a run's

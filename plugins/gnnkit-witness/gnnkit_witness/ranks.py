@@ -14,14 +14,14 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.threads import Threads
-from gnnkit.evaluation import Evaluation
+from gnnkit.engine.remote import LearnedRows
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.partition import cut_all
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.shard import Shard
-from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.task.evaluation import Evaluation
 from gnnkit.testing.ranks import TIMEOUT, by_node, owned
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.module import TrainingModule

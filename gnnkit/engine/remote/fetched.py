@@ -1,0 +1,254 @@
+"""Rows fetched from the nodes' owners, each once per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.block import LayerValues, ValuesById
+from gnnkit.engine.pool import Pool
+from gnnkit.engine.remote import padded
+from gnnkit.engine.remote.disk import DiskFeatures
+from gnnkit.engine.remote.features import TableRows
+from gnnkit.engine.remote.owners import ByOwner, Owners, Sent, as_bytes, swap
+from gnnkit.engine.remote.tier import KeptRows, RowTier
+from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.graph import Floats, Ids, SparseFeatures, kept_rows
+from gnnkit.partition.shard import Shard
+from gnnkit.utils.checks import Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRequest:
+    """The rows of a batch that a rank requests, and those requested from it."""
+
+    nodes: Ids  # [num_nodes] int64, distinct
+    is_owned: npt.NDArray[np.bool_]  # [num_nodes] owned by this rank
+    is_cached: npt.NDArray[np.bool_]  # [num_nodes] owned by other ranks, and cached
+    split: ByOwner  # the remaining nodes, by owner
+    asked: Sequence[Ids]  # [world_size] nodes of this rank that each rank requests
+
+    @property
+    def here(self) -> Ids:  # ascending
+        """This rank's distinct nodes whose rows are read."""
+        return np.unique(np.concatenate([self.nodes[self.is_owned], *self.asked]))
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the ids."""
+        return self.nodes.nbytes * 4 + sum(part.nbytes for part in self.asked)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """The rows of some nodes, and how many were exchanged for them."""
+
+    rows: npt.NDArray[Any]  # [num_nodes] records with the fields of `OwnedRows.row`
+    received: Ids  # [world_size] rows from each rank
+    sent: Ids  # [world_size] rows sent to each rank
+    hits: int  # other ranks' rows found in the cache
+
+
+class OwnedRows:
+    """Rows of the owned nodes, served to all ranks.
+
+    A row consists of a node's features, in their stored type, and its label. Sparse
+    features are stored as values with column indices, padded to the same length. If
+    ranks do not read the complete graph, the row also has the degrees, the number of
+    in-edges, whether there is a self-loop, and the mean features of the in-edges. Rows
+    of other ranks are read from `cache`, or fetched.
+    """
+
+    def __init__(
+        self, shard: Shard, owners: Owners, comm: Communicator, *, values: bool, disk: DiskFeatures | None = None
+    ) -> None:
+        """Reads the shard. Collective.
+
+        Args:
+            shard: This rank's nodes.
+            owners: The owner of every node.
+            comm: The ranks.
+            values: Whether rows contain more than features and labels.
+            disk: The shard's features, if they are read from disk.
+        """
+        self.shard, self.owners, self.disk = shard, owners, disk
+        self.in_edges = shard.num_in_edges  # [num_owned]
+        features, mean = shard.features, shard.mean_edge_features
+        fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
+        stored = features if isinstance(features, SparseFeatures) else kept_rows(features)
+        if sparse := padded.fields(features, comm):
+            fields += sparse
+        elif stored.shape[1]:
+            fields.append(("features", stored.dtype, stored.shape[1:]))
+        if values:
+            fields += [(name, np.float64) for name in ("in_degree", "out_degree")]
+            fields += [("in_edges", np.int64), ("looped", np.bool_)]
+        if values and mean is not None and mean.shape[1]:
+            fields.append(("mean_edge_features", mean.dtype, mean.shape[1:]))
+        self.row = np.dtype(fields)
+        self.cache = KeptRows(0, self.row)
+        self._table = TableRows(features, None)
+        self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers per row
+
+    def owned(self, nodes: Ids, tier: RowTier | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
+        """Returns rows of nodes that this rank owns.
+
+        Args:
+            nodes: [num_nodes] ids.
+            tier: Source of these nodes' features. None: the file on disk, or the shard.
+        """
+        shard, places = self.shard, np.searchsorted(self.shard.owned, nodes)
+        rows = np.empty(len(nodes), self.row)
+        for name in self.row.names or ():
+            if name == "features":
+                rows[name] = self._features(nodes, places, tier or self.disk)
+            elif name == padded.COLUMNS:
+                assert isinstance(shard.features, SparseFeatures)
+                padded.write(rows, shard.features[places])  # writes the values, too
+            elif name == padded.VALUES:
+                continue
+            elif name == "in_edges":
+                rows[name] = self.in_edges[places]
+            else:
+                values = shard.labels if name == "label" else getattr(shard, name)
+                rows[name] = values[places]
+        return rows
+
+    def _features(self, nodes: Ids, places: Ids, tier: RowTier | None) -> npt.NDArray[Any]:  # [num_nodes, width]
+        rows = np.empty((len(nodes), *self.row["features"].shape), self.row["features"].base)
+        if tier is None:
+            self._table.read(places, rows)
+        else:
+            tier.read(nodes, rows)
+        return rows
+
+    def features(self, rows: npt.NDArray[Any]) -> Array | SparseFeatures:  # [n] records -> [n, width]
+        """Returns the features in rows, in their stored type."""
+        names = self.row.names or ()
+        if padded.COLUMNS in names:
+            return padded.read(rows, self.shard.features.shape[1])
+        if "features" in names:
+            return np.array(rows["features"], order="C")
+        return np.empty((len(rows), 0), kept_rows(self.shard.features).dtype)
+
+    def fetch(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> Fetched:
+        """Returns rows of nodes with any owners. Collective.
+
+        Two messages are sent to each rank: the nodes that this rank requests, and the
+        rows that the other rank requested. This rank's nodes and cached rows are not
+        requested.
+
+        Args:
+            nodes: [num_nodes] distinct global ids.
+            comm: The ranks.
+            sent: Counter of messages, or None.
+        """
+        return self.answer(self.ask(nodes, comm, sent), comm, sent)
+
+    def ask(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> RowRequest:
+        """Sends the owners the ids of required rows, the first half of `fetch`."""
+        nodes = nodes.astype(np.int64)
+        is_owned = self.owners.rank_of[nodes] == comm.rank
+        is_cached = self.cache.has(nodes) & ~is_owned
+        missing = ~is_owned & ~is_cached
+        split = self.owners.split(nodes[missing], comm.world_size)
+        asked = [part.view(np.int64) for part in swap(comm, [as_bytes(part) for part in split.parts()], sent)]
+        return RowRequest(nodes, is_owned, is_cached, split, asked)
+
+    def answer(
+        self, asked: RowRequest, comm: Communicator, sent: Sent | None = None, tier: RowTier | None = None
+    ) -> Fetched:
+        """Sends the rows that other ranks requested, the second half of `fetch`.
+
+        `tier` contains the features of `asked.here`, if they were prefetched.
+        """
+        nodes, is_owned, is_cached = asked.nodes, asked.is_owned, asked.is_cached
+        missing = ~is_owned & ~is_cached
+        received = swap(comm, [as_bytes(self.owned(part, tier)) for part in asked.asked], sent)
+        rows = np.empty(len(nodes), self.row)
+        rows[is_owned] = self.owned(nodes[is_owned], tier)
+        cached = np.empty(int(is_cached.sum()), self.row)
+        self.cache.read(nodes[is_cached], cached)
+        rows[is_cached] = cached
+        rows[missing] = asked.split.restored(np.concatenate([part.view(self.row) for part in received]))
+        self.cache.add(nodes[missing], rows[missing])
+        return Fetched(rows, asked.split.counts, np.array([len(part) for part in asked.asked]), len(cached))
+
+    def record(self, fetched: Fetched, sent: Sent, tally: Tally, me: int) -> None:
+        """Records the exchanged words, and the bytes of all messages of a batch.
+
+        Args:
+            fetched: The batch's rows.
+            sent: The batch's messages.
+            tally: The record.
+            me: This rank.
+        """
+        away = np.arange(len(fetched.received)) != me
+        tally.record(
+            Exchange("fetch", 0, self.width),
+            me,
+            range(len(away)),
+            (fetched.sent * away * self.width).tolist(),
+            (fetched.received * away * self.width).tolist(),
+            sent.num_bytes.tolist(),
+        )
+
+
+class FetchedLayers(LayerValues):
+    """Node and edge values of one batch, received with the batch."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        model: object,
+        dtype: torch.dtype,
+        device: torch.device,
+        nodes: tuple[Ids, npt.NDArray[Any]],
+        edges: npt.NDArray[Any],
+        pool: Pool,
+    ) -> None:
+        """Indexes the values.
+
+        Args:
+            shard: This rank's shard, for the graph's size and fields.
+            model: The model. With `self_loops`, nodes without a self-loop get one.
+            dtype: Type of degrees, weights and edge features.
+            device: Device of the adjacencies.
+            nodes: [num_nodes] global ids, and [num_nodes] records of `OwnedRows`.
+            edges: [num_edges] records of `Frontier`, for all drawn edges.
+            pool: The ranks whose rows enter batch statistics.
+        """
+        (ids, rows), self.pool = nodes, pool
+        self.num_nodes, self.num_edges, self.dtype, self.device = shard.num_nodes, shard.num_edges, dtype, device
+        self.self_loops = bool(getattr(model, "self_loops", False))
+        loops = (~rows["looped"]).astype(np.float64) if self.self_loops else np.zeros(len(rows))
+        self.gets_loop = ValuesById(ids, ~rows["looped"])
+        self.graph_in_degree = ValuesById(ids, rows["in_degree"])
+        in_degree, out_degree = rows["in_degree"] + loops, rows["out_degree"] + loops
+        self.in_degree, self.out_degree = ValuesById(ids, in_degree), ValuesById(ids, out_degree)
+        self._in_edges = ValuesById(ids, rows["in_edges"])
+        self.weight = _of_edges(edges, "weight", shard.csc.weight)
+        self.edge_features = _of_edges(edges, "features", shard.edge_features)
+        mean = shard.mean_edge_features
+        if mean is not None and mean.shape[1]:
+            mean = rows["mean_edge_features"]
+        elif mean is not None:
+            mean = np.empty((len(rows), 0), mean.dtype)
+        self.mean_edge_features = None if mean is None else ValuesById(ids, mean)
+
+    def num_in_edges(self, nodes: Ids) -> Ids:
+        return self._in_edges[nodes]
+
+
+def _of_edges(edges: npt.NDArray[Any], name: str, held: Floats | None) -> ValuesById | None:
+    """Indexes a field of drawn edges by edge id, or returns None without it."""
+    if held is None:
+        return None
+    values = edges[name] if name in (edges.dtype.names or ()) else np.empty((len(edges), 0), held.dtype)
+    return ValuesById(edges["id"].astype(np.int64), values)

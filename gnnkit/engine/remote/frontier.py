@@ -1,0 +1,241 @@
+"""Sampling at owners, so that no rank needs in-edges of other ranks' nodes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.remote.owners import Bytes, Owners, Sent, as_bytes, swap
+from gnnkit.engine.remote.source_sums import SourceSums
+from gnnkit.errors import UserError
+from gnnkit.graph import Ids, MiniBatch
+from gnnkit.partition.shard import Shard
+from gnnkit.sampler import Hop, NativeSampler, Sampler
+from gnnkit.sampler.base import grow
+
+PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy.mode=cooperative"
+# Alternatives that read the complete graph.
+_ALTERNATIVES = {PARTITIONED: "strategy.topology=shared", COOPERATIVE: "strategy.mode=push_pull"}
+_COUNT = np.dtype(np.int64)  # number of draws per node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """The in-edges drawn for some nodes, in the order of the nodes."""
+
+    indptr: Ids  # [num_nodes + 1] int64, node i has draws indptr[i]:indptr[i + 1]
+    edges: npt.NDArray[Any]  # [num_draws] records with the fields of `Frontier.edge`
+
+    @property
+    def hop(self) -> Hop:
+        """The same draws as a sampler's result, in global ids."""
+        edges, names = self.edges, self.edges.dtype.names or ()
+        weight = edges["importance"] if "importance" in names else None
+        return Hop(self.indptr, edges["source"].astype(np.int64), edges["id"].astype(np.int64), weight)
+
+    @property
+    def num_draws(self) -> Ids:  # [num_nodes]
+        """Number of draws per node."""
+        return np.diff(self.indptr)
+
+    def take(self, nodes: Ids) -> Draws:
+        """Selects the draws of nodes at positions [k], in that order."""
+        counts = self.num_draws[nodes]
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        edges = np.repeat(self.indptr[nodes] - indptr[:-1], counts) + np.arange(indptr[-1])
+        return Draws(indptr, self.edges[edges])
+
+    @classmethod
+    def join(cls, draws: Sequence[Draws]) -> Draws:
+        """Concatenates the draws of one or more node lists."""
+        counts = np.concatenate([part.num_draws for part in draws])
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return cls(indptr, np.concatenate([part.edges for part in draws]))
+
+
+class Frontier:
+    """Draws the in-edges of any nodes, at each node's owner.
+
+    The grid must have one column and one slice, so that an owner holds all in-edges of
+    its nodes. Draws are keyed by global ids, so any rank's request gives the same
+    result as one process with the complete graph.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        owners: Owners,
+        sampler: Sampler,
+        comm: Communicator,
+        threads: int = 1,
+        mode: str = PARTITIONED,
+    ) -> None:
+        """Reads the shard. Collective.
+
+        Raises `UserError` if the sampler needs more than a node's in-edges, or if the
+        shard does not have all in-edges of the owned nodes.
+
+        Args:
+            shard: This rank's nodes, with all their in-edges.
+            owners: The owner of every node.
+            sampler: The sampler, whose importance weights are sent with the draws.
+            comm: The ranks.
+            threads: Number of sampling threads. Default: 1.
+            mode: The option that enables sampling at owners, for messages.
+        """
+        self.sampler = copy.copy(check_sampler(sampler, mode))
+        self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
+        _check_shard(shard, comm, mode)
+        self.shard, self.owners = shard, owners
+        out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
+        self._reading = self.sampler.part(shard.csc, shard.owned, shard.sources, out_edges)
+        ids = np.dtype(np.int32) if max(shard.num_nodes, shard.num_edges) < 2**31 else np.dtype(np.int64)
+        self.ids = ids  # id type of batches
+        self.edge = _edge(shard, ids, importance=self.draw_held(shard.owned[:0], 0, 0).weight is not None)
+
+    def draw(
+        self, nodes: Ids, hop: int, key: int, comm: Communicator, sent: Sent | None = None
+    ) -> Draws:  # of len(nodes) nodes
+        """Draws one hop at the owners. Collective.
+
+        Two messages are sent to each rank: the nodes that this rank requests, and the
+        draws that the other rank requested.
+
+        Args:
+            nodes: [num_nodes] global ids with any owners, possibly repeated.
+            hop: The hop, the same on all ranks.
+            key: The batch's key, the same on all ranks.
+            comm: The ranks.
+            sent: Counter of messages, or None.
+        """
+        split = self.owners.split(nodes.astype(self.ids), comm.world_size)
+        asked = [part.view(self.ids) for part in swap(comm, [as_bytes(part) for part in split.parts()], sent)]
+        drawn = self.draw_owned(np.concatenate(asked), hop, key)
+        answers, first = [], 0
+        for part in asked:
+            answers.append(self._packed(drawn.take(np.arange(first, first + len(part)))))
+            first += len(part)
+        received = swap(comm, answers, sent)
+        parts = [self._unpacked(part, count) for part, count in zip(received, split.counts.tolist(), strict=True)]
+        return Draws.join(parts).take(split.restored(np.arange(len(nodes))))
+
+    def draw_owned(self, nodes: Ids, hop: int, key: int) -> Draws:
+        """Draws one hop of nodes that this rank owns. Not collective.
+
+        Args:
+            nodes: [num_nodes] global ids, possibly repeated.
+            hop: The hop.
+            key: The batch's key.
+        """
+        shard = self.shard
+        drawn = self.draw_held(np.searchsorted(shard.owned, nodes).astype(np.int64), hop, key)
+        edges = np.empty(len(drawn.sources), self.edge)
+        edges["source"] = shard.sources[drawn.sources]
+        edges["id"] = shard.edge_ids[drawn.edge_ids]
+        values = {"importance": drawn.weight, "weight": shard.csc.weight, "features": shard.edge_features}
+        for name in set(self.edge.names or ()) & values.keys():
+            value = values[name]
+            assert value is not None
+            edges[name] = value if name == "importance" else value[drawn.edge_ids]
+        return Draws(drawn.indptr, edges)
+
+    def sample(
+        self, seeds: Ids, key: int, comm: Communicator, sent: Sent | None = None
+    ) -> tuple[MiniBatch, npt.NDArray[Any]]:
+        """Draws all hops, like `Sampler.sample`. Collective.
+
+        Every rank passes its own seeds, possibly none.
+
+        Args:
+            seeds: [num_seeds] distinct global ids.
+            key: The batch's key, the same on all ranks.
+            comm: The ranks.
+            sent: Counter of messages, or None.
+
+        Returns:
+            The batch, and the records of its drawn edges in order of hop.
+        """
+        edges_by_hop = [np.empty(0, self.edge)]
+        with_ids = self.sampler.edge_ids
+
+        def draw(nodes: Ids, hop: int) -> Hop:
+            drawn = self.draw(nodes, hop, key, comm, sent)
+            edges_by_hop.append(drawn.edges)
+            hop_of_all = drawn.hop
+            ids = hop_of_all.edge_ids if with_ids else None
+            return Hop(hop_of_all.indptr, hop_of_all.sources, ids, hop_of_all.weight)
+
+        batch = grow(self.sampler, seeds.astype(np.int64), self.shard.num_nodes, self.ids, draw)
+        return batch, np.concatenate(edges_by_hop)
+
+    def draw_held(self, positions: Ids, hop: int, key: int) -> Hop:
+        """Draws one hop, with positions in `Shard.sources` and `Shard.edge_ids`.
+
+        Not collective.
+
+        Args:
+            positions: [num_nodes] positions in `Shard.owned`, possibly repeated.
+            hop: The hop.
+            key: The batch's key.
+        """
+        return self.sampler.draw(self._reading, positions, hop, key=key)
+
+    def _packed(self, draws: Draws) -> Bytes:
+        return np.concatenate([as_bytes(draws.num_draws.astype(_COUNT)), as_bytes(draws.edges)])
+
+    def _unpacked(self, received: Bytes, num_nodes: int) -> Draws:
+        counts = received[: num_nodes * _COUNT.itemsize].view(_COUNT)
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return Draws(indptr, received[num_nodes * _COUNT.itemsize :].view(self.edge))
+
+
+def check_sampler(sampler: Sampler, mode: str = PARTITIONED) -> NativeSampler:
+    """Returns a sampler that draws at owners. Raises `UserError` if unsupported.
+
+    Args:
+        sampler: The sampler.
+        mode: The option that enables sampling at owners, for messages.
+    """
+    if not sampler.draws_at_owners:
+        raise UserError(
+            f"{mode}: sampler={type(sampler).__name__} draws from more than the in-edges of one node, which are all that its owner holds; "
+            f"use sampler=neighbor, weighted, labor or full, or {_ALTERNATIVES[mode]}"
+        )
+    assert isinstance(sampler, NativeSampler)
+    return sampler
+
+
+def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
+    """Raises `UserError` on all ranks unless owners hold all their in-edges."""
+    holds_in_edges = not len(shard.partial) and shard.grid.slices == shard.grid.cols == 1
+    split = comm.all_reduce(torch.tensor([0 if holds_in_edges else 1], device=comm.device))
+    if int(split.item()):
+        raise UserError(
+            f"{mode}: partition.grid={shard.grid} distributes a node's in-edges over ranks, "
+            "but its owner draws from all of them; use partition.grid=1d"
+        )
+
+
+def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool) -> np.dtype[Any]:
+    """Returns the record type of drawn edges."""
+    fields: list[tuple[Any, ...]] = [("source", ids), ("id", ids)]
+    if importance:
+        fields.append(("importance", np.float32))
+    if shard.csc.weight is not None:
+        fields.append(("weight", shard.csc.weight.dtype))
+    if shard.edge_features is not None and shard.edge_features.shape[1]:
+        fields.append(("features", shard.edge_features.dtype, shard.edge_features.shape[1:]))
+    return np.dtype(fields)
+
+
+def _out_edges(shard: Shard, owners: Owners, comm: Communicator) -> Ids:  # [num_sources]
+    """Counts the held sources' out-edges in the complete graph. Collective."""
+    sums = SourceSums(shard, owners, comm)
+    return sums.spread(sums.out_edges())

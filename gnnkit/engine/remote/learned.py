@@ -1,0 +1,118 @@
+"""Learned input rows, stored at each node's owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.remote.features import FeatureStore
+from gnnkit.engine.remote.owners import Owners, as_bytes, swap
+from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.graph import Ids
+from gnnkit.kernels.dropout import derive, uniform
+from gnnkit.partition.shard import Shard
+
+_FIRST_ROWS = 7  # purpose of a random key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedRequest:
+    """The routes of rows from their owners, and of gradients back."""
+
+    order: Tensor  # [num_rows] int64 position of each received row, sorted by owner
+    received: list[int]  # [world_size] rows received from each owner
+    places: Tensor  # [num_sent] int64 owned rows to send, sorted by requesting rank
+    sent: list[int]  # [world_size] rows sent to each rank
+
+
+class LearnedRows(FeatureStore):
+    """Learned rows of all nodes. Every rank stores the rows of its owned nodes.
+
+    Initial rows depend only on seed and global id, so they are the same for every
+    layout. Their numbers have mean 0 and a configurable standard deviation. All methods
+    that exchange rows are collective.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        width: int,
+        comm: Communicator,
+        dtype: torch.dtype,
+        seed: int,
+        scale: float | None = None,
+    ) -> None:
+        """Initialises the rows. Collective.
+
+        Args:
+            shard: The nodes that this rank owns.
+            width: Numbers per row.
+            comm: The ranks.
+            dtype: Type of the rows.
+            seed: Seed of the run.
+            scale: Standard deviation of the numbers. Default: 1 / sqrt(width).
+        """
+        self.width, self._comm, self._owned = width, comm, shard.owned.astype(np.int64)
+        self._owners = Owners.of(shard, comm)
+        ids = torch.from_numpy(self._owned).to(comm.device)
+        bound = 3**0.5 * (width**-0.5 if scale is None else scale)  # of the uniform distribution
+        first = (2 * uniform(ids, width, derive(seed, _FIRST_ROWS)).to(dtype) - 1) * bound
+        self.owned = nn.Parameter(first)  # [num_owned, width]
+
+    def rows(self, ids: Ids) -> Tensor:
+        return self.send(self.ask(ids))
+
+    def ask(self, ids: Ids) -> LearnedRequest:
+        """Requests rows from the nodes' owners. Collective.
+
+        `ids` are [num_rows] distinct global ids.
+        """
+        split = self._owners.split(ids.astype(np.int64), self._comm.world_size)
+        wanted = [part.view(np.int64) for part in swap(self._comm, [as_bytes(part) for part in split.parts()])]
+        places, device = np.searchsorted(self._owned, np.concatenate(wanted)), self.owned.device
+        order, out = torch.from_numpy(split.order).to(device), torch.from_numpy(places).to(device)
+        return LearnedRequest(order, split.counts.tolist(), out, [len(part) for part in wanted])
+
+    def send(self, asked: LearnedRequest) -> Tensor:  # [num_rows, width]
+        """Returns the current requested rows, in the requested order. Collective."""
+        came = self._comm.all_to_all(self.owned.detach()[asked.places], asked.sent, asked.received)
+        rows = torch.empty_like(came)
+        rows[asked.order] = came
+        return rows
+
+    def collect(self, asked: LearnedRequest, gradient: Tensor) -> Tensor:  # sparse [num_owned, width]
+        """Sums the gradients of owned rows, in order of rank. Collective.
+
+        Args:
+            asked: The rows that this rank has read.
+            gradient: [num_rows, width] their gradient.
+        """
+        came = self._comm.all_to_all(gradient[asked.order], asked.received, asked.sent)
+        read, position = torch.unique(asked.places, return_inverse=True)
+        total = came.new_zeros(len(read), self.width)
+        parts = zip(torch.split(came, asked.sent), torch.split(position, asked.sent), strict=True)
+        for rows, places in parts:
+            total[places] += rows  # a rank requests a row only once
+        return torch.sparse_coo_tensor(read[None], total, self.owned.shape, is_coalesced=True, check_invariants=False)
+
+    def record(self, asked: LearnedRequest, tally: Tally) -> None:
+        """Records the exchanged rows and gradients, in words and bytes."""
+        size = self.width * self.owned.element_size()
+        received, sent_counts = (np.array(counts, np.int64) for counts in (asked.received, asked.sent))
+        me, peers = self._comm.rank, range(self._comm.world_size)
+        for out, into, sent in (
+            (sent_counts, received, received * 8 + sent_counts * size),
+            (received, sent_counts, received * size),
+        ):
+            tally.record(
+                Exchange("fetch", 0, self.width),
+                me,
+                peers,
+                (out * self.width).tolist(),
+                (into * self.width).tolist(),
+                sent.tolist(),
+            )

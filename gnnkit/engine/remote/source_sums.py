@@ -1,0 +1,75 @@
+"""Sums over nodes' out-edges, which are distributed over ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.remote.owners import Owners, as_bytes, swap
+from gnnkit.graph import Floats, Ids
+from gnnkit.partition.shard import Shard
+from gnnkit.sampler import Fanouts
+
+
+class SourceSums:
+    """Exchanges values between the sources of held edges and their owners.
+
+    Every method is collective.
+    """
+
+    def __init__(self, shard: Shard, owners: Owners, comm: Communicator) -> None:
+        """Sends every owner the sources that this rank holds.
+
+        Args:
+            shard: This rank's nodes and edges, in a grid with one column.
+            owners: The owner of every node.
+            comm: The ranks.
+        """
+        self.shard, self.comm = shard, comm
+        self._split = owners.split(shard.sources.astype(np.int64), comm.world_size)
+        asked = swap(comm, [as_bytes(part) for part in self._split.parts()])
+        self._places = [np.searchsorted(shard.owned, part.view(np.int64)) for part in asked]
+
+    def collect(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_sources] -> [num_owned]
+        """Sums the values of every owned node, in order of rank."""
+        parts = np.split(values[self._split.order], np.cumsum(self._split.counts)[:-1])
+        total = np.zeros(len(self.shard.owned), values.dtype)
+        for places, part in zip(self._places, swap(self.comm, [as_bytes(part) for part in parts]), strict=True):
+            total[places] += part.view(values.dtype)  # a rank lists a source only once
+        return total
+
+    def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_owned] -> [num_sources]
+        """Returns the owners' values for the held sources."""
+        received = swap(self.comm, [as_bytes(values[places]) for places in self._places])
+        return self._split.restored(np.concatenate([part.view(values.dtype) for part in received]))
+
+    def out_edges(self) -> Ids:  # [num_owned] int64
+        """Counts the owned nodes' out-edges."""
+        held = np.bincount(self.shard.csc.indices, minlength=len(self.shard.sources))
+        return self.collect(held.astype(np.int64))
+
+    def inclusion(self, fanouts: Fanouts, first: Floats) -> Floats:  # [num_owned] float64
+        """Estimates the probability that a node is in a batch (SALIENT++, MLSys 2023).
+
+        If draws are independent, node v is in hop h with probability p_h(v) = 1 - prod
+        over the edges v -> u of (1 - min(1, k_h / d_u) p_{h-1}(u)).
+
+        Args:
+            fanouts: [num_hops] draws k_h.
+            first: [num_owned] probability p_0 of each owned node to be a seed.
+        """
+        csc, reached = self.shard.csc, first.astype(np.float64)
+        degree = self.shard.num_in_edges
+        absent = np.log1p(-np.minimum(reached, _MAX_PROBABILITY))
+        for fanout in fanouts:
+            drawn = np.minimum(1, (degree if fanout < 0 else fanout) / np.maximum(degree, 1)) * reached
+            missed = np.repeat(np.log1p(-np.minimum(drawn, _MAX_PROBABILITY)), degree)
+            missed = self.collect(np.bincount(csc.indices, missed, len(self.shard.sources)).astype(np.float64))
+            reached, absent = -np.expm1(missed), absent + missed
+        return -np.expm1(absent)
+
+
+_MAX_PROBABILITY = 1 - 1e-12  # largest probability p for which log(1 - p) is computed

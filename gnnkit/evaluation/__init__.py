@@ -1,9 +1,0 @@
-"""Exact model outputs for all nodes.
-
-Evaluation runs over shards, or chunk by chunk over one mapped graph, independently of
-the training strategy.
-"""
-
-from gnnkit.evaluation.logits import Evaluation as Evaluation
-from gnnkit.evaluation.rows import by_node as by_node
-from gnnkit.evaluation.survivors import SurvivorsEvaluation as SurvivorsEvaluation

@@ -1,0 +1,16 @@
+"""Nodes ordered by id."""
+
+from __future__ import annotations
+
+from gnnkit.graph import CSC, Ids
+from gnnkit.partition.order.base import NodeOrder
+
+
+class ById(NodeOrder):
+    """Keeps nodes in the order of their ids.
+
+    Choose this order if neighbours have similar ids.
+    """
+
+    def order(self, csc: CSC, nodes: Ids) -> None:
+        return None

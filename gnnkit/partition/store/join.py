@@ -1,0 +1,101 @@
+"""Restores a graph from all of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.graph import CSC, EdgeColumns, Features, Graph, PackedFeatures, SparseFeatures, kept_rows
+from gnnkit.partition.shard import Shard
+from gnnkit.partition.store.manifest import PARTS, Manifest
+from gnnkit.partition.store.parts import GRAPH
+from gnnkit.utils.storage import Array
+
+
+def whole(root: Path) -> Graph:
+    """Returns the graph from which a store's parts were cut.
+
+    Features are in the form that the model reads. Raises `UserError` for a damaged
+    store.
+    """
+    manifest = Manifest.load(root)
+    if manifest.holds["graph"]:
+        manifest.check_part(root, GRAPH)
+        return Graph.load(root / PARTS / GRAPH)
+    shards = []
+    for rank in range(manifest.keys["workers"]):
+        manifest.check_part(root, str(rank))
+        shards.append(Shard.load(root / PARTS / str(rank)))
+    return joined(shards, manifest.prepared["class_names"], manifest.schema)
+
+
+def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: Mapping[str, Any] | None) -> Graph:
+    """Returns the graph from which shards were cut, with the same edge ids.
+
+    Args:
+        shards: All shards of one cut.
+        class_names: Class names, which shards do not store.
+        schema: As `Manifest.schema`, which shards do not store.
+    """
+    parts, types = list(shards), schema or {}
+    first, cells = parts[0], [shard for shard in parts if shard.slice == 0]
+    owned = np.concatenate([shard.owned for shard in parts])
+    ids = np.concatenate([shard.edge_ids for shard in cells])
+
+    def of_nodes(name: str) -> Any:
+        return _placed(owned, [getattr(shard, name) for shard in parts])
+
+    def of_edges(arrays: Sequence[Array]) -> Any:
+        return _placed(ids, arrays)
+
+    ends = of_edges([np.repeat(shard.targets, np.diff(shard.csc.indptr)) for shard in cells])
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends, minlength=first.num_nodes))])
+    columns = EdgeColumns.concat([shard.edge_columns for shard in cells]).take(np.argsort(ids))
+    sources = of_edges([shard.sources[shard.csc.indices] for shard in cells])
+    return Graph(
+        CSC(indptr, _as_ids(sources, first.num_nodes), columns.get("weight")),
+        features=_features(owned, [shard.features for shard in parts]),
+        labels=of_nodes("labels"),
+        split=of_nodes("split"),
+        class_names=None if class_names is None else tuple(class_names),
+        edge_type_names=types.get("edge_types"),
+        node_types=types.get("node_types"),
+        feature_tables=types.get("feature_tables"),
+        relations=types.get("relations"),
+        **columns.fields_of(Graph),
+    )
+
+
+def _placed(ids: Array, arrays: Sequence[Array | None]) -> Array | None:
+    """Places the parts' rows at their ids. None if the parts have no such rows."""
+    if arrays[0] is None:
+        return None
+    rows = np.concatenate([array for array in arrays if array is not None])
+    joined = np.empty_like(rows)
+    joined[ids] = rows
+    return joined
+
+
+def _features(owned: Array, parts: Sequence[Features]) -> Features:  # [num_nodes, width]
+    if isinstance(parts[0], PackedFeatures):
+        shared_rows = _placed(owned, [kept_rows(part) for part in parts])
+        assert shared_rows is not None
+        return parts[0].with_rows(shared_rows)
+    if not isinstance(parts[0], SparseFeatures):
+        joined = _placed(owned, [np.asarray(part) for part in parts])
+        assert joined is not None
+        return joined
+    sparse = [part.csr for part in parts if isinstance(part, SparseFeatures)]
+    degrees = np.concatenate([np.diff(csr.indptr) for csr in sparse])
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degrees)])
+    columns = np.concatenate([csr.indices for csr in sparse])
+    values = np.concatenate([part.values for part in parts if isinstance(part, SparseFeatures)])
+    return SparseFeatures(CSC(indptr, columns, values, sparse[0].num_sources))[np.argsort(owned)]
+
+
+def _as_ids(ids: Array, num_nodes: int) -> Array:
+    """Returns ids in the dtype used by graphs."""
+    return ids.astype(np.int32) if num_nodes < 2**31 else ids

@@ -1,0 +1,9 @@
+"""Exact model outputs for all nodes.
+
+Evaluation runs over shards, or chunk by chunk over one mapped graph, independently of
+the training strategy.
+"""
+
+from gnnkit.task.evaluation.logits import Evaluation as Evaluation
+from gnnkit.task.evaluation.rows import by_node as by_node
+from gnnkit.task.evaluation.survivors import SurvivorsEvaluation as SurvivorsEvaluation

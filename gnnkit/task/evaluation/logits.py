@@ -1,0 +1,356 @@
+"""Logits of the owned nodes, computed from all neighbours without noise."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import BlockLayers, Engine, Rows, ShardAdjacency
+from gnnkit.engine.lent import lent
+from gnnkit.engine.remote import FeatureStore, LearnedRows, TableFeatures
+from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
+from gnnkit.errors import UserError
+from gnnkit.graph import SPLITS, Features, Floats, Graph, Ids, SparseFeatures, kept_rows
+from gnnkit.kernels.products import fast_products
+from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.sampler import FullSampler
+from gnnkit.strategy import Worker
+from gnnkit.utils.storage import forget_pages, mapped_file, reserve
+
+T = TypeVar("T")
+MIB = 2**20
+COPIES = 4  # rows in memory per row that a layer reads: input, product, message, output
+SOME = 1 << 18  # number of nodes whose costs are computed together
+BYTES_PER_EDGE = 64  # ids and weights, in the block and in its kernels
+
+
+class Evaluation(ABC):
+    """Computes exact logits, independently of the training strategy."""
+
+    worker: Worker  # the rank, with the nodes to evaluate
+
+    @staticmethod
+    def of(
+        worker: Worker,
+        model: nn.Module,
+        memory: float,
+        scratch: Path | None = None,
+        learned: LearnedRows | None = None,
+        splits: Collection[str] | None = None,
+    ) -> Evaluation:
+        """Selects the evaluation for a worker's data. Collective.
+
+        Args:
+            worker: The rank. Its shard has edges for a module called with (x,
+                edge_index).
+            model: The model, whose layers and self-loops are read.
+            memory: Maximum MiB per chunk of nodes, if every rank reads one graph.
+            scratch: A folder visible to all ranks, for the rows between layers.
+            learned: The learned input rows. None: input rows are features.
+            splits: Names of the required splits. The evaluation may omit all other
+                nodes, also from `worker`. None: all nodes are required.
+        """
+        if worker.graph is None or worker.fetches or isinstance(model, EdgeIndexModel):
+            return ShardEvaluation(worker, learned)
+        return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned, splits)
+
+    def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
+        """Returns metrics of all nodes' logits. Collective.
+
+        Args:
+            model: The model.
+            figures: Called with the logits of a rank's nodes, and the rank. Collective.
+        """
+        return figures(self.logits(model), self.worker)
+
+    @torch.no_grad()
+    def logits(self, model: nn.Module) -> Tensor:  # [num_owned, num_classes]
+        """Computes the owned nodes' logits, in ascending order of ids. Collective."""
+        training = model.training
+        model.eval()
+        try:
+            with fast_products():
+                return self._logits(model)
+        finally:
+            model.train(training)
+
+    @abstractmethod
+    def _logits(self, model: nn.Module) -> Tensor: ...
+
+
+class ShardEvaluation(Evaluation):
+    """One pass over the shards, which exchanges rows between ranks."""
+
+    def __init__(self, worker: Worker, learned: LearnedRows | None) -> None:
+        self.worker, self._learned = worker, learned
+
+    def _logits(self, model: nn.Module) -> Tensor:
+        engine = self.worker.engine(model)
+        adjacencies = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
+        x = self._inputs(engine, model)
+        with engine.tally.paused(), lent(model, adjacencies, x=x):
+            logits: Tensor = model(x, adjacencies)
+        return logits if engine.by_id is None else logits[engine.by_id]
+
+    def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]
+        if self._learned is not None:
+            return self._learned.input_rows(engine.shard.owned, model)
+        fixed = engine.fixed
+        if fixed is not None and fixed.dtype == self.worker.dtype:
+            return fixed  # keeps their cached sums
+        features = self.worker.features
+        # A model that multiplies its input first gets rows from disk in one read.
+        read = features.lasting_rows if getattr(model, "reads_sparse", False) else features.input_rows
+        return read(engine.shard.owned, model)
+
+
+class ChunkEvaluation(Evaluation):
+    """Evaluates chunks of nodes with all their in-edges, from one graph for all ranks.
+
+    A model with `layer(index, x, adjacency)` is evaluated layer by layer: each rank
+    computes its own nodes' rows, and a file holds the rows between two layers. Memory
+    is bounded by the chunk size, independently of the graph size. For other models, a
+    chunk includes its neighbourhood over all layers.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        graph: Graph,
+        model: nn.Module,
+        memory: float,
+        scratch: Path | None,
+        learned: LearnedRows | None,
+        splits: Collection[str] | None = None,
+    ) -> None:
+        self._whole, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
+        fits = graph.num_edges * BYTES_PER_EDGE <= self._memory  # omitting nodes would save little
+        self._learned, self._all = learned, splits is None or learned is not None or fits
+        self.worker = worker if self._all else _of_splits(worker, splits or ())
+        self._blocks = BlockLayers(graph, model, worker.dtype, worker.device)
+
+    def _logits(self, model: nn.Module) -> Tensor:
+        if hasattr(model, "layer") and self._scratch is not None:
+            return self._by_layer(model, self._scratch)
+        return self._by_neighbourhood(model)
+
+    def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
+        num_layers: int = model.num_layers  # type: ignore[assignment]
+        table = self._graph.features
+        keeps = isinstance(table, SparseFeatures) or self._whole.disk is not None
+        features = self._whole.features if keeps else self._bounded(table)
+        files: list[_RowFile] = []
+
+        def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
+            """Writes all ranks' rows to a file, and removes the previous file.
+
+            The file is opened before the ranks meet, because a rank that is ahead
+            removes its name.
+            """
+            files.append(_RowFile(scratch / f".rows-{len(files)}", self._graph.num_nodes))
+            for nodes, rows in parts:
+                files[-1].write(nodes, rows, self.worker)
+            opened = self._bounded(files[-1].rows)
+            files[-1].share(self.worker)
+            for before in files[:-1]:
+                before.remove(self.worker)
+            return opened
+
+        try:
+            read = self._read_after(num_layers, scratch)
+            if self._learned is not None:
+                features = shared([(self.worker.owned, self._learned.owned.detach())])
+            for layer in range(num_layers - 1):
+                features = shared(self._layer(model, layer, read[layer], features))
+            return _joined(self._layer(model, num_layers - 1, read[-1], features), len(read[-1]))
+        finally:
+            for file in files:
+                file.remove(self.worker)
+
+    def _read_after(self, num_layers: int, scratch: Path) -> list[Ids]:  # [num_layers] of [k]
+        """Returns this rank's nodes whose rows are needed after each layer. Collective.
+
+        After the last layer these are the worker's nodes. Before that, they include the
+        sources of edges to nodes needed later.
+        """
+        read = [self.worker.owned]
+        if self._all:
+            return read * num_layers
+        for layer in range(num_layers - 1):
+            marks = _RowFile(scratch / f".read-{layer}", self._graph.num_nodes)
+            try:
+                marks.write(read[0], torch.ones(len(read[0]), dtype=torch.bool), self.worker)
+                for nodes in self._pieces(read[0], lambda edges: edges * float(BYTES_PER_EDGE)):
+                    (block,) = FullSampler(num_hops=1).sample(self._graph.csc, nodes, key=0).blocks
+                    marks.write(block.src_nodes, torch.ones(len(block.src_nodes), dtype=torch.bool), self.worker)
+                    forget_pages(self._graph.csc.indices)
+                marks.share(self.worker)
+                read.insert(0, self._whole.owned[marks.rows[self._whole.owned]])
+                marks.share(self.worker)
+            finally:
+                marks.remove(self.worker)
+        return read
+
+    def _layer(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Iterator[tuple[Ids, Tensor]]:
+        """Computes rows of this rank's nodes after one layer, chunk by chunk.
+
+        Yields one empty chunk if there are no nodes.
+        """
+        rows = self._after(
+            model, layer, nodes[:1], features
+        )  # separately, because only the model determines the rows' width
+        yield nodes[:1], rows
+        width = max(features.width_held(model), math.prod(rows.shape[1:]))
+        bytes_of_row = width * torch.empty(0, dtype=self.worker.dtype).element_size()
+        for chunk in self._pieces(nodes[1:], lambda edges: (edges + 1) * (BYTES_PER_EDGE + COPIES * bytes_of_row)):
+            yield chunk, self._after(model, layer, chunk, features)
+
+    def _pieces(self, nodes: Ids, cost: Callable[[Floats], Floats]) -> Iterator[Ids]:
+        """Splits nodes into chunks that fit the memory limit. Empty without nodes.
+
+        Args:
+            nodes: [num_nodes] ids.
+            cost: Estimates bytes per node from in-degrees [k].
+        """
+        indptr = self._graph.csc.indptr
+        for first in range(0, len(nodes), SOME):
+            some = nodes[first : first + SOME]
+            yield from chunks(some, cost((indptr[some + 1] - indptr[some]).astype(np.float64)), self._memory)
+
+    def _after(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Tensor:
+        """Computes the rows of `nodes` after a layer from all in-neighbours' rows."""
+        (block,) = FullSampler(num_hops=1).sample(self._graph.csc, nodes, key=0).blocks
+        forget_pages(self._graph.csc.indices)
+        (adjacency,) = self._blocks.layers([block], key=0)
+        rows: Tensor = model.layer(layer, features.input_rows(block.src_nodes, model), adjacency)  # type: ignore[operator]
+        return rows
+
+    def _alike(self, chunk_rows: list[Ids]) -> list[Ids]:
+        """Appends empty chunks, so that all ranks have equally many. Collective.
+
+        Owners send each chunk's learned rows to all ranks at once.
+        """
+        most = torch.zeros(self.worker.comm.world_size, dtype=torch.int64, device=self.worker.device)
+        most[self.worker.comm.rank] = len(chunk_rows)
+        more = int(self.worker.comm.all_reduce(most).max()) - len(chunk_rows)
+        return chunk_rows + [self.worker.owned[:0]] * more
+
+    def _bounded(self, table: Features) -> FeatureStore:
+        """Reads a large file explicitly, because mapped pages stay resident."""
+        shared_rows = kept_rows(table)
+        if shared_rows.nbytes <= self._memory or mapped_file(shared_rows) is None:
+            return TableFeatures(table, None, self.worker.dtype, self.worker.device)
+        return DiskFeatures(table, None, self.worker.dtype, self.worker.device, OnDisk(cache=0))
+
+    def _by_neighbourhood(self, model: nn.Module) -> Tensor:
+        num_layers: int = model.num_layers  # type: ignore[assignment]
+        sampler, owned = FullSampler(num_hops=num_layers), self.worker.owned
+        features = self._learned or self._whole.features
+        rows = np.minimum(sampler.costs(self._graph.csc, owned), self._graph.num_nodes)
+        itemsize = torch.empty(0, dtype=self.worker.dtype).element_size()
+        parts, row_chunks = [], list(chunks(owned, rows * COPIES * features.width * itemsize, self._memory))
+        for nodes in self._alike(row_chunks) if self._learned else row_chunks:
+            batch = sampler.sample(self._graph.csc, nodes, key=0)
+            parts.append(model(features.rows(batch.input_nodes), self._blocks.layers(batch.blocks, key=0)))
+        return torch.cat(parts)
+
+
+def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
+    """Splits nodes into runs whose total cost is within a budget, or of a single node.
+
+    Yields one empty run if there are no nodes.
+
+    Args:
+        nodes: [num_nodes] ids.
+        costs: [num_nodes] cost of each node.
+        budget: Maximum total cost of a run of several nodes.
+    """
+    start, ends = 0, np.cumsum(costs)
+    while start < len(nodes) or start == 0:
+        spent = ends[start - 1] if start else 0.0
+        stop = max(int(np.searchsorted(ends, spent + budget, side="right")), start + 1)
+        yield nodes[start:stop]
+        start = stop
+
+
+def _of_splits(worker: Worker, splits: Collection[str]) -> Worker:
+    """Returns the worker restricted to nodes in some splits, without their edges."""
+    shard = worker.shard
+    chosen = np.flatnonzero(np.isin(shard.split, [SPLITS[name] for name in splits]))
+    columns = {name: getattr(shard, name)[chosen] for name in ("owned", "labels", "split")}
+    return replace(worker, shard=replace(shard, **columns))
+
+
+def _joined(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [count, ...]
+    """Concatenates pieces of rows. The first piece determines their form."""
+    _, rows = next(parts)
+    joined = rows.new_empty((count, *rows.shape[1:]))
+    joined[: len(rows)] = rows
+    end = len(rows)
+    for _, rows in parts:
+        joined[end : end + len(rows)] = rows
+        end += len(rows)
+    return joined
+
+
+@dataclass(slots=True, eq=False)
+class _RowFile:
+    """All nodes' rows between two layers, in a file that every rank maps."""
+
+    path: Path
+    num_nodes: int
+    table: Floats | None = None  # [num_nodes, width]
+
+    def write(self, nodes: Ids, rows: Tensor, worker: Worker) -> None:
+        """Writes rows. The first call is collective.
+
+        Args:
+            nodes: [k] global ids.
+            rows: [k, width].
+            worker: The rank.
+        """
+        values = rows.cpu().numpy()
+        if self.table is None:
+            if worker.comm.rank == 0:
+                self._make(max(self.num_nodes * math.prod(values.shape[1:]) * values.itemsize, 1))
+            _meet(worker)
+            self.table = np.memmap(self.path, values.dtype, "r+", shape=(self.num_nodes, *values.shape[1:]))
+        self.table[nodes] = values
+        forget_pages(self.table)
+
+    def _make(self, size: int) -> None:
+        try:
+            with self.path.open("wb") as file:
+                file.truncate(size)
+            reserve(self.path)
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: {error.strerror}: an evaluation stores {size / 1e6:.3g} MB between two layers there"
+            ) from error
+
+    @property
+    def rows(self) -> Floats:  # [num_nodes, width]
+        """The written rows."""
+        assert self.table is not None
+        return self.table
+
+    def share(self, worker: Worker) -> None:
+        """Waits until all ranks have written. Collective."""
+        _meet(worker)
+
+    def remove(self, worker: Worker) -> None:
+        """Unlinks the file. Ranks that still map it keep the rows."""
+        if worker.comm.rank == 0:
+            self.path.unlink(missing_ok=True)
+
+
+def _meet(worker: Worker) -> None:
+    worker.comm.all_reduce(torch.zeros(1, device=worker.device))

@@ -1,0 +1,1 @@
+"""Functions that several packages share: checks of values and arrays, files, memory."""
