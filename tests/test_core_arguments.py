@@ -141,7 +141,7 @@ def graph(random: Random, num_sources: int = 8) -> tuple[Any, Any]:
 def reading(random: Random) -> Any:
     pointers, sources = graph(random)
     extra: dict[str, Make] = {"wanted": costs, "features": rows}
-    extra |= dict.fromkeys(("cluster", "rows", "sources", "counts"), ids)
+    extra |= dict.fromkeys(("cluster", "rows", "sources", "counts", "keys", "begins", "ends"), ids)
     given = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
     given["floor"] = odd(random, Random.random)
     given["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
@@ -455,7 +455,7 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
     "Loader": {"take": {}, "last_work": {}, "close": {}},
 }
 # Fields of arguments that have no place of their own in a signature.
-FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
+FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|keys|begins|ends|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
 FIELDS += "|importance|redraw|key|walks|least|most|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement|byte|take"
 
 

@@ -138,6 +138,9 @@ class Reading:
     rows: Ids | None = None  # [num_nodes] int64 global ids of destinations. None: positions
     sources: Ids | None = None  # [num_sources] int64 global ids of sources. None: positions
     counts: Ids | None = None  # [num_nodes] int64 draws of each node, for `balanced`. None: computed from the hop
+    keys: Ids | None = None  # [num_rows] int64 key of each node that draws in one hop. None: its global id
+    begins: Ids | None = None  # [num_rows] int64 first in-edge that each such node may draw. None: its first
+    ends: Ids | None = None  # [num_rows] int64 end of the in-edges that each such node may draw. None: all
 
     def __post_init__(self) -> None:
         csc = self.csc

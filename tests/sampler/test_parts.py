@@ -156,3 +156,41 @@ def test_sources_that_do_not_exist_are_named_where_ids_are_given() -> None:
     csc.indices[1] = 2
     with pytest.raises(ValueError, match=r"indices\[1\] = 2 is out of range for 2 nodes"):
         LaborSampler([1]).draw(reading, np.array([0]), 0, key=1)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_nodes_that_repeat_draw_independently_under_keys(csc: CSC, threads: int) -> None:
+    degree = np.diff(csc.indptr)
+    node = int(np.flatnonzero((degree > 5) & (degree < 30))[0])
+    nodes, sampler = np.full(300, node), NeighborSampler([1], threads=threads)
+    alike = sampler.draw(Reading(csc), nodes, 0, key=1)
+    keyed = sampler.draw(Reading(csc, keys=np.arange(300) + node), nodes, 0, key=1)
+    assert alike.edge_ids is not None
+    assert keyed.edge_ids is not None
+    assert len(set(alike.edge_ids.tolist())) == 1
+    assert len(set(keyed.edge_ids.tolist())) == degree[node]
+    assert keyed.edge_ids[0] == alike.edge_ids[0]  # equal keys draw alike
+
+
+@pytest.mark.parametrize("sampler", [NeighborSampler([3]), WeightedSampler([3], replace=True), NeighborSampler([-1])])
+def test_draws_keep_within_begins_and_ends(csc: CSC, sampler: NativeSampler) -> None:
+    nodes = np.argsort(-np.diff(csc.indptr))[:50]
+    begins, ends = csc.indptr[nodes] + 1, csc.indptr[nodes + 1] - 1
+    hop = sampler.draw(Reading(csc, begins=begins, ends=np.maximum(begins, ends)), nodes, 0, key=1)
+    rows = np.repeat(np.arange(50), np.diff(hop.indptr))
+    assert hop.edge_ids is not None
+    assert np.all((hop.edge_ids >= begins[rows]) & (hop.edge_ids < ends[rows]))
+
+
+def test_wrong_begins_and_ends_are_named(csc: CSC) -> None:
+    node = np.array([3])
+    sampler, begin, end = NeighborSampler([2]), csc.indptr[node], csc.indptr[node + 1]
+    for name in ("keys", "begins", "ends"):
+        wrong: dict[str, Any] = {name: np.arange(5)}
+        with pytest.raises(ValueError, match=f"{name} has 5 entries, expected 1"):
+            sampler.draw(Reading(csc, **wrong), node, 0, key=1)
+        with pytest.raises(ValueError, match=f"{name} has 5 entries, expected 0"):
+            NeighborSampler([2]).native().sample(Reading(csc, **wrong), node, 0, 1)
+    for wrong in ({"begins": begin - 1}, {"ends": end + 1}, {"begins": end, "ends": begin - 1}):
+        with pytest.raises(ValueError, match="is not within the in-edges .* of node 3"):
+            sampler.draw(Reading(csc, **wrong), node, 0, key=1)

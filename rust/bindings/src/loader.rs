@@ -177,6 +177,7 @@ impl Reading {
             rows: self.rows.as_ref().map(Held::as_slice),
             sources: self.sources.as_ref().map(Held::as_slice),
             counts: self.counts.as_ref().map(Held::as_slice),
+            ..Extra::default()
         }
     }
 

@@ -39,6 +39,9 @@ pub(crate) struct PyReading<'py> {
     pub(crate) rows: Option<Slice<'py, i64>>,
     pub(crate) sources: Option<Slice<'py, i64>>,
     pub(crate) counts: Option<Slice<'py, i64>>,
+    pub(crate) keys: Option<Slice<'py, i64>>,
+    pub(crate) begins: Option<Slice<'py, i64>>,
+    pub(crate) ends: Option<Slice<'py, i64>>,
 }
 
 impl<'py> PyReading<'py> {
@@ -68,6 +71,9 @@ impl<'py> PyReading<'py> {
             rows: ids("rows")?,
             sources: ids("sources")?,
             counts: ids("counts")?,
+            keys: ids("keys")?,
+            begins: ids("begins")?,
+            ends: ids("ends")?,
         })
     }
 
@@ -81,6 +87,9 @@ impl<'py> PyReading<'py> {
             rows: self.rows.as_ref().map(Slice::as_slice),
             sources: self.sources.as_ref().map(Slice::as_slice),
             counts: self.counts.as_ref().map(Slice::as_slice),
+            keys: self.keys.as_ref().map(Slice::as_slice),
+            begins: self.begins.as_ref().map(Slice::as_slice),
+            ends: self.ends.as_ref().map(Slice::as_slice),
         }
     }
 }

@@ -142,6 +142,22 @@ pub enum Error {
         /// Edges that there are.
         num_edges: usize,
     },
+    /// The in-edges that a node may draw must be some of its own.
+    #[error("begins[{at}] = {begin}, ends[{at}] = {end} is not within the in-edges {first}..{last} of node {node}")]
+    RowRange {
+        /// Position among the nodes of the hop.
+        at: usize,
+        /// The node.
+        node: usize,
+        /// Where its edges to draw from begin.
+        begin: i64,
+        /// Where they end.
+        end: i64,
+        /// Its first in-edge.
+        first: usize,
+        /// The end of its in-edges.
+        last: usize,
+    },
     /// Ids that must be distinct are not.
     #[error("{name}[{position}] = {value} repeats {name}[{first}]")]
     Repeated {

@@ -40,6 +40,31 @@ pub struct Extra<'a> {
     /// [num_nodes] numbers of draws, for the balanced law. `None`: the nodes of the hop
     /// share a budget.
     pub counts: Option<&'a [i64]>,
+    /// [num_rows] keys the draws of each node of a hop, instead of its global id. Nodes
+    /// that repeat in a hop then draw independently.
+    pub keys: Option<&'a [i64]>,
+    /// [num_rows] the first in-edge that each node of a hop may draw, at least the
+    /// node's own first. `None`: all in-edges.
+    pub begins: Option<&'a [i64]>,
+    /// [num_rows] the end of the in-edges that each node of a hop may draw.
+    pub ends: Option<&'a [i64]>,
+}
+
+impl Extra<'_> {
+    /// Checks that each array of a hop has an entry per node of the hop.
+    pub(crate) fn check_rows(&self, num_rows: usize) -> Result<(), Error> {
+        for (name, array) in [("keys", self.keys), ("begins", self.begins), ("ends", self.ends)] {
+            let actual = array.map_or(num_rows, <[i64]>::len);
+            if actual != num_rows {
+                return Err(Error::Length {
+                    name,
+                    actual,
+                    expected: num_rows,
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 #[inline(always)]
@@ -188,6 +213,27 @@ impl<'a, I: Id> View<'a, I> {
             end,
             num_edges: self.indices.len(),
         })
+    }
+
+    /// The in-edges that row `at` of a hop may draw, and the key of its draws. `node`
+    /// must be one of the destinations.
+    #[inline(always)]
+    pub(crate) fn row(&self, at: usize, node: usize) -> Result<(Range<usize>, u64), Error> {
+        let edges = self.edges(node)?;
+        let begin = self.extra.begins.map_or(edges.start as i64, |begins| load(&begins[at]));
+        let end = self.extra.ends.map_or(edges.end as i64, |ends| load(&ends[at]));
+        if begin < edges.start as i64 || end < begin || end > edges.end as i64 {
+            return Err(Error::RowRange {
+                at,
+                node,
+                begin,
+                end,
+                first: edges.start,
+                last: edges.end,
+            });
+        }
+        let key = self.extra.keys.map_or_else(|| self.row_id(node), |keys| load(&keys[at]) as u64);
+        Ok((begin as usize..end as usize, key))
     }
 
     /// The error for an edge whose source is not below `num_sources`.

@@ -182,6 +182,7 @@ fn run<I: Id>(input: &Input<I>, scratch: &mut Scratch) -> Result<(), Error> {
         rows: input.ids.as_deref(),
         sources: input.ids.as_deref().filter(|ids| ids.len() == input.num_sources),
         counts: input.ids.as_deref(),
+        ..Extra::default()
     };
     let graph = View::new(&input.indptr, &input.indices, input.num_sources)?.with(extra)?;
     if let Ok(hop) = input.sampler.draw(&graph, &input.seeds, 0, input.key, scratch) {

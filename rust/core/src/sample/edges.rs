@@ -81,11 +81,11 @@ impl<I: Id> Edges<I> {
     ) -> Result<(), Error> {
         for (at, node) in (first..).zip(nodes) {
             let node = node.index();
-            let edges = graph.edges(node)?;
+            let (edges, id) = graph.row(at, node)?;
             let row = Row {
                 at,
                 node,
-                id: graph.row_id(node),
+                id,
                 start: edges.start,
                 degree: edges.len(),
             };

@@ -9,11 +9,11 @@ pub(crate) struct Row {
     pub at: usize,
     /// Number of the node among the destinations of the graph.
     pub node: usize,
-    /// Keys the draws: the global id of the node.
+    /// Keys the draws: the global id of the node, or [`Extra::keys`](crate::view::Extra).
     pub id: u64,
-    /// Its first in-edge.
+    /// The first in-edge that it may draw.
     pub start: usize,
-    /// Number of its in-edges.
+    /// Number of in-edges that it may draw.
     pub degree: usize,
 }
 

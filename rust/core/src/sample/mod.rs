@@ -203,6 +203,7 @@ impl Sampler {
         scratch: &mut Scratch,
     ) -> Result<Hop<I>, Error> {
         check_ids("nodes", nodes, graph.num_nodes(), "nodes")?;
+        graph.extra().check_rows(nodes.len())?;
         let num_hops = self.fanouts.len();
         if hop >= num_hops {
             return Err(Error::Hop { hop, num_hops });
@@ -238,6 +239,7 @@ impl Sampler {
         scratch: &mut Scratch,
     ) -> Result<Batch<I>, Error> {
         graph.check_square()?;
+        graph.extra().check_rows(0)?; // a batch finds its rows, so nobody can list them before
         let num_nodes = graph.num_nodes();
         let Scratch { dense, hashed, crew } = scratch;
         crew.run(|crew| {
