@@ -55,6 +55,7 @@ LAYERS = [
     "partition.store",
     "dataset",
     "comm",
+    "pyg",
     "kernels",
     "exchange",
     "engine",
@@ -84,6 +85,7 @@ LAYERS = [
 ]
 FROM_COMM_ON = {
     "comm",
+    "pyg",
     "kernels",
     "exchange",
     "engine",
@@ -111,7 +113,7 @@ ALLOWED = {
     "hydra": {"config"},
     "omegaconf": {"config"},
     "gnnkit._core": {
-        *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "kernels", "engine.remote")
+        *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "pyg", "kernels", "engine.remote")
     },
     "gnnkit.config": {"leader.plan", "prepare", "training", "jobs", *COMMAND},
     "gnnkit.plugins": {"strategy", "sync", "config", "jobs"},

@@ -9,12 +9,11 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import SAGEConv
-from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 from torch_geometric.utils import trim_to_layer
 
 from gnnkit.graph import CSC, Graph
+from gnnkit.pyg import NeighborLoader
 from gnnkit.sampler import LoadedBatch, Loader, NeighborSampler, Sampler, WeightedSampler
 from gnnkit.sampler.frameworks import tensor
 from tests.cases import few
@@ -112,9 +111,6 @@ def test_edges_stand_in_order_of_hop_so_that_pyg_may_trim() -> None:
         torch.testing.assert_close(model(data, trim=True), model(data))
 
 
-@pytest.mark.skipif(
-    not (WITH_PYG_LIB or WITH_TORCH_SPARSE), reason="PyG's NeighborLoader needs pyg-lib or torch-sparse"
-)
 def test_with_all_neighbours_batches_are_neighbor_loaders() -> None:
     target = np.repeat(np.arange(NUM_NODES), np.diff(GRAPH.csc.indptr))
     edge_index = torch.from_numpy(np.stack([GRAPH.csc.indices, target]).astype(np.int64))

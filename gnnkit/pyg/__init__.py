@@ -1,0 +1,8 @@
+"""PyG's mini-batch loaders without pyg-lib and torch-sparse: change the import only."""
+
+from torch_geometric.loader import ClusterLoader as ClusterLoader
+
+from gnnkit.pyg.cluster import ClusterData as ClusterData
+from gnnkit.pyg.loader import LinkNeighborLoader as LinkNeighborLoader
+from gnnkit.pyg.loader import NeighborLoader as NeighborLoader
+from gnnkit.pyg.subgraph_sampler import SubgraphSampler as SubgraphSampler

@@ -1,0 +1,50 @@
+"""PyG's clusters, found by gnnkit's partitioner."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Literal
+
+import torch
+import torch_geometric.loader as pyg
+from torch import Tensor
+
+from gnnkit import _core
+from gnnkit.graph import CSC
+from gnnkit.partition.undirected import undirected
+
+_BUFFER = 262_144  # nodes that are clustered together, as in `partition=buffered`
+_BOUND = 1.03  # largest cluster over the mean, as METIS allows
+_PASSES = 2
+
+
+class ClusterData(pyg.ClusterData):  # type: ignore[misc]  # PyG is untyped
+    """PyG's `ClusterData`, which needs neither pyg-lib nor torch-sparse.
+
+    Takes the same arguments. Clusters come from gnnkit's `buffered` partitioner instead
+    of METIS, so they differ from PyG's. They are the same on every machine.
+    `recursive` changes only the name of the saved file.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_parts: int,
+        recursive: bool = False,
+        save_dir: str | None = None,
+        filename: str | None = None,
+        log: bool = True,
+        keep_inter_cluster_edges: bool = False,
+        sparse_format: Literal["csr", "csc"] = "csr",
+    ) -> None:
+        """Takes the arguments of PyG's class. Partitions the graph, or reads a file."""
+        self._log = log
+        super().__init__(data, num_parts, recursive, save_dir, filename, False, keep_inter_cluster_edges, sparse_format)
+
+    def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:  # [num_nodes]
+        if self._log:
+            print(f"Partitioning {num_nodes} nodes into {self.num_parts} clusters...", file=sys.stderr)
+        source, destination = edge_index.cpu().numpy()
+        csc, _ = undirected(CSC.from_edges(source, destination, num_nodes))
+        clusters = _core.buffer_nodes(csc.indptr, csc.indices, self.num_parts, _BUFFER, _BOUND, _PASSES)
+        return torch.from_numpy(clusters).to(edge_index.device, torch.int64)

@@ -1,0 +1,145 @@
+"""PyG's neighbor loaders over gnnkit's native core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch_geometric.loader as pyg
+from torch import Tensor
+from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler.base import SubgraphType
+
+from gnnkit.pyg.sampled_graph import Container
+from gnnkit.pyg.seeded import SeededLoader
+from gnnkit.pyg.subgraph_sampler import SubgraphSampler
+
+
+class NeighborLoader(pyg.NeighborLoader, SeededLoader):  # type: ignore[misc]  # PyG is untyped
+    """PyG's `NeighborLoader`, which needs neither pyg-lib nor torch-sparse.
+
+    Takes the same arguments and yields the same batches, `Data` or `HeteroData`. A
+    `SubgraphSampler` samples them, unless `neighbor_sampler` is given. Batches are the
+    same for any `num_workers` and any number of threads.
+    """
+
+    def __init__(
+        self,
+        data: Container,
+        num_neighbors: Any,
+        input_nodes: Any = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Takes the arguments of PyG's class. Sorts the edges by destination."""
+        if input_time is not None and time_attr is None:
+            raise ValueError(
+                "Received conflicting 'input_time' and 'time_attr' arguments: 'input_time' is set while 'time_attr' "
+                "is not set."
+            )
+        if neighbor_sampler is None:
+            neighbor_sampler = SubgraphSampler(
+                data,
+                num_neighbors,
+                subgraph_type,
+                replace,
+                disjoint,
+                temporal_strategy,
+                time_attr,
+                weight_attr,
+                is_sorted,
+                share_memory=kwargs.get("num_workers", 0) > 0,
+                directed=directed,
+            )
+        super().__init__(  # type: ignore[call-arg]  # resolved to SeededLoader, as PyG is untyped
+            data,
+            num_neighbors,
+            input_nodes,
+            input_time,
+            time_attr=time_attr,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler,
+            **kwargs,
+        )
+
+
+class LinkNeighborLoader(pyg.LinkNeighborLoader, SeededLoader):  # type: ignore[misc]  # PyG is untyped
+    """PyG's `LinkNeighborLoader`, which needs neither pyg-lib nor torch-sparse.
+
+    Takes the same arguments and yields the same batches, as `NeighborLoader` does.
+    Negative edges are drawn under the batch's seed too.
+    """
+
+    def __init__(
+        self,
+        data: Container,
+        num_neighbors: Any,
+        edge_label_index: Any = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: NegativeSampling | dict[str, Any] | str | None = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Takes the arguments of PyG's class. Sorts the edges by destination."""
+        if (edge_label_time is None) != (time_attr is None):
+            raise ValueError(
+                "Received conflicting 'edge_label_time' and 'time_attr' arguments: 'edge_label_time' is "
+                f"{'not ' * (edge_label_time is None)}set while 'time_attr' is {'not ' * (time_attr is None)}set. "
+                "Both arguments must be provided for temporal sampling."
+            )
+        if neighbor_sampler is None:
+            neighbor_sampler = SubgraphSampler(
+                data,
+                num_neighbors,
+                subgraph_type,
+                replace,
+                disjoint,
+                temporal_strategy,
+                time_attr,
+                weight_attr,
+                is_sorted,
+                share_memory=kwargs.get("num_workers", 0) > 0,
+                directed=directed,
+            )
+        super().__init__(  # type: ignore[call-arg]  # resolved to SeededLoader, as PyG is untyped
+            data,
+            num_neighbors,
+            edge_label_index,
+            edge_label,
+            edge_label_time,
+            neg_sampling=neg_sampling,
+            neg_sampling_ratio=neg_sampling_ratio,
+            time_attr=time_attr,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler,
+            **kwargs,
+        )

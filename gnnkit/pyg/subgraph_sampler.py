@@ -1,0 +1,246 @@
+"""PyG's sampler interface over gnnkit's native core."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+    NumNeighbors,
+    SamplerOutput,
+)
+from torch_geometric.sampler.base import SubgraphType
+from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
+
+from gnnkit import _core
+from gnnkit.graph import Ids
+from gnnkit.pyg.local_ids import LocalIds
+from gnnkit.pyg.relation import DrawRule, check_fanouts
+from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, EdgeType, SampledGraph, SampleOptions
+from gnnkit.pyg.subgraph import Growth, Subgraph, grow_one_type
+
+_MAX_SEED = 2**63 - 1
+
+
+class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
+    """Samples neighborhoods as PyG's `NeighborSampler` does, without pyg-lib.
+
+    Takes the arguments of PyG's class, and fills the same outputs. The draws of a batch
+    follow from one number of torch's default generator, so `torch.manual_seed` fixes
+    them. They do not depend on the number of threads (`torch.get_num_threads`). Three
+    rules differ from pyg-lib. Weights and times together draw by weight among the
+    visible edges, where pyg-lib ignores the times. Edges of weight 0 are never drawn.
+    Seeds that repeat in a batch draw independently.
+    """
+
+    def __init__(
+        self,
+        data: Container,
+        num_neighbors: Any,
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        sample_direction: str = "forward",
+    ) -> None:
+        """Sorts the edges by destination, and checks them once.
+
+        Args:
+            data: `Data`, `HeteroData`, or a pair of a feature and a graph store.
+            num_neighbors: draws per node and hop, from the seeds outward. A dictionary
+                by edge type, or `NumNeighbors`. Negative numbers take all edges.
+            subgraph_type: directional, bidirectional or induced.
+            replace: whether draws are with replacement.
+            disjoint: whether each seed has a subgraph of its own. Always true with
+                times.
+            temporal_strategy: uniform, or last for the latest visible edges.
+            time_attr: node or edge attribute. Seeds see edges of times up to their own.
+            weight_attr: edge attribute with weights, at least 0. Weighted draws are
+                proportional to it.
+            is_sorted: whether edges are sorted by destination, and then by time.
+            share_memory: whether to move the sorted edges to shared memory.
+            directed: deprecated, as in PyG. False means `induced`.
+            sample_direction: forward draws in-edges, backward out-edges.
+        """
+        if not directed:
+            subgraph_type = SubgraphType.induced
+            warnings.warn("'directed' is deprecated. Use `subgraph_type='induced'` instead.", stacklevel=2)
+        if temporal_strategy not in ("uniform", "last"):
+            raise ValueError(f"temporal_strategy={temporal_strategy} must be uniform or last")
+        if sample_direction not in ("forward", "backward"):
+            raise ValueError(f"sample_direction={sample_direction} must be forward or backward")
+        self.sample_direction = sample_direction
+        if sample_direction == "backward" and time_attr is not None:
+            raise NotImplementedError("'time_attr' is unsupported for sample_direction=backward")
+        options = SampleOptions(time_attr, weight_attr, is_sorted, share_memory, sample_direction == "backward")
+        self.graph = SampledGraph.of(data, options)
+        self.num_neighbors = num_neighbors
+        self.replace = replace
+        self.subgraph_type = SubgraphType(subgraph_type)
+        self.disjoint = disjoint
+        self.temporal_strategy = temporal_strategy
+        self.keep_orig_edges = False
+
+    @property
+    def num_neighbors(self) -> NumNeighbors:
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, value: Any) -> None:
+        self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
+
+    @property
+    def is_hetero(self) -> bool:
+        return self.graph.typed
+
+    @property
+    def is_temporal(self) -> bool:
+        return bool(self.graph.node_time) or self.graph.has_edge_time
+
+    @property
+    def disjoint(self) -> bool:
+        return self._disjoint or self.is_temporal
+
+    @disjoint.setter
+    def disjoint(self, value: bool) -> None:
+        self._disjoint = value
+
+    @property
+    def num_nodes(self) -> int | dict[str, int]:
+        """Number of nodes, by type in a heterogeneous graph."""
+        return dict(self.graph.num_nodes) if self.is_hetero else self.graph.num_nodes[ONE_NODE_TYPE]
+
+    @property
+    def edge_permutation(self) -> Tensor | dict[EdgeType, Tensor | None] | None:
+        """Position in the container of each edge of the CSC. None: the same order."""
+        permutation = self.graph.permutation
+        return dict(permutation) if self.is_hetero else permutation[ONE_EDGE_TYPE]
+
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        return self._with_direction(node_sample(inputs, self._sample))
+
+    def sample_from_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        times = self.graph.node_time
+        node_time = (dict(times) if self.is_hetero else times[ONE_NODE_TYPE]) if times else None
+        return self._with_direction(
+            edge_sample(inputs, self._sample, self.num_nodes, self.disjoint, node_time, neg_sampling)
+        )
+
+    def _with_direction(self, output: SamplerOutput | HeteroSamplerOutput) -> SamplerOutput | HeteroSamplerOutput:
+        if self.subgraph_type == SubgraphType.bidirectional:
+            return output.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+        return output
+
+    def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """Samples around seeds [num_seeds], or around a dictionary of them by type."""
+        if self.is_hetero:
+            return self._hetero_output(self._grow(seed, seed_time or {}))
+        times = {} if seed_time is None else {ONE_NODE_TYPE: seed_time}
+        return self._output(self._grow({ONE_NODE_TYPE: seed}, times))
+
+    def _grow(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> Subgraph:
+        key = int(torch.randint(_MAX_SEED, (1,)))
+        rule = DrawRule(self.replace, self.temporal_strategy == "last", torch.get_num_threads())
+        fanouts, num_hops = self._fanouts(), self.num_neighbors.num_hops
+        starts = {name: _numbers(nodes) for name, nodes in seeds.items()}
+        induced = self.subgraph_type == SubgraphType.induced
+        if not (self.is_hetero or self.disjoint or induced) and num_hops and _distinct(starts[ONE_NODE_TYPE]):
+            relation = self.graph.relations[ONE_EDGE_TYPE]
+            one_key = _core.derive(key, 0)
+            return grow_one_type(relation, starts[ONE_NODE_TYPE], fanouts[ONE_EDGE_TYPE], one_key, rule)
+        ids = self._local_ids(starts)
+        bounds = self._bounds(seeds, times) if self.is_temporal else None
+        growth = Growth(self.graph.relations, ids, bounds, rule, key)
+        return growth.induced(fanouts, num_hops) if induced else growth.directional(fanouts, num_hops)
+
+    def _fanouts(self) -> dict[EdgeType, list[int]]:
+        if not self.is_hetero:
+            values = self.num_neighbors.get_mapped_values()
+            if isinstance(values, dict):
+                raise ValueError("'num_neighbors' by edge type needs a heterogeneous graph: use a list")
+            return {ONE_EDGE_TYPE: check_fanouts(values)}
+        mapped = self.num_neighbors.get_mapped_values(list(self.graph.relations))
+        return {name: check_fanouts(mapped["__".join(name)]) for name in self.graph.relations}
+
+    def _local_ids(self, seeds: Mapping[str, Ids]) -> dict[str, LocalIds]:
+        """Numbers the seeds. Trees are counted over all types, in order of `seeds`."""
+        num_trees = sum(map(len, seeds.values())) if self.disjoint else 1
+        first_tree = dict(zip(seeds, accumulate(map(len, seeds.values()), initial=0), strict=False))
+        ids = {}
+        for name, num_nodes in self.graph.num_nodes.items():
+            nodes = seeds.get(name, np.empty(0, np.int64))
+            trees = first_tree.get(name, 0) + np.arange(len(nodes)) if self.disjoint else None
+            ids[name] = LocalIds(nodes, num_nodes, trees, num_trees)
+        return ids
+
+    def _bounds(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> Ids:  # [num_trees]
+        """Returns the times of the seeds, or else of their nodes."""
+        bounds = []
+        for name, nodes in seeds.items():
+            time = times.get(name)
+            if time is None and name in self.graph.node_time:
+                time = self.graph.node_time[name][nodes]
+            if time is None:
+                raise ValueError("seeds without times of their own need 'input_time' or 'edge_label_time'")
+            bounds.append(np.asarray(time.cpu()))
+        return np.concatenate(bounds)
+
+    def _tensor(self, ids: Ids) -> Tensor:
+        return torch.from_numpy(ids).to(self.graph.dtype or torch.int64)
+
+    def _ends(self, row: Ids, col: Ids) -> tuple[Tensor, Tensor]:
+        """Returns sources and destinations, in the direction of the container."""
+        ends = self._tensor(row), self._tensor(col)
+        return ends if self.sample_direction == "forward" else ends[::-1]
+
+    def _output(self, subgraph: Subgraph) -> SamplerOutput:
+        edges = subgraph.edges[ONE_EDGE_TYPE]
+        row, col = self._ends(edges.row, edges.col)
+        return SamplerOutput(
+            node=self._tensor(subgraph.nodes[ONE_NODE_TYPE]),
+            row=row,
+            col=col,
+            edge=self._tensor(edges.edge),
+            batch=None if subgraph.trees is None else self._tensor(subgraph.trees[ONE_NODE_TYPE]),
+            num_sampled_nodes=None if subgraph.counts is None else list(subgraph.counts[ONE_NODE_TYPE]),
+            num_sampled_edges=None if edges.counts is None else list(edges.counts),
+        )
+
+    def _hetero_output(self, subgraph: Subgraph) -> HeteroSamplerOutput:
+        ends = {name: self._ends(edges.row, edges.col) for name, edges in subgraph.edges.items()}
+        counts, induced = subgraph.counts, subgraph.counts is None
+        edge_counts = {name: list(edges.counts or ()) for name, edges in subgraph.edges.items()}
+        return HeteroSamplerOutput(
+            node={name: self._tensor(nodes) for name, nodes in subgraph.nodes.items()},
+            row={name: row for name, (row, _) in ends.items()},
+            col={name: col for name, (_, col) in ends.items()},
+            edge={name: self._tensor(edges.edge) for name, edges in subgraph.edges.items()},
+            batch=None if subgraph.trees is None else {k: self._tensor(tree) for k, tree in subgraph.trees.items()},
+            num_sampled_nodes=None if counts is None else {name: list(found) for name, found in counts.items()},
+            num_sampled_edges=None if induced else edge_counts,
+        )
+
+
+def _numbers(nodes: Tensor) -> Ids:
+    return np.ascontiguousarray(nodes.cpu().numpy(), dtype=np.int64)
+
+
+def _distinct(seeds: Ids) -> bool:
+    return len(np.unique(seeds)) == len(seeds)
