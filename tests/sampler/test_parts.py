@@ -192,5 +192,5 @@ def test_wrong_begins_and_ends_are_named(csc: CSC) -> None:
         with pytest.raises(ValueError, match=f"{name} has 5 entries, expected 0"):
             NeighborSampler([2]).native().sample(Reading(csc, **wrong), node, 0, 1)
     for wrong in ({"begins": begin - 1}, {"ends": end + 1}, {"begins": end, "ends": begin - 1}):
-        with pytest.raises(ValueError, match="is not within the in-edges .* of node 3"):
+        with pytest.raises(ValueError, match=r"is not within the in-edges .* of node 3"):
             sampler.draw(Reading(csc, **wrong), node, 0, key=1)

@@ -232,7 +232,10 @@ impl<'a, I: Id> View<'a, I> {
                 last: edges.end,
             });
         }
-        let key = self.extra.keys.map_or_else(|| self.row_id(node), |keys| load(&keys[at]) as u64);
+        let key = self
+            .extra
+            .keys
+            .map_or_else(|| self.row_id(node), |keys| load(&keys[at]) as u64);
         Ok((begin as usize..end as usize, key))
     }
 
