@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from gnnkit import report
 from gnnkit.utils.moved import MOVED
 
 
@@ -33,6 +34,11 @@ def test_classes_of_a_former_name_exist_once() -> None:
     )
     assert "<string>:1: DeprecationWarning: gnnkit.order.base is now gnnkit.partition.order.base" in done.stderr
     assert "gnnkit.settings is now gnnkit.config.settings" in done.stderr
+
+
+def test_a_renamed_class_warns() -> None:
+    with pytest.warns(DeprecationWarning, match=r"^gnnkit\.report\.Run is now gnnkit\.report\.RunFiles$"):
+        assert report.Run is report.RunFiles
 
 
 def test_names_that_do_not_exist_raise_as_before() -> None:

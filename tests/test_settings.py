@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -768,7 +769,9 @@ def test_an_annotation_holds_rule_type_and_condition() -> None:
         rules["clip_norm"].read("trainer.clip_norm", 0)
 
 
-def test_the_earlier_import_of_settings_works_with_a_warning() -> None:
+def test_the_earlier_import_of_settings_works_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("gnnkit.settings", raising=False)  # another test may have imported the module
+    monkeypatch.delitem(sys.modules, "gnnkit.settings", raising=False)
     with pytest.deprecated_call():
         from gnnkit import settings  # type: ignore[attr-defined]
     assert settings.settle is settle

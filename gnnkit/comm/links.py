@@ -20,7 +20,7 @@ BUFFERS = 64  # buffers passed to the system in one write
 Frames = Generator[memoryview, None, None]  # buffers to fill, in order
 
 
-class Link:
+class SocketLink:
     """A connection to another rank, and the frame being received."""
 
     def __init__(self, connection: socket.socket) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gnnkit.comm.threads import QueueMailbox
 
 Call = tuple[object, ...]  # a collective's name, and the arguments that must be equal on all ranks
-ALIKE = "all ranks must make the same calls in the same order, including self.log(sync_dist=True) and metrics"
+SAME_CALLS = "all ranks must make the same calls in the same order, including self.log(sync_dist=True) and metrics"
 
 
 class MismatchedCollectives(RuntimeError):
@@ -25,7 +25,7 @@ class MismatchedCollectives(RuntimeError):
 
 
 @dataclass(eq=False)
-class Run:
+class ThreadRun:
     """State shared by all threads of this process."""
 
     timeout: float  # seconds
@@ -56,10 +56,10 @@ class Run:
 
 
 @dataclass(eq=False)
-class Group:
+class ThreadGroup:
     """State shared by the threads of a communicator."""
 
-    run: Run
+    run: ThreadRun
     name: str  # equal in all processes
     ranks: tuple[int, ...]  # run rank of each group rank
     near: tuple[int, ...]  # group ranks that are threads of this process, ascending
@@ -69,7 +69,7 @@ class Group:
     arrived: set[int] = field(default_factory=set)  # run ranks
     rounds: int = 0  # number of completed waits
     gave_up: dict[int, str] = field(default_factory=dict)  # reason by run rank
-    groups: dict[tuple[int, tuple[int, ...]], Group] = field(default_factory=dict)
+    groups: dict[tuple[int, tuple[int, ...]], ThreadGroup] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.posts, self.calls = [None] * len(self.ranks), [None] * len(self.ranks)
@@ -81,11 +81,11 @@ class Group:
         self.far_ranks = [rank for ranks in self.far.values() for rank in ranks]
 
     @classmethod
-    def of_run(cls, run: Run, world_size: int, near: Iterable[int]) -> Group:
+    def of_run(cls, run: ThreadRun, world_size: int, near: Iterable[int]) -> ThreadGroup:
         """Creates the group of all ranks."""
         return cls(run, "", tuple(range(world_size)), tuple(near))
 
-    def split(self, generation: int, members: tuple[int, ...]) -> Group:
+    def split(self, generation: int, members: tuple[int, ...]) -> ThreadGroup:
         """Returns a subgroup, the same object for all its members in this process.
 
         Args:
@@ -98,7 +98,7 @@ class Group:
                 ranks = tuple(self.ranks[member] for member in members)
                 near = tuple(place for place, member in enumerate(members) if member in self.near)
                 name = hashlib.sha256(f"{self.name} {generation} {members}".encode()).hexdigest()[:16]
-                self.groups[generation, members] = Group(self.run, name, ranks, near)
+                self.groups[generation, members] = ThreadGroup(self.run, name, ranks, near)
             return self.groups[generation, members]
 
     def wait(self, rank: int) -> None:
@@ -125,7 +125,7 @@ class Group:
         """
         if any(self.calls[rank] != self.calls[self.near[0]] for rank in self.near):
             calls = ", ".join(f"rank {self.ranks[rank]} in {_spelt(self.calls[rank] or ())}" for rank in self.near)
-            raise MismatchedCollectives(f"rank {rank}: ranks are in different collectives ({calls}): {ALIKE}")
+            raise MismatchedCollectives(f"rank {rank}: ranks are in different collectives ({calls}): {SAME_CALLS}")
 
     def _lost(self) -> int | None:
         """Returns a rank that has exited."""

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from gnnkit.comm import frames
-from gnnkit.comm.links import Frames, Link
+from gnnkit.comm.links import Frames, SocketLink
 from gnnkit.comm.mailbox import CLOSED, Inbox
 
 HELLO = 5.0  # seconds within which a new connection must send the token
@@ -26,7 +26,7 @@ class Receiver:
     """
 
     def __init__(
-        self, inbox: Inbox, links: dict[int, Link], world_size: int, listener: socket.socket, token: str
+        self, inbox: Inbox, links: dict[int, SocketLink], world_size: int, listener: socket.socket, token: str
     ) -> None:
         """Prepares the thread.
 
@@ -39,10 +39,10 @@ class Receiver:
         """
         self.met = threading.Event()  # set when all ranks are connected, or the thread has stopped
         self._inbox, self._links, self._world_size, self._token = inbox, links, world_size, token
-        self._strangers: dict[Link, float] = {}  # deadline of each handshake, by time.monotonic
+        self._strangers: dict[SocketLink, float] = {}  # deadline of each handshake, by time.monotonic
         self._latest: tuple[Any, ...] = ("",)  # address of the last connection
         self._named = False  # whether a rejected connection has been reported
-        self._paused: set[Link] = set()
+        self._paused: set[SocketLink] = set()
         self._stops_at = math.inf  # by time.monotonic
         self._selector = selectors.DefaultSelector()
         self._listener, (self._bell, self._button) = listener, socket.socketpair()
@@ -50,7 +50,7 @@ class Receiver:
             source.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name=f"mailbox of rank {inbox.rank}", daemon=True)
 
-    def listen_to(self, link: Link, rank: int) -> None:
+    def listen_to(self, link: SocketLink, rank: int) -> None:
         """Receives a rank's messages over an open connection. Called before `start`."""
         link.start(rank, self._letters(rank))
         self._watch(link)
@@ -130,15 +130,15 @@ class Receiver:
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             connection, self._latest = self._listener.accept()
-            link = Link(connection)
+            link = SocketLink(connection)
             link.start(None, self._hello(link))
             self._strangers[link] = time.monotonic() + HELLO
             self._watch(link)
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: SocketLink) -> None:
         self._selector.register(link.socket, selectors.EVENT_READ, lambda: self._receive(link))
 
-    def _receive(self, link: Link) -> None:
+    def _receive(self, link: SocketLink) -> None:
         """Reads received bytes. A malformed frame closes this connection only."""
         try:
             if not link.receive():
@@ -159,7 +159,7 @@ class Receiver:
                 self._paused.remove(link)
                 self._watch(link)
 
-    def _end(self, link: Link, why: str) -> None:
+    def _end(self, link: SocketLink, why: str) -> None:
         self._selector.unregister(link.socket)
         link.hang_up()
         if link.rank is None:
@@ -176,7 +176,7 @@ class Receiver:
             line = f"rank {self._inbox.rank} rejects connections without the run's token, from {self._latest[0]}"
             print(line, file=sys.stderr, flush=True)
 
-    def _hello(self, link: Link) -> Frames:
+    def _hello(self, link: SocketLink) -> Frames:
         """Yields buffers for a connection's handshake, then for messages."""
         first = bytearray(frames.HELLO.size)
         yield memoryview(first)

@@ -50,12 +50,7 @@ def meeting(rank: int, world_size: int, timeout: float) -> Iterator[Any]:
     program's process group, in torchrun's store, or at MASTER_PORT, which is released
     afterwards.
 
-    Raises `UserError` on rank 0 if the port is in use.
-
-    Args:
-        rank: This rank.
-        world_size: Number of ranks.
-        timeout: Deadline in seconds.
+    Raises `UserError` on rank 0 if the port is in use. `timeout` is in seconds.
     """
     deadline = timedelta(seconds=timeout)
     store: Any

@@ -166,8 +166,7 @@ class SharedMemory:
         for peer, num_bytes in sizes.items():
             part = slice(firsts[peer], firsts[peer + 1])
             if num_bytes <= INLINE:
-                header = _HEADER.pack(_ROWS, 0, self._number, 0, num_bytes, 0)
-                self._send(peer, [header, frames.bytes_of(_taken(rows, index, part).contiguous())])
+                self._send_rows(peer, _taken(rows, index, part), num_bytes)
             elif buffer is not None:
                 place = buffer.memory[offset : offset + num_bytes].view(rows.dtype)
                 _take(rows, index, part, place.view(send_counts[peer], *rows.shape[1:]))
@@ -177,6 +176,11 @@ class SharedMemory:
         self._open.add(self._number)
         sizes = {peer: recv_counts[peer] * size for peer in self._links if recv_counts[peer] * size}
         return _Exchange(self, self._number, sizes, block, recv_counts, far)
+
+    def _send_rows(self, peer: int, rows: Tensor, num_bytes: int) -> None:
+        """Sends few rows through the socket."""
+        header = _HEADER.pack(_ROWS, 0, self._number, 0, num_bytes, 0)
+        self._send(peer, [header, frames.bytes_of(rows.contiguous())])
 
     def arrivals(self, number: int, sizes: dict[int, int]) -> Iterator[tuple[int, _Parcel]]:
         """Yields what peers have sent in one exchange, in order of arrival.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from gnnkit.comm import frames
-from gnnkit.comm.links import Link, listen
+from gnnkit.comm.links import SocketLink, listen
 from gnnkit.comm.mailbox import CLOSED, LIMIT, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost, not_taken
 from gnnkit.comm.receiver import ENDED, Receiver
 
@@ -51,7 +51,7 @@ class SocketMailbox(Mailbox):
         self.rank, self.world_size = rank, len(addresses)
         self._timeout = min(timeout, threading.TIMEOUT_MAX)
         self._inbox = Inbox(rank, self.world_size, limit)
-        self._links: dict[int, Link] = {}  # by rank
+        self._links: dict[int, SocketLink] = {}  # by rank
         self._receiver = Receiver(self._inbox, self._links, self.world_size, listener, token)
         try:
             self._meet(addresses, token)
@@ -112,7 +112,7 @@ class SocketMailbox(Mailbox):
     def _meet(self, addresses: Sequence[tuple[str, int]], token: str) -> None:
         deadline = time.monotonic() + self._timeout
         for rank in range(self.rank):
-            self._links[rank] = link = Link(self._connect(rank, addresses[rank], token, deadline))
+            self._links[rank] = link = SocketLink(self._connect(rank, addresses[rank], token, deadline))
             self._receiver.listen_to(link, rank)
         self._receiver.start()
         if not self._receiver.met.wait(max(deadline - time.monotonic(), 0)):

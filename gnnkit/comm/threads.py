@@ -21,7 +21,7 @@ from gnnkit.comm import frames
 from gnnkit.comm.base import Communicator
 from gnnkit.comm.letters import Letters
 from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost
-from gnnkit.comm.meeting import ALIKE, Call, Group, MismatchedCollectives, Run, named
+from gnnkit.comm.meeting import SAME_CALLS, Call, MismatchedCollectives, ThreadGroup, ThreadRun, named
 from gnnkit.utils.ranges import even_ranges
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Threads(Communicator):
     device = torch.device("cpu")
     in_threads = True
 
-    def __init__(self, rank: int, group: Group) -> None:
+    def __init__(self, rank: int, group: ThreadGroup) -> None:
         self.rank, self.world_size, self._group = rank, len(group.ranks), group
         self.timeout, self.beside = group.run.timeout, frozenset(group.near)
         self._splits: Counter[tuple[int, ...]] = Counter()  # number of subgroups by members
@@ -44,7 +44,7 @@ class Threads(Communicator):
     def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Threads:
         """Creates a group of one rank. `run` creates larger groups."""
         assert world_size == 1
-        return cls(rank, Group.of_run(Run(timeout), 1, range(1)))
+        return cls(rank, ThreadGroup.of_run(ThreadRun(timeout), 1, range(1)))
 
     @classmethod
     def run(
@@ -77,17 +77,17 @@ class Threads(Communicator):
         """
         _warm_up()
         ranks, process = [range(world_size)], 0
-        run = Run(timeout)
+        run = ThreadRun(timeout)
         if among is not None:
             ranks, process = even_ranges(world_size, among.world_size), among.rank
             run.letters = Letters(ranks, among, timeout)
         try:
-            return cls._run(function, Group.of_run(run, world_size, ranks[process]))
+            return cls._run(function, ThreadGroup.of_run(run, world_size, ranks[process]))
         finally:
             run.close()
 
     @classmethod
-    def _run(cls, function: Callable[[Threads], T], group: Group) -> list[T]:
+    def _run(cls, function: Callable[[Threads], T], group: ThreadGroup) -> list[T]:
         results: dict[int, T] = {}
         failures: list[Failure] = []
         ended: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -162,7 +162,7 @@ class Threads(Communicator):
                 for src, count in enumerate(recv_counts)
             ]
             if [len(part) for part in received] != list(recv_counts):
-                raise MismatchedCollectives(f"rank {self.rank}: the counts of sender and receiver differ: {ALIKE}")
+                raise MismatchedCollectives(f"rank {self.rank}: the counts of sender and receiver differ: {SAME_CALLS}")
             return torch.cat(received)
 
         return self._meet(("all_to_all",), parts, read)

@@ -235,6 +235,10 @@ class _Composer:
         key = next((key for text in self.overrides if text[0] not in "+~" and (key := key_of(text)) not in known), None)
         if key is None:
             return _missing_error("strategy") if needs_strategy else None
+        return self._unread_key_error(key, composed, known)
+
+    def _unread_key_error(self, key: str, composed: Mapping[str, Any], known: set[str]) -> UserError:
+        """Returns the error for a key that the selected options do not have."""
         section, _, rest = key.partition(".")
         name = rest.partition(".")[0]
         if section in SEVERAL and name in names(section) and name not in composed.get(section, {}):

@@ -197,17 +197,18 @@ def with_data(overrides: Sequence[str], user_overrides: Sequence[str]) -> list[s
     if name not in names("dataset") or not root:
         return list(overrides)
     keys = _keys_of_data(load("dataset", name).brought_keys(root), named.get("job", "train"), users.get("workers"))
-    brought = {
-        key: value
-        for key, value in keys.items()
-        if users.get(key, "auto") in ("auto", "null")
-        and not any(other.startswith(f"{key}.") and other not in _STORAGE_KEYS for other in users)
-        and key not in fixed
-    }
+    brought = {key: value for key, value in keys.items() if key not in fixed and not _is_set(key, users)}
     rest = [
         text for text in overrides if key_of(text).partition(".")[0] not in brought or key_of(text) in _STORAGE_KEYS
     ]
     return [*as_overrides(_with_partitioner_name(brought)), *rest]
+
+
+def _is_set(key: str, users: Mapping[str, str]) -> bool:
+    """Checks whether the user has set a key, or one of its section's keys."""
+    return users.get(key, "auto") not in ("auto", "null") or any(
+        other.startswith(f"{key}.") and other not in _STORAGE_KEYS for other in users
+    )
 
 
 def _keys_of_data(brought: Mapping[str, Any], job_name: str, workers: str | None) -> dict[str, Any]:
@@ -235,14 +236,9 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
         The values, which precede the overrides, and the main configuration's name.
     """
     name = name.removesuffix(".yaml")
-    path = next((path for folder in config_dirs if (path := folder / f"{name}.yaml").is_file()), None)
+    path = _find_file(name, config_dirs)
     if path is None:
-        if name == MAIN:
-            return [], MAIN
-        listed = sorted({path.stem for folder in config_dirs for path in folder.glob("*.yaml")})
-        raise UserError(
-            f"--config-name {name}: no such file in any --config-dir, there are: {', '.join(listed) or 'none'}"
-        )
+        return [], MAIN
     values = _read_values(path)
     if "defaults" in values:
         if name == MAIN:
@@ -257,6 +253,17 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
         if HIDDEN in text and key_of(text) not in named:
             raise UserError(f"{path}: {key_of(text)} was a secret and was not saved: set {key_of(text)}=VALUE")
     return overrides_of_file, MAIN
+
+
+def _find_file(name: str, config_dirs: Sequence[Path]) -> Path | None:
+    """Returns the first file with this name. The main configuration needs no file."""
+    path = next((path for folder in config_dirs if (path := folder / f"{name}.yaml").is_file()), None)
+    if path is None and name != MAIN:
+        listed = sorted({path.stem for folder in config_dirs for path in folder.glob("*.yaml")})
+        raise UserError(
+            f"--config-name {name}: no such file in any --config-dir, there are: {', '.join(listed) or 'none'}"
+        )
+    return path
 
 
 def _read_values(path: Path) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
+from gnnkit.graph.types import Floats
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path, one_of, shown
@@ -214,16 +215,17 @@ class EdgeFolder(Dataset):
             if table is not None:
                 warn_readings(table.name, table.readings)
         types, type_names = first.types("type") if ONE in edges else _number_relations(edges)
+        src, dst = (np.concatenate([table.positions(end, ids) for table in tables]) for end in self.ends)
         return Graph.from_edges(
-            np.concatenate([table.positions(self.ends[0], ids) for table in tables]),
-            np.concatenate([table.positions(self.ends[1], ids) for table in tables]),
+            src,
+            dst,
             self.num_nodes if ids is None else len(ids),
             features=features,
             labels=labels,
             one_class=True,
             split=self.column_or_array("split", nodes.splits("split") if nodes else None, nodes.name if nodes else ""),
             weight=np.concatenate([table.weights("weight") for table in tables]) if "weight" in first.names else None,
-            edge_features=np.concatenate([features for features in rows if features is not None]) if further else None,
+            edge_features=_concat_rows(rows),
             feature_names=names,
             category_of=category_of,
             edge_feature_names=first.column_names(further),
@@ -349,8 +351,10 @@ class EdgeFolder(Dataset):
         path = self.table("edges", TABLES)
         if path is None:
             raise self._no_edges_error()
-        if parts_of(path) or not path.is_dir():
-            return {ONE: path}
+        return {ONE: path} if parts_of(path) or not path.is_dir() else self._tables_by_relation(path)
+
+    def _tables_by_relation(self, path: Path) -> dict[str, Path]:
+        """Returns the tables of a folder with one table per relation."""
         tables = sorted(file for file in path.iterdir() if form_of(file) in TABLES)
         if unread := sorted(file.name for file in path.iterdir() if is_unsupported(file, TABLES)):
             raise UserError(f"holds {path.name}/{unread[0]}, whose format is unsupported; use .{', .'.join(TABLES)}")
@@ -411,6 +415,12 @@ class EdgeFolder(Dataset):
         """Lists the folder's tables."""
         names = sorted(path.name for path in self.root.iterdir() if path.is_dir() or form_of(path) in TABLES)
         return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "") if names else "no table"
+
+
+def _concat_rows(pieces: Sequence[Floats | None]) -> Floats | None:
+    """Concatenates the tables' features. All or none of the tables have features."""
+    rows = [piece for piece in pieces if piece is not None]
+    return np.concatenate(rows) if rows else None
 
 
 def _number_relations(edges: dict[str, Table]) -> tuple[Array, list[str]]:

@@ -60,12 +60,12 @@ class AdaptiveRows(Schedule):
             max_age: Number of passes after which a block is sent anyway, at least 1.
         """
         self.variation, self.max_age = variation, max_age
-        self._links: dict[tuple[bool, int], _Link] = {}  # by direction and exchange number
+        self._links: dict[tuple[bool, int], _PeerBlocks] = {}  # by direction and exchange number
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
         others, place = transfer.others(), (transfer.backward, transfer.number)
         if place not in self._links:
-            self._links[place] = _Link.start(others, self.max_age)
+            self._links[place] = _PeerBlocks.start(others, self.max_age)
         link = self._links[place]
         goes = link.choose(others, self.variation, self.max_age)
         comes = others.signal(goes)
@@ -77,13 +77,13 @@ class AdaptiveRows(Schedule):
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         self._links = {
-            (backward, number): _Link(_on(device, sent), _on(device, received), list(age))
+            (backward, number): _PeerBlocks(_on(device, sent), _on(device, received), list(age))
             for backward, number, sent, received, age in state["links"]
         }
 
 
 @dataclass(slots=True, eq=False)
-class _Link:
+class _PeerBlocks:
     """One exchange's blocks, by peer."""
 
     sent: list[Tensor]  # last sent to each peer
@@ -91,7 +91,7 @@ class _Link:
     age: list[int]  # passes since the last block sent to each peer
 
     @classmethod
-    def start(cls, transfer: Transfer, max_age: int) -> _Link:
+    def start(cls, transfer: Transfer, max_age: int) -> _PeerBlocks:
         """Creates zero blocks that are old enough to be sent."""
         shape = transfer.rows.shape[1:]
         sent, received = ([transfer.rows.new_zeros(n, *shape) for n in c] for c in (transfer.send, transfer.recv))

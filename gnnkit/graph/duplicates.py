@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
@@ -75,11 +76,7 @@ def join(
     Returns:
         Each group's first edge [num_kept], in order, and the values [num_kept, ...].
     """
-    order = np.lexsort((*keys.values(), src, dst)) if keys else np.arange(len(src))
-    starts = np.zeros(len(order), bool)
-    starts[:1] = True
-    for key in (dst, src, *keys.values()):
-        starts[1:] |= key[order][1:] != key[order][:-1]
+    order, starts = _group_edges(src, dst, keys)
     begins = np.flatnonzero(starts)
     if how == REFUSE and len(begins) < len(order):
         again = np.flatnonzero(~starts)[0]
@@ -94,6 +91,16 @@ def join(
     return first_edges, {
         name: _merge_rows(rows[order], begins, place, counts if how == MEAN else None) for name, rows in values.items()
     }
+
+
+def _group_edges(src: Ids, dst: Ids, keys: Mapping[str, Array]) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    """Returns an order with adjacent duplicates, and where a new edge starts in it."""
+    order = np.lexsort((*keys.values(), src, dst)) if keys else np.arange(len(src))
+    starts = np.zeros(len(order), bool)
+    starts[:1] = True
+    for key in (dst, src, *keys.values()):
+        starts[1:] |= key[order][1:] != key[order][:-1]
+    return order, starts
 
 
 def _merge_rows(rows: Array, begins: Ids, place: Ids, counts: Ids | None) -> Array:

@@ -31,25 +31,20 @@ def from_networkx(
     """Implements `Graph.from_networkx`."""
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise UserError(f"expected a graph of networkx, got {type(graph).__name__}")
-    number = {node: i for i, node in enumerate(graph.nodes)}
-    links = [(number[u], number[v], data) for u, v, data in graph.edges(data=True)]
-    if not graph.is_directed():
-        links += [(v, u, data) for u, v, data in links if u != v]
-    wide, rows = _as_list(features), _as_list(edge_features)
-    words = read_missing("missing", missing)
+    src, dst, edge_data = _list_edges(graph)
+    wide, rows, words = _as_list(features), _as_list(edge_features), read_missing("missing", missing)
     nodes = _build_table(
         "nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))], words, split
     )
-    edges = _build_table("edges", [data for _, _, data in links], [*rows, *filter(None, (weight,))], words, split)
-    features_of_nodes, cells = nodes.cells(wide)
-    features_of_edges = edges.rows(rows)
+    edges = _build_table("edges", edge_data, [*rows, *filter(None, (weight,))], words, split)
+    (features_of_nodes, cells), features_of_edges = nodes.cells(wide), edges.rows(rows)
     for table in (nodes, edges):
         warn_readings(table.name, table.readings)
     labels, class_names = read_labels(lambda: [nodes], label) if label else (None, None)
     return Graph.from_edges(
-        [u for u, _, _ in links],
-        [v for _, v, _ in links],
-        len(number),
+        src,
+        dst,
+        len(graph.nodes),
         features=features_of_nodes,
         labels=labels,
         one_class=True,
@@ -57,13 +52,22 @@ def from_networkx(
         weight=edges.weights(weight) if weight else None,
         edge_features=features_of_edges,
         class_names=class_names,
-        node_ids=_read_ids(list(number)),
+        node_ids=_read_ids(list(graph.nodes)),
         feature_names=nodes.column_names(wide),
         category_of=nodes.category_of(wide),
         missing=cells,
         edge_feature_names=edges.column_names(rows),
         edge_category_of=edges.category_of(rows),
     )
+
+
+def _list_edges(graph: Any) -> tuple[list[int], list[int], list[dict[str, Any]]]:
+    """Returns source, destination and attributes of all edges, in both directions."""
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    links = [(number[u], number[v], data) for u, v, data in graph.edges(data=True)]
+    if not graph.is_directed():
+        links += [(v, u, data) for u, v, data in links if u != v]
+    return [u for u, _, _ in links], [v for _, v, _ in links], [data for _, _, data in links]
 
 
 def _as_list(names: str | Sequence[str] | None) -> list[str]:

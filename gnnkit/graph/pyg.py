@@ -33,13 +33,8 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
         raise UserError(
             f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
         )
-    if _is_hetero(data) and len(data.node_types) == len(data.edge_types) == 1:
-        data = data.to_homogeneous(add_node_type=False, add_edge_type=False)
-    elif _is_hetero(data):
-        if val is not None or test is not None:
-            raise UserError(
-                "HeteroData: edges to predict are supported for homogeneous graphs only: remove val and test"
-            )
+    data = _homogeneous(data, predicts=val is not None or test is not None)
+    if _is_hetero(data):
         return from_hetero(data, split)
     num_nodes = whole("data.num_nodes", data.num_nodes, 0)
     attributes = _list_attributes(data)
@@ -59,6 +54,17 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
         val_edges=None if val is None else _read_positives("val", val, num_nodes),
         test_edges=None if test is None else _read_positives("test", test, num_nodes),
     )
+
+
+def _homogeneous(data: Any, *, predicts: bool) -> Any:
+    """Returns a graph of one type as `Data`, and others unchanged."""
+    if not _is_hetero(data):
+        return data
+    if len(data.node_types) == len(data.edge_types) == 1:
+        return data.to_homogeneous(add_node_type=False, add_edge_type=False)
+    if predicts:
+        raise UserError("HeteroData: edges to predict are supported for homogeneous graphs only: remove val and test")
+    return data
 
 
 def _convert_data(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]]:

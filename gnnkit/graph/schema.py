@@ -126,20 +126,25 @@ def read_types(
         edge_types: The graph's edge types.
         width: The width of the graph's features.
     """
-    tables: tuple[FeatureTable, ...] | None = None
-    relations: tuple[Relation, ...] | None = None
-    if (stored := plain.get("feature_tables")) is not None:
-        tables = tuple(table if isinstance(table, FeatureTable) else FeatureTable(**table) for table in stored)
-        if len(tables) != len(node_types or ((),)) or max(table.columns.stop for table in tables) != width:
-            tables = None
-    if (stored := plain.get("relations")) is not None:
-        relations = tuple(Relation(*relation) for relation in stored)
-        ends = {end for source, _, destination in relations for end in (source, destination)}
-        if [relation.edge_type for relation in relations] != list(edge_types or ()) or not ends <= dict(
-            node_types or ()
-        ).keys():
-            relations = None
-    return {"feature_tables": tables, "relations": relations}
+    tables, relations = plain.get("feature_tables"), plain.get("relations")
+    return {
+        "feature_tables": None if tables is None else _read_tables(tables, len(node_types or ((),)), width),
+        "relations": None if relations is None else _read_relations(relations, dict(node_types or ()), edge_types),
+    }
+
+
+def _read_tables(stored: Iterable[Any], num_types: int, width: int) -> tuple[FeatureTable, ...] | None:
+    tables = tuple(table if isinstance(table, FeatureTable) else FeatureTable(**table) for table in stored)
+    return tables if len(tables) == num_types and max(table.columns.stop for table in tables) == width else None
+
+
+def _read_relations(
+    stored: Iterable[Iterable[str]], node_types: Mapping[str, int], edge_types: Sequence[str] | None
+) -> tuple[Relation, ...] | None:
+    relations = tuple(Relation(*relation) for relation in stored)
+    ends = {end for source, _, destination in relations for end in (source, destination)}
+    names = [relation.edge_type for relation in relations]
+    return relations if names == list(edge_types or ()) and ends <= node_types.keys() else None
 
 
 def node_types_of(values: Iterable[Iterable[object]] | None, num_nodes: int) -> NodeTypes | None:

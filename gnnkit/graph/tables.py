@@ -34,11 +34,7 @@ def from_tables(
     missing: Sequence[str] | None,
     duplicates: str,
 ) -> Graph:
-    """Implements `Graph.from_tables`.
-
-    Args:
-        columns: Id, label and split columns of `nodes`.
-    """
+    """Implements `Graph.from_tables`. `columns` are those of id, label and split."""
     one_of("duplicates", duplicates, DUPLICATES)
     words, way = read_missing("missing", missing), "=[NAME, ...] names the columns to read, without {}"
     links = table_of("edges", edges, f": edge_features{way}", words)

@@ -196,10 +196,8 @@ class Survey:
     def reading(self, too_many: Sequence[str] = ()) -> ColumnReading:
         """Decides how to convert the column.
 
-        Raises `UserError` if the cells have no common type.
-
-        Args:
-            too_many: The table's columns with too many categories, for the message.
+        Raises `UserError` if the cells have no common type. The message lists
+        `too_many`, the table's columns with too many categories.
         """
         kinds, has_text = self._kinds - {"text"}, "text" in self._kinds
         if len(kinds) > 1:

@@ -27,7 +27,7 @@ from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.plan.choose import (
-    TIE,
+    TIE_TOLERANCE,
     candidates,
     measure_candidates,
     overrides,
@@ -319,7 +319,7 @@ def _why_not(choice: LayoutFigures, other: LayoutFigures) -> str:
     assert other.seconds is not None
     if other.seconds >= choice.seconds:
         return ""
-    ties = choice.seconds <= other.seconds * (1 + TIE) and choice.work <= other.work
+    ties = choice.seconds <= other.seconds * (1 + TIE_TOLERANCE) and choice.work <= other.work
     return " (equally fast within trial noise, with more work)" if ties else " (too large for the memory)"
 
 

@@ -22,7 +22,7 @@ from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype
 from gnnkit.jobs.run import start_ranks
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.plan.choose import CHOSEN, SAFE, shape, sizes_of
+from gnnkit.leader.plan.choose import CHOSEN, UNTRIED_MEMORY_SHARE, shape, sizes_of
 from gnnkit.leader.plan.layout import LayoutFigures, StepCosts, StepLoad, Timing, count_layout
 from gnnkit.leader.plan.machine import Machine, MachineLink, Tried
 from gnnkit.leader.plan.step import graph_widths
@@ -247,7 +247,7 @@ class _Counter:
             num_edges: Number of edges in a layout's shards.
             processes: Number of processes that try a layout concurrently.
         """
-        room = SAFE * available_memory()
+        room = UNTRIED_MEMORY_SHARE * available_memory()
         fitting = [name for name, load in self.loads.items() if load.host_tensors(processes) <= room]
         fitting.sort(key=lambda name: (name != CHOSEN, self.layouts[name].work))
         return fitting[: max(TRIED_EDGES // max(num_edges, 1), 1)]

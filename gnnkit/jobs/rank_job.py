@@ -24,7 +24,7 @@ from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
 from gnnkit.model.exactness import inexact
 from gnnkit.partition.order import NodeOrder
-from gnnkit.partition.store.parts import Parts
+from gnnkit.partition.store.parts import RankParts
 from gnnkit.prepare.cut import Prepared
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
@@ -95,7 +95,7 @@ class RankJob:
         return self.start is not None and self.start.number > 0
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> RankParts:
         """The locations of the prepared data."""
         return self.prepared.parts(self.folder)
 

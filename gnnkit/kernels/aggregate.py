@@ -87,7 +87,7 @@ class HeldEdges:
 
     def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
         """Applies the transpose of `sum`."""
-        result: Tensor = _Spread.apply(z, self)
+        result: Tensor = _EdgeSpread.apply(z, self)
         return result
 
     def weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:  # -> [num_dst, H, d]
@@ -119,7 +119,7 @@ class _SumBeside(Function):
         return gradient if ctx.dropped is None else keep(gradient, *ctx.dropped), None, None, None
 
 
-class _Spread(Function):
+class _EdgeSpread(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, edges: HeldEdges) -> Tensor:
         ctx.edges = edges

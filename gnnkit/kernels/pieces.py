@@ -76,7 +76,7 @@ class RowsInPieces(ProductRows):
         return self.table.device
 
     def __matmul__(self, weight: Tensor) -> Tensor:
-        result: Tensor = _Product.apply(weight.to(self.dtype), self, torch.is_grad_enabled())
+        result: Tensor = _PieceProduct.apply(weight.to(self.dtype), self, torch.is_grad_enabled())
         return result
 
     def __getitem__(self, rows: slice) -> RowsInPieces:
@@ -115,7 +115,7 @@ class RowsInPieces(ProductRows):
             first = last
 
 
-class _Product(Function):
+class _PieceProduct(Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, rows: RowsInPieces, counted: bool) -> Tensor:
         ctx.rows, ctx.weight = rows, weight.detach()  # only the weight's shape and strides are needed

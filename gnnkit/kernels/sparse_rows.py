@@ -76,7 +76,7 @@ class SparseRows(ProductRows):
         return self._dtype
 
     def __matmul__(self, weight: Tensor) -> Tensor:
-        result: Tensor = _Product.apply(weight.to(self.dtype), self.values, self.places)
+        result: Tensor = _SparseProduct.apply(weight.to(self.dtype), self.values, self.places)
         return result
 
     def __getitem__(self, rows: slice) -> SparseRows:
@@ -109,7 +109,7 @@ class SparseRows(ProductRows):
         return dense
 
 
-class _Product(Function):
+class _SparseProduct(Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, values: Tensor, places: Places) -> Tensor:
         ctx.places = places

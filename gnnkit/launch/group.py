@@ -135,20 +135,12 @@ class Group:
                 warnings.filterwarnings("ignore", category=DeprecationWarning)  # about forking a multi-threaded process
                 for child in self._children:
                     if not self._cancelled:
-                        self._start(child)
+                        _start(child)
         except BaseException as error:
             self._error = error
         finally:
             self._started.set()
         self._ended.wait()
-
-    def _start(self, child: Child) -> None:
-        try:
-            child.start()
-        except OSError as error:
-            raise RankError(
-                f"cannot start {child.name}: {error}; ulimit -u limits processes, ulimit -n open files"
-            ) from error
 
     def _watch(self) -> None:
         """Returns when all processes have succeeded, or linger after their results.
@@ -219,7 +211,10 @@ class Group:
         silent = [child for child in self._children if child.working]
         if silent and all(child.lost_peer for child in failed) and any(child.timed_out for child in failed):
             return self._stuck(_blamed(silent))
-        cause = min(failed, key=lambda child: (child.lost_peer, child.lost, child.failed_at))
+        return self._error_of(min(failed, key=lambda child: (child.lost_peer, child.lost, child.failed_at)))
+
+    def _error_of(self, cause: Child) -> Exception:
+        """Returns a rank's error, followed by the other ranks' states."""
         others = [str(child) for child in self._children if child is not cause]
         error = RankError("\n".join([str(cause), *others, *cause.traceback]), self._in_parts(str(cause), cause))
         if cause.report is None or not cause.mendable:
@@ -276,6 +271,15 @@ class Group:
         for child in self._children:
             with contextlib.suppress(OSError):
                 child.signal(signal.SIGKILL)
+
+
+def _start(child: Child) -> None:
+    try:
+        child.start()
+    except OSError as error:
+        raise RankError(
+            f"cannot start {child.name}: {error}; ulimit -u limits processes, ulimit -n open files"
+        ) from error
 
 
 def waits_in(stacks: str) -> str | None:

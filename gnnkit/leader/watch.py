@@ -90,13 +90,9 @@ class Watch:
         """Opens the files.
 
         Args:
-            world_size: Number of workers.
             folder: The run folder. None: no files are written.
-            max_epochs: The run's number of epochs, for progress lines.
             quiet: Whether to print no progress lines, because a display shows progress.
             every: Number of steps between scalars.
-            log: Writes scalars.
-            status_seconds: Seconds between progress lines.
         """
         self.status_seconds = status_seconds
         self.world_size, self.max_epochs, self.quiet, self.every, self.log = world_size, max_epochs, quiet, every, log
@@ -272,25 +268,33 @@ class Watch:
                 for counts in zip(*((s.rows, s.edges, s.bytes_sent, s.bytes_read) for s in states), strict=True)
             )
         )
+        loss = self._add_figures(states)
+        self._publish(states, step, loss)
+        if step > self._timed_from:
+            self._report_stragglers(step, states)
+        for listener in self.listeners:
+            listener(states)
+
+    def _add_figures(self, states: Sequence[WorkerState]) -> float:
+        """Adds a step to the epoch's and the run's figures. Returns the step's loss."""
         for state in states:
             self._edges[state.rank] += state.edges
+            self._seconds["wait"] += state.seconds_wait
+            self._seconds["all"] += sum(state.seconds.values())
+        self.wait_share = self._seconds["wait"] / max(self._seconds["all"], 1e-9)
         rows = sum(state.rows for state in states)
         loss = sum(state.loss * (state.total / max(rows, 1)) for state in states)  # mean over the rows
         if math.isfinite(loss):  # otherwise, the step was skipped
             self._epoch.append((loss, rows))
             self.train_loss = _mean_loss(self._epoch)
-        for state in states:
-            self._seconds["wait"] += state.seconds_wait
-            self._seconds["all"] += sum(state.seconds.values())
-        self.wait_share = self._seconds["wait"] / max(self._seconds["all"], 1e-9)
-        self._publish(states, step, loss)
+        return loss
+
+    def _report_stragglers(self, step: int, states: Sequence[WorkerState]) -> None:
         seconds = {state.rank: state.seconds_compute for state in states}
         queued = {state.rank: state.seconds_queued for state in states}
-        for straggler in self._slow.observe(step, seconds, queued) if step > self._timed_from else ():
+        for straggler in self._slow.observe(step, seconds, queued):
             self.slow_factors[straggler.rank] = round(straggler.factor, 1)
             print(straggler, file=sys.stderr, flush=True)
-        for listener in self.listeners:
-            listener(states)
 
     def _end_epoch(self, step: int) -> None:
         left = [rank for rank in range(self.world_size) if rank not in self.lost]

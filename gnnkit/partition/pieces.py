@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, feature_arrays
+from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.features import SCALES
 from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
@@ -56,46 +57,26 @@ def write_shards(
     """Cuts the shards of ranks 0, 1, ... as in `cut_all`, and writes each below `root`.
 
     Yields each shard, memory-mapped. Raises `UserError` for a grid other than P x 1 x
-    1.
-
-    Args:
-        graph: A memory-mapped graph with dense or packed features.
-        partition: The node assignment.
-        root: Parent folder of the shards.
-        edges: Approximate number of edges that each process holds in memory.
-        rows: Whether to write feature rows. Default: True.
-        group: Processes that share the work. Default: this process.
-        threads: Threads per process. Default: 1.
+    1. The graph must be memory-mapped, with dense or packed features. Each process
+    holds approximately `edges` edges in memory. `rows` is whether to write features.
     """
     grid = partition.grid
     if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
         raise UserError(f"partition.grid={grid}: a graph is cut piece by piece on grids of workers x 1 x 1 only")
     by_rank, start = grouped(partition.node_rank, grid.world_size)
-    shared = {
-        "looped": looped(graph.csc),
-        "in_degree": _in_degree(graph, edges),
-        "out_degree": _out_degree(graph, edges),
-    }
+    degrees = {"in_degree": _in_degree(graph, edges), "out_degree": _out_degree(graph, edges)}
+    shared = {"looped": looped(graph.csc), **degrees}
     _release_pages(graph)
     sources = _source_degrees(graph, root / _SOURCES, edges)
+    scalars = {name: getattr(graph, name) for name in ("num_nodes", "num_edges", "num_classes", "num_relations")}
 
     def work(first: int) -> None:
         for rank in range(first, grid.world_size, group.size):
-            write(rank)
-
-    def write(rank: int) -> None:
-        scalars = {
-            "rank": rank,
-            "num_nodes": graph.num_nodes,
-            "num_edges": graph.num_edges,
-            "num_classes": graph.num_classes,
-            "num_relations": graph.num_relations,
-        }
-        with whole_folder(root / str(rank), {**scalars, "grid": asdict(grid)}) as folder:
-            owned = by_rank[start[rank] : start[rank + 1]]
-            _write_nodes(graph, owned, shared, folder)
-            _write_features(graph, owned if rows else owned[:0], folder)
-            _write_edges(graph, partition, owned, edges, sources, folder, threads)
+            with whole_folder(root / str(rank), {"rank": rank, **scalars, "grid": asdict(grid)}) as folder:
+                owned = by_rank[start[rank] : start[rank + 1]]
+                _write_nodes(graph, owned, shared, folder)
+                _write_features(graph, owned if rows else owned[:0], folder)
+                _write_edges(graph, partition, owned, edges, sources, folder, threads)
 
     group.run(work)
     if sources is not None:
@@ -218,20 +199,29 @@ def _write_in_edges(
     folder: Path,
     threads: int,
 ) -> None:
-    """Writes the owned nodes' in-edges.
+    """Writes the in-edges of the ascending ids `owned`. `row` renumbers sources.
 
-    Args:
-        graph: As in `write_shards`.
-        owned: [num_owned] ascending.
-        row: [num_nodes] renumbers sources.
-        edges: As in `write_shards`.
-        sources: [num_edges] from `_source_degrees`, or None.
-        folder: The shard's folder.
-        threads: As in `write_shards`.
+    `sources` are from `_source_degrees`.
     """
     csc, columns = graph.csc, graph.edge_columns.cut_columns()
     degree = csc.indptr[owned + 1] - csc.indptr[owned]
     save_array(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]))
+    arrays = _open_writers(folder, columns)
+    with BackgroundTask() as writer:
+        for nodes, ids in _in_edge_pieces(csc.indptr, owned, edges):
+            piece: dict[str, Array] = {
+                "indices": _gather(row, csc.indices[ids], threads),
+                "edge_ids": np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids,
+            }
+            taken = columns.take(ids)
+            piece |= taken.arrays() | _derived_columns(taken, degree[nodes], None if sources is None else sources[ids])
+            writer.start(append_all, arrays, piece)
+            _release_pages(graph, sources)
+    for array_writer in arrays.values():
+        array_writer.finish()
+
+
+def _open_writers(folder: Path, columns: EdgeColumns) -> dict[str, NpyWriter]:
     arrays = {
         "indices": NpyWriter(folder / "indices.npy", np.int32),
         "edge_ids": NpyWriter(folder / "edge_ids.npy", np.int64),
@@ -244,27 +234,28 @@ def _write_in_edges(
     }
     if "relation" in columns:
         arrays["relation_degrees"] = NpyWriter(folder / "relation_degrees.npy", np.float64, (2,))
-    with BackgroundTask() as writer:
-        for nodes, ids in _in_edge_pieces(csc.indptr, owned, edges):
-            piece: dict[str, Array] = {
-                "indices": _gather(row, csc.indices[ids], threads),
-                "edge_ids": np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids,
-            }
-            held = columns.take(ids)
-            piece |= held.arrays()
-            if "features" in held:
-                begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree[nodes])])
-                mean = mean_in_edges(begins, held["features"])
-                assert mean is not None
-                piece["mean_edge_features"] = mean
-            if "relation" in held and sources is not None:
-                ends = np.repeat(np.arange(nodes.stop - nodes.start, dtype=np.int32), degree[nodes])
-                into = shared_weights(ends, held["relation"], nodes.stop - nodes.start, held.get("weight"))
-                piece["relation_degrees"] = np.stack([into, sources[ids]], 1)
-            writer.start(append_all, arrays, piece)
-            _release_pages(graph, sources)
-    for array_writer in arrays.values():
-        array_writer.finish()
+    return arrays
+
+
+def _derived_columns(columns: EdgeColumns, degree: Ids, sources: Floats | None) -> dict[str, Array]:
+    """Computes mean edge features and relation degrees for a range of nodes.
+
+    Args:
+        columns: Columns of the nodes' in-edges.
+        degree: [num_nodes] in-degrees.
+        sources: [num_edges] from `_source_degrees`, or None.
+    """
+    derived: dict[str, Array] = {}
+    if "features" in columns:
+        begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        mean = mean_in_edges(begins, columns["features"])
+        assert mean is not None
+        derived["mean_edge_features"] = mean
+    if "relation" in columns and sources is not None:
+        ends = np.repeat(np.arange(len(degree), dtype=np.int32), degree)
+        into = shared_weights(ends, columns["relation"], len(degree), columns.get("weight"))
+        derived["relation_degrees"] = np.stack([into, sources], 1)
+    return derived
 
 
 def _gather(row: npt.NDArray[np.int32], ids: Ids, threads: int) -> npt.NDArray[np.int32]:

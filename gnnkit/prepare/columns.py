@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,15 +130,18 @@ class TrainedColumns:
         if self.category_of is not None:
             rows = np.asarray(rows)
             self._warn_of_unseen(rows, [table.names[column] for column in unseen], unseen)
-        columns = {name: number for number, name in enumerate(table.names) if number not in unseen}
-        values = [name for name, text in zip(self.names, self._texts, strict=True) if text]
-        self.check([*columns, *(name for name in values if name not in columns)])
-        order = np.array([columns.get(name, -1) for name in self.names], np.int64)
+        order = self._order({name: number for number, name in enumerate(table.names) if number not in unseen})
         rows = rows.columns(order.tolist()) if isinstance(rows, SparseFeatures) else rows[:, order]
         if isinstance(rows, np.ndarray):
             rows[:, order < 0] = 0
         texts = None if self.category_of is None else tuple(self.category_of)
         return NumericTable(rows, tuple(self.names), texts, self._cells(table, order), table.row_ids)
+
+    def _order(self, columns: Mapping[str, int]) -> Ids:  # [width]
+        """Returns each column's number in the table, or -1 for an absent text value."""
+        values = [name for name, text in zip(self.names, self._texts, strict=True) if text]
+        self.check([*columns, *(name for name in values if name not in columns)])
+        return np.array([columns.get(name, -1) for name in self.names], np.int64)
 
     @property
     def _texts(self) -> Sequence[str]:

@@ -26,7 +26,7 @@ from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all, uncut
-from gnnkit.partition.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
+from gnnkit.partition.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, RankParts, Reads, without_edges, without_features
 from gnnkit.prepare import picture
 from gnnkit.prepare.inputs import check_types, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
@@ -35,7 +35,7 @@ from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
 from gnnkit.task import Task
-from gnnkit.utils.documents import parse_json
+from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.storage import passing, save_arrays
 
 _SPLIT_NAMES = {"train": "training", "val": "validation"}  # names of splits in messages
@@ -68,10 +68,10 @@ class Prepared:
         """The share of edges whose source is on another rank."""
         return self.edge_cut / max(self.num_edges, 1)
 
-    def parts(self, folder: Path) -> Parts:
+    def parts(self, folder: Path) -> RankParts:
         """Returns the parts that the ranks read. `folder` is the run folder."""
         store = None if self.store is None else Path(self.store)
-        return Parts(folder / PREPARED, store, self.reads, self.dense)
+        return RankParts(folder / PREPARED, store, self.reads, self.dense)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -139,15 +139,7 @@ def prepare(asked: Preparation) -> dict[str, Any]:
     begun = time.monotonic()
     settings, needs, folder = asked.settings, asked.needs, asked.folder
     phase(f"reading dataset={settings.dataset.name}")
-    named_graph = with_names(settings, asked.graph)
-    check_types(needs.untyped_model, named_graph.schema)
-    graph, input_lines = as_read(settings, named_graph, folder)
-    graph, links = named(load(settings, graph), folder), None
-    if needs.trains:
-        graph, links = read(settings, graph)
-    elif needs.inputs:
-        graph = with_inputs(graph, settings.inputs)
-    graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
+    graph, links, lines = _read_graph(asked)
     cache, read_at = Kept(settings.cache, graph), time.monotonic()
     phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
     shifted, note = rebalanced(settings, graph.num_nodes)
@@ -169,10 +161,25 @@ def prepare(asked: Preparation) -> dict[str, Any]:
         keep(folder, settings, partition, changed=shifted is not None)
     if settings.draws_report:
         picture.save(graph, partition, folder)
-    summary = "\n".join([prepared.summary, *input_lines, *lines, *note, *cache.notes])
+    summary = "\n".join([prepared.summary, *lines, *note, *cache.notes])
     cut_at = time.monotonic()
     seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
+
+
+def _read_graph(asked: Preparation) -> tuple[Graph, Links | None, list[str]]:
+    """Returns the graph as the ranks read it, edges to predict, and summary lines."""
+    settings, needs = asked.settings, asked.needs
+    named_graph = with_names(settings, asked.graph)
+    check_types(needs.untyped_model, named_graph.schema)
+    graph, input_lines = as_read(settings, named_graph, asked.folder)
+    graph, links = named(load(settings, graph), asked.folder), None
+    if needs.trains:
+        graph, links = read(settings, graph)
+    elif needs.inputs:
+        graph = with_inputs(graph, settings.inputs)
+    graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
+    return graph, links, [*input_lines, *lines]
 
 
 def check_owned(asked: Preparation) -> None:
@@ -208,23 +215,18 @@ def _recall_shards(asked: Preparation, cache: Kept, partition: Partition) -> Pre
             without_features(graph).save(target / GRAPH)
         return prepared
 
-    def write(prepared: Prepared, entry: Path) -> dict[str, Any]:
+    def write(prepared: Prepared, entry: Path) -> Json:
         link_files(target, entry / PREPARED)
         text = report.read_text(encoding="utf-8") if report.exists() else None
-        why = None if settings.decided is None else settings.decided["why"]
-        return {"prepared": prepared.to_dict(), COORDINATION: text, "decided": why}
+        return {"prepared": prepared.to_dict(), COORDINATION: text, "decided": (settings.decided or {}).get("why")}
 
-    def read(entry: Path, facts: dict[str, Any]) -> Prepared:
+    def read(entry: Path, facts: Json) -> Prepared:
         link_files(entry / PREPARED, target)
         prepared, text = Prepared(**facts["prepared"]), facts[COORDINATION]
         if settings.decided is not None:  # the layout is the same, but the reason may differ
-            why = settings.decided["why"]
-            texts = {name: getattr(prepared, name).replace(facts["decided"], why) for name in ("why", "summary")}
-            prepared = replace(prepared, **texts)
-            if text is not None:
-                coordination = parse_json(text, COORDINATION)
-                coordination["decision"] |= {"why": why, "layouts": settings.decided["layouts"]}
-                text = json.dumps(coordination)
+            former, why = facts["decided"], settings.decided["why"]
+            prepared = replace(prepared, **{k: getattr(prepared, k).replace(former, why) for k in ("why", "summary")})
+            text = text and _with_decision(text, why, settings.decided["layouts"])
         if text is not None:
             report.write_text(text, encoding="utf-8")
         return prepared
@@ -239,6 +241,13 @@ def _recall_shards(asked: Preparation, cache: Kept, partition: Partition) -> Pre
         "decided": settings.decided is not None,  # the reason itself is replaced when an entry is read
     }
     return cache.recall("shards", depends, make, write, read)
+
+
+def _with_decision(text: str, why: str, layouts: object) -> str:
+    """Replaces the reason for a layout in a cached coordination file."""
+    coordination = parse_json(text, COORDINATION)
+    coordination["decision"] |= {"why": why, "layouts": layouts}
+    return json.dumps(coordination)
 
 
 def _write_shards(settings: Settings, graph: Graph, partition: Partition, target: Path, *, compares: bool) -> Prepared:

@@ -12,7 +12,7 @@ from gnnkit.prepare.cut import Preparation, Prepared
 from gnnkit.utils.memory import available_memory
 
 if TYPE_CHECKING:
-    from gnnkit.partition.store.parts import Parts
+    from gnnkit.partition.store.parts import RankParts
 
 BASE = 400 << 20  # bytes of a process without data
 _RANK = 50 << 20  # bytes of a rank's current batches
@@ -141,7 +141,7 @@ def _cache_bytes(asked: Preparation, size: int, room: float, prepared: Prepared)
     return chosen
 
 
-def _file_sizes(asked: Preparation, parts: Parts) -> tuple[int, int, bool]:
+def _file_sizes(asked: Preparation, parts: RankParts) -> tuple[int, int, bool]:
     """Sums the files that a host's ranks read: features, and all others.
 
     Also returns whether features are dense.

@@ -25,7 +25,7 @@ from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.links import Links
 from gnnkit.task import Task
-from gnnkit.utils.documents import read_object
+from gnnkit.utils.documents import Json, read_object
 
 
 def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> dict[str, Any]:
@@ -34,18 +34,13 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     If no run could train on the graph as configured, it is only measured, and the
     summary states why.
 
-    Args:
-        settings: The configuration.
-        folder: The run folder, which becomes the store.
-        graph: Replaces the data set.
-        asked: Identifies the job and its data.
+    The run folder becomes the store. `graph` replaces the data set. `asked` identifies
+    the job and its data.
     """
     named_graph = with_names(settings, graph)
     try:
         prepared_graph, links, notes, rounded = _read_graph(settings, named_graph, folder)
-        store = None if graph is not None else settings.dataset.create().store_folder
-        if store is not None and not rounded:  # the source store's rows are already rounded
-            rounded = Manifest.load(store).packed
+        rounded = rounded or _rounding_of_store(settings, graph)
         why_not = None
     except UserError as error:  # measure the graph although no run can train on it
         prepared_graph, links, notes, rounded = named(load(settings, named_graph), folder), None, [], ""
@@ -65,9 +60,10 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
         if holds_graph:
             prepared_graph.save(folder / PARTS / GRAPH)
         with Digests() as digests:
-            manifest(settings, asked, named_graph, prepared_graph, links, quality, folder, rounded, rows, digests).save(
-                folder
+            contents = manifest(
+                settings, asked, named_graph, prepared_graph, links, quality, folder, rounded, rows, digests
             )
+            contents.save(folder)
         notes = [*notes, f"store: dataset=store dataset.root={folder} trains from it"]
     else:
         notes = [f"store: none is written, as no run would read it: {why_not}"]
@@ -90,6 +86,12 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
     rounded = "" if settings.features.dtype == "as_is" else "".join(lines)
     return graph, links, [*input_lines, *lines], rounded
+
+
+def _rounding_of_store(settings: Settings, graph: Graph | None) -> str:
+    """Returns the line on rounding of the store that is read, if any."""
+    store = None if graph is not None else settings.dataset.create().store_folder
+    return "" if store is None else Manifest.load(store).packed
 
 
 def _save_shard(shard: Shard, folder: Path, rows: bool) -> None:
@@ -120,18 +122,8 @@ def manifest(
 ) -> Manifest:
     """Creates the manifest of a store whose parts are written.
 
-    Args:
-        settings: The configuration.
-        asked: As in `write`.
-        named_graph: The data set's graph, with names.
-        graph: The partitioned graph.
-        links: The edges to predict.
-        quality: The measured partition.
-        folder: The store.
-        packed: The line on rounded features.
-        rows: Whether parts have feature rows. False: they use ranges of the graph's
-            rows.
-        digests: The files' digests, some of which are already computed.
+    `named_graph` is the data set's graph, with names. `packed` is the line on rounded
+    features. Without `rows`, parts use ranges of the graph's rows.
     """
     decision = Decision.of(settings, graph, quality, compares=False)
     contents = Manifest(
@@ -139,11 +131,7 @@ def manifest(
         source=settings.dataset.name,
         keys=shaping(settings.cut),
         counts=_count_items(graph),
-        schema={
-            "node_types": None if named_graph.node_types is None else [list(pair) for pair in named_graph.node_types],
-            "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
-            **graph.schema.to_dict(),
-        },
+        schema=_schema_of(named_graph, graph),
         prepared=cut.described(settings, graph, quality, decision).to_dict(),
         quality=quality.to_dict(),
         coordination=cut.coordination(quality, decision),
@@ -161,6 +149,14 @@ def manifest(
         packed=packed,
     )
     return replace(without_pairs(contents, folder), files=digests.files_of(folder, IDS))
+
+
+def _schema_of(named_graph: Graph, graph: Graph) -> Json:
+    return {
+        "node_types": None if named_graph.node_types is None else [list(pair) for pair in named_graph.node_types],
+        "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
+        **graph.schema.to_dict(),
+    }
 
 
 def _count_items(graph: Graph) -> dict[str, int]:

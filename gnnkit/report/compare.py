@@ -10,7 +10,7 @@ from gnnkit.report import learning, timeline
 from gnnkit.report.charts import Curve, Part, bars, clipped, curves
 from gnnkit.report.drawing import Figure, colour
 from gnnkit.report.page import PageTable, format_value, save
-from gnnkit.report.run import Run, settings
+from gnnkit.report.run import RunFiles, settings
 from gnnkit.report.run_page import SETTINGS
 
 _NOT_COMPARED = {"confusion", "per_rank", "per_class", "why", "command", "versions", "layouts", "regions", "peers"}
@@ -18,7 +18,7 @@ _SETTINGS = {*SETTINGS} - {"num_parameters"}
 
 
 def compare(
-    runs: Sequence[Run],
+    runs: Sequence[RunFiles],
     folder: Path,
     names: Sequence[str] | None = None,
     summary: PageTable | None = None,
@@ -51,7 +51,7 @@ def compare(
     )
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _names(runs: Sequence[RunFiles]) -> list[str]:
     """Returns the last part of each folder's name, numbered where two are equal."""
     plain = [run.folder.name or str(run.folder) for run in runs]
     return [f"{name} ({index + 1})" if plain.count(name) > 1 else name for index, name in enumerate(plain)]
@@ -61,7 +61,7 @@ def _table(rows: Mapping[str, Sequence[str]], names: Sequence[str]) -> PageTable
     return PageTable(("", *names), [(key, *values) for key, values in rows.items()])
 
 
-def _settings(runs: Sequence[Run]) -> dict[str, list[str]]:
+def _settings(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
     """Returns the settings that differ, by key."""
     values = [dict(_flat(settings(run))) or _named_settings(run) for run in runs]
     keys = dict.fromkeys(key for of_run in values for key in of_run)
@@ -69,7 +69,7 @@ def _settings(runs: Sequence[Run]) -> dict[str, list[str]]:
     return {key: row for key, row in rows.items() if len(set(row)) > 1}
 
 
-def _named_settings(run: Run) -> dict[str, str]:
+def _named_settings(run: RunFiles) -> dict[str, str]:
     """Returns the settings in `result.json`, for a run without a configuration."""
     return {key: format_value(value) for key, value in run.result.items() if key in _SETTINGS}
 
@@ -83,13 +83,13 @@ def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield f"{prefix}{key}", format_value(value)
 
 
-def _figures(runs: Sequence[Run]) -> dict[str, list[str]]:
+def _figures(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
     """Returns the figures of all runs by name."""
     keys = dict.fromkeys(key for run in runs for key in run.result if key not in _NOT_COMPARED | _SETTINGS)
     return {key: [clipped(format_value(run.result.get(key)), 60) for run in runs] for key in keys}
 
 
-def _curves(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+def _curves(runs: Sequence[RunFiles], names: Sequence[str]) -> list[Figure]:
     main = next((name for run in runs if (name := learning.main_figure(run)) is not None), None)
     metrics = [("loss", "train_loss", "Training loss"), *([("figure", main, main)] if main else [])]
     charts = []
@@ -104,7 +104,7 @@ def _curves(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
     return charts
 
 
-def _times(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+def _times(runs: Sequence[RunFiles], names: Sequence[str]) -> list[Figure]:
     """Draws the mean time of a rank in each run."""
     totals = [timeline.totals(run) for run in runs]
     if not any(totals):

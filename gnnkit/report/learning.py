@@ -9,7 +9,7 @@ from typing import Any
 
 from gnnkit.report.charts import Curve, curves, heat
 from gnnkit.report.drawing import SPLITS, Figure, Point, colour
-from gnnkit.report.run import Run, matrix, number, section
+from gnnkit.report.run import RunFiles, matrix, number, section
 
 MOST_CLASSES = 40  # limit of the confusion matrix
 MOST_METRICS, MOST_CURVES = 8, 24
@@ -26,7 +26,7 @@ class BestEpoch:
     is_saved: bool  # whether the run saved this epoch's model
 
 
-def drawings(run: Run) -> list[Figure]:
+def drawings(run: RunFiles) -> list[Figure]:
     """Draws the loss and each metric of the task, with a curve for each split."""
     best, figures = best_of(run), []
     for index, (metric, names) in enumerate(_metrics(run).items()):
@@ -35,7 +35,7 @@ def drawings(run: Run) -> list[Figure]:
     return [*figures, *_confusion(run)]
 
 
-def best_of(run: Run) -> BestEpoch | None:
+def best_of(run: RunFiles) -> BestEpoch | None:
     """Returns the epoch of the saved model, or of the best evaluation.
 
     None without evaluations or without a main figure.
@@ -55,7 +55,7 @@ def best_of(run: Run) -> BestEpoch | None:
     return BestEpoch(epoch, str(main.get("name")), value, is_saved=False)
 
 
-def _metrics(run: Run) -> dict[str, list[str]]:
+def _metrics(run: RunFiles) -> dict[str, list[str]]:
     """Returns the names of curves by metric, the loss first."""
     metrics: dict[str, list[str]] = {"loss": ["train_loss"]}
     for name in _names(run):
@@ -64,14 +64,14 @@ def _metrics(run: Run) -> dict[str, list[str]]:
     return {metric: sorted(set(names), key=names.index) for metric, names in [*metrics.items()][:MOST_METRICS]}
 
 
-def points_of(run: Run, name: str) -> tuple[Point, ...]:
+def points_of(run: RunFiles, name: str) -> tuple[Point, ...]:
     """Returns the points of a figure, with epochs from 1."""
     lines = run.epochs if name == "train_loss" else run.evaluations
     points = ((number(line.get("epoch")), number(_figures(line).get(name))) for line in lines)
     return tuple((epoch + 1, value) for epoch, value in points if epoch is not None and value is not None)
 
 
-def main_figure(run: Run) -> str | None:
+def main_figure(run: RunFiles) -> str | None:
     """Returns the name of the validation figure that measures progress."""
     if isinstance(main := run.result.get("main_figure"), Mapping) and isinstance(main.get("name"), str):
         return str(main["name"])
@@ -83,12 +83,12 @@ def _figures(line: Mapping[str, Any]) -> Mapping[str, Any]:
     return figures if isinstance(figures, Mapping) else {}
 
 
-def _names(run: Run) -> list[str]:
+def _names(run: RunFiles) -> list[str]:
     """Lists the figures of all evaluations, in order."""
     return list(dict.fromkeys(str(name) for line in run.evaluations for name in _figures(line)))[:MOST_CURVES]
 
 
-def _curves(run: Run, name: str, metric: str, names: list[str], best: BestEpoch | None) -> list[Figure]:
+def _curves(run: RunFiles, name: str, metric: str, names: list[str], best: BestEpoch | None) -> list[Figure]:
     """Draws a metric, each split in its colour, and marks the best epoch."""
     drawn = [
         Curve.of(curve, curve, points, _tint(curve, index))
@@ -109,7 +109,7 @@ def _curves(run: Run, name: str, metric: str, names: list[str], best: BestEpoch 
     return [curves(name, title, caption, drawn, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
 
 
-def _saved_model(run: Run, best: BestEpoch) -> str:
+def _saved_model(run: RunFiles, best: BestEpoch) -> str:
     if run.number("epochs") is None:  # an unfinished run
         return " so far"
     return (
@@ -124,7 +124,7 @@ def _tint(name: str, index: int) -> str:
     return SPLITS.get(name.partition("_")[0], colour(index + len(SPLITS)))
 
 
-def _confusion(run: Run) -> list[Figure]:
+def _confusion(run: RunFiles) -> list[Figure]:
     """Draws true and predicted classes of the test nodes."""
     confusion = run.result.get("confusion")
     if not isinstance(confusion, Mapping):

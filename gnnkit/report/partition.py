@@ -22,7 +22,7 @@ from gnnkit.report.drawing import (
     strokes,
     text,
 )
-from gnnkit.report.run import Run, matrix, number, numbers
+from gnnkit.report.run import RunFiles, matrix, number, numbers
 
 MOST_NODES, MOST_EDGES = 400, 1200  # limits of the graph drawing
 _SIDE, _ROUNDS = 400.0, 120  # pixels of the drawing, and iterations of its layout
@@ -31,12 +31,12 @@ _ROWS = 4  # lines of the legend
 Places = npt.NDArray[np.float64]  # [num_nodes, 2]
 
 
-def drawings(run: Run) -> list[Figure]:
+def drawings(run: RunFiles) -> list[Figure]:
     """Draws the partition."""
     return [*_picture(run), *_between(run), *_loads(run)]
 
 
-def _loads(run: Run) -> list[Figure]:
+def _loads(run: RunFiles) -> list[Figure]:
     """Draws training nodes and other nodes by rank."""
     nodes, trained = numbers(run.partition.get("nodes")), numbers(run.partition.get("train_nodes"))
     if not nodes or len(nodes) != len(trained) or len(nodes) > MOST_BARS:
@@ -47,7 +47,7 @@ def _loads(run: Run) -> list[Figure]:
     return [bars("nodes", "Nodes by rank", caption, rank_names(len(nodes)), parts, "nodes")]
 
 
-def _between(run: Run) -> list[Figure]:
+def _between(run: RunFiles) -> list[Figure]:
     """Draws the words sent and the edges between ranks."""
     matrices = []
     words, edges = run.words, matrix(run.partition.get("edges"))
@@ -60,7 +60,7 @@ def _between(run: Run) -> list[Figure]:
     return matrices
 
 
-def _counted(run: Run) -> str:
+def _counted(run: RunFiles) -> str:
     counted, num_edges = (number(run.partition.get(name)) for name in ("counted_edges", "num_edges"))
     if counted is None or num_edges is None or counted >= num_edges:
         return ""
@@ -71,7 +71,7 @@ def _plain(count: int) -> list[str]:
     return [str(rank) for rank in range(count)]
 
 
-def _picture(run: Run) -> list[Figure]:
+def _picture(run: RunFiles) -> list[Figure]:
     """Draws the sample of the graph, nodes coloured by rank."""
     sample = run.partition.get("sample")
     ranks = numbers(sample.get("rank")) if isinstance(sample, dict) else []
@@ -88,7 +88,7 @@ def _picture(run: Run) -> list[Figure]:
     return [_drawn(run, owner, edges, groups, is_complete=sample.get("whole") is True)]
 
 
-def _class_name(run: Run, number: int) -> str:
+def _class_name(run: RunFiles, number: int) -> str:
     if number < 0:
         return "no class"
     return run.class_names[number] if number < len(run.class_names) else f"class {number}"
@@ -101,7 +101,7 @@ def _edges(value: object, num_nodes: int) -> list[tuple[int, int]]:
 
 
 def _drawn(
-    run: Run,
+    run: RunFiles,
     owner: Sequence[int],
     edges: Sequence[tuple[int, int]],
     groups: Mapping[str, Sequence[str]],
@@ -118,12 +118,6 @@ def _drawn(
         is_complete: Whether the picture shows the entire graph.
     """
     places = _laid_out(len(owner), edges)
-    ends = [((places[a][0], places[a][1]), (places[b][0], places[b][1])) for a, b in edges]
-    cut = [owner[a] != owner[b] for a, b in edges]
-    shapes: list[Shape] = [
-        strokes([end for end, crosses in zip(ends, cut, strict=True) if not crosses], "muted", 0.6, 0.35),
-        strokes([end for end, crosses in zip(ends, cut, strict=True) if crosses], "ink", 0.8, 0.75),
-    ]
     radius = max(2.2, min(5.0, 45 / max(len(owner), 1) ** 0.5))
     notes = [", ".join(dict.fromkeys(labels)) for labels in zip(*_labels(groups), strict=True)]
     tints = {"rank": {f"rank {rank}": colour(rank) for rank in sorted(set(owner))}}
@@ -131,7 +125,17 @@ def _drawn(
     layers = [_layer(group, places, names, tints.get(group, classes), notes, radius) for group, names in groups.items()]
     caption = _caption(run, len(owner), is_complete)
     height = max(float(shape.attributes["y"]) for layer in layers for shape in layer.shapes if shape.text) + 10
-    return Figure("graph", "The graph", caption, height, tuple(shapes), layers=tuple(layers))
+    return Figure("graph", "The graph", caption, height, _edge_shapes(owner, edges, places), layers=tuple(layers))
+
+
+def _edge_shapes(owner: Sequence[int], edges: Sequence[tuple[int, int]], places: Places) -> tuple[Shape, ...]:
+    """Draws the edges within a rank, then those between ranks."""
+    ends = [((places[a][0], places[a][1]), (places[b][0], places[b][1])) for a, b in edges]
+    cut = [owner[a] != owner[b] for a, b in edges]
+    return (
+        strokes([end for end, crosses in zip(ends, cut, strict=True) if not crosses], "muted", 0.6, 0.35),
+        strokes([end for end, crosses in zip(ends, cut, strict=True) if crosses], "ink", 0.8, 0.75),
+    )
 
 
 def _labels(groups: Mapping[str, Sequence[str]]) -> list[list[str]]:
@@ -184,7 +188,7 @@ def _layer(
     return FigureLayer(group, tuple(shapes))
 
 
-def _caption(run: Run, count: int, is_complete: bool) -> str:
+def _caption(run: RunFiles, count: int, is_complete: bool) -> str:
     num_nodes = number(run.partition.get("num_nodes")) or 0
     shown = (
         f"All {count:,} nodes."

@@ -24,7 +24,7 @@ KINDS = ("wait", "compute", "exchange", "sync")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class RunFiles:
     """The content of a run folder."""
 
     folder: Path
@@ -47,7 +47,7 @@ class Run:
         return number(node)
 
 
-def settings(run: Run) -> Any:
+def settings(run: RunFiles) -> Any:
     """Returns the configuration as plain data, or None if it cannot be read."""
     return _parsed(run.config)
 
@@ -60,7 +60,7 @@ def _parsed(config: str) -> Any:
         return None
 
 
-def section(run: Run, name: str) -> Mapping[str, Any]:
+def section(run: RunFiles, name: str) -> Mapping[str, Any]:
     """Returns a section of the configuration, or an empty one."""
     config = settings(run)
     values = config.get(name) if isinstance(config, Mapping) else None
@@ -89,10 +89,10 @@ def matrix(value: object) -> list[list[float]]:
     return rows if rows and all(len(row) == len(rows) for row in rows) else []
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunFiles:
     """Reads a run folder. Raises `UserError` without the result of a run.
 
-    Other files may be missing or damaged, which is reported in `Run.notes`.
+    Other files may be missing or damaged, which is reported in `RunFiles.notes`.
     """
     result = _mapping(folder, RESULT)
     if result is None:
@@ -100,7 +100,7 @@ def read_run(folder: Path) -> Run:
     return read_folder(folder, result)
 
 
-def read_folder(folder: Path, result: Mapping[str, Any]) -> Run:
+def read_folder(folder: Path, result: Mapping[str, Any]) -> RunFiles:
     """Reads all other files of a run folder.
 
     Args:
@@ -115,7 +115,7 @@ def read_folder(folder: Path, result: Mapping[str, Any]) -> Run:
     decision = _noted(folder, COORDINATION, notes).get("decision")
     predictions = _predictions(folder, partition, notes)
     config = _config(folder, notes)
-    return Run(
+    return RunFiles(
         folder,
         result,
         config,

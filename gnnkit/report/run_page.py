@@ -11,7 +11,7 @@ from gnnkit.report import learning, partition, timeline
 from gnnkit.report.charts import MOST_BARS, Part, bars, rank_names
 from gnnkit.report.drawing import Figure
 from gnnkit.report.page import PageSection, PageTable, Panel, format_value, render, save
-from gnnkit.report.run import Run, number, numbers
+from gnnkit.report.run import RunFiles, number, numbers
 from gnnkit.report.suggestions import suggestions
 
 MOST_ROWS = 100  # per table
@@ -42,14 +42,14 @@ _CHANGES = ("before epoch", "slow ranks", "nodes moved", "ms a step", "predicted
 _HEADLINE = {"seconds_total": "s in all", "seconds_per_epoch": "s an epoch", "epochs": "epochs"}
 
 
-def write(run: Run, folder: Path) -> Path:
+def write(run: RunFiles, folder: Path) -> Path:
     """Writes a run's page and its figures as SVG. Returns the page's path."""
     values = _content(run)
     figures = [figure for section in values["sections"] for figure in section.figures]
     return save("run.html", figures, folder, **values)
 
 
-def served_page(run: Run, status: str) -> str:
+def served_page(run: RunFiles, status: str) -> str:
     """Returns the page of an unfinished run, which refreshes itself.
 
     Args:
@@ -70,7 +70,7 @@ def progress(done: int, total: int, text: str) -> str:
     return render("progress.html", done=done, total=total, text=text)
 
 
-def _content(run: Run) -> dict[str, Any]:
+def _content(run: RunFiles) -> dict[str, Any]:
     """Returns the variables of the template."""
     result = run.result
     layout = f"{format_value(result.get('world_size'))} workers, partition {result.get('partition')}"
@@ -87,7 +87,7 @@ def _content(run: Run) -> dict[str, Any]:
     }
 
 
-def _sections(run: Run) -> list[PageSection]:
+def _sections(run: RunFiles) -> list[PageSection]:
     return [
         PageSection("Learning", learning.drawings(run), list(_classes(run))),
         PageSection(
@@ -98,7 +98,7 @@ def _sections(run: Run) -> list[PageSection]:
     ]
 
 
-def _cards(run: Run) -> Iterator[tuple[str, str]]:
+def _cards(run: RunFiles) -> Iterator[tuple[str, str]]:
     """Yields the most important figures, and their names."""
     metrics = [name for name in map(str, run.result) if re.fullmatch(r"(test|val)_\w+", name)]
     values = [(name, run.number(name)) for name in metrics if not name.endswith("_loss")]
@@ -110,14 +110,14 @@ def _cards(run: Run) -> Iterator[tuple[str, str]]:
         yield f"{best.epoch:.0f}", f"best epoch, by {best.name}"
 
 
-def _phases(run: Run) -> Iterator[Panel]:
+def _phases(run: RunFiles) -> Iterator[Panel]:
     seconds = {name: number(value) for name, value in _items(run.result.get("phases"))}
     rows = [(name, f"{value:.2f} s") for name, value in seconds.items() if value is not None]
     if rows:
         yield Panel("Phases of the run", PageTable((), rows))
 
 
-def _predictions(run: Run) -> Iterator[Panel]:
+def _predictions(run: RunFiles) -> Iterator[Panel]:
     """Compares the leader's predictions with the measurements."""
     predicted, measured = run.result.get("predicted"), run.result.get("measured")
     if isinstance(predicted, Mapping) and isinstance(measured, Mapping):
@@ -138,7 +138,7 @@ def _optional(value: float | None) -> str:
     return "" if value is None else format_value(value)
 
 
-def _stragglers(run: Run) -> Iterator[Panel]:
+def _stragglers(run: RunFiles) -> Iterator[Panel]:
     factors = _items(run.result.get("stragglers"))
     rows = [(name, f"{format_value(factor)} times slower than the others") for name, factor in factors]
     if run.epochs and rows:
@@ -147,7 +147,7 @@ def _stragglers(run: Run) -> Iterator[Panel]:
         yield Panel("Stragglers", text="No worker was much slower than the others.")
 
 
-def _balance(run: Run) -> Iterator[Panel]:
+def _balance(run: RunFiles) -> Iterator[Panel]:
     rows = [(name.replace("_", " "), format_value(value)) for name, value in _items(run.result.get("balance"))]
     cut, counted = number(run.partition.get("cut")), number(run.partition.get("counted_edges"))
     if cut is not None and counted:
@@ -157,7 +157,7 @@ def _balance(run: Run) -> Iterator[Panel]:
         yield Panel("Balance and cut", PageTable((), rows), text, muted=True)
 
 
-def _layouts(run: Run) -> Iterator[Panel]:
+def _layouts(run: RunFiles) -> Iterator[Panel]:
     """Lists the layouts that the leader compared, with their figures."""
     layouts = {name: figures for name, figures in _items(run.decision.get("layouts")) if isinstance(figures, Mapping)}
     layouts = _with_chosen(layouts, str(run.result.get("partition")))
@@ -197,7 +197,7 @@ def _layout_cell(figures: Mapping[str, Any], path: Sequence[str]) -> str:
     return _optional(figure / 2**20 if figure is not None and path[-1] == "memory" else figure)
 
 
-def _changes(run: Run) -> Iterator[Panel]:
+def _changes(run: RunFiles) -> Iterator[Panel]:
     """Lists the changes by `leader.rebalance`."""
     if changes := _records(run.result.get("rebalanced")):
         table = PageTable(_CHANGES, [_change(change) for change in changes])
@@ -212,7 +212,7 @@ def _change(change: Mapping[str, Any]) -> list[str]:
     return [format_value(epoch + 1), slow, moved, *times, seconds]
 
 
-def _restarts(run: Run) -> Iterator[Panel]:
+def _restarts(run: RunFiles) -> Iterator[Panel]:
     """Lists the restarts after ranks have died."""
     rows = [[format_value(record.get(name)) for name in _RESTARTS] for record in _records(run.result.get("restarted"))]
     if rows:
@@ -229,7 +229,7 @@ def _items(value: object) -> list[tuple[str, Any]]:
     return [(str(key), item) for key, item in items]
 
 
-def _classes(run: Run) -> Iterator[Panel]:
+def _classes(run: RunFiles) -> Iterator[Panel]:
     """Lists the figures of each class, on the test nodes."""
     splits = run.result.get("per_class")
     classes = _items(splits.get("test")) if isinstance(splits, Mapping) else []
@@ -240,7 +240,7 @@ def _classes(run: Run) -> Iterator[Panel]:
         yield Panel("Test nodes by class", PageTable(("class", *names), rows, sortable=True), wide=True)
 
 
-def _caches(run: Run) -> Iterator[Figure]:
+def _caches(run: RunFiles) -> Iterator[Figure]:
     """Draws the hit rate of each rank's cache."""
     hits = run.result.get("cache_hits")
     rates = numbers(hits.get("rate")) if isinstance(hits, Mapping) else []
@@ -250,11 +250,11 @@ def _caches(run: Run) -> Iterator[Figure]:
         yield bars("caches", "Cache hits", caption, rank_names(len(rates)), parts, "share")
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
+def _facts(run: RunFiles) -> list[tuple[str, str]]:
     values = {**run.result, "folder": str(run.folder)}
     return [(name, format_value(values[name])) for name in (*SETTINGS, "folder", "versions") if name in values]
 
 
-def _other_figures(run: Run) -> list[tuple[str, str]]:
+def _other_figures(run: RunFiles) -> list[tuple[str, str]]:
     shown = {*SETTINGS, "versions", "command", "why", "confusion", "per_class", "phases"}
     return [(name, format_value(value)) for name, value in run.result.items() if name not in shown]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gnnkit.report.learning import main_figure, points_of
-from gnnkit.report.run import Run, number, section, settings
+from gnnkit.report.run import RunFiles, number, section, settings
 from gnnkit.report.timeline import shares
 
 # Thresholds for shares of the time, balances and gaps.
@@ -14,12 +14,12 @@ GAP, UNDERFIT, RISING = 0.1, 0.7, 0.01
 SETUP = 2.0  # seconds of set-up per second of training
 
 
-def suggestions(run: Run) -> list[str]:
+def suggestions(run: RunFiles) -> list[str]:
     """Returns sentences that name figures and keys, or an empty list."""
     return [*_lost(run), *_speed(run), *_balance(run), *_fit(run), *_rest(run)]
 
 
-def _lost(run: Run) -> Iterator[str]:
+def _lost(run: RunFiles) -> Iterator[str]:
     lost, skipped = run.result.get("lost_workers"), run.number("skipped_steps") or 0
     if isinstance(lost, list) and lost:
         yield f"{len(lost)} workers were lost: see the run's standard error for the cause."
@@ -27,7 +27,7 @@ def _lost(run: Run) -> Iterator[str]:
         yield f"{skipped:.0f} steps were skipped because of non-finite numbers: try a smaller trainer.lr, or trainer.clip_norm=1."
 
 
-def _speed(run: Run) -> Iterator[str]:
+def _speed(run: RunFiles) -> Iterator[str]:
     by_kind, strategy = shares(run), run.result.get("strategy")
     exchange, sync = by_kind.get("exchange", 0), by_kind.get("sync", 0)
     wait = max(run.number("wait_share") or 0, by_kind.get("wait", 0))
@@ -51,7 +51,7 @@ def _speed(run: Run) -> Iterator[str]:
         yield f"Synchronisation takes {sync:.0%} of the time, including waits for slower ranks: {rarer}, or use fewer workers."
 
 
-def _balance(run: Run) -> Iterator[str]:
+def _balance(run: RunFiles) -> Iterator[str]:
     worst = run.number("balance", "work_mean") or run.number("balance", "edges") or 1.0
     if worst > BALANCE:
         yield f"The busiest worker has {worst:.2f} times the mean work: try partition.nodes=balanced, or partition=auto."
@@ -61,7 +61,7 @@ def _balance(run: Run) -> Iterator[str]:
         yield f"{named} computed slower than the others: check for other load on that machine, or set threads so that ranks do not share cores."
 
 
-def _fit(run: Run) -> Iterator[str]:
+def _fit(run: RunFiles) -> Iterator[str]:
     name = main_figure(run)
     if name is None:
         return
@@ -77,7 +77,7 @@ def _fit(run: Run) -> Iterator[str]:
         yield f"{name} still rises: more epochs help, trainer.max_epochs={2 * int(points[-1][0])}."
 
 
-def _against_overfitting(run: Run, name: str) -> str:
+def _against_overfitting(run: RunFiles, name: str) -> str:
     """Lists keys that the run has not changed yet.
 
     Args:
@@ -92,7 +92,7 @@ def _against_overfitting(run: Run, name: str) -> str:
     return " or ".join(keys) or "a smaller model.hidden, or more training nodes"
 
 
-def _rest(run: Run) -> Iterator[str]:
+def _rest(run: RunFiles) -> Iterator[str]:
     setup, training = run.number("seconds_setup"), run.number("phases", "training")
     values = settings(run)
     uncached = isinstance(values, Mapping) and values.get("cache") in (None, False)

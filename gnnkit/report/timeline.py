@@ -7,7 +7,7 @@ from typing import Any
 
 from gnnkit.report.charts import MOST_BARS, Part, bars, legend, rank_names, short_number
 from gnnkit.report.drawing import WIDTH, Figure, Shape, box, strokes, text
-from gnnkit.report.run import KINDS, Run, number, numbers
+from gnnkit.report.run import KINDS, RunFiles, number, numbers
 
 COLOURS = {"compute": "c4", "exchange": "c5", "sync": "c6", "wait": "c3"}  # distinct from the colours of splits
 MOST_BINS, MOST_RANKS = 60, 16  # limits of the timeline
@@ -24,18 +24,18 @@ def seconds(epoch: Mapping[str, Any]) -> Seconds:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _epochs(run: Run) -> list[Seconds]:
+def _epochs(run: RunFiles) -> list[Seconds]:
     return [ranks for epoch in run.epochs if (ranks := seconds(epoch))]
 
 
-def totals(run: Run) -> Seconds:
+def totals(run: RunFiles) -> Seconds:
     """Adds up the seconds of all epochs by rank."""
     epochs = _epochs(run)
     count = max(map(len, epochs), default=0)
     return _added([epoch for epoch in epochs if len(epoch) == count])
 
 
-def shares(run: Run) -> dict[str, float]:
+def shares(run: RunFiles) -> dict[str, float]:
     """Returns each kind's share of all ranks' time, empty without epochs."""
     total = totals(run)
     everything = sum(sum(rank.values()) for rank in total)
@@ -44,7 +44,7 @@ def shares(run: Run) -> dict[str, float]:
     return {kind: sum(rank[kind] for rank in total) / everything for kind in COLOURS}
 
 
-def drawings(run: Run) -> list[Figure]:
+def drawings(run: RunFiles) -> list[Figure]:
     """Draws the time by epoch and the time of the whole run, by rank."""
     epochs = _epochs(run)
     total = totals(run)
@@ -58,7 +58,7 @@ def drawings(run: Run) -> list[Figure]:
     ]
 
 
-def _by_epoch(epochs: Sequence[Seconds], run: Run) -> Figure:
+def _by_epoch(epochs: Sequence[Seconds], run: RunFiles) -> Figure:
     """Draws a row for each rank, with a column of parts for each epoch.
 
     Args:

@@ -136,8 +136,7 @@ class Server:
 
     def _answer(self) -> None:
         """Answers requests that are complete, and sends heartbeats to the others."""
-        together = {request.kind for request in self._open.values()} if self._open.keys() >= self._live else set()
-        met = together.pop() if len(together) == 1 else None  # the request that all live workers share
+        met = self._shared_kind()
         if met == "meet" and self._parameters is not None:
             self._parameters.meet()
         total = self._sum() if met == "sum" else {}
@@ -145,13 +144,22 @@ class Server:
             if self._lost and self._rules.on_lost == "stop" and (request.kind != "push" or self._rules.mode != "async"):
                 self._reply(rank, {"kind": "lost", "rank": min(self._lost), "error": self._lost[min(self._lost)]})
             elif request.kind == "push":
-                if request.pushed and self._parameters is not None and self._parameters.may_start(rank):
-                    self._reply(rank, {"kind": "values"}, {"values": self._parameters.read(rank)[1]})
+                self._answer_push(rank, request)
             elif request.kind == "state" or met == "meet":
                 self._reply(rank, *self._newest(rank))
             elif met == "sum":
                 self._reply(rank, {"kind": "sum"}, total)
-        self._tell_to_wait()
+        self._send_heartbeats()
+
+    def _shared_kind(self) -> str | None:
+        """Returns the kind of request that all live workers wait for."""
+        kinds = {request.kind for request in self._open.values()} if self._open.keys() >= self._live else set()
+        return kinds.pop() if len(kinds) == 1 else None
+
+    def _answer_push(self, rank: int, request: _Request) -> None:
+        """Sends the parameters if the worker may start its next step."""
+        if request.pushed and self._parameters is not None and self._parameters.may_start(rank):
+            self._reply(rank, {"kind": "values"}, {"values": self._parameters.read(rank)[1]})
 
     def _newest(self, rank: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns the parameters and, for rank 0, optimiser state and all delays."""
@@ -174,7 +182,7 @@ class Server:
         del self._open[rank]
         self._put(rank, fields, tensors)
 
-    def _tell_to_wait(self) -> None:
+    def _send_heartbeats(self) -> None:
         now = time.monotonic()
         for rank, request in list(self._open.items()):
             if now - request.last_heartbeat >= request.letter.fields["patience"]:

@@ -109,7 +109,7 @@ def make_rules(
     return rules if rules.together or damping is not None else replace(rules, damping="staleness")
 
 
-class Steps(Protocol):
+class SteppedParameters(Protocol):
     """Parameters with their optimiser."""
 
     def step(self, gradient: Tensor, rate: float) -> None:
@@ -126,7 +126,7 @@ class VersionedParameters:
     number of steps. Every gradient takes part in exactly one step.
     """
 
-    def __init__(self, model: Steps, num_workers: int, rules: Rules) -> None:
+    def __init__(self, model: SteppedParameters, num_workers: int, rules: Rules) -> None:
         """Starts with version 0 and all clocks at 0.
 
         Args:

@@ -54,16 +54,17 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
             cases.append((ONE, True, "from sparse rows against dense ones"))
         for grid, sparse, where in cases:
             mode = "in training" if training else "in evaluation"
-            answer = _answer(model, grid, sparse=sparse)
-            assert_close(answer.logits, expected.logits, f"logits {where}, {mode}")
-            for (name, _), one, other in zip(
-                model.named_parameters(), answer.gradients, expected.gradients, strict=True
-            ):
-                assert_close(one, other, f"gradient of {name} {where}, {mode}")
+            _check_answer(model, _answer(model, grid, sparse=sparse), expected, f"{where}, {mode}")
     if is_installed():
         check_witness(make, grids[:1], epochs=2)
     else:
         warnings.warn("check_model does not compare with plain torch: pip install gnnkit-witness", stacklevel=2)
+
+
+def _check_answer(model: nn.Module, answer: _Answer, expected: _Answer, where: str) -> None:
+    assert_close(answer.logits, expected.logits, f"logits {where}")
+    for (name, _), one, other in zip(model.named_parameters(), answer.gradients, expected.gradients, strict=True):
+        assert_close(one, other, f"gradient of {name} {where}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -82,11 +82,14 @@ def check_strategy(
         alone = make().on_one_rank(grid.world_size, draws)
         if alone is not None:
             (one,) = check.runs(lambda alone=alone: alone, ONE)  # type: ignore[misc]
-            for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
-                gradient = torch.stack([step.gradient for step in steps]).sum(0)
-                assert_close(
-                    gradient, one.steps[place].gradient, f"gradient in batch {place} on {grid} against one rank"
-                )
+            _check_gradients(runs, one, str(grid))
+
+
+def _check_gradients(runs: list[_Run], one: _Run, where: str) -> None:
+    """Compares the sum of the ranks' gradients with one rank's gradient."""
+    for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
+        gradient = torch.stack([step.gradient for step in steps]).sum(0)
+        assert_close(gradient, one.steps[place].gradient, f"gradient in batch {place} on {where} against one rank")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,17 +134,7 @@ def _check_supports(strategy: ExecutionStrategy) -> None:
 def _step(batch: Batch, model: GCN) -> _Step:
     layers = len(batch.adjacencies)
     assert layers == model.num_layers, f"{layers} adjacencies for {model.num_layers} layers"
-    last = batch.adjacencies[-1]
-    assert batch.num_edges >= 0, "the leader counts a rank's work in edges"
-    assert len(batch.rows) == len(batch.labels), f"{len(batch.labels)} labels for {len(batch.rows)} rows"
-    assert len(batch.rows) == 0 or int(batch.rows.max()) < last.num_dst, "rows must be rows of the output"
-    nodes = last.src_nodes[: last.num_dst][batch.rows]
-    graph = check_graph()
-    assert np.array_equal(graph.labels[nodes.numpy()], batch.labels.numpy()), "labels are not those of their nodes"
-    assert (graph.split[nodes.numpy()] == Split.TRAIN).all(), "the loss reads nodes outside of the training split"
-    if batch.nodes is not None:
-        inputs = batch.adjacencies[0].src_nodes[: len(batch.x)].numpy()
-        assert np.array_equal(batch.nodes, inputs), "`nodes` are not the nodes of the rows of x"
+    nodes, last = _loss_nodes(batch), batch.adjacencies[-1]
     model.zero_grad()
     with batch.precision():
         logits = model(batch.x, batch.adjacencies)
@@ -156,19 +149,41 @@ def _step(batch: Batch, model: GCN) -> _Step:
     return _Step(nodes, batch.labels, batch.total, batch.update, batch.weight, gradient)
 
 
+def _loss_nodes(batch: Batch) -> Tensor:
+    """Returns the nodes that the loss reads, after checking the batch's arrays."""
+    last = batch.adjacencies[-1]
+    assert batch.num_edges >= 0, "the leader counts a rank's work in edges"
+    assert len(batch.rows) == len(batch.labels), f"{len(batch.labels)} labels for {len(batch.rows)} rows"
+    assert len(batch.rows) == 0 or int(batch.rows.max()) < last.num_dst, "rows must be rows of the output"
+    nodes = last.src_nodes[: last.num_dst][batch.rows]
+    graph = check_graph()
+    assert np.array_equal(graph.labels[nodes.numpy()], batch.labels.numpy()), "labels are not those of their nodes"
+    assert (graph.split[nodes.numpy()] == Split.TRAIN).all(), "the loss reads nodes outside of the training split"
+    if batch.nodes is not None:
+        inputs = batch.adjacencies[0].src_nodes[: len(batch.x)].numpy()
+        assert np.array_equal(batch.nodes, inputs), "`nodes` are not the nodes of the rows of x"
+    return nodes
+
+
 def _check_agreement(runs: list[_Run], where: str) -> None:
     counts = [len(run.steps) for run in runs]
     assert len(set(counts)) == 1, f"on {where} ranks get {counts} batches, not equally many"
     assert counts[0] > 0, f"on {where} an epoch has no batches"
-    rows, group = 0, []  # of accumulating steps, up to the one that ends them
-    for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
-        updates = {step.update for step in steps}
-        assert len(updates) == 1, f"on {where} ranks disagree on update in batch {place}"
+    batches = list(zip(*(run.steps for run in runs), strict=True))
+    for place, steps in enumerate(batches):
+        assert len({step.update for step in steps}) == 1, f"on {where} ranks disagree on update in batch {place}"
+    _check_row_counts(batches, where)
+
+
+def _check_row_counts(batches: Sequence[tuple[_Step, ...]], where: str) -> None:
+    """Checks `total` of all steps. `batches` holds the ranks' steps, batch by batch."""
+    rows, group = 0, list[tuple[int, _Step]]()  # of accumulating steps, up to the one that ends them
+    for place, steps in enumerate(batches):
         if steps[0].update in ("own", "average"):
             _check_totals([(place, step, len(step.nodes)) for step in steps], where)
             continue
         rows += sum(len(step.nodes) for step in steps)
-        group += [(place, step) for step in steps]
+        group.extend((place, step) for step in steps)
         if steps[0].update != "accumulate":
             _check_totals([(*step, rows) for step in group], where)
             rows, group = 0, []

@@ -39,19 +39,29 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     if (head := task.head()) is not None:
         assert task.head() is head, "head gives another module in the second call"
         head.double()
-    labelled = check_graph() if graph is None else graph
-    (prepared, links), (again, links_again) = task.prepare(labelled), make().prepare(labelled)
+    prepared, links = _check_prepare(task, make(), check_graph() if graph is None else graph)
+    assert task.metrics, "a task needs a metric"
+    width = task.num_outputs(prepared.num_classes)
+    assert isinstance(width, int), f"num_outputs gives {width!r}, not a width"
+    assert width > 0, f"num_outputs gives {width!r}, not a width"
+    _check_losses(task, prepared, links, width)
+    _check_figures(task, prepared, links, width)
+
+
+def _check_prepare(task: Task, other_task: Task, graph: Graph) -> tuple[Graph, Links | None]:
+    """Returns the prepared graph and edges to predict, which must be reproducible."""
+    (prepared, links), (again, links_again) = task.prepare(graph), other_task.prepare(graph)
     for name in ("labels", "split", "features"):
         one, other = getattr(prepared, name), getattr(again, name)
         same = np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
         assert same, f"the second call of prepare gives other {name}"
     assert np.array_equal(prepared.csc.indices, again.csc.indices), "the second call of prepare gives other edges"
     assert (links is None) == (links_again is None), "the second call of prepare gives other edges to predict"
-    assert task.metrics, "a task needs a metric"
-    width = task.num_outputs(prepared.num_classes)
-    assert isinstance(width, int), f"num_outputs gives {width!r}, not a width"
-    assert width > 0, f"num_outputs gives {width!r}, not a width"
-    _check_losses(task, prepared, links, width)
+    return prepared, links
+
+
+def _check_figures(task: Task, prepared: Graph, links: Links | None, width: int) -> None:
+    """Checks metrics and predictions on several layouts against those of one rank."""
     outputs = torch.randn(prepared.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     ((expected, rows),) = _measured(task, prepared, links, outputs, ONE)
     assert rows is not None, "predictions gives nothing on the leader"

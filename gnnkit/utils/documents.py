@@ -17,6 +17,8 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.utils.ranges import shown
 
+Json = dict[str, Any]  # a JSON object, whose values are checked where they are read
+
 MAX_JSON = 1 << 26  # maximum bytes of a JSON file
 MAX_YAML = 1 << 20  # maximum bytes of a YAML file, which takes seconds to parse
 MAX_VALUES = 100_000  # maximum number of values in a YAML document, with aliases expanded

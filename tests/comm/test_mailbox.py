@@ -302,11 +302,11 @@ def test_a_rank_that_floods_itself_is_told(box: str) -> None:
 
 @pytest.mark.slow
 def test_a_put_that_is_interrupted_halfway_does_not_garble_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(link: links.Link, deadline: float) -> None:
+    def interrupt(link: links.SocketLink, deadline: float) -> None:
         raise KeyboardInterrupt
 
     with connected(2) as (receiver, sender):
-        monkeypatch.setattr(links.Link, "_wait_for_room", interrupt)
+        monkeypatch.setattr(links.SocketLink, "_wait_for_room", interrupt)
         with pytest.raises(KeyboardInterrupt):
             sender.put(0, "x", tensors={"x": torch.zeros(2**25)})
         with pytest.raises(PeerLost, match="rank 0"):

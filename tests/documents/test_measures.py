@@ -9,10 +9,10 @@ from tests.measures import measure_package, measure_pages, measure_prose
 ROOT = Path(__file__).parents[2]
 PACKAGE_LIMITS = {
     "code lines": 37_700,
-    "functions over 40 lines": 40,
-    "functions over 15 branches": 21,
+    "functions over 40 lines": 28,
+    "functions over 15 branches": 5,
     "classes over 15 methods": 22,
-    "repeated class names": 14,
+    "repeated class names": 10,
     "dict[str, Any]": 303,
     "vague names": 230,
     "'of' per 1,000 words": 39,

@@ -15,7 +15,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
-from gnnkit.partition.store.parts import Parts
+from gnnkit.partition.store.parts import RankParts
 from gnnkit.result.folder import PREPARED
 from gnnkit.strategy import Worker
 from gnnkit.task.evaluation import Evaluation, SurvivorsEvaluation
@@ -66,7 +66,7 @@ def evaluated(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Ten
         survivors = Survivors(comm, comm.mailbox(), range(RANKS))
         worker = Worker(
             survivors,
-            Parts(folder / PREPARED).shard(comm.rank),
+            RankParts(folder / PREPARED).shard(comm.rank),
             torch.float64,
             0,
             Graph.load(folder / "prepared/graph"),
@@ -75,7 +75,7 @@ def evaluated(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Ten
             worker,
             survivors,
             lambda worker: Evaluation.of(worker, own, 1e-3, scratch),
-            Parts(folder / PREPARED).adopting,
+            RankParts(folder / PREPARED).adopting,
         )
         try:
             return evaluation.read(own, figures)
@@ -106,7 +106,7 @@ def test_the_nodes_of_a_lost_rank_are_evaluated_all_the_same(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_the_adopting_shard_owns_the_nodes_of_all_its_ranks(tmp_path: Path) -> None:
     prepare(tmp_path)
-    parts = Parts(tmp_path / PREPARED)
+    parts = RankParts(tmp_path / PREPARED)
     shard = parts.adopting(frozenset({LAST}))
     nodes = np.sort(np.concatenate([parts.shard(rank).owned for rank in (0, LAST)]))
     assert np.array_equal(shard.owned, nodes)

@@ -132,8 +132,8 @@ def test_looks_at_borders_and_grids_of_a_large_graph_are_few(graph: Graph, monke
     list(measure_candidates(settings, graph, named))
     assert sum(border != "none" for border, _ in seen) == 3 * len(INSTALLED)
     seen.clear()
-    look = choose.MEASURING + choose.IMPROVING
-    monkeypatch.setattr(choose, "LOOKING", 1.1 * look * graph.num_edges / 1e6)
+    look = choose.LAYOUT_SECONDS + choose.BORDER_SECONDS
+    monkeypatch.setattr(choose, "MEASURING_BUDGET", 1.1 * look * graph.num_edges / 1e6)
     list(measure_candidates(settings, graph, named))
     assert [border for border, _ in seen if border != "none"] == ["min_words"]
     assert sum(grid == "1d" and border == "none" for border, grid in seen) == len(INSTALLED)
@@ -162,7 +162,7 @@ def test_a_partitioner_far_from_the_best_is_tried_on_one_grid(graph: Graph, monk
         return cut(self, chosen)
 
     monkeypatch.setattr(Cutter, "cut", noted)
-    monkeypatch.setattr(choose, "WORSE", 1.0)
+    monkeypatch.setattr(choose, "MAX_WORK_RATIO", 1.0)
     list(measure_candidates(settings, graph, named))
     several = [each.nodes.name for each in seen if make_grid(each.grid, 4).num_cells > 1]
     assert several[: len(INSTALLED)] == list(INSTALLED)

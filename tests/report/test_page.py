@@ -27,7 +27,7 @@ from gnnkit.report.drawing import text as drawing_text
 from gnnkit.report.learning import drawings as learning_drawings
 from gnnkit.report.page import PageTable, asset, svg_file
 from gnnkit.report.partition import drawings as partition_drawings
-from gnnkit.report.run import Run
+from gnnkit.report.run import RunFiles
 from gnnkit.report.suggestions import suggestions
 from tests.report.folders import HOSTILE, run_folder
 
@@ -186,7 +186,7 @@ def test_a_sample_says_that_it_is_one(tmp_path: Path) -> None:
     assert any("Counted on a sample of 40 of 99,000 edges" in caption for caption in captions)
 
 
-def curves_of(run: Run) -> dict[str, dict[str, Any]]:
+def curves_of(run: RunFiles) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for figure in learning_drawings(run):
         if figure.plot is not None:
@@ -314,7 +314,7 @@ def test_suggestions_name_keys_that_exist(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_comparison_lists_only_settings_that_differ(tmp_path: Path) -> None:
-    runs: list[Run] = []
+    runs: list[RunFiles] = []
     for index, name in enumerate(("a/same", "b/same", "c")):
         folder = run_folder(tmp_path / name)
         (folder / "config.yaml").write_text(f"seed: {index}\nmodel: {{name: gcn, hidden: 8}}\ntrainer: {{lr: 0.1}}\n")

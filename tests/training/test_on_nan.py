@@ -24,7 +24,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.leader.meter import SyncMeter
-from gnnkit.partition.store.parts import Parts
+from gnnkit.partition.store.parts import RankParts
 from gnnkit.training import checkpoint, finite
 from gnnkit.training.updates import Updates
 from tests.cases import exhaustive, few, product
@@ -193,9 +193,9 @@ DRAWS = {"sampler": {"name": "neighbor", "fanouts": [3, 3]}}
 
 def spoil_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets rank 1 alone read features that are not finite."""
-    whole = Parts.shard
+    whole = RankParts.shard
 
-    def damaged(parts: Parts, name: int | str) -> Any:
+    def damaged(parts: RankParts, name: int | str) -> Any:
         shard = whole(parts, name)
         if str(name) != "1":
             return shard
@@ -203,7 +203,7 @@ def spoil_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         features[-1] = math.nan
         return replace(shard, features=features)
 
-    monkeypatch.setattr(Parts, "shard", damaged)
+    monkeypatch.setattr(RankParts, "shard", damaged)
 
 
 @pytest.mark.slow

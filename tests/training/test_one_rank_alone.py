@@ -31,7 +31,7 @@ from gnnkit.graph import Graph
 from gnnkit.jobs import train as train_job
 from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.partition.store.parts import Parts
+from gnnkit.partition.store.parts import RankParts
 from gnnkit.strategy import Worker
 from gnnkit.task.base import NodeTask
 from gnnkit.task.evaluation import Evaluation
@@ -214,7 +214,7 @@ def struck(case: Case) -> Iterator[None]:
 
             patch.setattr(owner, name, call)
 
-        before(Parts, "shard", "read", lambda parts, name: int(name))
+        before(RankParts, "shard", "read", lambda parts, name: int(name))
         before(RankJob, "set_up", "setup", lambda job, strategy, worker, *_: worker.comm.rank)
         before(RankJob, "own_model", "model", lambda job, worker, *_: worker.comm.rank)
         before(train_job, "write_outputs", "outputs", lambda job, task, model, *_: model.rank)
@@ -230,9 +230,9 @@ def struck(case: Case) -> Iterator[None]:
             if case.fault == "nan":
                 patch.setattr(NodeTask, "measure", spoilt)
         if case.phase == "features":
-            shard = Parts.shard
+            shard = RankParts.shard
 
-            def damaged(parts: Parts, name: int | str) -> Any:
+            def damaged(parts: RankParts, name: int | str) -> Any:
                 whole = shard(parts, name)
                 if int(name) != case.rank:
                     return whole
@@ -240,7 +240,7 @@ def struck(case: Case) -> Iterator[None]:
                 features[-1:] = math.nan
                 return replace(whole, features=features)
 
-            patch.setattr(Parts, "shard", damaged)
+            patch.setattr(RankParts, "shard", damaged)
         yield
 
 

@@ -25,6 +25,11 @@ _RULES = tuple(rule for rule in key_rules(Settings) if rule.rule is not None)  #
 _TYPED: dict[str, type[Section]] = {
     rule.name: rule.section for rule in key_rules(Settings) if rule.section is not None
 }  # sections without plugins
+_UNSELECTED: Mapping[str, Any] = {
+    **dict.fromkeys(plugins.OPTIONAL),
+    "logger": {},
+    "callback": {},
+}  # sections that Hydra omits if nothing is selected
 _KEYS = (*dict.fromkeys((*SECTIONS, *_TYPED, *(rule.name for rule in _RULES))),)
 
 
@@ -35,9 +40,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     and ranges, and for a grid that does not match the workers. Imports torch only if
     the machine has GPUs.
     """
-    # Hydra omits sections without a selection.
-    left_out: dict[str, Any] = {**dict.fromkeys(plugins.OPTIONAL), "logger": {}, "callback": {}}
-    config: dict[str, Any] = {**left_out, **copy.deepcopy(dict(composed))}
+    config = copy.deepcopy({**_UNSELECTED, **composed})
     _check_keys(config)
     _read_texts(config)
     launcher = choice_of("launcher", config)

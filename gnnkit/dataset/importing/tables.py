@@ -422,14 +422,7 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
         raise UserError(f"dataset.num_nodes={folder.num_nodes}: {path.name} already defines the nodes; remove the key")
     paths = folder.edge_tables()
     edges = {name: _opened(path, root if name == ONE else path.parent, {}) for name, path in paths.items()}
-    for source in edges.values():
-        for end in ("src", "dst"):
-            folder.check_column(end, source.names, source.title)
-    if nodes is None and all(_are_text(source, folder.ends) for source in edges.values()):
-        raise UserError(
-            f"{next(iter(edges.values())).title}, column {folder.ends[0]!r} holds text, for which job=import needs a "
-            "node table; add one or use job=partition dataset=edges"
-        )
+    _check_ends(folder, edges, nodes)
     sources = [*([] if nodes is None else [nodes]), *edges.values()]
     for source in sources:
         source.ignored, source.missing = folder.ignore, folder.missing
@@ -440,6 +433,18 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
     if nodes is not None:
         _leave_out_index([nodes], folder.known_node_columns)
     return edges, nodes
+
+
+def _check_ends(folder: EdgeFolder, edges: Mapping[str, Source], nodes: Source | None) -> None:
+    """Raises `UserError` for missing id columns, and for text ids without nodes."""
+    for source in edges.values():
+        for end in ("src", "dst"):
+            folder.check_column(end, source.names, source.title)
+    if nodes is None and all(_are_text(source, folder.ends) for source in edges.values()):
+        raise UserError(
+            f"{next(iter(edges.values())).title}, column {folder.ends[0]!r} holds text, for which job=import needs a "
+            "node table; add one or use job=partition dataset=edges"
+        )
 
 
 def _leave_out_index(sources: Sequence[Source], known: Sequence[str]) -> None:

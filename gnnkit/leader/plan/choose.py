@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from gnnkit.leader.plan.layout import LayoutFigures
 
 COMPARED_EDGES = 20_000_000  # largest graph for which a run compares layouts, which takes a few seconds
-CUTTING = 2.0  # time budget of all partitioners in seconds, by their `auto_seconds`
-LOOKING = 1.5  # time budget in seconds for measuring further borders and grids
-MEASURING, IMPROVING = 0.01, 0.07  # seconds per million edges for a layout and for a border. Rough numbers
-TRIED = 6  # maximum number of candidates in trials
-ALIKE = 0.02  # differences in load below 2 % are within trial noise
-TIE = 0.08  # differences in seconds below 8 % are ties, since trials of equal layouts differ by up to that
-MARGIN = 0.9  # share of the memory that a layout may fill in a trial
-SAFE = 0.5  # share of the memory for counted tensors, as operations need as much again. Larger layouts are not tried
+PARTITIONING_BUDGET = 2.0  # seconds for all partitioners, by their `auto_seconds`
+MEASURING_BUDGET = 1.5  # seconds for measuring further borders and grids
+LAYOUT_SECONDS, BORDER_SECONDS = 0.01, 0.07  # rough estimates per million edges, for measuring each of them
+MAX_TRIALS = 6  # maximum number of candidates in trials
+LOAD_TOLERANCE = 0.02  # differences in load below 2 % are within trial noise
+TIE_TOLERANCE = 0.08  # trials of equal layouts differ by up to 8 % in seconds
+TRIED_MEMORY_SHARE = 0.9  # share of the memory that a layout may fill in a trial
+UNTRIED_MEMORY_SHARE = 0.5  # share for counted tensors, as operations need as much again. Larger ones are not tried
 CHOSEN = "chosen"  # key of the configured layout in tables of layouts
 
 _PLANES = ("1d", "1.5d", "2d", "3d")
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
-WORSE = 1.25  # skip further grids of partitioners with this multiple of the least work on 1d
-ROW = 30  # approximate work per row, in units of an aggregated edge
-_WORD = 15  # approximate work per exchanged word, in units of an aggregated edge
+MAX_WORK_RATIO = 1.25  # skip further grids of partitioners with this multiple of the least work on 1d
+ROW_WORK = 30  # approximate work per row, in units of an aggregated edge
+_WORD_WORK = 15  # approximate work per exchanged word, in units of an aggregated edge
 
 
 _Load = tuple[float, float, float]  # words, edges and rows of the busiest ranks
@@ -194,70 +194,83 @@ def candidates(workers: int, names: Sequence[str], *, grids: bool) -> dict[str, 
 
 
 def measure_candidates(
-    settings: Settings, graph: Graph, named: Mapping[str, PartitionSettings], most: int = TRIED
+    settings: Settings, graph: Graph, named: Mapping[str, PartitionSettings], most: int = MAX_TRIALS
 ) -> Iterator[tuple[str, Quality]]:
     """Measures candidates, and yields those that may be optimal.
 
     Skips `slow_partitioners`. The others are first measured on 1d. Further borders and
-    grids follow in order of the partitioner's work on 1d, within `LOOKING` seconds and
-    unless that work exceeds `WORSE` times the least. A candidate is dropped if another
-    one on the same grid has no larger load, up to `ALIKE`. The candidates with least
-    work remain, and none with more than `WORSE` times the least.
+    grids follow in order of the partitioner's work on 1d, within `MEASURING_BUDGET`
+    seconds and unless that work exceeds `MAX_WORK_RATIO` times the least. A candidate
+    is dropped if another one on the same grid has no larger load, up to
+    `LOAD_TOLERANCE`. The candidates with least work remain, and none with more than
+    `MAX_WORK_RATIO` times the least.
 
     Args:
-        settings: The configuration.
-        graph: The full graph.
         named: The candidates, simplest first.
-        most: Maximum number of candidates. Default: `TRIED`.
+        most: Maximum number of candidates.
     """
-    cutter, slow = Cutter(graph, settings.workers), slow_partitioners(named, graph.num_edges)
+    slow = slow_partitioners(named, graph.num_edges)
     named = {name: choice for name, choice in named.items() if choice.nodes.name not in slow}
-    measured: dict[str, tuple[Quality, _Load]] = {}
-    plain: dict[str, float] = {}  # work of each partitioner's first candidate, on 1d
-
-    def look(name: str, choice: PartitionSettings) -> None:
-        progress(f"a look at {overrides(choice)}")
-        with suppress(UserError):  # the grid does not support this node assignment
-            quality = measure(graph, cutter.cut(choice), threads=num_cores())
-            load = _load(quality)
-            plain.setdefault(choice.nodes.name, work_of(quality))
-            if not any(_beats(other, quality, lower, load) for other, lower in measured.values()):
-                measured[name] = quality, load
-
+    measured = _Measurements(Cutter(graph, settings.workers))
     first: dict[str, str] = {}  # first candidate of each partitioner
     for name, choice in named.items():
         if first.setdefault(choice.nodes.name, name) == name:
-            look(name, choice)
+            measured.add(name, choice)
     others = [name for name in named if name not in first.values()]
-    left = LOOKING
-    for name in sorted(others, key=lambda name: plain.get(named[name].nodes.name, math.inf)):
+    left = MEASURING_BUDGET
+    for name in sorted(others, key=lambda name: measured.work_on_1d(named[name])):
         choice = named[name]
-        seconds = _look_seconds(choice, graph.num_edges)
-        if seconds > left:
-            continue
-        alike = make_grid(choice.grid, settings.workers, choice.replication).num_cells == 1  # as all partitioners
-        if alike or plain.get(choice.nodes.name, math.inf) <= WORSE * min(plain.values(), default=math.inf):
+        seconds = _measuring_seconds(choice, graph.num_edges)
+        if seconds <= left and measured.may_be_optimal(choice):
             left -= seconds
-            look(name, choice)
-    works = {name: work_of(quality) for name, (quality, _) in measured.items()}
+            measured.add(name, choice)
+    works = {name: work_of(quality) for name, (quality, _) in measured.by_name.items()}
     selected = sorted(works, key=works.__getitem__)[:most]
     for name in named:
-        if name in selected and works[name] <= WORSE * min(works.values()):
-            yield name, measured[name][0]
+        if name in selected and works[name] <= MAX_WORK_RATIO * min(works.values()):
+            yield name, measured.by_name[name][0]
+
+
+class _Measurements:
+    """Measured candidates, without those that another one dominates."""
+
+    def __init__(self, cutter: Cutter) -> None:
+        self._cutter = cutter
+        self.by_name: dict[str, tuple[Quality, _Load]] = {}
+        self._on_1d: dict[str, float] = {}  # work of each partitioner's first candidate, on 1d
+
+    def add(self, name: str, choice: PartitionSettings) -> None:
+        progress(f"a look at {overrides(choice)}")
+        with suppress(UserError):  # the grid does not support this node assignment
+            quality = measure(self._cutter.graph, self._cutter.cut(choice), threads=num_cores())
+            load = _load(quality)
+            self._on_1d.setdefault(choice.nodes.name, work_of(quality))
+            if not any(_dominates(other, quality, lower, load) for other, lower in self.by_name.values()):
+                self.by_name[name] = quality, load
+
+    def work_on_1d(self, choice: PartitionSettings) -> float:
+        """Returns the work of the candidate's partitioner on 1d, if measured."""
+        return self._on_1d.get(choice.nodes.name, math.inf)
+
+    def may_be_optimal(self, choice: PartitionSettings) -> bool:
+        """Checks the partitioner's work on 1d, which no single cell depends on."""
+        if make_grid(choice.grid, self._cutter.workers, choice.replication).num_cells == 1:
+            return True
+        return self.work_on_1d(choice) <= MAX_WORK_RATIO * min(self._on_1d.values(), default=math.inf)
 
 
 def slow_partitioners(named: Mapping[str, PartitionSettings], num_edges: int) -> list[str]:
     """Lists the partitioners that `partition=auto` skips for a large graph.
 
     The first one is always used. The next ones are used as long as their seconds add up
-    to at most `CUTTING`.
+    to at most `PARTITIONING_BUDGET`.
 
     Args:
         named: The candidates, those of the fastest partitioner first.
         num_edges: Number of edges in the graph.
     """
     seconds = {layout.nodes.name: layout.nodes.load().auto_seconds or 0.0 for layout in named.values()}
-    left, slow = CUTTING, list[str]()
+    left, slow = PARTITIONING_BUDGET, list[str]()
     for name, of_a_million in list(seconds.items())[1:]:
         left -= of_a_million * num_edges / 1e6
         if left < 0:
@@ -265,10 +278,10 @@ def slow_partitioners(named: Mapping[str, PartitionSettings], num_edges: int) ->
     return slow
 
 
-def _look_seconds(choice: PartitionSettings, num_edges: int) -> float:
+def _measuring_seconds(choice: PartitionSettings, num_edges: int) -> float:
     """Estimates the seconds for measuring a candidate, given the node owners."""
     borders = 0 if choice.border in (None, "none") else len(choice.border.split("+"))
-    return (MEASURING + IMPROVING * borders) * num_edges / 1e6
+    return (LAYOUT_SECONDS + BORDER_SECONDS * borders) * num_edges / 1e6
 
 
 def _load(quality: Quality) -> _Load:
@@ -278,13 +291,13 @@ def _load(quality: Quality) -> _Load:
 def work_of(quality: Quality) -> float:
     """Returns the busiest ranks' approximate work, in units of an aggregated edge."""
     words, edges, rows = _load(quality)
-    return _WORD * words + edges / quality.partition.grid.slices + ROW * rows
+    return _WORD_WORK * words + edges / quality.partition.grid.slices + ROW_WORK * rows
 
 
-def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tuple[float, ...]) -> bool:
+def _dominates(other: Quality, quality: Quality, lower: tuple[float, ...], load: tuple[float, ...]) -> bool:
     """Returns whether `other` has the same grid and no noticeably larger load."""
     same = other.partition.grid == quality.partition.grid
-    return same and all(a <= b * (1 + ALIKE) for a, b in zip(lower, load, strict=True))
+    return same and all(a <= b * (1 + LOAD_TOLERANCE) for a, b in zip(lower, load, strict=True))
 
 
 def select_layout(layouts: Mapping[str, LayoutFigures], memory: float) -> str | None:
@@ -302,14 +315,14 @@ def select_layout(layouts: Mapping[str, LayoutFigures], memory: float) -> str | 
     fitting = {name: one for name, one in (tried or layouts).items() if one.host_memory <= share_of(one) * memory}
     seconds = {name: layout.seconds for name, layout in fitting.items() if layout.seconds is not None}
     if seconds:
-        bound = min(seconds.values()) * (1 + TIE)
+        bound = min(seconds.values()) * (1 + TIE_TOLERANCE)
         return min((name for name in seconds if seconds[name] <= bound), key=lambda name: layouts[name].work)
     return min(fitting, key=lambda name: (fitting[name].words["max"], fitting[name].counted_memory), default=None)
 
 
 def share_of(layout: LayoutFigures) -> float:
     """Returns the share of the memory that a layout's figures may fill."""
-    return SAFE if layout.timing is None else MARGIN
+    return UNTRIED_MEMORY_SHARE if layout.timing is None else TRIED_MEMORY_SHARE
 
 
 def overrides(partition: PartitionSettings) -> str:

@@ -59,6 +59,32 @@ def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
     if new_order is None:
         return shard
     first = _checked(new_order, num_nodes, type(order).__name__)
+    indptr, indices, edges = _reorder_edges(csc, first)
+    nodes = ("owned", "in_degree", "out_degree", "looped", "labels", "split", "mean_edge_features")
+    values: dict[str, Any] = {name: take(getattr(shard, name), first) for name in nodes}
+    values |= {name: take(getattr(shard, name), edges) for name in ("edge_ids", "relation_degrees")}
+    columns = shard.edge_columns.take(edges)
+    return replace(
+        shard,
+        features=np.empty((num_nodes, 0), np.float32),
+        **values,
+        cell_nodes=shard.owned[first],
+        csc=CSC.trusted(indptr, indices, columns.get("weight"), csc.num_sources),
+        **columns.fields_of(Shard),
+    )
+
+
+def _reorder_edges(csc: CSC, first: Ids) -> tuple[Ids, Ids, Ids]:
+    """Reorders the rows of a shard's in-edges.
+
+    Args:
+        csc: The in-edges. Rows from `len(first)` on keep their numbers.
+        first: [num_nodes] the former row at each new row.
+
+    Returns:
+        `indptr`, `indices`, and the former position of each edge.
+    """
+    num_nodes = len(first)
     place = np.empty(num_nodes, csc.indices.dtype)
     place[first] = np.arange(num_nodes, dtype=place.dtype)
     rows = np.concatenate([first, np.arange(num_nodes, csc.num_nodes)])
@@ -73,18 +99,7 @@ def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
         mine = sources < num_nodes
         sources[mine] = place[sources[mine]]
         indices[some] = sources
-    nodes = ("owned", "in_degree", "out_degree", "looped", "labels", "split", "mean_edge_features")
-    values: dict[str, Any] = {name: take(getattr(shard, name), first) for name in nodes}
-    values |= {name: take(getattr(shard, name), edges) for name in ("edge_ids", "relation_degrees")}
-    columns = shard.edge_columns.take(edges)
-    return replace(
-        shard,
-        features=np.empty((num_nodes, 0), np.float32),
-        **values,
-        cell_nodes=shard.owned[first],
-        csc=CSC.trusted(indptr, indices, columns.get("weight"), csc.num_sources),
-        **columns.fields_of(Shard),
-    )
+    return indptr, indices, edges
 
 
 def _checked(new_order: Ids, num_nodes: int, name: str) -> Ids:

@@ -34,7 +34,7 @@ WHOLE = "whole"  # a single rank's shard of the complete graph, for job=verify
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RankParts:
     """Folders of shards, and of arrays that all ranks read.
 
     Parts written by the run take precedence. Other parts are read from a store, if the
