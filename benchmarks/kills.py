@@ -38,7 +38,7 @@ import numpy as np
 import torch.utils.tensorboard  # noqa: F401 - imported once, before runs fork
 
 import gnnkit
-from gnnkit.jobs import dispatch, lost, run  # noqa: F401 - as above
+from gnnkit.jobs import dispatch, rank_run, run  # noqa: F401 - as above
 from gnnkit.launch.launcher import processes
 
 WORKERS, NODES = 3, 600

@@ -22,7 +22,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.config import settings
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.train import make_module
+from gnnkit.jobs.rank_run import make_module
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.prepare.cut import Needs, Preparation, Prepared, prepare
 from gnnkit.training.module import TrainingModule

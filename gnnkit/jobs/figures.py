@@ -13,51 +13,60 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gnnkit.comm import Survivors
 from gnnkit.engine import Tally
-from gnnkit.jobs.outputs import Scores, all_ranks, write_rows
+from gnnkit.jobs.outputs import Scores, write_rows
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.kernels.products import library
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import WorkerState
+from gnnkit.result.figures import (
+    Circumstances,
+    Classes,
+    Exactness,
+    Load,
+    Pace,
+    Plugins,
+    Progress,
+    Resources,
+    Skipped,
+    Traffic,
+    Verdict,
+    merge,
+)
 from gnnkit.result.folder import WORDS
 from gnnkit.result.result import versions
 from gnnkit.strategy import Worker
-from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.utils.ranges import num_cores
 
 if TYPE_CHECKING:  # programs have figures without importing Lightning
-    import lightning as L
-
-    from gnnkit.callback import LeaderHook
-    from gnnkit.training.finite import Guard
-    from gnnkit.training.module import TrainingModule
-    from gnnkit.training.run_site import RunSite, Validations
+    from gnnkit.jobs.rank_run import RankRun
 
 MAX_RANKS = 256  # of the traffic matrix
 
 
-def chosen(job: RankJob, worker: Worker) -> dict[str, Any]:
+def plugins(job: RankJob, worker: Worker) -> Plugins:
     """Returns the names of the data set, the model and the other plugins."""
     settings = job.settings
-    return {
-        "strategy": settings.strategy.name,
-        "sampler": None if settings.sampler is None else settings.sampler.name,
-        "exchange": None if settings.exchange is None else settings.exchange.name,
-        "partition": str(settings.partition.grid),
-        "nodes": settings.partition.nodes.name,
-        "grid": job.prepared.grid,
-        "world_size": worker.comm.world_size,
-        "dataset": settings.dataset.name,
-        "model": job.source.name,
-        "task": settings.task.name,
-        **({} if worker.links is None else {"edge_split": "data set" if worker.links.given else "drawn"}),
-    }
+    return Plugins(
+        strategy=settings.strategy.name,
+        sampler=None if settings.sampler is None else settings.sampler.name,
+        exchange=None if settings.exchange is None else settings.exchange.name,
+        partition=str(settings.partition.grid),
+        nodes=settings.partition.nodes.name,
+        grid=job.prepared.grid,
+        world_size=worker.comm.world_size,
+        dataset=settings.dataset.name,
+        model=job.source.name,
+        task=settings.task.name,
+        edge_split=None if worker.links is None else "data set" if worker.links.given else "drawn",
+    )
 
 
-def circumstances(job: RankJob) -> dict[str, Any]:
+def circumstances(job: RankJob) -> Circumstances:
     """Returns why the layout was chosen, the versions and the seed."""
-    return {"why": job.prepared.why, "versions": versions() | {"products": library()}, "seed": job.settings.seed}
+    return Circumstances(job.prepared.why, versions() | {"products": library()}, job.settings.seed)
 
 
 def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:
@@ -69,7 +78,7 @@ def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:
     return {name: measured.get(name) for name in task.names if name not in others}
 
 
-def by_class(details: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+def by_class(details: Mapping[str, Any], names: Sequence[str] | None) -> Classes:
     """Labels per-class figures and the confusion matrix with class names.
 
     Args:
@@ -87,10 +96,10 @@ def by_class(details: dict[str, Any], names: Sequence[str] | None) -> dict[str, 
         }
     if confusion is not None:
         confusion = {"classes": [name(i) for i in range(len(next(iter(confusion.values()))))], **confusion}
-    return {"per_class": per_class, "confusion": confusion}
+    return Classes(per_class, confusion)
 
 
-def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
+def traffic(tally: Tally, repetitions: int, worker: Worker) -> Traffic:
     """Returns the words and bytes of one epoch or step for each rank. Collective.
 
     Args:
@@ -107,7 +116,11 @@ def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
         "words_between_processes": sum(far),
         "bytes_sent": tally.bytes_sent,
     }
-    return all_ranks({name: count // max(repetitions, 1) for name, count in totals.items()}, worker)
+    counts = torch.tensor([count // max(repetitions, 1) for count in totals.values()])
+    table = torch.zeros(worker.comm.world_size, len(counts), dtype=torch.int64, device=worker.device)
+    table[worker.comm.rank] = counts
+    columns = dict(zip(totals, worker.comm.all_reduce(table).t().tolist(), strict=True))
+    return Traffic(**{name: max(values) for name, values in columns.items()}, per_rank=columns)
 
 
 def words_between(tally: Tally, repetitions: int, worker: Worker) -> Tensor | None:
@@ -131,139 +144,117 @@ def words_between(tally: Tally, repetitions: int, worker: Worker) -> Tensor | No
     return matrix if worker.comm.rank == LEADER else None
 
 
-def _num_parameters(module: TrainingModule) -> int:
-    """Counts the trained parameters, excluding learned input rows."""
-    return sum(parameter.numel() for parameter in module.model.parameters() if parameter.requires_grad)
-
-
-def of_training(
-    job: RankJob,
-    module: TrainingModule,
-    site: RunSite,
-    scores: Scores,
-) -> dict[str, Any]:
-    """Returns the figures on the leader. Collective.
+def add_figures(run: RankRun, scores: Scores) -> None:
+    """Adds the figures of completed training, on the leader. Collective.
 
     The traffic matrix is quadratic in ranks, so it is written to a separate file.
 
     Args:
-        job: The job.
-        module: The module of this rank.
-        site: This rank's measurements, and the leader's watch.
+        run: The run of this rank.
         scores: Measurements of the task.
     """
-    worker, seconds, watch = module.worker, site.epoch_seconds, site.watch
-    counted = words(module.strategy.tally, len(seconds), worker)
-    write_rows(job.folder / WORDS, words_between(module.strategy.tally, len(seconds), worker))
+    job, worker, site, figures = run.job, run.worker, run.site, run.figures
+    tally, num_epochs, watch = run.strategy.tally, len(site.epoch_seconds), site.watch
+    figures.traffic = traffic(tally, num_epochs, worker)
+    write_rows(run.folder / WORDS, words_between(tally, num_epochs, worker))
+    figures.skipped = _skipped(run)
     if watch is None:
-        return {}
-    return {
-        **chosen(job, worker),
-        "epochs": len(seconds),
-        "train_loss": watch.train_loss,
-        "stragglers": watch.stragglers,
-        **by_name(module.task, scores.figures),
-        # The first epoch also builds buffers and plans that later epochs reuse.
-        "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
-        "main_figure": {"name": module.task.progress, "lower_is_better": module.task.lower_is_better},
-        "time_to_accuracy": site.validations.time_to_accuracy,
-        **counted,
-        "wait_share": watch.wait_share,
-        "balance": job.prepared.balance | watch.balance,
-        **module.strategy.figures(),
-        "num_parameters": _num_parameters(module),
-        "device": device_name(worker.device),
-        "phases": dict(job.prepared.seconds) | site.seconds,
-        **_predicted(job.settings.predicted, watch.states, statistics.median(seconds[1:]) if seconds[1:] else None),
-        **circumstances(job),
-        **by_class(scores.details, job.prepared.class_names),
-    }
+        return
+    figures.plugins = plugins(job, worker)
+    figures.progress = Progress(num_epochs, watch.train_loss, watch.stragglers)
+    figures.scores = by_name(run.task, scores.figures)
+    main_figure = {"name": run.task.progress, "lower_is_better": run.task.lower_is_better}
+    seconds = site.epoch_seconds[1:] or site.epoch_seconds or [0.0]
+    figures.pace = Pace(statistics.median(seconds), main_figure, site.validations.time_to_accuracy)
+    figures.load = Load(watch.wait_share, {**run.balance, **watch.balance})
+    figures.strategy = run.strategy.figures()
+    figures.resources = _resources(run, watch.states)
+    figures.circumstances = circumstances(job)
+    figures.classes = by_class(scores.details, job.prepared.class_names)
+    figures.sync = run.sync.figures()
+    figures.verdict = _verdict(run, scores)
+    lost = sorted(worker.comm.lost) if isinstance(worker.comm, Survivors) else []
+    figures.lost = {"lost_workers": [f"rank {rank}" for rank in lost]}
+    figures.hooks = merge({"rebalanced": []}, *(hook.figures() for hook in run.hooks))
 
 
-def of_hooks(hooks: Sequence[LeaderHook]) -> dict[str, Any]:
-    """Merges the figures of the leader's hooks."""
-    figures: dict[str, Any] = {"rebalanced": []}
-    for hook in hooks:
-        figures |= hook.figures()
-    return figures
+def _resources(run: RankRun, states: Sequence[WorkerState]) -> Resources:
+    """Returns what the run has used, and what was predicted."""
+    trained = [parameter.numel() for parameter in run.module.model.parameters() if parameter.requires_grad]
+    phases = {**run.job.prepared.seconds, **run.site.seconds}
+    predicted, measured = _predicted(run.job.settings.predicted, states, run.site.epoch_seconds[1:])
+    return Resources(sum(trained), device_name(run.worker.device), phases, predicted, measured)
 
 
 def _predicted(
-    predicted: Mapping[str, Any] | None, states: Sequence[WorkerState], seconds: float | None
-) -> dict[str, Any]:
+    predicted: Mapping[str, Any] | None, states: Sequence[WorkerState], seconds: Sequence[float]
+) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
     """Returns the planned and the measured figures, or None if nothing was planned.
 
     Args:
         predicted: Figures of the selected layout.
         states: Final states of all workers.
-        seconds: Median epoch time after the first epoch. None: there was no other.
+        seconds: Duration of each epoch after the first one.
     """
     if predicted is None:
-        return {"predicted": None, "measured": None}
-    # The first step also sends rows that later steps reuse.
-    sent = None if seconds is None else max(state.bytes_sent for state in states)
-    planned = {"seconds_per_epoch": predicted["seconds"], "memory": predicted["memory"]}
-    came = {"seconds_per_epoch": seconds, "memory": max((state.memory for state in states), default=None)}
-    return {
-        "predicted": planned | {"bytes_sent": predicted["bytes_sent"]["max"]},
-        "measured": came | {"bytes_sent": sent},
+        return None, None
+    planned = {
+        "seconds_per_epoch": predicted["seconds"],
+        "memory": predicted["memory"],
+        "bytes_sent": predicted["bytes_sent"]["max"],
     }
+    measured = {
+        "seconds_per_epoch": statistics.median(seconds) if seconds else None,
+        "memory": max((state.memory for state in states), default=None),
+        # The first step also sends rows that later steps reuse.
+        "bytes_sent": max(state.bytes_sent for state in states) if seconds else None,
+    }
+    return planned, measured
 
 
-def left_out(guard: Guard, worker: Worker) -> dict[str, int]:
+def _skipped(run: RankRun) -> Skipped:
     """Counts the steps that a rank skipped, and the rollbacks. Collective."""
-    counts = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
-    counts[worker.comm.rank] = guard.skipped_steps
-    return {"skipped_steps": int(worker.comm.all_reduce(counts).max()), "rollbacks": guard.rollbacks}
+    counts = torch.zeros(run.worker.comm.world_size, dtype=torch.int64, device=run.worker.device)
+    counts[run.worker.comm.rank] = run.guard.skipped_steps
+    return Skipped(int(run.worker.comm.all_reduce(counts).max()), run.guard.rollbacks)
 
 
-def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[str, Any]:
+def exactness(run: RankRun) -> Exactness:
     """Returns whether several ranks train the same model as one, with reasons.
 
     Prints the reasons that lie in the model, and the scheme's approximations.
     """
-    worker, reasons = module.worker, []
-    approximate: list[str] = []
-    if worker.comm.world_size > 1:
-        if module.strategy.on_one_rank(worker.comm.world_size, worker.sampler) is None:
-            reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
-        approximate = [*module.strategy.costs().splitlines(), *sync.costs().splitlines()]
-        for line in approximate:
-            print(line, file=sys.stderr, flush=True)
-        if not sync.exact:
-            reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")
-        for reason in job.inexact(worker):
-            reasons.append(f"model {reason}")
-            print(f"not exact on {worker.comm.world_size} workers: model {reason}", file=sys.stderr, flush=True)
-    return {"exact": not reasons, "inexact": reasons, "approximate": approximate}
+    worker, settings, world_size = run.worker, run.job.settings, run.worker.comm.world_size
+    if world_size == 1:
+        return Exactness(True, [], [])
+    reasons: list[str] = []
+    if run.strategy.on_one_rank(world_size, worker.sampler) is None:
+        reasons.append(f"strategy={settings.strategy.name}: its steps depend on the number of workers")
+    approximate = [*run.strategy.costs().splitlines(), *run.sync.costs().splitlines()]
+    for line in approximate:
+        _print_line(line)
+    if not run.sync.exact:
+        reasons.append(f"sync={settings.sync.name}: its steps are not those of the exact gradient")
+    for reason in run.job.inexact(worker):
+        reasons.append(f"model {reason}")
+        _print_line(f"not exact on {world_size} workers: model {reason}")
+    return Exactness(not reasons, reasons, approximate)
 
 
 MIN_STEPS = 50  # after fewer steps, a model may not have learned yet
 
 
-def of_verdict(
-    trainer: L.Trainer, validations: Validations, task: Task, scores: Scores, approximate: list[str]
-) -> dict[str, Any]:
+def _verdict(run: RankRun, scores: Scores) -> Verdict:
     """Returns which model was saved and whether it has learned. Prints warnings.
 
     The saved model's score is printed for approximate training, where the last model
     may be far worse than the best. Called on the leader.
-
-    Args:
-        trainer: The leader's trainer.
-        validations: Evaluations during training.
-        task: Names and compares the figures.
-        scores: Figures of the saved model.
-        approximate: The approximations in training.
     """
-    from gnnkit.training.monitor import monitor
-
-    rule = monitor(trainer)
+    trainer, task, rule, best = run.trainer, run.task, run.site.rule, run.site.validations.best
     saved = rule.best_epoch if rule is not None and rule.parameters is not None else trainer.current_epoch
-    best = validations.best
     nothing = _learned_nothing(task, scores, trainer.current_epoch, trainer.global_step)
     name = task.progress
-    if approximate and best is not None and name in scores.figures:
+    if run.figures.exactness.approximate and best is not None and name in scores.figures:
         is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
         keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
         _print_line(
@@ -272,12 +263,7 @@ def of_verdict(
         )
     if nothing is not None:
         _print_line(f"gnnkit: warning: {nothing}")
-    return {
-        "approximate": approximate,
-        "saved_epoch": saved,
-        "best_evaluation": best,
-        "learned_nothing": nothing,
-    }
+    return Verdict(saved, best, nothing)
 
 
 def _learned_nothing(task: Task, scores: Scores, epochs: int, steps: int) -> str | None:

@@ -22,13 +22,13 @@ from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
 from gnnkit.jobs import figures
-from gnnkit.jobs.figures import device_name
 from gnnkit.jobs.outputs import write_named, write_names
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
+from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
 from gnnkit.task import numbered
 from gnnkit.task.evaluation import by_node
@@ -81,19 +81,19 @@ def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
         write_named(job, worker, "predictions", task.predictions(values, worker), columns)
         if comm.rank == LEADER:
             write_names(job, job.prepared.class_names)
-    return {
-        **figures.chosen(job, worker),
-        "iterations": outcome.iterations,
-        "residual": outcome.residual,
-        "converged": outcome.residual <= program.tolerance,
-        **measured,
-        "seconds": outcome.seconds,
-        "seconds_per_iteration": outcome.seconds / outcome.iterations,
-        **figures.words(outcome.tally, outcome.iterations, worker),
-        "balance": job.prepared.balance,
-        "device": device_name(worker.device),
-        **figures.circumstances(job),
-    }
+    return merge(
+        figures.plugins(job, worker),
+        {
+            "iterations": outcome.iterations,
+            "residual": outcome.residual,
+            "converged": outcome.residual <= program.tolerance,
+        },
+        measured,
+        {"seconds": outcome.seconds, "seconds_per_iteration": outcome.seconds / outcome.iterations},
+        figures.traffic(outcome.tally, outcome.iterations, worker),
+        {"balance": job.prepared.balance, "device": figures.device_name(worker.device)},
+        figures.circumstances(job),
+    )
 
 
 @torch.no_grad()

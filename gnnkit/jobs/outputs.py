@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.jobs.rank_job import RankJob
@@ -198,21 +196,3 @@ def write_names(job: RankJob, names: Sequence[str] | None) -> None:
     """Writes the class names, if any."""
     if names is not None:
         write_atomically(job.folder / CLASSES, json.dumps(names).encode())
-
-
-def scratch_folder(job: RankJob, comm: Communicator) -> Path | None:
-    """Returns the run folder if all ranks are on one host and share its page cache."""
-    processes = job.settings.processes or (1 if comm.in_threads else job.settings.world_size)
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
-    return job.folder if here == processes else None
-
-
-def all_ranks(counts: Mapping[str, int], worker: Worker) -> dict[str, Any]:
-    """Returns the maximum of each count, and all ranks' counts as `per_rank`.
-
-    Collective.
-    """
-    table = torch.zeros(worker.comm.world_size, len(counts), dtype=torch.int64, device=worker.device)
-    table[worker.comm.rank] = torch.tensor(list(counts.values()))
-    columns = dict(zip(counts, worker.comm.all_reduce(table).t().tolist(), strict=True))
-    return {**{name: max(values) for name, values in columns.items()}, "per_rank": columns}

@@ -13,11 +13,12 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
-from gnnkit.jobs import figures, lost, weights
+from gnnkit.jobs import figures, weights
 from gnnkit.jobs.models import Widths
-from gnnkit.jobs.outputs import EMBEDDING, scratch_folder, write_names, write_outputs
+from gnnkit.jobs.outputs import EMBEDDING, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.leader.channel import LEADER
+from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
 from gnnkit.training.step import own_method
 from gnnkit.utils.storage import read_npy
@@ -39,7 +40,7 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     weights.fill(model, tensors, folder)
 
     learned = _learned(job, worker, folder)
-    make = functools.partial(lost.evaluation, job, worker, scratch=scratch_folder(job, comm), learned=learned)
+    make = functools.partial(job.evaluation, worker, learned=learned, scratch=job.scratch_folder(comm))
     tests = settings.job.needs_labels
     task.recall(weights.read_facts(folder))
     if tests:
@@ -51,15 +52,13 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     if comm.rank != LEADER:
         return {}
     write_names(job, names)
-    measured = figures.by_name(task, scores.figures) if tests else {}
-    classes = figures.by_class(scores.details, names) if tests else {}
-    return {
-        **figures.chosen(job, worker),
-        "checkpoint": str(folder),
-        **measured,
-        **figures.circumstances(job),
-        **classes,
-    }
+    return merge(
+        figures.plugins(job, worker),
+        {"checkpoint": str(folder)},
+        figures.by_name(task, scores.figures) if tests else {},
+        figures.circumstances(job),
+        figures.by_class(scores.details, names) if tests else {},
+    )
 
 
 def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:

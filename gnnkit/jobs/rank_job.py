@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm import Communicator, Mailbox, Survivors
 from gnnkit.config.settings import USUAL_ORDERS, Settings
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.engine.remote.disk import OnDisk
@@ -29,6 +30,7 @@ from gnnkit.prepare.cut import Prepared
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
+from gnnkit.task.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.training.embedding import Embedding
 from gnnkit.utils.storage import bring_pages
 
@@ -79,10 +81,6 @@ class RankJob:
 
         with checkpoint.writing(self.folder / resume.FILE) as writer:
             yield replace(self, writer=writer)
-
-    def with_balance(self, balance: Mapping[str, float]) -> RankJob:
-        """Returns the job with another balance. An empty balance changes nothing."""
-        return replace(self, prepared=replace(self.prepared, balance=dict(balance))) if balance else self
 
     @property
     def source(self) -> ModelSource:
@@ -221,6 +219,39 @@ class RankJob:
     def own_model(self, worker: Worker, widths: Widths, task: Task) -> nn.Module:
         """Makes the model of one rank without comparing it to other ranks."""
         return self.source.make_model(widths, self.settings.seed, task).to(worker.device, worker.dtype)
+
+    def evaluation(
+        self,
+        worker: Worker,
+        model: nn.Module,
+        *,
+        learned: LearnedRows | None = None,
+        splits: Collection[str] | None = None,
+        scratch: Path | None = None,
+    ) -> Evaluation:
+        """Makes the evaluation of a model, which also covers lost workers' nodes.
+
+        Args:
+            worker: This rank.
+            model: The model.
+            learned: The learned input rows. None: input rows are features.
+            splits: Splits whose nodes are evaluated. None: all nodes.
+            scratch: Folder for temporary files between layers. Default: none.
+        """
+
+        def make(worker: Worker, splits: Collection[str] | None = None) -> Evaluation:
+            memory = self.settings.trainer.evaluation_memory
+            return Evaluation.of(worker, model, memory, scratch, learned, splits)
+
+        if isinstance(worker.comm, Survivors):
+            return SurvivorsEvaluation(worker, worker.comm, make, self.parts.adopting)
+        return make(worker, splits)
+
+    def scratch_folder(self, comm: Communicator) -> Path | None:
+        """Returns the run folder if all ranks are on one host and share its cache."""
+        processes = self.settings.processes or (1 if comm.in_threads else self.settings.world_size)
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+        return self.folder if here == processes else None
 
     def inexact(self, worker: Worker) -> list[str]:
         """Lists the known reasons why several ranks differ from one rank."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,13 +22,14 @@ from gnnkit.callback import Leader
 from gnnkit.config.settings import Choice
 from gnnkit.jobs.rank_job import RankJob, Start
 from gnnkit.launch.launcher import Failure, RankError
+from gnnkit.result.figures import Restarts, merge
 from gnnkit.result.folder import FAILURE, PREPARED
 from gnnkit.training import checkpoint, resume
-from gnnkit.training.finite import Guard
-from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import Identity, Saved
-from gnnkit.training.run_site import RunSite
 from gnnkit.utils.ranges import one_line
+
+if TYPE_CHECKING:
+    from gnnkit.jobs.rank_run import RankRun
 
 FIRST_STEP = "first-step-{number}"  # file in PREPARED with the seconds from the failure to the first step
 _VOLATILE = re.compile(r"0x[0-9a-f]+|:\d{4,5}\b|\d+(\.\d+)? s\b")  # addresses, ports and times in a cause
@@ -75,7 +76,7 @@ def restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict
     while True:
         try:
             result = start(_from_checkpoint(job, replace(begun, number=len(done)), done))
-            return result | _figures(done, job.folder)
+            return merge(result, _figures(done, job.folder))
         except RankError as error:
             done.append(_record_restart(error, job, done))
 
@@ -135,7 +136,7 @@ def _final_message(error: RankError, why: str, most: int, done: Sequence[Restart
     return "\n".join([f"{error}", f"restarts={most}: {why} ({_describe(error.failure)})", *lines])
 
 
-def _figures(done: Sequence[Restart], folder: Path) -> dict[str, Any]:
+def _figures(done: Sequence[Restart], folder: Path) -> Restarts:
     """Returns the restarts for `result.json`."""
     restarted = [
         {
@@ -148,7 +149,7 @@ def _figures(done: Sequence[Restart], folder: Path) -> dict[str, Any]:
         }
         for number, restart in enumerate(done, 1)
     ]
-    return {"restarts": len(done), "restarted": restarted}
+    return Restarts(len(done), restarted)
 
 
 def _seconds_lost(folder: Path, number: int) -> float | None:
@@ -166,28 +167,17 @@ class RunRecord:
     only in the same run. A run that resumes another one starts counting from zero.
     """
 
-    def __init__(
-        self, job: RankJob, module: TrainingModule, site: RunSite, guard: Guard, mark: Callable[[], list[Any]]
-    ) -> None:
-        """Stores the parts of this rank.
-
-        Args:
-            job: The job.
-            module: The training module.
-            site: The measurements of the run.
-            guard: Counts skipped steps and rollbacks.
-            mark: Flushes the leader's scalars, and returns the loggers' positions.
-        """
-        assert job.start is not None
-        self.job, self.start, self.module, self.site = job, job.start, module, site
-        self.watch, self.guard, self.mark = site.watch, guard, mark
+    def __init__(self, run: RankRun) -> None:
+        """Stores the run of this rank, which has a site."""
+        assert run.job.start is not None
+        self.run, self.start, self.watch = run, run.job.start, run.site.watch
         self._step, self._taken, self._waits = 0, False, self.start.number > 0
 
     def end_step(self, step: int) -> None:
         """Counts a step. The first one also records the duration of a restart."""
         self._step = step
         if self._waits and self.watch is not None:
-            path = self.job.folder / PREPARED / FIRST_STEP.format(number=self.start.number)
+            path = self.run.folder / PREPARED / FIRST_STEP.format(number=self.start.number)
             path.write_text(f"{time.monotonic() - self.start.failed_at:.3f}")
         self._waits = False
 
@@ -198,21 +188,20 @@ class RunRecord:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the figures of all ranks. Collective."""
-        comm = self.module.worker.comm
+        run, comm, joint = self.run, self.run.worker.comm, self.run.module.joint_loss
         leader = None
         if self.watch is not None:
-            self.site.channel.catch_up(self._step, self.job.settings.timeout)
-            leader = self.watch.state() | {"marks": self.mark()}
-        counts = {"tally": self.module.strategy.tally.state(), "skipped": self.guard.skipped_steps}
+            run.site.channel.catch_up(self._step, run.timeout)
+            leader = self.watch.state() | {"marks": run.loggers.mark()}
+        counts = {"tally": run.strategy.tally.state(), "skipped": run.guard.skipped_steps}
         text = torch.frombuffer(bytearray(json.dumps(counts).encode()), dtype=torch.uint8).to(comm.device)
         ranks = comm.share([json.loads(bytes(buffer.tolist())) for buffer in comm.gather(text)])
-        joint = self.module.joint_loss
         return {
             "run": self.start.run,
-            "site": self.site.state(),
+            "site": run.site.state(),
             "leader": leader,
             "ranks": ranks,
-            "rollbacks": self.guard.rollbacks,
+            "rollbacks": run.guard.rollbacks,
             "joint": [joint.losing, joint.ratio, joint.highest],
         }
 
@@ -220,11 +209,11 @@ class RunRecord:
         """Restores the figures if they belong to an earlier start of this run."""
         if state["run"] != self.start.run:
             return
-        self._taken, counts = True, state["ranks"][self.module.worker.comm.rank]
-        self.site.restore(state["site"])
-        self.module.strategy.tally.restore(counts["tally"])
-        self.guard.skipped_steps, self.guard.rollbacks = counts["skipped"], state["rollbacks"]
-        joint = self.module.joint_loss
+        run, joint = self.run, self.run.module.joint_loss
+        self._taken, counts = True, state["ranks"][run.worker.comm.rank]
+        run.site.restore(state["site"])
+        run.strategy.tally.restore(counts["tally"])
+        run.guard.skipped_steps, run.guard.rollbacks = counts["skipped"], state["rollbacks"]
         joint.losing, joint.ratio, joint.highest = state["joint"]
         if self.watch is not None:
             self.watch.restore(state["leader"])

@@ -20,10 +20,8 @@ from lightning.pytorch.callbacks import Callback
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import Settings
 from gnnkit.engine.trial import Alone, set_row_counts
-from gnnkit.jobs import lost
-from gnnkit.jobs.outputs import scratch_folder
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch, with_servers
-from gnnkit.jobs.train import make_module, measured_splits
+from gnnkit.jobs.rank_run import make_module, measured_splits
 from gnnkit.launch.allocator import give_back_freed_memory
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
@@ -338,7 +336,7 @@ def _plan_batches(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[st
 
 
 def _batch_module(job: RankJob, comm: Communicator) -> TrainingModule:
-    return make_module(job, job.strategy(), job.worker(comm), scratch=scratch_folder(job, comm))
+    return make_module(job, job.strategy(), job.worker(comm), scratch=job.scratch_folder(comm))
 
 
 def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window: int) -> list[int]:
@@ -356,7 +354,7 @@ def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window
     comm, disk = module.worker.comm, module.worker.disk
     if module.learned is None and (some := _some_nodes(module.worker)) is not module.worker:
         splits = measured_splits(module.task)
-        module.evaluation = lost.evaluation(job, some, module.model, scratch_folder(job, comm), splits=splits)
+        module.evaluation = job.evaluation(some, module.model, splits=splits, scratch=job.scratch_folder(comm))
     few_steps(module, job, mailbox, epochs=BATCH_EPOCHS, steps=BATCH_STEPS)
     rest = 0
     if disk is not None:

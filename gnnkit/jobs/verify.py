@@ -19,7 +19,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.rank_job import RankJob, with_servers
-from gnnkit.jobs.train import make_module
+from gnnkit.jobs.rank_run import make_module
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.meter import SyncMeter

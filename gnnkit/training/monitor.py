@@ -16,6 +16,7 @@ from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.leader.best import BestModel
+from gnnkit.result.figures import Selection
 from gnnkit.strategy import Batch, Worker
 from gnnkit.training.step import LOSS
 
@@ -126,7 +127,7 @@ def _validating(worker: Worker) -> tuple[str, int]:
     return "labelled node", int(np.count_nonzero(shard.labelled & (shard.split == Split.VAL)))
 
 
-def figures(trainer: L.Trainer) -> dict[str, Any]:
+def selection(trainer: L.Trainer) -> Selection:
     """Returns the best epoch and value, and the reason why a callback ended training.
 
     Values are None if nothing was monitored, or if training was not ended.
@@ -137,8 +138,8 @@ def figures(trainer: L.Trainer) -> dict[str, Any]:
     )
     rule = monitor(trainer)
     if rule is None or math.isinf(rule.best):
-        return {"best_epoch": None, "best_value": None, "stopped": stopped}
-    return {"best_epoch": rule.best_epoch, "best_value": rule.sign * rule.best, "stopped": stopped}
+        return Selection(stopped=stopped)
+    return Selection(rule.best_epoch, rule.sign * rule.best, stopped)
 
 
 def ended_by_user(trainer: L.Trainer) -> str | None:

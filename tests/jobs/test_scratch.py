@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit.jobs.outputs import scratch_folder
+from gnnkit.jobs.rank_job import RankJob
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_ranks_of_several_hosts_share_no_file(
     comm: Any = SimpleNamespace(in_threads=processes is not None, world_size=4)
     settings = SimpleNamespace(world_size=4 + servers, processes=processes)
     job: Any = SimpleNamespace(folder=tmp_path, settings=settings)
-    assert scratch_folder(job, comm) == (tmp_path if shared else None)
+    assert RankJob.scratch_folder(job, comm) == (tmp_path if shared else None)

@@ -16,8 +16,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
-from gnnkit.jobs import figures
-from gnnkit.jobs import train as running
+from gnnkit.jobs import figures, rank_run
 from gnnkit.launch.group import RankError
 from gnnkit.sync.served import Served
 from gnnkit.sync.server import Server
@@ -51,12 +50,12 @@ def kill_or_fail(rank: int) -> None:
 
 # The fate comes before a call: owner and name of the function, number of the call.
 PHASES: dict[str, tuple[Any, str, int]] = {
-    "the set-up": (running, "make_module", 1),
+    "the set-up": (rank_run, "make_module", 1),
     "the first push": (Served, "_ask", 1),
     "a read": (Served, "_reply", 5),
     "a settlement": (Served, "settle", 1),
     "an evaluation": (ChunkEvaluation, "_after", 3),
-    "the last figures": (figures, "left_out", 1),
+    "the last figures": (figures, "_skipped", 1),
     "an answer of a server": (Server, "_take_in", 9),
 }
 

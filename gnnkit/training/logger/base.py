@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,3 +83,24 @@ class ExistingLogger(RunLogger):
         finish: Any = getattr(getattr(logger, "experiment", None), "finish", None)
         if callable(finish):  # of Weights & Biases
             finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Loggers:
+    """The leader's loggers. Empty on other ranks."""
+
+    pairs: tuple[tuple[RunLogger, Logger], ...] = ()
+
+    @property
+    def lightning(self) -> list[Logger]:
+        """The Lightning loggers."""
+        return [logger for _, logger in self.pairs]
+
+    def mark(self) -> list[Any]:
+        """Flushes all scalars, and returns each logger's position."""
+        return [maker.mark(logger) for maker, logger in self.pairs]
+
+    def close(self) -> None:
+        """Closes the loggers after the last scalar."""
+        for maker, logger in self.pairs:
+            maker.close(logger)

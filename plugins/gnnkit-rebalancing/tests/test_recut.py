@@ -15,7 +15,7 @@ from gnnkit_rebalancing.recut import Recut, Request, pays, recut
 from gnnkit import config
 from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
-from gnnkit.jobs.run_access import RunAccess
+from gnnkit.jobs.rank_run import RankRun
 from gnnkit.launch import program
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.stragglers import WINDOW, Stragglers
@@ -114,8 +114,7 @@ def test_a_later_run_finds_the_partition_unless_it_names_another(
 
 
 def test_changes_are_added_to_the_coordination(tmp_path: Path, request_of: Callable[..., Request]) -> None:
-    job = SimpleNamespace(settings=settings(), folder=tmp_path)
-    RunAccess(job, None).note({"rebalanced": [{"epoch": 3}]})  # type: ignore[arg-type]
+    RankRun.note(SimpleNamespace(folder=tmp_path), {"rebalanced": [{"epoch": 3}]})  # type: ignore[arg-type]
     stored = json.loads((tmp_path / COORDINATION).read_text())
     assert stored["rebalanced"] == [{"epoch": 3}]
     assert stored["decision"]["why"]

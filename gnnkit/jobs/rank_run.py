@@ -1,0 +1,278 @@
+"""One rank's training run: its parts, created once from the job."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gnnkit.comm import Communicator, Mailbox, Survivors
+from gnnkit.errors import UserError
+from gnnkit.graph import SPLITS
+from gnnkit.jobs.rank_job import RankJob
+from gnnkit.jobs.restarts import resumable
+from gnnkit.jobs.upload import copy_checkpoints
+from gnnkit.launch import program
+from gnnkit.launch.progress import dispensable, progress
+from gnnkit.launch.watchdog import Patience
+from gnnkit.leader import trace
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.run import LeaderRun
+from gnnkit.result.figures import Figures
+from gnnkit.result.folder import COORDINATION
+from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.sync import GradientSync
+from gnnkit.task import NodeTask, Task
+from gnnkit.training import hooks, resume
+from gnnkit.training.finite import Guard, decide_together
+from gnnkit.training.logger import Loggers
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.saving import Checkpoints
+from gnnkit.training.schedule import Plateau, Schedule, Schedules
+from gnnkit.training.step import LOSS, own_method
+from gnnkit.utils.documents import read_object
+from gnnkit.utils.spans import Spans, record, stop
+from gnnkit.utils.storage import write_atomically
+
+if TYPE_CHECKING:
+    import lightning as L
+
+    from gnnkit.callback import LeaderHook
+    from gnnkit.training.run_site import RunSite
+
+
+@dataclass(eq=False)
+class RankRun(LeaderRun):
+    """A training run on one rank.
+
+    `open_run` creates it. The phases in `jobs/train.py` add what is created later, and
+    their figures. The leader's hooks receive it as `LeaderRun`.
+    """
+
+    job: RankJob
+    mailbox: Mailbox  # connects the workers and the servers
+    sync: GradientSync
+    module: TrainingModule
+    checkpoints: Checkpoints
+    resumed: resume.Resume | None  # the checkpoint to resume from
+    guard: Guard
+    spans: Spans | None  # None: no trace is recorded
+    figures: Figures = field(default_factory=Figures)
+    loggers: Loggers = field(default_factory=Loggers)
+    trainer: L.Trainer = field(init=False)
+    site: RunSite = field(init=False)
+    hooks: list[LeaderHook] = field(init=False)
+    balance: Mapping[str, float] = field(init=False)  # max/mean over workers, of the newest shards
+
+    def __post_init__(self) -> None:
+        settings = self.job.settings
+        self.folder, self.timeout = self.job.folder, settings.timeout
+        self.checkpoint_every, self.world_size = settings.trainer.checkpoint_every, settings.workers
+        self.balance = self.job.prepared.balance
+
+    @property
+    def worker(self) -> Worker:
+        """This rank, which rebalancing replaces."""
+        return self.module.worker
+
+    @property
+    def strategy(self) -> ExecutionStrategy:
+        """Provides the batches."""
+        return self.module.strategy
+
+    @property
+    def task(self) -> Task:
+        """Computes losses and metrics."""
+        return self.module.task
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this is rank 0."""
+        return self.worker.comm.rank == LEADER
+
+    def close(self) -> None:
+        """Ends the trace, the synchronisation and the strategy. Collective."""
+        if self.spans is not None:
+            stop()
+            tracks = trace.gather(self.spans, self.mailbox, self.worker.comm.world_size, self.timeout)
+            if self.is_leader:
+                trace.save(tracks, self.folder)
+        self.sync.close()
+        self.strategy.close()
+
+    def progress(self, activity: str) -> None:
+        progress(activity)
+
+    def take_shard(self, module: Any, name: str, balance: Mapping[str, float]) -> None:
+        progress("taking other nodes")
+        comm, strategy, tally = module.worker.comm, module.strategy, module.strategy.tally
+        strategy.close()
+        worker = self.job.worker(comm, f"{name}/{comm.rank}")
+        strategy.setup(worker, module.model)
+        strategy.tally.include(tally)
+        module.worker = worker
+        module.evaluation = self.job.evaluation(worker, module.model, scratch=self.job.scratch_folder(comm))
+        self.balance = balance or self.balance
+
+    def note(self, fields: Mapping[str, Any]) -> None:
+        path = self.folder / COORDINATION
+        coordination = read_object(path) if path.exists() else {}
+        write_atomically(path, json.dumps({**coordination, **fields}).encode())
+
+    def run_program(self, name: str, request: Mapping[str, Any], meanwhile: Callable[[], None]) -> dict[str, Any]:
+        return program.run(name, request, Patience.of(self.timeout), meanwhile)
+
+
+@contextlib.contextmanager
+def open_run(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Iterator[RankRun]:
+    """Creates the run of one worker, with `sync.on_lost` handled. Collective.
+
+    On exit, the last checkpoint is written.
+
+    Args:
+        job: The settings and the prepared data.
+        comm: The workers.
+        mailbox: Connects the workers, and the servers, which are numbered after them.
+    """
+    sync = job.sync()
+    try:
+        with _tolerate_losses(comm, mailbox, sync) as workers, _checkpoints(job) as checkpoints:
+            resumed = _read_checkpoint(job, workers.rank)
+            guard = _guard(job, resumed, checkpoints)
+            spans = record(trace.limit(workers.world_size)) if job.settings.profile else None
+            module = make_module(job, job.strategy(), job.worker(workers), scratch=job.scratch_folder(workers))
+            yield RankRun(job, mailbox, sync, module, checkpoints, resumed, guard, spans)
+    finally:
+        stop()  # ends the spans of an aborted run
+
+
+@contextlib.contextmanager
+def _tolerate_losses(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Iterator[Communicator]:
+    """Yields the workers, as `Survivors` under `sync.on_lost=continue`.
+
+    After the first collective, workers other than the leader tell the launcher that the
+    run may continue without them.
+    """
+    if sync.on_lost != "continue":
+        yield workers
+        return
+    survivors = Survivors(workers, mailbox, range(workers.world_size))
+    try:
+        survivors.all_reduce(torch.zeros(1))
+        if survivors.rank != LEADER:
+            dispensable()
+        yield survivors
+    finally:
+        survivors.close()
+
+
+def _checkpoints(job: RankJob) -> Checkpoints:
+    """Creates the writer of the run's checkpoints."""
+    keep, url = job.settings.trainer.keep_checkpoints, job.settings.upload
+    copied = [] if url is None else [functools.partial(copy_checkpoints, url, job.folder, job.writer)]
+    return Checkpoints(job.folder / resume.FILE, resumable(job), keep, job.writer, *copied)
+
+
+def _read_checkpoint(job: RankJob, rank: int) -> resume.Resume | None:
+    """Reads the checkpoint to resume from, if any. The leader prints damaged ones."""
+    path, ends = job.settings.trainer.resume, job.settings.on_exists == "resume"
+    if path is None:
+        return None
+    resumed = resume.Resume(resume.load(path, rank), resumable(job), ends=ends)
+    if rank == LEADER:
+        resumed.tell()
+    return resumed
+
+
+def _guard(job: RankJob, resumed: resume.Resume | None, checkpoints: Checkpoints) -> Guard:
+    """Creates the guard against non-finite values.
+
+    Raises `UserError` for `rollback` if checkpoints are disabled or ranks do not step
+    together.
+    """
+    settings = job.settings.trainer
+    if settings.on_nan == "rollback" and not decide_together(job.sync(), job.strategy()):
+        raise UserError(
+            f"trainer.on_nan=rollback needs workers that synchronise in each step, unlike sync={job.settings.sync.name} with "
+            f"strategy={job.settings.strategy.name}: use stop or skip"
+        )
+    if settings.on_nan == "rollback" and not settings.checkpoint:
+        raise UserError("trainer.on_nan=rollback needs checkpoints: remove trainer.checkpoint=false")
+    writer = checkpoints if settings.checkpoint else None
+    return Guard(settings.on_nan, writer, resumed.path if resumed else None)
+
+
+def make_module(
+    job: RankJob, strategy: ExecutionStrategy, worker: Worker, *, scratch: Path | None = None
+) -> TrainingModule:
+    """Creates the training module of one rank and sets up the strategy. Collective.
+
+    Args:
+        job: The job.
+        strategy: Provides the batches.
+        worker: This rank.
+        scratch: Folder for temporary files of layer-wise evaluation. Default: none.
+    """
+    settings, task = job.settings.trainer, job.task()
+    task.begin(worker)
+    exchanges = worker.fetches or strategy.steps.exchange
+    model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
+    embedding = job.set_up(strategy, worker, model)
+    learned = None if embedding is None else embedding.rows
+    module = TrainingModule(
+        model,
+        strategy,
+        worker,
+        job.evaluation(worker, model, learned=learned, splits=measured_splits(task), scratch=scratch),
+        task=task,
+        embedding=embedding,
+        optimizer=settings.optimizer,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        schedule=_schedule(job, task),
+        clip_norm=settings.clip_norm,
+        accumulate=settings.accumulate,
+        final_average=settings.final_average,
+    )
+    _check(job, module)
+    return module
+
+
+def measured_splits(task: Task) -> Sequence[str] | None:
+    """Returns the splits whose nodes the task measures, or None for all nodes."""
+    return tuple(SPLITS) if isinstance(task, NodeTask) else None
+
+
+def _schedule(job: RankJob, task: Task) -> Schedules | None:
+    """Creates the learning-rate schedule, or None for a constant rate."""
+    settings = job.settings.trainer
+    if settings.schedule == "plateau":
+        assert settings.monitor is not None
+        lower = settings.monitor == LOSS or task.is_lower_better(settings.monitor)
+        options: dict[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
+        return Plateau(settings.monitor, lower, **{name: value for name, value in options.items() if value is not None})
+    if settings.schedule is None and not settings.warmup_epochs:
+        return None
+    return Schedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
+
+
+def _check(job: RankJob, module: TrainingModule) -> None:
+    """Raises `UserError` for conflicts that only appear once the parts exist."""
+    settings, task, model, sync = job.settings, module.task, module.model, job.sync()
+    if module.accumulate > 1 and module.strategy.num_batches(0) == 1:
+        raise UserError(
+            f"trainer.accumulate={module.accumulate}: strategy={settings.strategy.name} has one batch per epoch here: use "
+            "trainer.accumulate=1"
+        )
+    hooks.check(model, sync, isinstance(task, NodeTask) and sync.on_lost == "stop")
+    if task.head() is not None and own_method(model, "training_step") is not None:
+        raise UserError(
+            f"task={settings.task.name}: model={type(model).__name__} defines training_step, which ignores the "
+            "task's parameters: remove training_step, or choose a task without parameters (task.decoder=dot)"
+        )
