@@ -183,8 +183,8 @@ def test_a_value_may_refer_to_others() -> None:
 # What parses text that is no stranger's file: messages between processes of one run,
 # and copies of plain data.
 PARSES = {
-    "documents.py": "the one place",
-    "storage.py": "maps an .npy that was checked",
+    "utils/documents.py": "the one place",
+    "utils/storage.py": "maps an .npy that was checked",
     "jobs/weights.py": "opens model.safetensors",
     "training/logged.py": "facts of ranks",
     "training/checkpoint.py": "opens tensors whose hash was checked",
@@ -194,7 +194,7 @@ PARSES = {
     "comm/rendezvous.py": "where ranks of one run meet",
     "launch/child.py": "reports of processes",
     "launch/processes.py": "the answer of work in this process",
-    "launcher/in_process.py": "results of ranks in this process",
+    "launch/launcher/in_process.py": "results of ranks in this process",
     "launch/handshake.py": "facts of ranks",
     "jobs/restarts.py": "facts of ranks",
     "prepare/run_partition.py": "a copy of plain data",
