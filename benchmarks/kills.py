@@ -102,7 +102,7 @@ def train(trial: Trial, folder: Path, stderr: int) -> None:
 def _arm(trial: Trial, folder: Path) -> None:
     """Lets the victim kill itself, and leaves notes in the folder."""
     starting: Any = processes
-    meeting: Any = lost
+    meeting: Any = rank_run
     rank_work, meet = starting._run, meeting.dispensable
 
     def kill() -> None:
