@@ -220,6 +220,10 @@ def test_models_and_programs(name: str, grids: str) -> None:
         testing.check_program(configured("model", name, max_iterations=20), some(grids))
     elif name in ("gat", "gine"):
         check(lambda width, classes: make(in_features=width, num_classes=classes, edge_width=2))
+    elif name == "rgat":
+        check(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
+        plain = configured("model", name, inverse=False, self_loop=False, project=False, hidden=2, heads=3, bases=2)
+        check(lambda width, classes: plain(in_features=width, num_classes=classes, num_relations=3))
     elif name == "rgcn":
         check(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
         projects = configured("model", name, project=True, hidden=4)

@@ -18,6 +18,9 @@ from gnnkit.engine.rank_graph import RankGraph as RankGraph
 from gnnkit.engine.relations import Combine as Combine
 from gnnkit.engine.relations import Pairs as Pairs
 from gnnkit.engine.subgraph import Subgraph as Subgraph
+from gnnkit.engine.typed_attention import RelationAttention as RelationAttention
+from gnnkit.engine.typed_edges import AddedRelations as AddedRelations
+from gnnkit.engine.typed_edges import TypedEdges as TypedEdges
 from gnnkit.exchange.codecs import Codec as Codec
 from gnnkit.exchange.schedule import ForwardPass as ForwardPass
 from gnnkit.exchange.schedule import Operation as Operation

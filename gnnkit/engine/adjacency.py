@@ -16,6 +16,7 @@ from gnnkit.engine.pool import Pool
 from gnnkit.engine.quarters import inverse_sqrt
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine
+from gnnkit.engine.typed_attention import RelationAttention
 from gnnkit.errors import UserError
 from gnnkit.exchange.schedule import ForwardPass, Operation
 from gnnkit.kernels.aggregate import HeldEdges
@@ -160,7 +161,28 @@ class Adjacency(ABC):
             blocks: Whether `x` has a block of columns per relation, inverse ones last,
                 which are the relation's columns in the means. Default: no.
         """
-        raise UserError(
+        raise self._without_types()
+
+    def attend_relations(
+        self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
+    ) -> Tensor:  # [num_dst, H, d]
+        """Sums messages over in-edges with attention, for each head.
+
+        Messages and scores may depend on the edge's relation. The weights are the
+        softmax of the scores over all in-edges of a destination, of all relations,
+        after dropout. Edge weights are ignored.
+
+        Args:
+            x: [num_src, f] rows that edges leave.
+            attention: The scores and messages.
+            y: [num_dst, k] rows that edges enter. None: rows of `x`.
+            p: Probability in [0, 1) that a weight is zeroed.
+            training: Whether dropout is active.
+        """
+        raise self._without_types()
+
+    def _without_types(self) -> UserError:
+        return UserError(
             f"{type(self).__name__} does not support relational models such as rgcn, because its edges have no types; use "
             "strategy=vertex_centric"
         )
@@ -409,9 +431,20 @@ class ShardAdjacency(Adjacency):
     def aggregate_relations(
         self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:
+        return self._enter_relations().relation_sum(x, combine, self.layer, inverse=inverse, blocks=blocks)
+
+    def attend_relations(
+        self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
+    ) -> Tensor:
+        engine, weighing = self._enter_relations(), Weighing(1)
+        if training and p > 0:
+            weighing = Weighing(1, p, derive(self.key, 1), engine.typed_edges(attention.added).ids)
+        return engine.relation_attention(x, y, attention, self.layer, weighing)
+
+    def _enter_relations(self) -> Engine:
         if self.forward.schedule is not None:
             raise UserError("a relational model needs current rows: use exchange=exact or quantized")
-        return self._enter_pass("relations").relation_sum(x, combine, self.layer, inverse=inverse, blocks=blocks)
+        return self._enter_pass("relations")
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
         return self._enter_pass("scores").scores(src, dst, edge, self.layer)

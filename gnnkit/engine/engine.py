@@ -25,6 +25,8 @@ from gnnkit.engine.copies import copy_on_write
 from gnnkit.engine.quarters import Degrees, Kind, Quarters
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine, Pairs, RelationEdges
+from gnnkit.engine.typed_attention import RelationAttention, SharedAttention
+from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
 from gnnkit.errors import UserError
 from gnnkit.exchange.route import Demand, Peers, Route, Slicing
 from gnnkit.exchange.schedule import Passes
@@ -32,6 +34,7 @@ from gnnkit.exchange.tally import Tally
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.attention import Weighing
 from gnnkit.kernels.product_rows import Rows
 from gnnkit.kernels.products import unwatched
 from gnnkit.kernels.sums import ONE, EdgeKernels
@@ -72,6 +75,7 @@ class Engine:
         self._kept: dict[tuple[Kind, bool], Tensor] = {}  # cached sums over these rows
         self._kept_means: dict[bool, Tensor] = {}  # cached means of pairs over these rows
         self._pairs: dict[bool, Pairs] = {}
+        self._typed_edges: dict[AddedRelations, TypedEdges] = {}
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)
             for ids in (shard.owned, shard.edge_ids, shard.sources)
@@ -120,7 +124,7 @@ class Engine:
         for name in ("rank_graph", "quarters"):
             other.__dict__.pop(name, None)  # derived from all edges
         other.fixed, other._kept, other._degrees = None, {}, None
-        other._kept_means, other._pairs = {}, {}
+        other._kept_means, other._pairs, other._typed_edges = {}, {}, {}
         other.edges = HeldEdges(csc, self.device)
         other.edge_ids = torch.tensor(np.asarray(other.shard.edge_ids, np.int64), device=self.device)
         other.edge_features = None if edge_features is None else self._tensor(edge_features)
@@ -307,18 +311,45 @@ class Engine:
             inverse: Whether to add reversed edges, with separate relations.
         """
         if inverse not in self._pairs:
-            if self.shard.num_relations > 1 and self.shard.edge_types is None:
-                raise UserError(
-                    "these edges have no types: a relational model does not support added self-loops (self_loops) or "
-                    "task=link_prediction"
-                )
+            self._check_types()
             edges = RelationEdges.of_shard(self.shard, lambda: self.degrees, inverse=inverse)
-            self._pairs[inverse] = Pairs.of(edges, self.device)
+            self._pairs[inverse] = Pairs.of_edges(edges, self.device)
         return self._pairs[inverse]
+
+    def _check_types(self) -> None:
+        if self.shard.num_relations > 1 and self.shard.edge_types is None:
+            raise UserError(
+                "these edges have no types: a relational model does not support added self-loops (self_loops) or "
+                "task=link_prediction"
+            )
+
+    def typed_edges(self, added: AddedRelations) -> TypedEdges:
+        """Returns the held edges with their relations, and the added ones.
+
+        Raises `UserError` if the held edges have no types.
+        """
+        if added not in self._typed_edges:
+            self._check_types()
+            shard = self.shard
+            num_rows = len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
+            edges, count = EdgeList.of_shard(shard, added), added.count(shard.num_relations)
+            self._typed_edges[added] = TypedEdges.of(edges, num_rows, num_rows, count, self.device)
+        return self._typed_edges[added]
+
+    def relation_attention(
+        self, x: Tensor, y: Tensor | None, attention: RelationAttention, layer: int, weighing: Weighing
+    ) -> Tensor:  # [num_owned, H, d]
+        """Computes attention over typed edges, as documented by `SharedAttention`."""
+        added = attention.added
+        return SharedAttention(self, self.typed_edges(added), added, layer)(x, y, attention, weighing)
 
     def set_pairs(self, pairs: dict[bool, Pairs]) -> None:
         """Sets the pairs without and with inverse relations."""
         self._pairs = dict(pairs)
+
+    def set_typed_edges(self, edges: dict[AddedRelations, TypedEdges]) -> None:
+        """Sets the edges for each choice of added relations."""
+        self._typed_edges = dict(edges)
 
     def relation_sum(
         self, x: Tensor, combine: Combine, layer: int, *, inverse: bool = False, blocks: bool = False

@@ -88,10 +88,97 @@ def _shares(csc: CSC, degree: Floats) -> Floats:  # [num_edges]
     return (1 if csc.weight is None else np.asarray(csc.weight, np.float64)) / np.where(degree == 0, 1, degree)
 
 
-class Pairs:
+class RowPairs:
+    """(row, relation) pairs, sorted by relation."""
+
+    def __init__(self, sizes: Sequence[int], out: HeldEdges) -> None:
+        """Stores the pairs.
+
+        Args:
+            sizes: [num_relations] number of pairs per relation.
+            out: From pairs into rows, one edge per pair.
+        """
+        self.sizes, self._out = list(sizes), out
+
+    @classmethod
+    def of(cls, rows: Ids, types: Ids, num_rows: int, num_relations: int, device: torch.device) -> RowPairs:
+        """Lists pairs that are sorted by relation.
+
+        Args:
+            rows: [num_pairs] row of each pair.
+            types: [num_pairs] relation of each pair.
+            num_rows: Number of rows.
+            num_relations: Number of relations.
+            device: Device of the result.
+        """
+        sizes = np.bincount(types, minlength=num_relations).tolist()
+        return cls(sizes, HeldEdges(_into_rows(rows, num_rows), device))
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def num_rows(self) -> int:
+        return self._out.num_dst
+
+    @cached_property
+    def relation(self) -> Tensor:  # [num_pairs] int64
+        """Relation of each pair."""
+        sizes = torch.tensor(self.sizes, device=self._out.device)
+        return torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes, output_size=len(self))
+
+    @cached_property
+    def rows(self) -> Tensor:  # [num_pairs] int64
+        """Row of each pair."""
+        csc = self._out.csc
+        rows = np.empty(len(self), np.int64)
+        rows[csc.indices] = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+        return torch.from_numpy(rows).to(self._out.device)
+
+    def sum(self, z: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
+        """Sums over the relations of each row."""
+        return self._out.sum(z)
+
+    def products(self, x: Tensor, weights: Tensor) -> Tensor:  # [num_rows, f] -> [num_pairs, k]
+        """Multiplies each pair's row by the relation's weight.
+
+        Args:
+            x: [num_rows, f].
+            weights: [num_relations, f, k].
+        """
+        result: Tensor = _Products.apply(x, weights, self)
+        return result
+
+    def pieces(self, rows: Tensor) -> Iterator[tuple[int, slice]]:
+        """Yields relations, and ranges of pairs whose rows fit into the cache.
+
+        Args:
+            rows: [num_rows, k].
+        """
+        step = (
+            max(_PIECE_BYTES // max(rows.shape[1] * rows.element_size(), 1), 1)
+            if rows.device.type == "cpu"
+            else len(self)
+        )
+        ends = np.cumsum(self.sizes)
+        for relation, (size, end) in enumerate(zip(self.sizes, ends, strict=True)):
+            for start in range(end - size, end, step or 1):
+                yield relation, slice(start, min(start + step, end))
+
+    def out_sum(self, z: Tensor) -> Tensor:
+        """Computes `sum` outside autograd."""
+        return self._out.kernels.sum(z, Factors())
+
+
+def _into_rows(rows: Ids, num_rows: int) -> CSC:
+    """Returns the edges from pairs into their rows."""
+    return CSC(np.arange(len(rows) + 1), rows, num_sources=num_rows).transpose()[0]
+
+
+class Pairs(RowPairs):
     """The (row, relation) pairs for which the row has in-edges of the relation.
 
-    Pairs are sorted by relation. Every pair has an edge.
+    Every pair has an edge.
     """
 
     def __init__(self, sizes: Sequence[int], into: HeldEdges, factor: Floats, out: HeldEdges) -> None:
@@ -103,28 +190,22 @@ class Pairs:
             factor: [num_edges] each edge's share in the mean of its pair.
             out: From pairs into rows, one edge per pair.
         """
-        self.sizes, self._into, self._factor, self._out = list(sizes), into, factor, out
+        super().__init__(sizes, out)
+        self._into, self._factor = into, factor
         self._factors: dict[torch.dtype, Factors] = {}
         self._of_blocks: HeldEdges | None = None  # from a row's columns of a relation into pairs
 
     @classmethod
-    def of(cls, edges: RelationEdges, device: torch.device) -> Pairs:
+    def of_edges(cls, edges: RelationEdges, device: torch.device) -> Pairs:
         """Builds the pairs, in time linear in the edges."""
         order, first = by_pair(edges.dst, edges.types, edges.num_rows)
         heads = np.flatnonzero(first)
         rows, types = edges.dst[order][heads], edges.types[order][heads]
         indptr = np.append(heads, len(order))
         into = CSC(indptr, edges.src[order], num_sources=edges.num_rows)
-        out = CSC(np.arange(len(rows) + 1), rows, num_sources=edges.num_rows).transpose()[0]
+        out = _into_rows(rows, edges.num_rows)
         sizes = np.bincount(types, minlength=edges.num_relations).tolist()
         return cls(sizes, HeldEdges(into, device), edges.factor[order], HeldEdges(out, device))
-
-    def __len__(self) -> int:
-        return sum(self.sizes)
-
-    @property
-    def num_rows(self) -> int:
-        return self._out.num_dst
 
     def sums_first(self, num_bases: int, width: int) -> bool:
         """Returns whether a sum per basis is cheaper than a product per pair.
@@ -136,12 +217,6 @@ class Pairs:
             width: Columns of a product.
         """
         return num_bases * (len(self) + self.num_rows * width) < len(self) * width
-
-    @cached_property
-    def relation(self) -> Tensor:  # [num_pairs] int64
-        """Relation of each pair."""
-        sizes = torch.tensor(self.sizes, device=self._out.device)
-        return torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes, output_size=len(self))
 
     def means(self, x: Tensor) -> Tensor:  # [num_rows, f] -> [num_pairs, f]
         """Computes the mean over each pair's in-edges.
@@ -171,10 +246,6 @@ class Pairs:
             self._factors[dtype] = Factors(torch.tensor(self._factor, dtype=dtype, device=x.device)[:, None])
         return self._factors[dtype]
 
-    def sum(self, z: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
-        """Sums over the relations of each row."""
-        return self._out.sum(z)
-
     def weighted_sum(self, z: Tensor, weight: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
         """Sums over the relations of each row, times the relation's weight.
 
@@ -195,34 +266,6 @@ class Pairs:
         result: Tensor = _SumProducts.apply(z, weights, self)
         return result
 
-    @cached_property
-    def rows(self) -> Tensor:  # [num_pairs] int64
-        """Row of each pair."""
-        csc = self._out.csc
-        rows = np.empty(len(self), np.int64)
-        rows[csc.indices] = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-        return torch.from_numpy(rows).to(self._out.device)
-
-    def pieces(self, grad: Tensor) -> Iterator[tuple[int, slice]]:
-        """Yields relations, and ranges of pairs whose gradients fit into the cache.
-
-        Args:
-            grad: [num_rows, k].
-        """
-        step = (
-            max(_PIECE_BYTES // max(grad.shape[1] * grad.element_size(), 1), 1)
-            if grad.device.type == "cpu"
-            else len(self)
-        )
-        ends = np.cumsum(self.sizes)
-        for relation, (size, end) in enumerate(zip(self.sizes, ends, strict=True)):
-            for start in range(end - size, end, step or 1):
-                yield relation, slice(start, min(start + step, end))
-
-    def out_sum(self, z: Tensor) -> Tensor:
-        """Computes `sum` outside autograd."""
-        return self._out.kernels.sum(z, Factors())
-
 
 def num_pairs(shard: Shard, *, inverse: bool) -> int:
     """Counts the held edges' pairs, as in `Pairs`.
@@ -240,6 +283,30 @@ def num_pairs(shard: Shard, *, inverse: bool) -> int:
 # Maps means of pairs [num_pairs, f], with some of the input's columns, to sums
 # [num_rows, k]. Linear in the means.
 Combine = Callable[[Tensor, Pairs, slice], Tensor]
+
+
+class _Products(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, pairs: RowPairs) -> Tensor:
+        ctx.save_for_backward(x, weights)
+        ctx.pairs = pairs
+        result, weights = x.new_empty(len(pairs), weights.shape[2]), weights.to(x.dtype)
+        for relation, piece in pairs.pieces(x):
+            torch.mm(x.index_select(0, pairs.rows[piece]), weights[relation], out=result[piece])
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, weights = ctx.saved_tensors
+        pairs, rounded = ctx.pairs, weights.to(x.dtype)
+        of_pairs = x.new_empty(len(pairs), x.shape[1]) if ctx.needs_input_grad[0] else None
+        of_weights = torch.zeros_like(weights) if ctx.needs_input_grad[1] else None
+        for relation, piece in pairs.pieces(x):
+            if of_pairs is not None:
+                torch.mm(grad[piece], rounded[relation].t(), out=of_pairs[piece])
+            if of_weights is not None:
+                of_weights[relation] += x.index_select(0, pairs.rows[piece]).t() @ grad[piece]
+        return None if of_pairs is None else pairs.out_sum(of_pairs), of_weights, None
 
 
 class _SumProducts(Function):

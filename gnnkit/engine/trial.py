@@ -17,7 +17,8 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.pending import Pending
 from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
 from gnnkit.engine.engine import Engine
-from gnnkit.engine.relations import Pairs
+from gnnkit.engine.relations import Pairs, RowPairs
+from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
 from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.graph import CSC, Ids
 from gnnkit.kernels.aggregate import HeldEdges
@@ -72,6 +73,10 @@ class ModelTrial:
         set_row_counts(self.engine)
         self.engine.set_pairs(
             {inverse: _pairs(self.engine, sizes, num_relations, inverse) for inverse in (False, True)}
+        )
+        every = (AddedRelations(inverse, loops) for inverse in (False, True) for loops in (False, True))
+        self.engine.set_typed_edges(
+            {added: _typed_edges(self.engine.shard, sizes, num_relations, added) for added in every}
         )
 
     def adjacencies(self, num_layers: int) -> tuple[Adjacency, ...]:
@@ -240,6 +245,25 @@ def _pairs(engine: Engine, sizes: Sizes, num_relations: int, inverse: bool) -> P
     out = CSC(np.append(0, np.full(num_rows, sizes.pairs)), np.arange(sizes.pairs), num_sources=sizes.pairs)
     counts, device = [sizes.pairs, *[0] * (total - 1)], engine.device
     return Pairs(counts, HeldEdges(into, device), np.ones(indptr[-1]), HeldEdges(out, device))
+
+
+def _typed_edges(shard: Shard, sizes: Sizes, num_relations: int, added: AddedRelations) -> TypedEdges:
+    """Creates placeholder edges, all of which connect the first pairs.
+
+    Sources and destinations have as many pairs. Without inverse edges, this is an
+    estimate, because only the destinations' pairs are counted.
+    """
+    edges, device = EdgeList.of_shard(shard, added), torch.device("cpu")
+    num_rows = len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
+    order = np.argsort(edges.dst, kind="stable")
+    indptr = np.append(0, np.cumsum(np.bincount(edges.dst, minlength=num_rows)))
+    rows = HeldEdges(CSC(indptr, edges.src[order], num_sources=num_rows), device)
+    count = max(sizes.pairs, 1) + added.loops * len(shard.cell_nodes)
+    ends = RowPairs.of(
+        np.zeros(count, np.int64), np.zeros(count, np.int64), num_rows, added.count(num_relations), device
+    )
+    place = ends, np.zeros(len(order), np.int64)
+    return TypedEdges(rows, edges.types[order], edges.ids[order], place, place)
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

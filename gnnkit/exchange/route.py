@@ -273,6 +273,14 @@ class Slicing:
         result: Tensor = _Replicate.apply(x, self, layer)
         return result
 
+    def distribute(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, k] -> [num_cell_nodes, k]
+        """Returns all columns of the cell's rows, for slice ranks that share the work.
+
+        This is the transpose of `add_rows`: gradients of a row are added up.
+        """
+        result: Tensor = _Distribute.apply(x, self, layer)
+        return result
+
     def add_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, k] -> [num_owned, k]
         """Adds up what the slice ranks have of my rows, in the order of slices."""
         result: Tensor = _AddRows.apply(z, self, layer)
@@ -389,6 +397,17 @@ class _Replicate(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.slicing.own_rows(grad), None, None
+
+
+class _Distribute(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:
+        ctx.slicing, ctx.layer = slicing, layer
+        return slicing.replicate_rows(x, layer)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.slicing.add_up_rows(grad.contiguous(), ctx.layer), None, None
 
 
 class _AddRows(Function):

@@ -256,7 +256,9 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
     if graph.schema.several:
         types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
         yield KeyChoice(
-            "types", "ignore", f"{types} are ignored by this model. model=rgcn with types=read distinguishes edge types"
+            "types",
+            "ignore",
+            f"{types} are ignored by this model. model=rgcn or rgat with types=read distinguishes edge types",
         )
     yield KeyChoice("model.hidden", 64, "width of the hidden layers")
 

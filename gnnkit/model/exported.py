@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency, Combine, Pairs, RankGraph, Reduce
+from gnnkit.engine import Adjacency, Combine, Pairs, RankGraph, Reduce, RelationAttention, TypedEdges
 from gnnkit.engine.engine import Message
 from gnnkit.engine.trial import relations_of
 from gnnkit.errors import UserError
@@ -189,6 +189,23 @@ class TensorAdjacency(Adjacency):
         means = pairs.added(rows * weights[:, None], place) / torch.where(degree == 0, 1, degree)
         return combine(means, cast("Pairs", pairs), slice(0, x.shape[1]))
 
+    def attend_relations(
+        self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
+    ) -> Tensor:
+        types, count = (torch.zeros_like(self._src), 1) if self._relations is None else self._relations
+        src, dst, added = [self._src], [self._dst], attention.added
+        if added.inverse:
+            src, dst, types = [*src, self._dst], [*dst, self._src], torch.cat([types, types + count])
+        if added.loops:
+            last = torch.full_like(self.src_nodes, added.count(count) - 1)
+            src, dst, types = [*src, self.src_nodes], [*dst, self.src_nodes], torch.cat([types, last])
+        edges = RelationEdges(torch.cat(src), torch.cat(dst), types)
+        scores = attention.scores(x, x if y is None else y, cast("TypedEdges", edges))
+        rows, place = attention.messages(x, cast("TypedEdges", edges), slice(0, attention.width))
+        weight = edges.softmax(scores, self.num_dst)
+        messages = rows[cast("Tensor", place)] * weight[:, :, None]
+        return _zeros(self.num_dst, messages).index_add(0, edges.dst, messages)
+
     @property
     def rank_graph(self) -> RankGraph:
         if self._loops:
@@ -250,6 +267,38 @@ class RelationRows:
 
     def _by_relation(self, z: Tensor) -> Tensor:  # [num_relations, num_rows, k]
         return z.view(self.num_relations, self.num_rows, z.shape[1])
+
+
+class RelationPlaces:
+    """One end of each edge, like the pairs of `TypedEdges`, repeated for each edge."""
+
+    def __init__(self, rows: Tensor, types: Tensor) -> None:
+        self._rows, self._types = rows, types  # [num_edges] each
+
+    def products(self, x: Tensor, weights: Tensor) -> Tensor:  # [num_rows, f] -> [num_edges, k]
+        return (x @ weights.to(x.dtype))[self._types, self._rows]
+
+
+class RelationEdges:
+    """Typed edges, like `TypedEdges`. `from_pairs` and `rows` are each edge's row."""
+
+    def __init__(self, src: Tensor, dst: Tensor, types: Tensor) -> None:
+        self.dst, self.types, self.rows = dst, types, src
+        self.from_pairs = torch.arange(src.shape[0], device=src.device)
+        self.sources, self.targets = RelationPlaces(src, types), RelationPlaces(dst, types)
+
+    def of_sources(self, z: Tensor) -> Tensor:
+        return z
+
+    def of_targets(self, z: Tensor) -> Tensor:
+        return z
+
+    def softmax(self, scores: Tensor, num_rows: int) -> Tensor:  # [num_edges, H] -> [num_edges, H]
+        """Computes the softmax over each row's in-edges."""
+        place = self.dst[:, None].expand_as(scores)
+        largest = _zeros(num_rows, scores).scatter_reduce(0, place, scores, "amax", include_self=False)
+        powers = (scores - largest[self.dst]).exp()
+        return powers / _zeros(num_rows, powers).index_add(0, self.dst, powers)[self.dst]
 
 
 def _zeros(num_rows: int, like: Tensor) -> Tensor:

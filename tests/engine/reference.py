@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Combine, Engine, ShardAdjacency
+from gnnkit.engine import Adjacency, Combine, Engine, RelationAttention, ShardAdjacency
 from gnnkit.engine.engine import Message
 from gnnkit.graph import Graph
-from gnnkit.kernels.dropout import derive
+from gnnkit.kernels.dropout import derive, dropout
 from gnnkit.partition.base import Partition
 from gnnkit.partition.shard import Shard, cut_all
 
@@ -102,6 +102,56 @@ class OneProcess(Adjacency):
             if edges:
                 result = result.index_put((torch.tensor(edges),), scores[edges].softmax(0))
         return result
+
+    def attend_relations(
+        self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
+    ) -> Tensor:
+        types = [0] * len(self.src) if self.types is None else [int(relation) for relation in self.types]
+        edges = list(zip(self.src, self.dst, types, self.ids, strict=True))
+        count, num_edges, added = self.num_relations, len(edges), attention.added
+        if added.inverse:
+            edges += [(v, u, relation + count, e + num_edges + self.num_dst) for u, v, relation, e in edges]
+        if added.loops:
+            edges += [(v, v, added.count(count) - 1, num_edges + v) for v in range(self.num_dst)]
+        held: Any = EdgeByEdge(edges)
+        scores = attention.scores(x, x if y is None else y, held)
+        messages, place = attention.messages(x, held, slice(0, attention.width))
+        weight, rows = torch.zeros_like(scores), []
+        for v in range(self.num_dst):
+            into = torch.tensor([e for e, edge in enumerate(edges) if edge[1] == v], dtype=torch.int64)
+            weight = weight.index_put((into,), scores[into].softmax(0))
+        if training and p > 0:
+            weight = dropout(weight, torch.tensor([edge[3] for edge in edges]), p, derive(self.key, 1))
+        for v in range(self.num_dst):
+            into = torch.tensor([e for e, edge in enumerate(edges) if edge[1] == v], dtype=torch.int64)
+            rows.append((weight[into, :, None] * messages[place][into]).sum(0))  # type: ignore[index]
+        return torch.stack(rows)
+
+
+class EdgeByEdge:
+    """Typed edges as a list, each with pairs of its own."""
+
+    def __init__(self, edges: list[tuple[int, int, int, int]]) -> None:
+        columns = [[edge[i] for edge in edges] for i in range(3)]
+        self.rows, targets, self.types = (torch.tensor(column, dtype=torch.int64) for column in columns)
+        self.from_pairs = torch.arange(len(edges))
+        self.sources, self.targets = EdgeEnds(self.rows, self.types), EdgeEnds(targets, self.types)
+
+    def of_sources(self, z: Tensor) -> Tensor:
+        return z
+
+    def of_targets(self, z: Tensor) -> Tensor:
+        return z
+
+
+class EdgeEnds:
+    """One end of each edge."""
+
+    def __init__(self, rows: Tensor, types: Tensor) -> None:
+        self.rows, self.types = rows, types
+
+    def products(self, x: Tensor, weights: Tensor) -> Tensor:
+        return (x[self.rows][:, None] @ weights[self.types])[:, 0]
 
 
 class PlainPairs:

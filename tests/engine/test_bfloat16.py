@@ -16,6 +16,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.graph import CSC, Graph, SparseFeatures, Split
+from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.partition.base import Grid
 from gnnkit.strategy.base import Worker
@@ -29,7 +30,11 @@ from tests.turns import turns
 GRIDS = [Grid(1, 1, 1), Grid(3, 1, 1), Grid(2, 2, 1), Grid(2, 1, 2)]
 ROUNDED = 2.0**-8  # share of a number that rounding to bfloat16 changes at most
 WIDTH, CLASSES = 6, 3
-OWN = {**MODELS, "rgcn": functools.partial(RGCN, num_relations=1)}
+OWN = {
+    **MODELS,
+    "rgcn": functools.partial(RGCN, num_relations=1),
+    "rgat": functools.partial(RGAT, num_relations=1, heads=2),
+}
 
 
 def make_graph(num_nodes: int = 60) -> Graph:

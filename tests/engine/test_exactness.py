@@ -18,6 +18,7 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
@@ -38,6 +39,10 @@ MODELS = {
     "rgcn": functools.partial(RGCN, num_relations=len(RELATIONS)),
     "rgcn-bases": functools.partial(RGCN, num_relations=len(RELATIONS), bases=2, inverse=False),
     "rgcn-sums": functools.partial(RGCN, num_relations=len(RELATIONS), bases=1),
+    "rgat": functools.partial(RGAT, num_relations=len(RELATIONS), heads=2),
+    "rgat-given": functools.partial(
+        RGAT, num_relations=len(RELATIONS), heads=2, inverse=False, self_loop=False, project=False
+    ),
 }
 
 
@@ -150,5 +155,5 @@ def test_every_grid_of_up_to_eight_ranks(turn: int, large: bool) -> None:
 def test_gloo_processes_give_one_process_result(grid: Grid) -> None:
     graph, expected = fixed_case(directed=True)
     node_rank = np.random.default_rng(3).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
-    chosen = {name: expected[name] for name in ("gcn", "sage-max", "gat", "rgcn")}
+    chosen = {name: expected[name] for name in ("gcn", "sage-max", "gat", "rgcn", "rgat")}
     assert_ranks_give(chosen, graph, Partition(node_rank, None, grid), run_gloo)

@@ -33,6 +33,7 @@ from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.program import is_iterated
+from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.prepare.trained import Inputs
@@ -158,6 +159,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "rgcn": lambda: RGCN(WIDTH, CLASSES, TYPES),
     "rgcn of bases": lambda: RGCN(WIDTH, CLASSES, TYPES, bases=2, project=True, self_loop=False),
     "rgcn of blocks": lambda: RGCN(COLUMNS["rgcn of blocks"], CLASSES + 1, TYPES, blocks=4, inverse=False),
+    "rgat": lambda: RGAT(WIDTH, CLASSES, TYPES),
+    "rgat of given edges": lambda: RGAT(WIDTH, CLASSES, TYPES, inverse=False, self_loop=False, project=False),
     "rgcn one-hot": lambda: RGCN(COLUMNS["rgcn one-hot"], CLASSES, TYPES, one_hot=True),
     "rgcn one-hot of bases": lambda: RGCN(COLUMNS["rgcn one-hot of bases"], CLASSES, TYPES, one_hot=True, bases=2),
 }
@@ -191,7 +194,8 @@ def test_every_model_is_written_where_edges_have_features_types_and_weights(
     run = saved(tmp_path / "run", source.make_model(widths, 0), widths)
     path = gnnkit.export(run, tmp_path / f"m.{suffix}", model=source.make_model(widths, 1), edge_weight=True)
     model = gnnkit.load(run, source.make_model(widths, 1))
-    reads = ["edge_weight", *(["edge_attr"] if name in ("gat", "gine") else []), *(["edge_type"] * (name == "rgcn"))]
+    reads = ["edge_weight", *(["edge_attr"] if name in ("gat", "gine") else [])]
+    reads += ["edge_type"] * source.reads_relations
     for num_nodes in (3, 100):
         given = draw(num_nodes, reads)
         found = called(exporter, path, **(given if suffix == "pt2" else single(given)))  # a .pt2 takes any type

@@ -34,6 +34,7 @@ from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.program import Nodes, Program
 from gnnkit.model.pyg import PyG
+from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
@@ -55,6 +56,7 @@ MODELS = {
     "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
     "rgcn": functools.partial(RGCN, num_relations=3),
     "rgcn-bases": functools.partial(RGCN, num_relations=3, bases=2, inverse=False),
+    "rgat": functools.partial(RGAT, num_relations=3, heads=2),
 }
 GRIDS = [
     (1, 1, 1),
@@ -159,7 +161,7 @@ def test_the_largest_exchange_is_that_of_most_bytes_sent_and_received(shape: tup
 
 @pytest.mark.slow
 @on_grids
-@few("name", MODELS, default=("gcn", "sage", "gat", "gin", "rgcn-bases"))
+@few("name", MODELS, default=("gcn", "sage", "gat", "gin", "rgcn-bases", "rgat"))
 def test_words_and_messages_planned_are_those_counted(name: str, shapes: Shapes) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]

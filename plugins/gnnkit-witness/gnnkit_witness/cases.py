@@ -23,6 +23,7 @@ from gnnkit.graph import Graph, Split
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition
@@ -53,6 +54,10 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
 _RELATIONAL: dict[str, Callable[..., nn.Module]] = {
     "rgcn": functools.partial(RGCN, num_relations=RELATIONS),
     "rgcn of bases": functools.partial(RGCN, num_relations=RELATIONS, bases=2, inverse=False),
+    "rgat": functools.partial(RGAT, num_relations=RELATIONS, heads=2),
+    "rgat of given edges": functools.partial(
+        RGAT, num_relations=RELATIONS, heads=2, bases=2, inverse=False, self_loop=False, project=False
+    ),
 }
 
 

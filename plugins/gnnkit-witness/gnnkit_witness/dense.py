@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -104,6 +104,31 @@ class DensePairs:
     def sum_products(self, z: Tensor, weights: Tensor) -> Tensor:  # [num_pairs, f] -> [num_rows, k]
         parts = zip(torch.split(z, self.sizes), weights, strict=True)
         return self.sum(torch.cat([part @ matrix for part, matrix in parts]))
+
+
+class DensePlaces:
+    """One row per edge, which belongs to one of the edge's ends."""
+
+    def __init__(self, rows: Tensor, types: Tensor) -> None:
+        self._rows, self._types = rows, types  # [num_edges] each
+
+    def products(self, x: Tensor, weights: Tensor) -> Tensor:  # [num_rows, f] -> [num_edges, k]
+        return torch.einsum("ef,efk->ek", x[self._rows], weights[self._types])
+
+
+class DenseTypedEdges:
+    """Typed edges, with every (row, relation) pair repeated for each of its edges."""
+
+    def __init__(self, src: Tensor, dst: Tensor, types: Tensor) -> None:
+        self.src, self.dst, self.types = src, dst, types
+        self.sources, self.targets = DensePlaces(src, types), DensePlaces(dst, types)
+        self.from_pairs, self.rows = torch.arange(len(src)), src  # the message of each edge
+
+    def of_sources(self, z: Tensor) -> Tensor:
+        return z
+
+    def of_targets(self, z: Tensor) -> Tensor:
+        return z
 
 
 class RowPool:
@@ -213,6 +238,29 @@ class DenseAdjacency:
                 rows.append(entered.nonzero()[:, 0])
                 means.append((matrix @ relation_rows / torch.where(degree == 0, 1, degree))[entered])
         return combine(torch.cat(means), DensePairs(rows, self.num_dst), slice(0, x.shape[1]))
+
+    def attend_relations(
+        self, x: Tensor, attention: Any, y: Tensor | None = None, *, p: float, training: bool
+    ) -> Tensor:
+        added, edges, num = attention.added, self._edges, self._edges.num_relations
+        assert self.num_dst == edges.num_nodes, "relations require the full graph"
+        src, dst, types, ids = [self._src], [self._dst], [edges.types[self._held]], [self.edge_ids]
+        if added.inverse:
+            src, dst, types = [self._src, self._dst], [self._dst, self._src], [types[0], types[0] + num]
+            ids = [self.edge_ids, self.edge_ids + self.num_edges + self.num_dst]
+        if added.loops:
+            nodes, last = torch.arange(self.num_dst), num * (1 + added.inverse)
+            src, dst, types = [*src, nodes], [*dst, nodes], [*types, torch.full_like(nodes, last)]
+            ids = [*ids, self.src_nodes + self.num_edges]
+        typed = DenseTypedEdges(torch.cat(src), torch.cat(dst), torch.cat(types))
+        scores = attention.scores(x, x if y is None else y, typed)
+        messages, place = attention.messages(x, typed, slice(0, attention.width))
+        weight = torch.zeros_like(scores)
+        for row in range(self.num_dst):
+            weight = weight.index_put((typed.dst == row,), scores[typed.dst == row].softmax(0))
+        weight = _drop(weight, torch.cat(ids), p, derived(self.key, 1)) if training else weight
+        into = (typed.dst == torch.arange(self.num_dst)[:, None]).double()
+        return torch.einsum("ve,ehd->vhd", into, messages[place] * weight[:, :, None])
 
     def add_columns(self, z: Tensor) -> Tensor:
         return z

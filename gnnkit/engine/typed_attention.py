@@ -1,0 +1,195 @@
+"""Attention over typed edges, whose rows and scores may depend on the relation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from gnnkit.engine.typed_edges import AddedRelations, TypedEdges
+from gnnkit.exchange.route import Route
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.attention import Weighing, attend, serves
+from gnnkit.kernels.dropout import dropout
+
+if TYPE_CHECKING:
+    from gnnkit.engine.engine import Engine
+
+
+class RelationAttention(Protocol):
+    """A layer's scores and messages.
+
+    Both may use the layer's parameters and their arguments, and nothing else that has a
+    gradient, because several ranks may compute them.
+    """
+
+    width: int  # columns of a message per head
+    added: AddedRelations  # relations beside the graph's
+
+    def scores(self, rows: Tensor, targets: Tensor, edges: TypedEdges) -> Tensor:
+        """Computes the edges' scores before the softmax, [num_edges, H].
+
+        Args:
+            rows: [num_rows, f] rows that edges leave.
+            targets: [num_targets, k] rows that edges enter.
+            edges: The edges between them.
+        """
+
+    def messages(self, rows: Tensor, edges: TypedEdges, columns: slice) -> tuple[Tensor, HeldEdges]:
+        """Computes what the attention weights multiply.
+
+        Args:
+            rows: [num_rows, f] rows that edges leave.
+            edges: The edges.
+            columns: Columns of each head to compute.
+
+        Returns:
+            [n, H, columns] messages, and the edges from these into rows:
+                `edges.from_pairs` or `edges.rows`.
+        """
+
+
+def attend_locally(
+    attention: RelationAttention, rows: Tensor, targets: Tensor, edges: TypedEdges, weighing: Weighing
+) -> Tensor:  # [num_targets, H, d]
+    """Computes attention over all in-edges of the targets.
+
+    Args:
+        attention: The scores and messages.
+        rows: [num_rows, f].
+        targets: [num_targets, k].
+        edges: The edges.
+        weighing: Slope 1, and dropout of the attention weights.
+    """
+    scores = attention.scores(rows, targets, edges)
+    messages, held = attention.messages(rows, edges, slice(0, attention.width))
+    if serves(held, messages):
+        no_part = messages.new_zeros(held.num_src, scores.shape[1]), messages.new_zeros(held.num_dst, scores.shape[1])
+        return attend(held, messages, *no_part, scores, weighing)
+    weight = _drop(_softmax(scores, edges, lambda largest: largest, lambda total: total), weighing)
+    return held.weighted_sum(messages, weight)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedAttention:
+    """Attention over edges of which several ranks may hold a destination's.
+
+    Rows are sent to the edges' holders once, for any number of relations. Holders
+    compute messages and scores. Sums of powers, and of weighted messages, are sent to
+    the owners.
+
+    On a grid with slices, all ranks of a cell compute the scores from complete rows,
+    and each one some columns of the messages. Their gradients are parts of a sum, which
+    is computed for the rows only.
+    """
+
+    engine: Engine
+    edges: TypedEdges
+    added: AddedRelations
+    layer: int
+
+    def __call__(
+        self, x: Tensor, y: Tensor | None, attention: RelationAttention, weighing: Weighing
+    ) -> Tensor:  # [num_owned, H, d]
+        """Computes the attention. Collective.
+
+        Args:
+            x: [num_owned, f] rows that edges leave.
+            y: [num_owned, k] rows that edges enter. None: `x`.
+            attention: The scores and messages.
+            weighing: Slope 1, and dropout of the attention weights.
+        """
+        inverse, slicing = self.added.inverse, self.engine.slicing
+        rows = self._rows(x, halo=True, partial=inverse or y is None)
+        targets = rows if y is None else self._rows(y, halo=inverse, partial=True)
+        if self._holds_in_edges:
+            return attend_locally(attention, rows, targets, self.edges, weighing)[: len(x)]
+        scores = attention.scores(rows, targets, self.edges)
+        columns = slicing.columns(attention.width) if slicing else slice(0, attention.width)
+        messages, held = attention.messages(rows, self.edges, columns)
+        weight = _drop(_softmax(scores, self.edges, self._largest, self._total), weighing)
+        z = self._at_owners(held.weighted_sum(messages, weight))
+        return slicing.join(z, attention.width, self.layer) if slicing else z
+
+    @property
+    def _holds_in_edges(self) -> bool:
+        engine = self.engine
+        return engine.holds_in_edges and (engine.sources.idle or not self.added.inverse)
+
+    @property
+    def _routes(self) -> list[tuple[Route, slice, bool]]:
+        """The routes, their rows, and whether edges enter these rows."""
+        shard = self.engine.shard
+        halo, end = len(shard.cell_nodes) + len(shard.halo), len(shard.cell_nodes)
+        last = halo + len(shard.partial)
+        sources, targets = self.engine.sources, self.engine.targets
+        return [
+            (sources, slice(end, halo), self.added.inverse and not sources.idle),
+            (targets, slice(halo, last), not targets.idle),
+        ]
+
+    def _rows(self, x: Tensor, *, halo: bool, partial: bool) -> Tensor:
+        """Returns rows [cell_nodes | halo | partial], with zeros for unread ones."""
+        slicing = self.engine.slicing
+        x = slicing.distribute(x, self.layer) if slicing else x
+        parts = [x]
+        for (route, rows, _), read in zip(self._routes, (halo, partial), strict=True):
+            if route.idle:
+                continue
+            unread = x.new_zeros(rows.stop - rows.start, *x.shape[1:])
+            parts.append(route.spread(x, self.layer) if read else unread)
+        return torch.cat(parts) if len(parts) > 1 else x
+
+    def _at_owners(self, z: Tensor) -> Tensor:  # [num_rows, ...] -> [num_cell_nodes, ...]
+        """Adds up the sums that holders have of the cell's rows."""
+        total = z[: len(self.engine.shard.cell_nodes)]
+        for route, rows, entered in self._routes:
+            if entered:
+                total = total + route.collect(z[rows], self.layer)
+        return total
+
+    def _total(self, z: Tensor) -> Tensor:  # [num_rows, H] -> [num_rows, H]
+        """Returns each row's total over all holders, with the same bits on each one."""
+        with self.engine.passes.plain():
+            return self._to_holders(self._at_owners(z))
+
+    def _largest(self, z: Tensor) -> Tensor:  # [num_rows, H] -> [num_rows, H]
+        """Returns each row's maximum over all holders."""
+        largest = z[: len(self.engine.shard.cell_nodes)].clone()
+        with self.engine.passes.plain():
+            for route, rows, entered in self._routes:
+                if entered:
+                    arrived = route.to_owners(z[rows], self.layer)
+                    largest.scatter_reduce_(0, route.sent[:, None].expand_as(arrived), arrived, "amax")
+            return self._to_holders(largest)
+
+    def _to_holders(self, z: Tensor) -> Tensor:  # [num_cell_nodes, H] -> [num_rows, H]
+        parts = [z]
+        for route, rows, entered in self._routes:
+            parts.append(route.spread(z, self.layer) if entered else z.new_zeros(rows.stop - rows.start, z.shape[1]))
+        return torch.cat(parts)
+
+
+def _softmax(
+    scores: Tensor, edges: TypedEdges, largest: Callable[[Tensor], Tensor], total: Callable[[Tensor], Tensor]
+) -> Tensor:  # [num_edges, H]
+    """Computes the softmax over the in-edges of each row.
+
+    Args:
+        scores: [num_edges, H].
+        edges: The edges.
+        largest: From the held edges' maxima [num_targets, H] to those of all edges.
+        total: From the held edges' sums [num_targets, H] to those of all edges.
+    """
+    by_destination = edges.rows.by_destination
+    with torch.no_grad():
+        maxima = by_destination.spread(largest(by_destination.kernels.max(scores)[0]))
+    powers = (scores - maxima).exp()
+    return powers / by_destination.spread(total(by_destination.sum(powers)))
+
+
+def _drop(weight: Tensor, weighing: Weighing) -> Tensor:
+    return weight if weighing.ids is None else dropout(weight, weighing.ids, weighing.p, weighing.key)

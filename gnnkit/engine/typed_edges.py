@@ -1,0 +1,162 @@
+"""Held edges with their relations, as attention over typed edges reads them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.engine.relations import RowPairs
+from gnnkit.graph import CSC, Ids
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.partition.relations import by_pair
+from gnnkit.partition.shard import Shard
+
+
+class AddedRelations(NamedTuple):
+    """The relations that a model adds to those of the graph."""
+
+    inverse: bool = False  # whether each relation has an inverse one, numbered after all given ones
+    loops: bool = False  # whether each node has an edge to itself, of the last relation
+
+    def count(self, num_relations: int) -> int:
+        """Returns the number of relations, including the added ones.
+
+        Args:
+            num_relations: Number of relations of the graph.
+        """
+        return num_relations * (1 + self.inverse) + self.loops
+
+
+class EdgeList(NamedTuple):
+    """Typed edges between a rank's rows, in any order."""
+
+    src: Ids  # [num_edges] row
+    dst: Ids  # [num_edges] row
+    types: Ids  # [num_edges] relation
+    ids: Ids  # [num_edges] int64 global ids, distinct also for added edges
+
+    @classmethod
+    def of_shard(cls, shard: Shard, added: AddedRelations) -> EdgeList:
+        """Lists the held edges. Rows are [cell_nodes | halo | partial].
+
+        An inverse edge is held where the edge is, and a loop where its node is owned.
+
+        Args:
+            shard: The rank's shard.
+            added: The relations to add.
+        """
+        csc, num_local = shard.csc, len(shard.cell_nodes)
+        dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+        dst[dst >= num_local] += len(shard.halo)
+        types = np.zeros(len(dst), np.int64) if shard.edge_types is None else shard.edge_types
+        edges = cls(np.asarray(csc.indices, np.int64), dst, np.asarray(types, np.int64), shard.edge_ids)
+        return edges.add(added, shard.num_relations, shard.cell_nodes, (shard.num_nodes, shard.num_edges))
+
+    def add(self, added: AddedRelations, num_relations: int, nodes: Ids, sizes: tuple[int, int]) -> EdgeList:
+        """Appends inverse edges and loops.
+
+        Args:
+            added: The relations to add.
+            num_relations: Number of relations of the graph.
+            nodes: [num_loops] global ids of the first rows, which get the loops.
+            sizes: Number of nodes and of edges of the graph.
+        """
+        num_nodes, num_edges = sizes
+        parts = [self._replace(ids=np.asarray(self.ids, np.int64))]
+        if added.inverse:
+            parts.append(EdgeList(self.dst, self.src, self.types + num_relations, parts[0].ids + num_edges + num_nodes))
+        if added.loops:
+            rows = np.arange(len(nodes))
+            types = np.full(len(nodes), added.count(num_relations) - 1)
+            parts.append(EdgeList(rows, rows, types, np.asarray(nodes, np.int64) + num_edges))
+        return EdgeList(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+class TypedEdges:
+    """Typed edges, sorted by destination row.
+
+    Attributes:
+        rows: The edges between rows.
+        types: [num_edges] int64 relation of each edge.
+        ids: [num_edges] int64 global ids, the keys of dropout.
+        sources: The (source row, relation) pairs with edges.
+        targets: The (destination row, relation) pairs with edges.
+        from_pairs: The edges from `sources` to destination rows.
+    """
+
+    def __init__(
+        self,
+        rows: HeldEdges,
+        types: Ids,
+        ids: Ids,
+        sources: tuple[RowPairs, Ids],
+        targets: tuple[RowPairs, Ids],
+    ) -> None:
+        """Stores the edges.
+
+        Args:
+            rows: The edges between rows.
+            types: [num_edges] relation of each edge.
+            ids: [num_edges] global ids.
+            sources: The pairs of source rows, and each edge's pair [num_edges].
+            targets: The pairs of destination rows, and each edge's pair [num_edges].
+        """
+        device = rows.device
+        self.rows, self.num_edges = rows, rows.num_edges
+        self.types, self.ids = (torch.from_numpy(np.asarray(values, np.int64)).to(device) for values in (types, ids))
+        self.sources, self._source_of_edge = sources
+        self.targets, self._target_of_edge = targets
+        self.from_pairs = HeldEdges(CSC(rows.csc.indptr, self._source_of_edge, num_sources=len(self.sources)), device)
+
+    @classmethod
+    def of(
+        cls, edges: EdgeList, num_rows: int, num_targets: int, num_relations: int, device: torch.device
+    ) -> TypedEdges:
+        """Sorts the edges, in time linear in their number.
+
+        Args:
+            edges: The edges.
+            num_rows: Number of rows.
+            num_targets: Number of rows that may be destinations, which come first.
+            num_relations: Number of relations, including the added ones.
+            device: Device of the result.
+        """
+        order = np.argsort(edges.dst, kind="stable")
+        src, dst, types, ids = (column[order] for column in edges)
+        indptr = np.append(0, np.cumsum(np.bincount(dst, minlength=num_targets)))
+        rows = HeldEdges(CSC(indptr, src, num_sources=num_rows), device)
+        sources = _pairs_of(src, types, num_rows, num_relations, device)
+        targets = _pairs_of(dst, types, num_targets, num_relations, device)
+        return cls(rows, types, ids, sources, targets)
+
+    def of_sources(self, z: Tensor) -> Tensor:  # [num source pairs, ...] -> [num_edges, ...]
+        """Copies values of `sources` to their edges."""
+        return self._spread_sources.sum(z)
+
+    def of_targets(self, z: Tensor) -> Tensor:  # [num target pairs, ...] -> [num_edges, ...]
+        """Copies values of `targets` to their edges."""
+        return self._spread_targets.sum(z)
+
+    @cached_property
+    def _spread_sources(self) -> HeldEdges:
+        return self._spread(self._source_of_edge, len(self.sources))
+
+    @cached_property
+    def _spread_targets(self) -> HeldEdges:
+        return self._spread(self._target_of_edge, len(self.targets))
+
+    def _spread(self, places: Ids, count: int) -> HeldEdges:
+        return HeldEdges(CSC(np.arange(self.num_edges + 1), places, num_sources=count), self.rows.device)
+
+
+def _pairs_of(rows: Ids, types: Ids, num_rows: int, num_relations: int, device: torch.device) -> tuple[RowPairs, Ids]:
+    """Returns the distinct (row, relation) pairs, and each edge's pair."""
+    order, first = by_pair(rows, types, num_rows)
+    heads = order[first]
+    pair_of_edge = np.empty(len(rows), np.int64)
+    pair_of_edge[order] = np.cumsum(first) - 1
+    return RowPairs.of(rows[heads], types[heads], num_rows, num_relations, device), pair_of_edge
