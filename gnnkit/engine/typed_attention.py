@@ -26,8 +26,13 @@ class RelationAttention(Protocol):
     gradient, because several ranks may compute them.
     """
 
-    width: int  # columns of a message per head
-    added: AddedRelations  # relations beside the graph's
+    @property
+    def width(self) -> int:
+        """Columns of a message per head."""
+
+    @property
+    def added(self) -> AddedRelations:
+        """Relations beside the graph's."""
 
     def scores(self, rows: Tensor, targets: Tensor, edges: TypedEdges) -> Tensor:
         """Computes the edges' scores before the softmax, [num_edges, H].

@@ -110,6 +110,7 @@ class TypedEdges:
         self.types, self.ids = (torch.from_numpy(np.asarray(values, np.int64)).to(device) for values in (types, ids))
         self.sources, self._source_of_edge = sources
         self.targets, self._target_of_edge = targets
+        self._spread_relations: HeldEdges | None = None
         self.from_pairs = HeldEdges(CSC(rows.csc.indptr, self._source_of_edge, num_sources=len(self.sources)), device)
 
     @classmethod
@@ -132,6 +133,20 @@ class TypedEdges:
         sources = _pairs_of(src, types, num_rows, num_relations, device)
         targets = _pairs_of(dst, types, num_targets, num_relations, device)
         return cls(rows, types, ids, sources, targets)
+
+    def of_relations(self, z: Tensor) -> Tensor:  # [num_relations, ...] -> [num_edges, ...]
+        """Copies values of relations to their edges."""
+        if self._spread_relations is None:
+            self._spread_relations = self._spread(self.types.cpu().numpy(), len(z))
+        return self._spread_relations.sum(z)
+
+    def of_rows(self, z: Tensor) -> Tensor:  # [num_rows, ...] -> [num_edges, ...]
+        """Copies values of source rows to their edges."""
+        return self.rows.of_sources.sum(z)
+
+    def of_destinations(self, z: Tensor) -> Tensor:  # [num_targets, ...] -> [num_edges, ...]
+        """Copies values of destination rows to their edges."""
+        return self.rows.by_destination.spread(z)
 
     def of_sources(self, z: Tensor) -> Tensor:  # [num source pairs, ...] -> [num_edges, ...]
         """Copies values of `sources` to their edges."""

@@ -258,7 +258,7 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice(
             "types",
             "ignore",
-            f"{types} are ignored by this model. model=rgcn or rgat with types=read distinguishes edge types",
+            f"{types} are ignored by this model. model=rgcn, rgat or simple_hgn with types=read distinguishes edge types",
         )
     yield KeyChoice("model.hidden", 64, "width of the hidden layers")
 

@@ -293,6 +293,15 @@ class RelationEdges:
     def of_targets(self, z: Tensor) -> Tensor:
         return z
 
+    def of_relations(self, z: Tensor) -> Tensor:
+        return z[self.types]
+
+    def of_rows(self, z: Tensor) -> Tensor:
+        return z[self.rows]
+
+    def of_destinations(self, z: Tensor) -> Tensor:
+        return z[self.dst]
+
     def softmax(self, scores: Tensor, num_rows: int) -> Tensor:  # [num_edges, H] -> [num_edges, H]
         """Computes the softmax over each row's in-edges."""
         place = self.dst[:, None].expand_as(scores)

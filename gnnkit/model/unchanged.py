@@ -24,9 +24,7 @@ from gnnkit.model.pyg_steps import SharedMeans, Values, own_steps, share, values
 _EDGES = ("edge_index", "adj_t")  # parameters that identify such a module
 _DATA = ("data", "batch")
 _OF_EDGES = ("edge_weight", "edge_attr")  # passed if the graph has them
-_OF_TYPES = (
-    "model=rgcn and model=rgat read types of edges, and so does a model of (x, adjacencies) with reads_relations = True"
-)
+_OF_TYPES = "model=rgcn, rgat and simple_hgn read types of edges, and so does a model of (x, adjacencies) with reads_relations = True"
 _REFUSED = {"allow_single_element": "takes no statistics on a worker with a single row"}
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

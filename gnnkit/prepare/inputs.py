@@ -96,7 +96,7 @@ def check_types(model: str | None, types: Schema) -> None:
         if len(names) > 1
     ]
     raise UserError(
-        f"model={model} reads no types, and the graph has {' and '.join(parts)}: choose model=rgcn or rgat with "
+        f"model={model} reads no types, and the graph has {' and '.join(parts)}: choose model=rgcn, rgat or simple_hgn with "
         "strategy=vertex_centric, which reads types of edges, or types=ignore, which treats all types as one"
     )
 

@@ -133,15 +133,24 @@ class EdgeByEdge:
 
     def __init__(self, edges: list[tuple[int, int, int, int]]) -> None:
         columns = [[edge[i] for edge in edges] for i in range(3)]
-        self.rows, targets, self.types = (torch.tensor(column, dtype=torch.int64) for column in columns)
+        self.rows, self.entered, self.types = (torch.tensor(column, dtype=torch.int64) for column in columns)
         self.from_pairs = torch.arange(len(edges))
-        self.sources, self.targets = EdgeEnds(self.rows, self.types), EdgeEnds(targets, self.types)
+        self.sources, self.targets = EdgeEnds(self.rows, self.types), EdgeEnds(self.entered, self.types)
 
     def of_sources(self, z: Tensor) -> Tensor:
         return z
 
     def of_targets(self, z: Tensor) -> Tensor:
         return z
+
+    def of_relations(self, z: Tensor) -> Tensor:
+        return z[self.types]
+
+    def of_rows(self, z: Tensor) -> Tensor:
+        return z[self.rows]
+
+    def of_destinations(self, z: Tensor) -> Tensor:
+        return z[self.entered]
 
 
 class EdgeEnds:

@@ -21,6 +21,7 @@ from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
+from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.partition.base import Grid, Partition
 from tests.cases import few
 from tests.comm.processes import run_gloo
@@ -40,6 +41,7 @@ MODELS = {
     "rgcn-bases": functools.partial(RGCN, num_relations=len(RELATIONS), bases=2, inverse=False),
     "rgcn-sums": functools.partial(RGCN, num_relations=len(RELATIONS), bases=1),
     "rgat": functools.partial(RGAT, num_relations=len(RELATIONS), heads=2),
+    "simple_hgn": functools.partial(SimpleHGN, num_relations=len(RELATIONS), heads=2, relation_width=4),
     "rgat-given": functools.partial(
         RGAT, num_relations=len(RELATIONS), heads=2, inverse=False, self_loop=False, project=False
     ),

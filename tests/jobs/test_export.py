@@ -36,6 +36,7 @@ from gnnkit.model.program import is_iterated
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
+from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.prepare.trained import Inputs
 from gnnkit.prepare.transform import Scale
 from tests.cases import few
@@ -160,6 +161,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "rgcn of bases": lambda: RGCN(WIDTH, CLASSES, TYPES, bases=2, project=True, self_loop=False),
     "rgcn of blocks": lambda: RGCN(COLUMNS["rgcn of blocks"], CLASSES + 1, TYPES, blocks=4, inverse=False),
     "rgat": lambda: RGAT(WIDTH, CLASSES, TYPES),
+    "simple_hgn": lambda: SimpleHGN(WIDTH, CLASSES, TYPES, hidden=4, heads=2, num_layers=4),
     "rgat of given edges": lambda: RGAT(WIDTH, CLASSES, TYPES, inverse=False, self_loop=False, project=False),
     "rgcn one-hot": lambda: RGCN(COLUMNS["rgcn one-hot"], CLASSES, TYPES, one_hot=True),
     "rgcn one-hot of bases": lambda: RGCN(COLUMNS["rgcn one-hot of bases"], CLASSES, TYPES, one_hot=True, bases=2),

@@ -37,6 +37,7 @@ from gnnkit.model.pyg import PyG
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
+from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
@@ -57,6 +58,7 @@ MODELS = {
     "rgcn": functools.partial(RGCN, num_relations=3),
     "rgcn-bases": functools.partial(RGCN, num_relations=3, bases=2, inverse=False),
     "rgat": functools.partial(RGAT, num_relations=3, heads=2),
+    "simple_hgn": functools.partial(SimpleHGN, num_relations=3, heads=2, relation_width=4),
 }
 GRIDS = [
     (1, 1, 1),
@@ -161,7 +163,7 @@ def test_the_largest_exchange_is_that_of_most_bytes_sent_and_received(shape: tup
 
 @pytest.mark.slow
 @on_grids
-@few("name", MODELS, default=("gcn", "sage", "gat", "gin", "rgcn-bases", "rgat"))
+@few("name", MODELS, default=("gcn", "sage", "gat", "gin", "rgcn-bases", "rgat", "simple_hgn"))
 def test_words_and_messages_planned_are_those_counted(name: str, shapes: Shapes) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]

@@ -126,7 +126,7 @@ DOORS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 def test_types_that_the_model_does_not_read_are_refused_by_name(door: Any, tmp_path: Path) -> None:
-    message = r"^model=gcn reads no types, and the graph has .*2 types of .*: choose model=rgcn .*, or types=ignore"
+    message = r"^model=gcn reads no types, and the graph has .*2 types of .*: choose model=rgcn, .*, or types=ignore"
     with pytest.raises(UserError, match=message) as caught:
         train(door(tmp_path / "data"), tmp_path)
     nodes, edges = ("types of nodes" in str(caught.value), "types of edges (" in str(caught.value))

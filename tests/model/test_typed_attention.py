@@ -13,8 +13,9 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.model.relation_weights import RelationWeights
 from gnnkit.model.rgat import RGAT, RGATConv
+from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.partition.shard import uncut
-from gnnkit.testing.graphs import RELATIONS, WIDTH, check_graph
+from gnnkit.testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 
 GRAPH = check_graph()
 
@@ -76,8 +77,53 @@ def test_rgat_is_pygs(
     torch.testing.assert_close(*of_x, rtol=1e-6, atol=1e-6)
 
 
-def test_sixteen_bit_rows_are_attended() -> None:
-    model = RGAT(WIDTH, 3, RELATIONS, heads=2).eval()
+def dense_simple_hgn(model: SimpleHGN, x: Tensor, ends: Tensor, types: Tensor) -> Tensor:
+    """Computes equations 5 to 12 of the paper, head by head."""
+    (src, dst), n, layers = ends, len(x), len(model.convs)
+    h, before = x @ model.project, None
+    for number, conv in enumerate(model.convs):
+        w, heads = conv.weight.view(h.shape[1], conv.heads, conv.width), []
+        embedded = (conv.relations.weight @ conv.edge_weight).view(-1, *conv.relation.shape)
+        attention = []
+        for k in range(conv.heads):
+            z = h @ w[:, k]
+            score = z[src] @ conv.source[k] + z[dst] @ conv.destination[k] + embedded[types, k] @ conv.relation[k]
+            powers = torch.where(score > 0, score, 0.05 * score).exp()
+            total = torch.zeros(n, dtype=x.dtype).index_add(0, dst, powers)
+            alpha = powers / total[dst]
+            if before is not None and number + 1 < layers:
+                alpha = (1 - conv.beta) * alpha + conv.beta * before[k]
+            attention.append(alpha.detach())
+            matrix = torch.zeros(n, n, dtype=x.dtype).index_put((dst, src), alpha, accumulate=True)
+            heads.append(matrix @ z)
+        out, before = torch.stack(heads, 1), attention
+        if number:
+            out = out + model.residuals[number](h).view_as(out)
+        if number + 1 == layers:
+            logits = out.mean(1)
+            return logits / logits.norm(dim=1, keepdim=True)
+        h = torch.nn.functional.elu(out.flatten(1))
+    raise AssertionError
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 4])
+@pytest.mark.parametrize("added", [AddedRelations(loops=True), AddedRelations(inverse=True, loops=True)])
+def test_simple_hgn_is_the_papers(added: AddedRelations, num_layers: int) -> None:
+    torch.manual_seed(0)
+    keys = {"hidden": 3, "heads": 2, "relation_width": 4, "dropout": 0.0, "beta": 0.3, "num_layers": num_layers}
+    model = SimpleHGN(WIDTH, CLASSES, RELATIONS, inverse=added.inverse, **keys).double()  # type: ignore[arg-type]
+    x = torch.tensor(GRAPH.features, dtype=torch.float64, requires_grad=True)
+    results = model(x, [layer_of(GRAPH)] * num_layers), dense_simple_hgn(model, x, *edges_of(GRAPH, added))
+    torch.testing.assert_close(*results, rtol=1e-6, atol=1e-6)
+    by_weight = torch.randn_like(results[0])
+    parameters = [x, *model.parameters()]
+    gradients = [torch.autograd.grad((result * by_weight).sum(), parameters) for result in results]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [RGAT, SimpleHGN])
+def test_sixteen_bit_rows_are_attended(kind: type[RGAT | SimpleHGN]) -> None:
+    model = kind(WIDTH, CLASSES, RELATIONS, heads=2, num_layers=2).eval()
     x, layer = torch.tensor(GRAPH.features, dtype=torch.float32), layer_of(GRAPH)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = model(x, [layer] * 2)
@@ -93,6 +139,14 @@ def test_sixteen_bit_rows_are_attended() -> None:
         ({"dropout": 1.0}, r"model\.dropout=1"),
     ],
 )
-def test_keys_are_checked(keys: dict[str, float], message: str) -> None:
+def test_keys_of_rgat_are_checked(keys: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        RGAT(WIDTH, 3, RELATIONS, **keys)  # type: ignore[arg-type]
+        RGAT(WIDTH, CLASSES, RELATIONS, **keys)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["hidden", "heads", "out_heads", "relation_width", "num_layers"])
+def test_keys_of_simple_hgn_are_checked(key: str) -> None:
+    with pytest.raises(UserError, match=rf"model\.{key}=0"):
+        SimpleHGN(WIDTH, CLASSES, RELATIONS, **{key: 0})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"model\.beta=1"):
+        SimpleHGN(WIDTH, CLASSES, RELATIONS, beta=1.0)

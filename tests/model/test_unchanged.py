@@ -481,7 +481,10 @@ class Alone(nn.Module):
             )
             for layer in (pyg.GCNConv, pyg.SAGEConv, pyg.GATConv)
         ),
-        (AsksTypes, "model=AsksTypes: forward asks for edge_type, .*: model=rgcn and model=rgat read types of edges"),
+        (
+            AsksTypes,
+            "model=AsksTypes: forward asks for edge_type, .*: model=rgcn, rgat and simple_hgn read types of edges",
+        ),
     ],
 )
 def test_what_no_worker_can_compute_is_refused_before(make: Callable[[], nn.Module], expected: str) -> None:

@@ -26,6 +26,7 @@ from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
+from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.partition import Grid, Partition
 from gnnkit.sampler import FullSampler, NeighborSampler, Sampler
 from gnnkit.strategy.individual_sample import IndividualSample
@@ -51,10 +52,17 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "gin": GIN,
     "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
 }
+
+
+def _simple_hgn(in_features: int, num_classes: int, norm: str, **options: Any) -> nn.Module:
+    return SimpleHGN(in_features, num_classes, **options)  # has no normalisation between layers
+
+
 _RELATIONAL: dict[str, Callable[..., nn.Module]] = {
     "rgcn": functools.partial(RGCN, num_relations=RELATIONS),
     "rgcn of bases": functools.partial(RGCN, num_relations=RELATIONS, bases=2, inverse=False),
     "rgat": functools.partial(RGAT, num_relations=RELATIONS, heads=2),
+    "simple_hgn": functools.partial(_simple_hgn, num_relations=RELATIONS, heads=2, relation_width=4),
     "rgat of given edges": functools.partial(
         RGAT, num_relations=RELATIONS, heads=2, bases=2, inverse=False, self_loop=False, project=False
     ),

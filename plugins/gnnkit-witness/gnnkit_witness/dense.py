@@ -130,6 +130,15 @@ class DenseTypedEdges:
     def of_targets(self, z: Tensor) -> Tensor:
         return z
 
+    def of_relations(self, z: Tensor) -> Tensor:
+        return z[self.types]
+
+    def of_rows(self, z: Tensor) -> Tensor:
+        return z[self.rows]
+
+    def of_destinations(self, z: Tensor) -> Tensor:
+        return z[self.dst]
+
 
 class RowPool:
     """A layer's rows, for batch statistics."""
