@@ -131,7 +131,7 @@ def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
 
     Args:
         run: The run folder.
-        model: The model, whose parameters are replaced. Default: created from the run's
+        model: The model. Its parameters are replaced. Default: created from the run's
             configuration.
     """
     from gnnkit.jobs import weights

@@ -284,7 +284,7 @@ def _key(section: str, key: str) -> str:
 
 
 def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str]) -> UserError:
-    """Creates a `UserError` whose message starts with the configuration key."""
+    """Creates a `UserError` that starts with the configuration key."""
     text = str(error)
     if re.search(rf"\b{kind}[.=]", text):
         return UserError(text)

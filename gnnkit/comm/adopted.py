@@ -45,7 +45,7 @@ def store() -> Any:
 
 
 def _fill(world: Any, tables: Mapping[str, dict[Any, Any]]) -> None:
-    """Fills torch's group tables, whose names would clash between two worlds."""
+    """Fills torch's group tables. Their names would clash between two worlds."""
     from torch._C import _distributed_c10d as groups
 
     groups._unregister_all_process_groups()

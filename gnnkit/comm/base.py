@@ -43,13 +43,9 @@ class Communicator(ABC):
     def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Communicator:
         """Connects this process to the other ranks. Every rank's process calls it.
 
-        The rendezvous address comes from the environment, see
-        `gnnkit.comm.rendezvous`.
+        The rendezvous address comes from the environment, see `gnnkit.comm.rendezvous`.
 
         Args:
-            rank: This rank.
-            world_size: Number of ranks.
-            device: Device of this rank's tensors.
             timeout: Deadline of every wait for a peer, in seconds.
         """
 
@@ -68,14 +64,12 @@ class Communicator(ABC):
 
         Args:
             function: Runs once on each rank.
-            world_size: Number of ranks.
             timeout: Deadline of every wait for a peer, in seconds.
             among: Connects the processes that call this method, and is closed at the
                 end. Default: this is the only process.
 
         Returns:
-            The results of this process's ranks, which are
-            `even_ranges(world_size, among.world_size)[among.rank]`.
+            The results of this process's ranks, a range from `even_ranges`.
         """
         raise NotImplementedError(f"{cls.__name__} does not start its ranks itself")
 

@@ -36,9 +36,6 @@ def encode(
     """Returns a message's header and each tensor's bytes.
 
     Args:
-        tag: Tag of the message.
-        fields: Plain JSON values.
-        tensors: Tensors by name.
         limit: Maximum size of all tensors, in bytes.
     """
     tensors = tensors or {}

@@ -39,7 +39,6 @@ class Heartbeats:
         `DeadlineExceeded` if the rank sends no heartbeat within the timeout.
 
         Args:
-            tag: Tag of the message.
             src: The sending rank.
         """
         start = time.monotonic()

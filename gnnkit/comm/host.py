@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.comm import frames
+from gnnkit.utils.documents import Json
 
 Gather = Callable[[bytes], list[bytes]]  # gathers bytes of equal length from all ranks. Collective
 RECORD = 256  # bytes that each rank shares
@@ -35,11 +36,10 @@ def meet(rank: int, world_size: int, gather: Gather, timeout: float, *, able: bo
     """Connects each pair of ranks on the same host by a message-oriented socket.
 
     Collective. The sockets have abstract names. They reach ranks of the same kernel and
-    network namespace, and leave no files behind. Each rank authenticates its peers by a
-    random token.
+    network namespace, and leave no files. Each rank authenticates its peers by a random
+    token.
 
     Args:
-        rank: This rank.
         world_size: Number of ranks in the group.
         gather: Gathers bytes from all ranks.
         timeout: Deadline in seconds.
@@ -50,7 +50,7 @@ def meet(rank: int, world_size: int, gather: Gather, timeout: float, *, able: bo
     """
     token, links = secrets.token_hex(16), dict[int, socket.socket]()
     with contextlib.ExitStack() as stack:
-        here: dict[str, Any] = {"host": f"rank {rank}"}  # a unique default
+        here: Json = {"host": f"rank {rank}"}  # a unique default
         listener = _listen(world_size) if able else None
         if listener is not None:
             stack.enter_context(listener)
@@ -104,10 +104,6 @@ def _connect(
     """Connects to lower ranks, and accepts connections from higher ranks.
 
     Args:
-        links: Receives the non-blocking sockets, by rank.
-        rank: This rank.
-        near: The other ranks on this host.
-        listener: This rank's listening socket.
         there: Name and token of each rank's listener.
         deadline: By time.monotonic.
     """

@@ -18,8 +18,6 @@ class Letters:
         """Stores the arguments.
 
         Args:
-            ranks: Ranks of each process.
-            mailbox: Connects the processes.
             timeout: Deadline of every wait for a peer, in seconds.
         """
         self.process, self._ranks, self._mailbox, self._timeout = mailbox.rank, ranks, mailbox, timeout

@@ -73,7 +73,7 @@ class Linked(Communicator):
         """Stores the arguments.
 
         Args:
-            comm: The communicator, whose ranks are on one host.
+            comm: The communicator of ranks on one host.
             card: This rank's card, shared by all its groups.
         """
         self._comm, self._card = comm, card
@@ -142,7 +142,6 @@ class LinkedMailbox(Mailbox):
 
         Args:
             mailbox: The mailbox. All its ranks must be wrapped.
-            card: This rank's card.
         """
         self.rank, self.world_size = mailbox.rank, mailbox.world_size
         self._mailbox, self._card = mailbox, card

@@ -13,6 +13,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from gnnkit.utils.documents import Json
+
 LIMIT = 2**30  # maximum bytes of messages from one sender that a rank queues, and of one message
 OVERHEAD = 1024  # bytes of memory per message, in addition to header and tensors
 CLOSED = "has closed its mailbox"
@@ -39,7 +41,7 @@ class Letter:
 
     src: int  # the sending rank
     tag: str
-    fields: dict[str, Any]  # plain JSON values
+    fields: Json  # plain JSON values
     tensors: dict[str, Tensor]  # on the CPU, owned by the receiver
 
 
@@ -126,7 +128,6 @@ class Inbox:
 
         Args:
             rank: The receiving rank.
-            world_size: Number of possible senders.
             limit: Queued bytes per sender at which the sender blocks.
         """
         self.rank, self.limit = rank, limit
@@ -151,8 +152,6 @@ class Inbox:
         """Appends a message once there is room, for a sender in the same process.
 
         Args:
-            letter: The message.
-            num_bytes: Size of the message.
             timeout: Maximum wait in seconds.
         """
         with self._changed:
@@ -245,12 +244,11 @@ class Inbox:
 
 
 def not_taken(src: int, dst: int, tag: str, timeout: float) -> DeadlineExceeded:
-    """Creates the error of a sender whose receiver does not take its messages.
+    """Creates the error for a receiver that does not take the sender's messages.
 
     Args:
         src: The sending rank.
         dst: The receiving rank.
-        tag: Tag of the message.
         timeout: Seconds waited.
     """
     return DeadlineExceeded(f"rank {src}: timed out after {timeout:g} s: rank {dst} takes no messages, {tag!r} waits")

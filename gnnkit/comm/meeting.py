@@ -91,7 +91,6 @@ class ThreadGroup:
         Args:
             generation: How many times these ranks have been split off, including this
                 time.
-            members: Ranks of this group.
         """
         with self.run.changed:
             if (generation, members) not in self.groups:

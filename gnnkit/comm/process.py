@@ -29,7 +29,6 @@ class ProcessGroup(Communicator):
 
         Args:
             group: The process group, of which this process is a member.
-            device: Device of this rank's tensors.
             timeout: Deadline of every collective, in seconds.
         """
         self.group, self.device, self.timeout = group, device, timeout

@@ -31,9 +31,7 @@ class Receiver:
         """Prepares the thread.
 
         Args:
-            inbox: Queues the messages.
             links: Connections by rank. Connections from other ranks are added.
-            world_size: Number of ranks.
             listener: Listening socket, closed once all ranks are connected.
             token: Secret that a connection must start with.
         """

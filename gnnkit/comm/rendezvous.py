@@ -47,8 +47,8 @@ def meeting(rank: int, world_size: int, timeout: float) -> Iterator[Any]:
     posts each run's number and a new name, and removes the post when all ranks have met
     or failed to. Every rank joins the run with its own number, so that all ranks meet
     again after a run that some of them rejected. The post is in the store of the
-    program's process group, in torchrun's store, or at MASTER_PORT, which is released
-    afterwards.
+    program's process group, in torchrun's store, or at MASTER_PORT, which is then
+    released.
 
     Raises `UserError` on rank 0 if the port is in use. `timeout` is in seconds.
     """
@@ -97,7 +97,6 @@ def _serve(port: int, world_size: int, deadline: timedelta) -> tuple[Any, tuple[
 
     Args:
         port: The port. 0: any free one.
-        world_size: Number of ranks.
         deadline: Deadline of each wait.
     """
     address = os.environ["MASTER_ADDR"]
@@ -125,8 +124,6 @@ def _join(rank: int, world_size: int, timeout: float, lasting: Any) -> Any:
     extended.
 
     Args:
-        rank: This rank.
-        world_size: Number of ranks.
         timeout: Deadline in seconds.
         lasting: A store that outlives a run. None: the ranks meet at a port.
     """
@@ -188,7 +185,6 @@ def prove(group: dist.ProcessGroup, device: torch.device) -> None:
     wrong answer. Without a token, an empty one is used.
 
     Args:
-        group: The process group.
         device: Device of the tensors to send.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)

@@ -106,7 +106,7 @@ def _watch(rank: int, links: list[socket.socket]) -> None:
 def hang_up(host: str | None) -> None:
     """Shuts down this process's TCP connections with a host. None: with all hosts.
 
-    This includes Gloo's connections, whose waits cannot be ended otherwise.
+    This includes Gloo's connections, because their waits cannot be ended otherwise.
     """
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError, ValueError):

@@ -186,7 +186,6 @@ class SharedMemory:
         """Yields what peers have sent in one exchange, in order of arrival.
 
         Args:
-            number: Number of the exchange.
             sizes: Bytes from each sending peer.
         """
         assert number in self._open, "an exchange ends once"
@@ -361,7 +360,6 @@ class _Exchange(Pending):
 
         Args:
             memory: Connects the ranks on this host.
-            number: Number of the exchange.
             sizes: Bytes from each sending rank on this host.
             block: [recv_counts[rank], ...] this rank's rows for itself.
             recv_counts: Number of rows from each rank of the group.

@@ -41,7 +41,6 @@ class SocketMailbox(Mailbox):
         """Connects to lower ranks, and accepts connections from higher ranks.
 
         Args:
-            rank: This rank.
             listener: This rank's listening socket, which the mailbox closes.
             addresses: [world_size] host and port of every rank's listener.
             token: The run's secret, equal on all ranks.

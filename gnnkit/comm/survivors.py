@@ -93,8 +93,6 @@ class Survivors(Communicator):
         """Exchanges tensors through rank 0. Returns this rank's tensors by sender.
 
         Args:
-            kind: Name of the collective.
-            parts: This rank's tensors for each receiver.
             route: Computes on rank 0 what each rank receives.
         """
         if self.rank != ROOT:

@@ -67,7 +67,6 @@ class Threads(Communicator):
 
         Args:
             function: Runs once on each rank.
-            world_size: Number of ranks.
             timeout: Deadline of every wait for a peer, in seconds. Default: 120.
             among: Connects the processes that hold the ranks, and is closed at the end.
                 Default: this is the only process.
@@ -124,8 +123,6 @@ class Threads(Communicator):
 
         Args:
             call: What must be equal on all ranks.
-            post: This rank's contribution.
-            read: Computes the result from the posts.
         """
         me = self._group.ranks[self.rank]
         self._group.calls[self.rank], self._group.posts[self.rank] = call, post
@@ -242,7 +239,6 @@ class QueueMailbox(Mailbox):
         """Creates one rank's mailbox.
 
         Args:
-            rank: This rank.
             inboxes: [world_size] every rank's inbox.
             timeout: Deadline of each `put`, in seconds.
         """
@@ -292,9 +288,6 @@ def _wait_for_end(
     """Waits until all ranks have finished. Returns the ranks that are stuck.
 
     Args:
-        ended: Receives each rank that finishes.
-        ranks: This process's ranks.
-        failures: Errors of the finished ranks.
         timeout: Seconds that a rank may run after a failure, or after all other ranks.
     """
     running, deadline = set(ranks), math.inf
@@ -312,8 +305,6 @@ def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseExc
     """Returns the root cause of a failure, with notes on the other errors.
 
     Args:
-        failures: Errors in order of time.
-        stuck: Ranks that do not finish.
         timeout: Seconds waited for these ranks.
     """
     causes = [failure for failure in failures if not isinstance(failure[1], PeerLost | DeadlineExceeded)]

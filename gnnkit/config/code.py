@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.utils.documents import MAX_YAML, parse_yaml_documents, read_bytes
+from gnnkit.utils.documents import MAX_YAML, Json, parse_yaml_documents, read_bytes
 
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z_]\w*)(?:,[^${}]*)?\}")
 _NOW = re.compile(r"\$\{now:[^${}]+\}")
@@ -73,7 +73,7 @@ def check_environment(node: Any) -> None:
                 raise UserError(f"${{oc.env:{name}}}: the value of {name} holds ${{, which is refused")
 
 
-def check_folder(folder: Path) -> dict[str, Any]:
+def check_folder(folder: Path) -> Json:
     """Rejects a user's folder if its YAML is unreadable or contains code.
 
     This runs before Hydra opens the folder. Returns each file's defaults list, by the
@@ -81,7 +81,7 @@ def check_folder(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise UserError(f"--config-dir {folder} is not a folder")
-    defaults: dict[str, Any] = {}
+    defaults: Json = {}
     for path in _files(folder):
         content = read_bytes(path, MAX_YAML)
         for document in parse_yaml_documents(content, str(path)):

@@ -18,7 +18,7 @@ from gnnkit.config.jobs import JOBS
 from gnnkit.config.sweeps import space_of
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts, unknown_plugin
-from gnnkit.utils.documents import read_yaml
+from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
@@ -41,9 +41,7 @@ _NOT_A_NAME = re.compile(
 )  # values that are not an option's name in Hydra's grammar
 
 
-def compose(
-    overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), config_name: str = MAIN
-) -> dict[str, Any]:
+def compose(overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), config_name: str = MAIN) -> Json:
     """Composes the main configuration and command-line overrides to plain data.
 
     Raises `UserError` for missing values, for anything that would execute code, and for
@@ -156,19 +154,19 @@ class _Composer:
         _register_without_yaml(self.folders)
         _register_joined(self.overrides, self.folders)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Json:
         """Returns plain data with all interpolations resolved."""
         from omegaconf import OmegaConf
 
         with self.as_user_errors():
             composed = self.composed()
-            raw = typing.cast("dict[str, Any]", OmegaConf.to_container(composed))
+            raw = typing.cast("Json", OmegaConf.to_container(composed))
             refuse_code_in(raw, "the configuration")
             check_environment(raw)
             check_references(raw)
             if missing := sorted(OmegaConf.missing_keys(composed)):
                 raise _missing_error(missing[0])
-            return typing.cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
+            return typing.cast("Json", OmegaConf.to_container(composed, resolve=True))
 
     def composed(self, overrides: Sequence[str] | None = None, *, with_hydra: bool = False) -> Any:
         """Returns the configuration as Hydra composes it.
@@ -216,7 +214,7 @@ class _Composer:
     def _explain_error(self) -> UserError | None:
         """Returns the likely reason for Hydra's error.
 
-        This is the first override whose key the selected options do not have.
+        This is the first override with a key that the selected options do not have.
         """
         from hydra.errors import HydraException, MissingConfigException
         from omegaconf import OmegaConf
@@ -226,7 +224,7 @@ class _Composer:
         chosen = ["strategy=auto"] if needs_strategy else []  # Hydra requires one, any will do
         chosen += [text for text in self.overrides if key_of(text) in (*KINDS, EXPERIMENT)]
         try:
-            composed = typing.cast("dict[str, Any]", OmegaConf.to_container(self.composed(chosen)))
+            composed = typing.cast("Json", OmegaConf.to_container(self.composed(chosen)))
         except MissingConfigException as error:
             return self._unknown_option_error(error)
         except HydraException:
@@ -285,7 +283,7 @@ def _register_without_yaml(folders: Sequence[Path]) -> None:
         grid = {"grid": "1d", "replication": None, "border": "none"} if kind == "partition" else {}
         for name in names(kind):
             if not any((folder / kind / f"{name}.yaml").exists() for folder in folders):
-                node: dict[str, Any] = {key: name, **grid, "options": {}}
+                node: Json = {key: name, **grid, "options": {}}
                 node = {name: node} if kind in SEVERAL else node
                 ConfigStore.instance().store(name, node, group=kind, provider="gnnkit")
 
@@ -306,12 +304,12 @@ def _register_joined(overrides: Sequence[str], folders: Sequence[Path]) -> None:
         ConfigStore.instance().store(name, node, group=kind, provider="gnnkit")
 
 
-def of_option(kind: str, name: str) -> dict[str, Any]:
+def of_option(kind: str, name: str) -> Json:
     """Returns the defaults of `kind=name`, empty if it has no YAML file."""
     return _values(kind, name, conf_folders())
 
 
-def _values(kind: str, name: str, folders: Sequence[Path]) -> dict[str, Any]:
+def _values(kind: str, name: str, folders: Sequence[Path]) -> Json:
     """Reads the YAML file of `kind=name`. Returns no keys if there is none."""
     path = next((path for folder in folders if (path := folder / kind / f"{name}.yaml").is_file()), None)
     values = {} if path is None else read_yaml(path)

@@ -13,7 +13,7 @@ from gnnkit.config.compose import MAIN, as_overrides
 from gnnkit.config.jobs import JOBS, JobFacts
 from gnnkit.errors import UserError
 from gnnkit.plugins import arguments_of, load, names, options
-from gnnkit.utils.documents import read_yaml
+from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import local_path, shown
 from gnnkit.utils.redaction import HIDDEN
 
@@ -29,7 +29,7 @@ _PARTITION_KEYS = ("workers", "partition")  # keys that partitioned data determi
 _FOLDER_KEYS = ("output", "on_exists")  # keys that a repeated run does not inherit
 
 
-def of_run(folder: Path) -> dict[str, Any]:
+def of_run(folder: Path) -> Json:
     """Reads a run's configuration from its folder.
 
     Raises `UserError` if the folder is not a run folder.
@@ -50,7 +50,6 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
     sections that the run received from Python, unless they are passed again.
 
     Args:
-        overrides: Command-line overrides.
         from_python: Sections that are passed from Python.
     """
     named = {key_of(text): text.partition("=")[2] for text in overrides}
@@ -78,7 +77,7 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
 
 def _inherited_sections(
     run: Mapping[str, Any], named: Mapping[str, str], from_python: Collection[str], folder: Path
-) -> dict[str, Any]:
+) -> Json:
     """Returns the sections of a run that neither overrides nor Python replace."""
     sections = {key: value for key, value in run.items() if key in _RUN_KEYS and key not in named and value is not None}
     for kind in ("dataset", *_MODEL_SECTIONS):
@@ -94,7 +93,6 @@ def _dataset_overrides(run: Mapping[str, Any], named: Mapping[str, str]) -> Iter
     """Yields the overrides that apply a run's data set keys to new data.
 
     Args:
-        run: The run's configuration.
         named: Values that the command sets, by key.
     """
     trained, name = _dataset_of(run), named.get("dataset", "").strip("'\"")
@@ -118,7 +116,7 @@ def _dataset_overrides(run: Mapping[str, Any], named: Mapping[str, str]) -> Iter
 
 
 def read_otherwise(folder: str | Path, name: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Describes the data set keys whose values differ from the trained run's.
+    """Describes the data set keys that differ from the trained run's.
 
     Args:
         folder: The run folder.
@@ -169,7 +167,7 @@ def _is_data_key(key: str) -> bool:
     return key.partition(".")[0] in ("dataset", "job", "output", "init", "cache", "seed")
 
 
-def _with_partitioner_name(composed: Mapping[str, Any]) -> dict[str, Any]:
+def _with_partitioner_name(composed: Mapping[str, Any]) -> Json:
     """Returns a composed configuration with the partitioner under `name`."""
     section = composed.get("partition")
     if not isinstance(section, dict) or "nodes" not in section:
@@ -186,7 +184,6 @@ def with_data(overrides: Sequence[str], user_overrides: Sequence[str]) -> list[s
     are a checkpoint's keys that do not belong to its model.
 
     Args:
-        overrides: Command-line overrides.
         user_overrides: The overrides that the user has typed.
     """
     named, users = (
@@ -211,7 +208,7 @@ def _is_set(key: str, users: Mapping[str, str]) -> bool:
     )
 
 
-def _keys_of_data(brought: Mapping[str, Any], job_name: str, workers: str | None) -> dict[str, Any]:
+def _keys_of_data(brought: Mapping[str, Any], job_name: str, workers: str | None) -> Json:
     """Returns the data's keys that the job reads, with `parts` for other workers."""
     job = JOBS.get(job_name)
     keys = {key: value for key, value in brought.items() if job is None or not job.cuts or key not in _PARTITION_KEYS}
@@ -230,7 +227,6 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
     Args:
         name: The file's name in one of the folders, without `.yaml`.
         config_dirs: The user's folders.
-        overrides: Command-line overrides.
 
     Returns:
         The values, which precede the overrides, and the main configuration's name.
@@ -266,7 +262,7 @@ def _find_file(name: str, config_dirs: Sequence[Path]) -> Path | None:
     return path
 
 
-def _read_values(path: Path) -> dict[str, Any]:
+def _read_values(path: Path) -> Json:
     from gnnkit.config.code import check_folder
 
     check_folder(path.parent)

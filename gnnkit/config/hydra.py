@@ -17,7 +17,7 @@ from gnnkit.config.code import refuse_code
 from gnnkit.config.compose import leaves
 from gnnkit.errors import UserError
 from gnnkit.plugins import CONF, conf_folders
-from gnnkit.utils.documents import read_yaml
+from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import shown, unknown
 
 HYDRA_PARTS = ("sweeper", "launcher")  # selected with hydra/PART=NAME
@@ -41,9 +41,9 @@ class HydraSettings:
             if key.startswith(prefixes):
                 raise UserError(f"{text} {why}")
 
-    def nested(self) -> dict[str, Any]:
+    def nested(self) -> Json:
         """Returns the values as nested mappings, as in a YAML file."""
-        nested: dict[str, Any] = {}
+        nested: Json = {}
         for key, value in self.values.items():
             *parents, last = key.split(".")
             node = nested
@@ -52,7 +52,7 @@ class HydraSettings:
             node[last] = value
         return nested
 
-    def under(self, part: str) -> dict[str, Any]:
+    def under(self, part: str) -> Json:
         """Returns the arguments of the sweeper or launcher, without its name."""
         prefix = f"{part}."
         arguments = {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
@@ -118,7 +118,7 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
     return HydraSettings(values, typed_overrides, means)
 
 
-def _read_flat(path: Path) -> dict[str, Any]:
+def _read_flat(path: Path) -> Json:
     return dict(leaves(read_yaml(path)))
 
 

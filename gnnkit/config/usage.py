@@ -102,7 +102,7 @@ def _hydra_section() -> str:
 
 
 def _option(option: keys.Option) -> str:
-    """Formats an option. Omits shared keys whose default it does not change."""
+    """Formats an option. Omits shared keys with an unchanged default."""
     everywhere = {key.name: key.default for key in keys.shared(option.section)}
     option_keys = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
     shown = [key for key in option_keys if everywhere.get(key.name) != key.default]

@@ -64,7 +64,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def load(self) -> Graph:
-        """Loads the whole graph.
+        """Loads the graph.
 
         Raises `UserError` with file, field and position for invalid data, and with the
         configuration key for invalid arguments.
@@ -84,7 +84,6 @@ def with_split(graph: Graph, shares: Sequence[float] | None, seed: int) -> Graph
     """Draws a split if `shares` is set. Raises `UserError` if the graph has a split.
 
     Args:
-        graph: The graph.
         shares: Value of `dataset.split`, or None.
         seed: Value of `dataset.seed`.
     """
@@ -100,7 +99,6 @@ def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Grap
     """Applies the keys that most data sets share.
 
     Args:
-        graph: The graph.
         symmetrize: Add missing reverse edges. None: no, but warn if few edges have one.
         row_normalize: Divide each node's features by their sum.
     """
@@ -185,7 +183,7 @@ def describe_share(share: float, num_edges: int) -> str:
 
 
 def sources_by_row(indptr: Array, indices: Array, weight: Array | None, shape: Array | None) -> CSC:
-    """Reads a square SciPy CSR matrix whose row u lists the targets of u's edges.
+    """Reads a square SciPy CSR matrix, where row u lists the targets of u's edges.
 
     If all weights are 1, they are dropped.
 

@@ -1,8 +1,8 @@
 """The graph of functions and classes in Python sources.
 
 Each definition has edges to its callees, bases and members. Names are resolved
-statically from scopes and imports, without running code. Values whose type is only
-known at run time are skipped. If a name is defined twice, the first definition counts.
+statically from scopes and imports, without running code. Values of a type known only at
+run time are skipped. If a name is defined twice, the first definition counts.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def check_encoding(path: Path, name: str) -> None:
 def check_utf8(path: Path, name: str) -> None:
     """Raises `UserError` with the line of the first byte that is not UTF-8.
 
-    Reads the whole file, so call it only after parsing has failed.
+    Reads the entire file, so call it only after parsing has failed.
 
     Args:
         path: The CSV file.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +12,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.zipped import Arrays
-from gnnkit.utils.documents import read_object
+from gnnkit.utils.documents import Json, read_object
 from gnnkit.utils.ranges import local_path, shown
 from gnnkit.utils.storage import Array, read_npy
 
@@ -25,7 +23,7 @@ _ROLES = {"tr": Split.TRAIN, "va": Split.VAL, "te": Split.TEST}
 class GraphSaint(Dataset):
     """A GraphSAINT folder (Zeng et al., ICLR 2020).
 
-    `adj_full.npz` is a SciPy CSR matrix whose row u lists the targets of u's edges.
+    `adj_full.npz` is a SciPy CSR matrix, where row u lists the targets of u's edges.
     `feats.npy` has one row per node. `class_map.json` holds each node's class, or a
     list of 0 and 1. `role.json` lists the nodes of `tr`, `va` and `te`.
     """
@@ -96,5 +94,5 @@ class GraphSaint(Dataset):
                 split[nodes.astype(np.int64)] = value
         return split
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def _json(self, name: str) -> Json:
         return read_object(self.root / name, name, _MAX_LABELS)

@@ -38,7 +38,7 @@ class Npz(Dataset):
     `task=link_prediction`. Optional.
 
     Alternatively, it contains gnn-benchmark's arrays: `adj_indptr`, `adj_indices`,
-    `adj_shape`, `adj_data` and the same for `attr`, as CSR whose row v lists the
+    `adj_shape`, `adj_data` and the same for `attr`, as CSR, where row v lists the
     targets of v's edges, and `labels`.
     """
 

@@ -258,7 +258,6 @@ class GraphPieces(ABC):
         """Reads all node data other than features.
 
         Args:
-            num_nodes: Number of nodes.
             room: Memory for this data.
         """
 
@@ -291,17 +290,14 @@ def list_positions(first: int, count: int) -> Ids:  # [count]
 
     Args:
         first: First position.
-        count: Number of edges.
     """
     return np.arange(first, first + count, dtype=np.int32 if first + count < _INT32 else np.int64)
 
 
 def check_ends(piece: EdgePiece, num_nodes: int, first: int) -> None:
-    """Raises `UserError` for an edge whose end is not a node.
+    """Raises `UserError` for an edge with an unknown end.
 
     Args:
-        piece: The edges.
-        num_nodes: Number of nodes.
         first: Position of the piece's first edge, for the message.
     """
     for name, ids in (("src", piece.src), ("dst", piece.dst)):

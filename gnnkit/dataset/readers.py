@@ -2,7 +2,7 @@
 
 A `Source` is a table in one or more files, read in pieces: `CsvSource`,
 `ParquetSource`, `ArraySource` (`.npy`), or a subclass of `PartSource` for another
-format. A piece is a `Table`, whose errors name file, column and row. The functions and
+format. A piece is a `Table`. Its errors name file, column and row. The functions and
 `Cells` read labels, splits and feature columns as `dataset=edges` does.
 """
 

@@ -44,8 +44,8 @@ class Store(Dataset):
     def load(self) -> Graph:
         """Merges the parts into one graph, with the features that models read.
 
-        Used by jobs that need the whole graph. Raises `UserError` if the store holds
-        out edges.
+        Used by jobs that need the full graph. Raises `UserError` if the store holds out
+        edges.
         """
         if Manifest.load(self.root).holds["links"]:
             raise UserError(

@@ -136,7 +136,7 @@ def _csc(indptr: Ids, indices: Ids, _: Ids) -> CSC:
 
 
 def _side(num_nodes: int, dims: int) -> int:
-    """Returns the smallest side whose square or cube holds all nodes."""
+    """Returns the smallest side of a square or cube that holds all nodes."""
     side = math.isqrt(num_nodes) if dims == 2 else round(num_nodes ** (1 / 3))
     return side if side**dims >= num_nodes else side + 1
 

@@ -123,7 +123,7 @@ class _PeerBlocks:
 
 
 def _some(blocks: Sequence[Tensor], flags: Sequence[bool]) -> Tensor:
-    """Concatenates the blocks whose flag is set."""
+    """Concatenates the flagged blocks."""
     return torch.cat([block if flag else block[:0] for block, flag in zip(blocks, flags, strict=True)])
 
 

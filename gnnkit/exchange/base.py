@@ -121,8 +121,7 @@ class ForwardPasses:
         """Creates the schedule and the codec.
 
         Args:
-            exchange: The exchange.
-            engine: The engine, whose layout is checked.
+            engine: The engine. Its layout is checked.
             pauses: Whether some steps skip the exchange and read the last received
                 rows.
         """

@@ -27,7 +27,6 @@ class Codec(ABC):
         Args:
             rows: [n, width] floating-point.
             ids: [n] int64, which make the rows' random draws independent.
-            key: Random key.
         """
 
     @abstractmethod

@@ -97,8 +97,6 @@ def from_all(rows: Tensor, comm: Communicator, tally: Tally) -> tuple[Tensor, li
 
     Args:
         rows: [num_own, ...] rows of this rank.
-        comm: Connects the ranks.
-        tally: Measures the time.
 
     Returns:
         The rows by rank, and the number of rows of each rank.
@@ -249,7 +247,7 @@ class Slicing:
         return self.peers.passes.exchanges
 
     def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
-        """Returns my columns of the whole cell's rows."""
+        """Returns my columns of all the cell's rows."""
         result: Tensor = _Slice.apply(x, self, layer)
         return result
 
@@ -259,7 +257,6 @@ class Slicing:
         Args:
             z: [num_cell_nodes, f / S] my columns of the cell's rows.
             width: The number f of columns.
-            layer: Layer of the model.
         """
         result: Tensor = _Unslice.apply(z, self, width, layer)
         return result

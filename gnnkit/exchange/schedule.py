@@ -50,7 +50,6 @@ class Schedule(ABC):
 
         Args:
             transfer: The exchange's rows.
-            forward: The pass.
 
         Returns:
             [sum(transfer.recv), ...]
@@ -62,7 +61,6 @@ class Schedule(ABC):
         Args:
             compute: Exchanges rows exactly.
             number: Position in the pass, counted together with the exchanges.
-            forward: The pass.
         """
         return compute()
 
@@ -71,12 +69,7 @@ class Schedule(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:  # noqa: B027 - most have none
-        """Restores the state.
-
-        Args:
-            state: This rank's state.
-            device: Device of the rows.
-        """
+        """Restores the state."""
 
 
 @dataclass(frozen=True, eq=False)

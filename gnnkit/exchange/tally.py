@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gnnkit.utils.documents import Json
 from gnnkit.utils.spans import Spans, active
 
 Step = Literal["slice", "gather", "reduce", "fetch"]  # unslicing counts as slice
@@ -94,7 +95,7 @@ class Tally:
         self.messages.clear()
         self.bytes_sent, self.seconds = 0, 0.0
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """Returns the counters as JSON values."""
         words, messages = ([[*place, count] for place, count in tally.items()] for tally in (self.words, self.messages))
         return {"words": words, "messages": messages, "bytes_sent": self.bytes_sent, "seconds": self.seconds}

@@ -32,7 +32,6 @@ class Wire:
         Args:
             comm: Connects the ranks of the exchange.
             ranks: [comm.world_size] these ranks in the run's numbering.
-            tally: Counts the exchanged rows.
         """
         self.comm, self.ranks, self.tally = comm, ranks, tally
         self._background: Background | None = None
@@ -248,7 +247,7 @@ class Transfer:
 
 
 class _Read(Pending):
-    """An exchange whose received bytes are decoded into rows."""
+    """An exchange that decodes received bytes into rows."""
 
     def __init__(self, pending: Pending, read: Callable[[Tensor], Tensor]) -> None:
         """Stores the arguments.
@@ -265,7 +264,7 @@ class _Read(Pending):
 
 
 class _Timed(Pending):
-    """An exchange whose waiting time is counted."""
+    """An exchange that counts its waiting time."""
 
     def __init__(self, pending: Pending, tally: Tally) -> None:
         self._pending, self._tally = pending, tally

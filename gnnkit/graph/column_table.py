@@ -1,4 +1,4 @@
-"""A table with named columns, whose errors point to the file's rows."""
+"""A table with named columns, with errors that point to the file's rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gnnkit.utils.checks import Array
 
 
 class ColumnTable:
-    """A table whose errors name the file, column and row."""
+    """A table with errors that name the file, column and row."""
 
     def __init__(
         self,
@@ -35,7 +35,6 @@ class ColumnTable:
 
         Args:
             name: Name of the file or argument, for messages.
-            table: The columns.
             first: Number of the first row in the file, for messages.
             hint: Hint how to leave a column out, with `{}` for its name.
             missing: Words for missing values, in lower case.

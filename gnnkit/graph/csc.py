@@ -69,7 +69,6 @@ class CSC:
         Args:
             src: [num_edges] source of each edge.
             dst: [num_edges] destination of each edge.
-            num_nodes: Number of destinations.
             weight: [num_edges] finite numbers.
             num_sources: Number of sources. Default: `num_nodes`.
             threads: Threads that sort. Default: all available cores.

@@ -77,7 +77,7 @@ class EdgeColumns(dict[str, Array]):
         """Returns the columns by file name."""
         return {RULES[name].field: values for name, values in self.items()}
 
-    def fields_of(self, owner: type) -> dict[str, Any]:
+    def fields_of(self, owner: type) -> Mapping[str, Any]:
         """Returns the edge attributes of a graph or shard, None for missing columns."""
         names = {field.name for field in fields(owner)}
         return {rule.field: self.get(name) for name, rule in RULES.items() if rule.field in names}

@@ -83,7 +83,7 @@ class FeatureColumns(ColumnTable):
             self.readings |= find_readings(self.name, [self], new, self._hint)
 
     def use_readings(self, readings: Mapping[str, ColumnReading]) -> Self:
-        """Reads columns the way the whole table does, of which this is a piece."""
+        """Reads columns as for the complete table, from which this is a piece."""
         self.readings.update(readings)
         return self
 
@@ -171,7 +171,6 @@ def find_readings(
     Args:
         place: Table, for messages.
         pieces: The rows. If empty, columns are read as numbers.
-        names: Names of the columns.
         hint: As in `ColumnTable`.
     """
     surveys: dict[str, Survey] = {}

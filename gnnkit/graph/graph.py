@@ -78,8 +78,8 @@ class Graph:
     `edge_positions` are the edges' positions in the original edge list. Default:
     positions in `csc`.
 
-    `node_ids` are the user's ids: whole numbers or text, such as UUIDs. Runs write them
-    next to the predictions, with `class_names`, which are distinct. Default: 0, 1, ...
+    `node_ids` are the user's ids: integers or text, such as UUIDs. Runs write them next
+    to the predictions, with `class_names`, which are distinct. Default: 0, 1, ...
 
     `feature_names` and `edge_feature_names` are distinct. Runs store them, so that a
     trained model can match the columns of other data by name. Default: match by
@@ -92,7 +92,7 @@ class Graph:
     Only relational models (`rgcn`, `rgat`, `simple_hgn`) distinguish relations; all
     other models and all samplers treat edges alike.
 
-    `node_types` are (name, number of nodes) pairs, whose nodes have consecutive ids.
+    `node_types` are (name, number of nodes) pairs. A type's nodes have consecutive ids.
     `schema` returns each type's range of ids. `feature_tables` map node types to
     columns of `features`, and `relations` map edge types to node types. They are None
     if unknown, for example after features were replaced by others of a different width.
@@ -393,15 +393,15 @@ class Graph:
         Nodes are numbered in table order, and `node_ids` store their ids. Without a
         node table, numeric ids are node numbers, and text ids are sorted by code point.
 
-        Ids are whole numbers of 64 bits, floating-point whole numbers below 2^53, text
-        or UUIDs. Surrounding blanks are ignored. Text matches a number if it is written
-        the same way, so `007` is not 7. The index columns of a data frame are no
-        features unless named.
+        Ids are 64-bit integers, floating-point integers below 2^53, text or UUIDs.
+        Surrounding blanks are ignored. Text matches a number if it is written the same
+        way, so `007` is not 7. The index columns of a data frame are no features unless
+        named.
 
         Numbers in text, such as "1,5", "$1" and "10%", are parsed, and dates become
         seconds since 1970 (durations become seconds). A warning lists these columns.
-        Columns are float64 if float32 would change a whole number, or round by more
-        than 1e-5 of the column's range.
+        Columns are float64 if float32 would change an integer, or round by more than
+        1e-5 of the column's range.
 
         Args:
             edges: One row per edge.
@@ -410,7 +410,7 @@ class Graph:
             dst: Column of `edges` with the destination's id.
             weight: Column of `edges`. Default: `weight`, if it exists.
             edge_type: Optional column of `edges`: name or number of a relation.
-            id: Column of `nodes`: whole numbers, text or UUIDs.
+            id: Column of `nodes`: integers, text or UUIDs.
             label: Optional column of `nodes`: class numbers, class names or decimal
                 fractions, empty if unlabelled.
             split: Optional column of `nodes`: train, val, test, none.
@@ -620,7 +620,6 @@ class Graph:
         Args:
             shares: Fractions of the labelled nodes in train, val and test, such as 0.6,
                 0.2, 0.2. The remaining nodes are in no split.
-            seed: Random seed.
         """
         split = random_split(self.labelled, shares, seed)
         if not (split == Split.TRAIN).any():

@@ -46,10 +46,10 @@ class IdColumns(ColumnTable):
         return ids
 
     def id_column(self, name: str) -> pa.Array:  # [rows] int64 or large_string
-        """Reads ids: whole numbers, text without surrounding blanks, or UUIDs as text.
+        """Reads ids: integers, text without surrounding blanks, or UUIDs as text.
 
-        Floating-point ids must be whole and exact. Raises `UserError` with the row of
-        an empty id, of text with a NUL character, and of a number beyond int64.
+        Floating-point ids must be exact integers. Raises `UserError` with the row of an
+        empty id, of text with a NUL character, and of a number beyond int64.
         """
         column = self.plain(name)
         return self._read_text_ids(name, column) if is_text(column.type) else self._read_number_ids(name, column)
@@ -61,9 +61,8 @@ class IdColumns(ColumnTable):
         number's canonical form.
 
         Args:
-            name: Name of the column.
             ids: [num_nodes] int64 or large_string, or None.
-            fraction: Whether a text column contains whole numbers such as `7.0`.
+            fraction: Whether a text column contains integers such as `7.0`.
         """
         numbers = ids is None or not is_text(ids.type)
         if numbers:
@@ -84,7 +83,7 @@ class IdColumns(ColumnTable):
         return nodes
 
     def holds_numbers(self, names: Sequence[str]) -> bool:
-        """Checks whether most values of text columns are whole numbers."""
+        """Checks whether most values of text columns are integers."""
         values = self.distinct(names)
         return 2 * (pc.sum(pc.match_substring_regex(values, _WHOLE)).as_py() or 0) >= len(values)
 
@@ -108,7 +107,7 @@ class IdColumns(ColumnTable):
             self._reject(name, (ids < 0) | (ids >= num_nodes), ids, f"is out of range for {num_nodes} nodes")
 
     def _read_whole_ids(self, name: str, fraction: bool) -> pa.Array:  # [rows] int64
-        """Reads whole numbers, which may be stored as text."""
+        """Reads integers, which may be stored as text."""
         column = self.plain(name)
         if not is_text(column.type):
             return self._read_number_ids(name, column)
@@ -122,7 +121,7 @@ class IdColumns(ColumnTable):
         raise UserError(f"{self._column_place(name)}, row {self._row_number(row)}: {text!r} {_explain_number(text)}")
 
     def _read_number_ids(self, name: str, column: pa.Array) -> pa.Array:  # [rows] int64
-        """Reads numbers, which must be whole and exact."""
+        """Reads numbers, which must be exact integers."""
         kind = column.type
         if pa.types.is_null(kind) or not len(column):
             column = column.cast(pa.int64())

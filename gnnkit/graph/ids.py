@@ -53,7 +53,7 @@ def find_ids(ids: pa.Array | IdTable, column: pa.Array) -> npt.NDArray[np.int64]
 
 
 def whole_numbers(text: pa.Array, *, fraction: bool = False) -> pa.Array | None:  # [rows] int64
-    """Parses text as whole numbers, exactly.
+    """Parses text as integers, exactly.
 
     Returns None if a cell is not the canonical form of its number: `007`, `+7` and
     `0x7` are not 7. Surrounding blanks are ignored.
@@ -79,10 +79,10 @@ def whole_numbers(text: pa.Array, *, fraction: bool = False) -> pa.Array | None:
 
 
 def narrow_text(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Converts a text column to int64 if all cells are whole numbers.
+    """Converts a text column to int64 if all cells are integers.
 
-    All cells may have a zero fraction, because pandas writes whole numbers that way if
-    the column has an empty cell.
+    All cells may have a zero fraction, because pandas writes integers that way if the
+    column has an empty cell.
     """
     cells = text.combine_chunks()
     if cells.null_count:

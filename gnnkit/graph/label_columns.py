@@ -27,7 +27,6 @@ class LabelColumns(IdColumns):
         """Reads class numbers or decimal fractions, with -1 or NaN if unlabelled.
 
         Args:
-            name: Name of the column.
             reading: How to read text and booleans, decided over all pieces of the
                 table.
         """
@@ -93,7 +92,6 @@ class LabelColumns(IdColumns):
         Names are sorted by code point.
 
         Args:
-            name: Name of the column.
             known: Names in order. Default: the column's names.
         """
         if name not in self.names:
@@ -119,7 +117,6 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
 
     Args:
         pieces: Yields the rows, in one or several tables.
-        name: Name of the column.
     """
     survey, reading = None, ColumnReading("numbers")
     for piece in pieces():

@@ -24,7 +24,6 @@ def read_labels(values: object, num_nodes: int, num_classes: int | None = None) 
 
     Args:
         values: [num_nodes] or [num_nodes, ...] labels.
-        num_nodes: Number of nodes.
         num_classes: Number of class names, or None without names.
     """
     dense = checks.array("labels", values)

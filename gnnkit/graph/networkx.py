@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,8 @@ from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.utils.checks import Array
+
+_Attributes = Mapping[object, object]  # of a node or an edge
 
 
 def from_networkx(
@@ -61,7 +63,7 @@ def from_networkx(
     )
 
 
-def _list_edges(graph: Any) -> tuple[list[int], list[int], list[dict[str, Any]]]:
+def _list_edges(graph: Any) -> tuple[list[int], list[int], list[_Attributes]]:
     """Returns source, destination and attributes of all edges, in both directions."""
     number = {node: i for i, node in enumerate(graph.nodes)}
     links = [(number[u], number[v], data) for u, v, data in graph.edges(data=True)]
@@ -75,7 +77,7 @@ def _as_list(names: str | Sequence[str] | None) -> list[str]:
 
 
 def _build_table(
-    name: str, attributes: list[dict[str, Any]], wanted: list[str], missing: Sequence[str], split: str | None
+    name: str, attributes: list[_Attributes], wanted: list[str], missing: Sequence[str], split: str | None
 ) -> Table:
     """Builds a table of the requested attributes, with empty cells for missing ones."""
     known = {key for attribute_map in attributes for key in attribute_map}

@@ -5,6 +5,7 @@ That package uses pickle, and fails on newer torch releases.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +37,17 @@ _PARTS = {"train": Split.TRAIN, "valid": Split.VAL, "test": Split.TEST}
 def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> Graph:
     """Implements `Graph.from_ogb`."""
     inverse, raw = adds_inverse_edges(folder, add_inverse_edge), folder / "raw"
-    arrays = _read_npz_folder(raw) if (raw / "data.npz").exists() else _read_csv_folder(raw)
-    num_nodes = int(arrays["num_nodes"])
-    src, dst = arrays["edge_index"]
-    rows = arrays.get("edge_feat")
+    tables = _read_npz_folder(raw) if (raw / "data.npz").exists() else _read_csv_folder(raw)
+    num_nodes, rows = tables.num_nodes, tables.edge_feat
+    src, dst = tables.edge_index
     if inverse:
         src, dst, rows = add_inverse_edges(src, dst, rows)
-    labels, own_split, class_names, node_ids = read_node_fields(folder, arrays["node_label"], split, num_nodes)
+    labels, own_split, class_names, node_ids = read_node_fields(folder, tables.node_label, split, num_nodes)
     return Graph.from_edges(
         src,
         dst,
         num_nodes,
-        features=arrays.get("node_feat"),
+        features=tables.node_feat,
         labels=labels,
         split=own_split,
         edge_features=rows,
@@ -107,7 +107,18 @@ def list_tables(raw: Path) -> set[str]:
     return names
 
 
-def _read_csv_folder(raw: Path) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tables:
+    """The tables of a folder that describe one graph."""
+
+    num_nodes: int
+    edge_index: Array  # [2, num_edges]
+    node_label: Array  # [num_nodes, ...]
+    node_feat: Array | None = None  # [num_nodes, width]
+    edge_feat: Array | None = None  # [num_edges, width]
+
+
+def _read_csv_folder(raw: Path) -> _Tables:
     """Reads a folder of CSV tables, which have no headers."""
     names = list_tables(raw)
     edges = read_numbers(raw / "edge.csv.gz")
@@ -119,25 +130,15 @@ def _read_csv_folder(raw: Path) -> dict[str, Any]:
         if name in names
     }
     counts = read_numbers(raw / f"{_NODES}.csv.gz").ravel()
-    return {
-        "num_nodes": read_num_nodes(raw, counts),
-        "edge_index": edges.T,
-        "node_label": read_numbers(raw / "node-label.csv.gz"),
-        **optional,
-    }
+    return _Tables(read_num_nodes(raw, counts), edges.T, read_numbers(raw / "node-label.csv.gz"), **optional)
 
 
-def _read_npz_folder(raw: Path) -> dict[str, Any]:
+def _read_npz_folder(raw: Path) -> _Tables:
     """Reads a folder of .npz files, such as ogbn-papers100M."""
     with Arrays(raw / "data.npz") as data, Arrays(raw / "node-label.npz") as labels:
         check_arrays(raw, data, (edges := data["edge_index"]).shape)
         optional = {key: data[key] for key in ("node_feat", "edge_feat") if key in data}
-        return {
-            "num_nodes": read_num_nodes(raw, data["num_nodes_list"].ravel()),
-            "edge_index": edges,
-            "node_label": labels["node_label"],
-            **optional,
-        }
+        return _Tables(read_num_nodes(raw, data["num_nodes_list"].ravel()), edges, labels["node_label"], **optional)
 
 
 def check_arrays(raw: Path, data: Arrays, shape: tuple[int, ...]) -> None:
@@ -223,8 +224,6 @@ def _read_csv(path: Path, options: Any, *, as_text: bool = False) -> pa.Table:
     """Reads a CSV file.
 
     Args:
-        path: The file.
-        options: pyarrow's read options.
         as_text: Whether to read all columns as text.
     """
     check_regular(path)

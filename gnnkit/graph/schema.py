@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from gnnkit.graph.csc import CSC
 from gnnkit.graph.features import Features, SparseFeatures
 from gnnkit.graph.fields import names_of
 from gnnkit.graph.types import Floats
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_of, whole
 
 NodeTypes = tuple[tuple[str, int], ...]  # (name, number of nodes) per type, in the order of ids
@@ -86,7 +87,7 @@ class Schema:
             begin += count
         raise UserError(f"node type {name!r} is none of {', '.join(name for name, _ in self.node_types)}")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Returns the JSON fields that are stored in addition to the type names.
 
         The table of a homogeneous graph is omitted, because it follows from the
@@ -100,7 +101,14 @@ class Schema:
         return {key: values for key, values in plain.items() if values is not None}
 
 
-def stored_types(plain: Mapping[str, Any]) -> dict[str, Any]:
+class TypeFields(TypedDict):
+    """The fields of `Graph` and `Schema` that `read_types` reads."""
+
+    feature_tables: tuple[FeatureTable, ...] | None
+    relations: tuple[Relation, ...] | None
+
+
+def stored_types(plain: Mapping[str, Any]) -> Json:
     """Selects the fields of `Schema.to_dict` from stored metadata."""
     return {key: plain[key] for key in ("feature_tables", "relations") if plain.get(key) is not None}
 
@@ -114,7 +122,7 @@ def table_of(features: Features) -> FeatureTable:
 
 def read_types(
     plain: Mapping[str, Any], node_types: NodeTypes | None, edge_types: Sequence[str] | None, width: int
-) -> dict[str, Any]:
+) -> TypeFields:
     """Reads feature tables and relations as fields of `Graph`.
 
     Tables that do not match the feature columns are dropped, because the features may
@@ -122,8 +130,6 @@ def read_types(
 
     Args:
         plain: `feature_tables` and `relations`, possibly from `Schema.to_dict`.
-        node_types: The graph's node types.
-        edge_types: The graph's edge types.
         width: The width of the graph's features.
     """
     tables, relations = plain.get("feature_tables"), plain.get("relations")

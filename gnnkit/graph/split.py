@@ -110,7 +110,6 @@ def random_split(labelled: npt.NDArray[np.bool_], shares: Sequence[float], seed:
         labelled: [num_nodes] mask of the labelled nodes.
         shares: Fractions of the labelled nodes in train, val and test. The rest get
             NONE.
-        seed: Random seed.
     """
     fractions = read_shares("split", shares)
     order = np.random.default_rng(seed % 2**64).permutation(np.flatnonzero(labelled))

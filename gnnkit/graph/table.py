@@ -29,7 +29,7 @@ class Table(FeatureColumns, LabelColumns):
         return self._like(rows, self._first, self._rows[first:last]).use_readings(self.readings)
 
     def first_rows(self, name: str) -> Table:
-        """Removes each row whose id occurs in an earlier row."""
+        """Removes each row with an id that occurs in an earlier row."""
         ids = self.id_column(name)
         first_ids = np.flatnonzero(find_ids(ids, ids) == np.arange(len(ids)))
         return self if len(first_ids) == len(ids) else self._like(self._table.take(first_ids), self._first, first_ids)

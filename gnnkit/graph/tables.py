@@ -12,7 +12,7 @@ from gnnkit.graph.duplicates import DUPLICATES, FIRST, node_hint, without_duplic
 from gnnkit.graph.feature_columns import warn_readings
 from gnnkit.graph.features import Features, rows_of
 from gnnkit.graph.frames import table_of
-from gnnkit.graph.graph import Graph
+from gnnkit.graph.graph import EdgeListFields, Graph
 from gnnkit.graph.id_columns import as_ids, joined_ids
 from gnnkit.graph.index_columns import warn_index
 from gnnkit.graph.label_columns import read_labels
@@ -45,7 +45,8 @@ def from_tables(
     if named and duplicates == FIRST:
         named = named.first_rows(columns[0])
     ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
-    fields = _read_node_fields(named, columns, features) | _read_edge_fields(links, edge_type, edge_features)
+    node_fields = _read_node_fields(named, columns, features)
+    fields: EdgeListFields = {**node_fields, **_read_edge_fields(links, edge_type, edge_features)}
     for table in (named, links):
         if table is not None:
             warn_readings(table.name, table.readings)
@@ -62,7 +63,7 @@ def from_tables(
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 
 
-def _read_edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]) -> dict[str, Any]:
+def _read_edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]) -> EdgeListFields:
     types, type_names = links.types(edge_type)
     return {
         "edge_types": types,
@@ -75,7 +76,7 @@ def _read_edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]
 
 def _read_node_fields(
     nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
-) -> dict[str, Any]:
+) -> EdgeListFields:
     labelled = nodes is not None and columns[1] in nodes.names
     labels, class_names = read_labels(lambda: [nodes], columns[1]) if nodes and labelled else (None, None)
     rows, names, category_of, cells = _read_features(nodes, columns, features)

@@ -25,7 +25,7 @@ _MAX_RATIO = 1032  # deflate's highest compression ratio
 
 
 class Arrays:
-    """The arrays of an .npz file, whose headers are checked against the file size."""
+    """The arrays of an .npz file. Headers are checked against the file size."""
 
     def __init__(self, path: Path) -> None:
         check_regular(path)

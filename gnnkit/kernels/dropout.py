@@ -47,7 +47,6 @@ def dropout(x: R, ids: Tensor, p: float, key: int, first: int = 0) -> R:
         x: [n, f] rows. `ProductRows` have all columns.
         ids: [n] int64 global id of each row.
         p: Dropout probability, in [0, 1).
-        key: Random key.
         first: Index of the first column of `x` within the complete rows.
     """
     if isinstance(x, ProductRows):
@@ -64,9 +63,7 @@ def kept(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 
 
     Args:
         ids: [n] int64 global id of each row.
-        width: Number of columns.
         p: Dropout probability, in [0, 1).
-        key: Random key.
     """
     bits = torch.empty(len(ids), _words(width), dtype=torch.uint32)
     _core.dropout_kept(ids.numpy(), width, p, key, bits.numpy(), threads=torch.get_num_threads())
@@ -101,7 +98,6 @@ def relu_dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
         x: [n, f] rows.
         ids: [n] int64 global id of each row.
         p: Dropout probability, in [0, 1).
-        key: Random key.
     """
     if x.device.type != "cpu":
         return dropout(x.relu(), ids, p, key)
@@ -158,8 +154,6 @@ def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 
 
     Args:
         ids: [n] int64, one random stream each.
-        width: Number of columns.
-        key: Random key.
     """
     return _drawn(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
 
@@ -169,9 +163,6 @@ def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, 
 
     Args:
         ids: [n] int64, one random stream each.
-        width: Number of columns.
-        key: Random key.
-        first: Index j of the first element.
     """
     skipped = first % 4
     shifts = torch.arange(0, 64, 16, device=ids.device)
@@ -190,10 +181,7 @@ def subset(n: int, size: int, key: int, device: torch.device) -> Tensor:  # [siz
     """Draws a uniformly random subset of the numbers below `n`.
 
     Args:
-        n: Number of candidates.
         size: Size of the subset, at most `n`.
-        key: Random key.
-        device: Device of the result.
     """
     hashes = _mix_tensor(_mix_tensor(torch.arange(n, device=device) + _signed(_GOLDEN)) ^ _signed(key))
     return hashes.argsort(stable=True)[:size].sort().values

@@ -54,7 +54,6 @@ class ProductRows(ABC):
         Args:
             ids: [n] int64 global id of each row.
             p: Dropout probability, in [0, 1).
-            key: Random key.
         """
 
     @abstractmethod

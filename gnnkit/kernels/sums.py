@@ -14,7 +14,7 @@ import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -38,6 +38,14 @@ def as_array(x: Tensor) -> np.ndarray:
     return array
 
 
+class FactorArrays(TypedDict, total=False):
+    """Arguments of the native core. Factors that are 1 are left out."""
+
+    weight: np.ndarray
+    source: np.ndarray
+    destination: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class Factors:
     """The factors of the rows in a sum. None: 1."""
@@ -45,20 +53,23 @@ class Factors:
     edge: Tensor | None = None  # [num_edges, heads] in the order of the edges that created the kernels
     source: Tensor | None = None  # [num_src], not combined with edge factors
     destination: Tensor | None = None  # [num_dst] factor of each sum
-    _arrays: dict[torch.dtype, dict[str, Any]] = field(init=False, repr=False, default_factory=dict)
+    _arrays: dict[torch.dtype, FactorArrays] = field(init=False, repr=False, default_factory=dict)
 
     @cached_property
     def turned(self) -> Factors:
         """The transpose's factors."""
         return Factors(self.edge, self.destination, self.source)
 
-    def arrays(self, dtype: torch.dtype) -> dict[str, Any]:
+    def arrays(self, dtype: torch.dtype) -> FactorArrays:
         """Returns the native core's arguments for sums of this dtype, cached."""
         if dtype not in self._arrays:
-            fields = {"weight": self.edge, "source": self.source, "destination": self.destination}
-            self._arrays[dtype] = {
-                name: _matrix(values.to(dtype)) for name, values in fields.items() if values is not None
-            }
+            self._arrays[dtype] = arrays = FactorArrays()
+            if self.edge is not None:
+                arrays["weight"] = _matrix(self.edge.to(dtype))
+            if self.source is not None:
+                arrays["source"] = _matrix(self.source.to(dtype))
+            if self.destination is not None:
+                arrays["destination"] = _matrix(self.destination.to(dtype))
         return self._arrays[dtype]
 
 
@@ -156,8 +167,11 @@ class NativeKernels(EdgeKernels):
 
     def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
         out, threads = x.new_empty((self.num_dst, 2 * x.shape[1])), torch.get_num_threads()
-        dropout_args: dict[str, Any] = {} if dropped is None else {"kept": dropped[0].numpy(), "p": dropped[1]}
-        self.native.sum_beside(_matrix(x), as_array(out), threads, **factors.arrays(wide(x.dtype)), **dropout_args)
+        rows, sums, arrays = _matrix(x), as_array(out), factors.arrays(wide(x.dtype))
+        if dropped is None:
+            self.native.sum_beside(rows, sums, threads, **arrays)
+        else:
+            self.native.sum_beside(rows, sums, threads, **arrays, kept=dropped[0].numpy(), p=dropped[1])
         return out
 
     def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:
@@ -205,7 +219,6 @@ class DeviceKernels(EdgeKernels):
             indptr: [num_dst + 1] range of each destination's edges.
             src: [num_edges] source of each edge.
             order: [num_edges] place of each edge's weight. None: in order.
-            num_src: Number of sources.
         """
         self.indptr, self.src, self.order = indptr, src, order
         self.num_dst, self.num_src, self.num_edges = len(indptr) - 1, num_src, len(src)

@@ -315,12 +315,10 @@ class TritonKernels(DeviceKernels):
             out: [num_dst, ...] result.
             x: [num_src, ...] contiguous.
             width: Numbers of a row that are summed.
-            factors: Factors of the sums.
             arg: [num_src, width] the only edge that counts. Default: all count.
             own: [n, ...] rows added to the first n sums. Default: none.
             scale: [1] factor of `own`. Default: 1.
-            beside: Writes `own` beside the sums instead.
-            add: Adds to `out`.
+            beside: Writes `own` next to the sums instead.
         """
         heads = 1 if factors.edge is None else factors.edge.shape[1]
         by = {"weight": factors.edge, "source": factors.source, "destination": factors.destination}

@@ -20,8 +20,8 @@ FIRST_STEPS = 3  # training steps after which freed memory is returned to the sy
 def share_one_arena() -> None:
     """Makes threads started from now on allocate in the main arena.
 
-    This includes processes forked from such threads. Other arenas map large arrays anew
-    each time, regardless of the thresholds.
+    This includes processes forked from such threads. Other arenas map large arrays
+    again each time, regardless of the thresholds.
     """
     _set(_ARENAS)
 

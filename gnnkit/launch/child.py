@@ -7,7 +7,6 @@ import json
 import math
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import time
@@ -18,11 +17,12 @@ from typing import Any, Literal
 
 from gnnkit.launch.entry import enter
 from gnnkit.launch.progress import Board
+from gnnkit.launch.rank_report import RankReport
 from gnnkit.launch.signals import HANDLED
 
 StartMethod = Literal["fork", "spawn"]
 
-STARTED_ANEW = 76  # exit code of a process whose main module starts ranks on import
+STARTED_AGAIN = 76  # exit code of a process whose main module starts ranks on import
 
 QUIET = 0.3  # seconds without further output after which stacks are complete
 
@@ -33,12 +33,6 @@ _UNREAD = (
     " move that to a module, or use comm=threads"
 )
 _TRIAL = 10  # seconds
-_LOST_PEER = re.compile(
-    r"(RuntimeError|Dist\w*Error|PeerLost|DeadlineExceeded|Connection\w*Error|BrokenPipeError): .*"
-    r"(connection (closed|reset|refused|was closed)|broken pipe|timed out|timeout|peer|aborted)",
-    re.IGNORECASE | re.DOTALL,
-)
-_TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 
 class Child:
@@ -58,11 +52,9 @@ class Child:
             name: Name of the process in messages.
             start_method: fork or spawn.
             environment: Additional environment variables.
-            function: Runs in the process.
-            arguments: Arguments of the function.
         """
         self.name = name
-        self.report: dict[str, Any] | None = None  # {"result"} or {"error", "message", "mendable", "traceback"}
+        self.report: RankReport | None = None
         self.exitcode: int | None = None
         self.failed_at = math.inf  # by time.monotonic
         self.lost = False  # failed, while the others continue
@@ -94,7 +86,7 @@ class Child:
         self.exitcode = self._process.exitcode  # before the pipe, because a report is written before the exit
         if self._reader is not None and self._reader.poll():
             with self._reader, contextlib.suppress(EOFError, OSError):
-                self.report = json.loads(self._reader.recv_bytes())
+                self.report = RankReport(**json.loads(self._reader.recv_bytes()))
             self._reader = None
         if self.failed:
             self.failed_at = min(self.failed_at, time.monotonic())
@@ -121,11 +113,6 @@ class Child:
             text += part
             end = min(deadline, time.monotonic() + QUIET)
         return text.decode(errors="replace")
-
-    @property
-    def started_anew(self) -> bool:
-        """Whether the main module starts ranks when the process imports it."""
-        return self.exitcode == STARTED_ANEW
 
     @property
     def pid(self) -> int:
@@ -181,43 +168,38 @@ class Child:
 
     @property
     def failed(self) -> bool:
-        if self.report is not None and "error" in self.report:
+        if self.report is not None and self.report.error is not None:
             return True
         return not self.running and (self.exitcode != 0 or self.report is None)
 
     @property
     def lost_peer(self) -> bool:
         """Whether the failure looks like a consequence of another failure."""
-        return self.report is not None and _LOST_PEER.match(self.report.get("error", "")) is not None
+        return self.report is not None and self.report.lost_peer
 
     @property
     def result(self) -> Any:
         """The function's result, or None."""
-        return None if self.report is None else self.report.get("result")
+        return None if self.report is None else self.report.result
 
     @property
     def traceback(self) -> list[str]:
         """The error's traceback, empty for disk errors."""
-        return [] if self.report is None or "traceback" not in self.report else [self.report["traceback"]]
+        return [] if self.report is None or self.report.traceback is None else [self.report.traceback]
 
     @property
     def mendable(self) -> bool:
         """Whether the failure is a `UserError`."""
-        return self.report is not None and bool(self.report.get("mendable"))
+        return self.report is not None and self.report.mendable
 
     @property
     def dispensable(self) -> bool:
         """Whether the other processes continue after this failure."""
         return bool(self._board.dispensable) and not self.lost_peer and not self.mendable
 
-    @property
-    def timed_out(self) -> bool:
-        """Whether the process timed out waiting for another."""
-        return self.lost_peer and self.report is not None and _TIMED_OUT.search(self.report["error"]) is not None
-
     def __str__(self) -> str:
-        if self.report is not None and "error" in self.report:
-            return f"{self.name} failed: {self.report['error']}"
+        if self.report is not None and self.report.error is not None:
+            return f"{self.name} failed: {self.report.error}"
         if self.exitcode in _SIGNALS:
             hint = " (the system may have run out of memory)" if self.exitcode == -signal.SIGKILL else ""
             return f"{self.name} was ended by {_SIGNALS[self.exitcode]}{hint}"
@@ -233,7 +215,7 @@ def end_if_started_anew() -> None:
     The script would start ranks recursively. The parent reports what to change.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        sys.exit(STARTED_ANEW)
+        sys.exit(STARTED_AGAIN)
 
 
 def forks_differentiate() -> bool:

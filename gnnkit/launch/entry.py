@@ -12,12 +12,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from multiprocessing import connection
 from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.progress import Board, report_on
+from gnnkit.launch.rank_report import RankReport
 from gnnkit.launch.signals import HANDLED, ending_process
 from gnnkit.utils.redaction import redact
 
@@ -43,8 +45,6 @@ def enter(
         board: Shared memory for the progress.
         parent: Process id of the parent.
         environment: Additional environment variables.
-        function: Runs in the process.
-        arguments: Arguments of the function.
     """
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the parent handles it
@@ -72,14 +72,14 @@ def _work(
     with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be missing
         faulthandler.enable(sys.__stderr__)  # type: ignore[arg-type]  # shows where native code crashed
     try:
-        text = json.dumps({"result": function(*arguments)})
+        failed, text = False, json.dumps({"result": function(*arguments)})
     except SystemExit:
         raise
     except BaseException as error:  # includes panics of native code
-        text = json.dumps(_describe(error))
+        failed, text = True, json.dumps(asdict(_describe(error)))
     writer.send_bytes(text.encode())
     writer.close()
-    sys.exit(0 if text.startswith('{"result"') else 1)
+    sys.exit(1 if failed else 0)
 
 
 def _print_whole_lines() -> None:
@@ -108,18 +108,17 @@ def _die_with(parent: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _describe(error: BaseException) -> dict[str, Any]:
+def _describe(error: BaseException) -> RankReport:
     """Converts an error to a process's report."""
     from gnnkit.utils.storage import of_disk
 
     trimmed = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # name the failed thread's rank
     mendable = error if isinstance(error, UserError) else of_disk(error) if isinstance(error, OSError) else None
-    return {
-        "error": redact(f"{type(error).__name__}: {error}{notes}"),
-        "message": redact(str(mendable or error)),
-        "mendable": mendable is not None,
-        **(
-            {} if mendable not in (None, error) else {"traceback": redact("".join(traceback.format_exception(trimmed)))}
-        ),
-    }
+    has_traceback = mendable in (None, error)
+    return RankReport(
+        error=redact(f"{type(error).__name__}: {error}{notes}"),
+        message=redact(str(mendable or error)),
+        mendable=mendable is not None,
+        traceback=redact("".join(traceback.format_exception(trimmed))) if has_traceback else None,
+    )

@@ -234,13 +234,8 @@ def _checked(
     Args:
         environment: Environment variables. MASTER_ADDR and MASTER_PORT override `host`
             and `job`.
-        rank: This rank.
-        world_size: Number of ranks.
-        local_rank: This rank among this host's ranks.
-        local_world_size: Number of ranks on this host.
         host: Rank 0's host. Default: unknown.
         job: Name of the run, which determines the port. Default: unknown.
-        by_torchrun: Whether torchrun is the launcher.
     """
     if not 0 <= rank < world_size or not 0 <= local_rank < local_world_size <= world_size:
         raise UserError(

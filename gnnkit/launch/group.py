@@ -17,7 +17,7 @@ from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch.allocator import share_one_arena
-from gnnkit.launch.child import Child
+from gnnkit.launch.child import STARTED_AGAIN, Child
 from gnnkit.launch.signals import HANDLED, check, deferred, if_forced
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
 from gnnkit.utils.ranges import one_line
@@ -79,7 +79,6 @@ class Group:
         """Creates the group without starting it.
 
         Args:
-            children: The processes.
             patience: How long to wait for progress.
             beside: Called once, when all processes have started. Must return within
                 seconds, because the processes are not monitored during the call.
@@ -203,13 +202,17 @@ class Group:
     def _failure(self) -> Exception:
         """Returns the error of the rank that failed first."""
         failed = [child for child in self._children if child.failed]
-        if any(child.started_anew for child in failed):
+        if any(child.exitcode == STARTED_AGAIN for child in failed):
             return UserError(
                 'spawned ranks import this script again: move everything that it runs below `if __name__ == "__main__":`,'
                 " and keep classes and functions above"
             )
         silent = [child for child in self._children if child.working]
-        if silent and all(child.lost_peer for child in failed) and any(child.timed_out for child in failed):
+        if (
+            silent
+            and all(child.lost_peer for child in failed)
+            and any(child.report is not None and child.report.timed_out for child in failed)
+        ):
             return self._stuck(_blamed(silent))
         return self._error_of(min(failed, key=lambda child: (child.lost_peer, child.lost, child.failed_at)))
 
@@ -219,7 +222,7 @@ class Group:
         error = RankError("\n".join([str(cause), *others, *cause.traceback]), self._in_parts(str(cause), cause))
         if cause.report is None or not cause.mendable:
             return error
-        mendable = UserError(cause.report["message"])
+        mendable = UserError(cause.report.message)
         mendable.__cause__ = error
         return mendable
 
@@ -227,7 +230,6 @@ class Group:
         """Creates a failure with the step of the process, or else of all processes.
 
         Args:
-            cause: One line.
             child: The process. None: no single one.
         """
         places = [child.place for child in self._children]

@@ -23,9 +23,8 @@ def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> No
     and their values.
 
     Args:
-        comm: Connects the ranks.
         identity: This rank's values, by configuration key or name.
-        cure: The end of the message, with the remedy.
+        cure: The message's last part: what to do.
     """
     text = json.dumps(dict(identity)).encode()
     gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=_LEADER)

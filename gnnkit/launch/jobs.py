@@ -1,7 +1,7 @@
 """Runs jobs on this machine, in processes forked after all imports.
 
 Each process leads its own session, so Ctrl-C reaches only the sweep, which then ends
-the jobs. The kernel kills a job whose sweep dies.
+the jobs. The kernel kills a job when its sweep dies.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -24,7 +24,7 @@ _imported: dict[str, ModuleType] = {}  # modules that have come in the place of 
 
 
 class StandIn(ModuleType):
-    """A module that is imported when a name is asked for that `_KNOWN` lacks."""
+    """A module that is imported when a name outside `_KNOWN` is requested."""
 
     def __getattr__(self, name: str) -> Any:
         if imported(self.__name__) is None:
@@ -122,7 +122,7 @@ class _Part:
         return getattr(getattr(load(self._module), self._name), name)
 
 
-_KNOWN: dict[str, dict[str, Any]] = {
+_KNOWN: Mapping[str, Mapping[str, object]] = {
     COMPILER: {
         "OptimizedModule": OptimizedModule,
         "disable": disable,

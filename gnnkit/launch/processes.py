@@ -1,4 +1,4 @@
-"""Starts ranks as processes of this machine, monitors them, and leaves none behind.
+"""Starts ranks as processes of this machine, monitors them, and ends all of them.
 
 Torch's elastic launcher takes seconds to detect a dead rank, and blames the wrong one.
 Torch's store listens on all interfaces. Here, a death is detected at once, the message
@@ -52,8 +52,6 @@ def launch(
     `RankError`.
 
     Args:
-        function: Runs in each rank.
-        world_size: Number of processes.
         start_method: fork or spawn. Default: fork.
         patience: How long to wait for progress. Default: `Patience()`.
         names: Name of each process in messages. Default: `rank` with the number.
@@ -84,7 +82,6 @@ def launch_at(
     Otherwise like `launch`.
 
     Args:
-        function: Runs in each rank.
         places: The ranks on this machine, with the rendezvous address.
         start_method: fork or spawn. Default: fork.
         patience: How long to wait for progress. Default: `Patience()`.
@@ -150,8 +147,6 @@ def run_in_child(
     and its errors are not wrapped.
 
     Args:
-        function: Runs in the process.
-        *arguments: Arguments of the function.
         always: Whether to start a process even within `inline`, because the function
             changes the process permanently.
         patience: How long to wait for progress. Default: `Patience()`.

@@ -1,4 +1,4 @@
-"""Runs a module as a program beside training: JSON in, JSON out.
+"""Runs a module as a program during training: JSON in, JSON out.
 
 The leader's process has native threads, so it cannot fork. The program is a fresh
 process that ends with its parent, and its memory is freed then.
@@ -17,6 +17,7 @@ from typing import Any
 
 from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.watchdog import Patience, Watchdog
+from gnnkit.utils.documents import Json
 
 POLL = 0.1  # seconds
 
@@ -34,7 +35,7 @@ class _Program:
         return self.process.pid
 
 
-def run(name: str, request: Mapping[str, Any], patience: Patience, meanwhile: Callable[[], None]) -> dict[str, Any]:
+def run(name: str, request: Mapping[str, Any], patience: Patience, meanwhile: Callable[[], None]) -> Json:
     """Runs a module in a fresh process, which it always ends. Returns the answer.
 
     Raises `RuntimeError` with the reason if the process fails or hangs.
@@ -59,19 +60,19 @@ def run(name: str, request: Mapping[str, Any], patience: Patience, meanwhile: Ca
                 raise RuntimeError(stuck)
     if process.returncode:
         raise RuntimeError(f"{watched.name} {_ending(process.returncode)}")
-    result: dict[str, Any] = json.loads(output)
+    result: Json = json.loads(output)
     return result
 
 
 @contextlib.contextmanager
 def _started(name: str) -> Iterator[subprocess.Popen[str]]:
-    """Starts the program, and kills it when nobody waits for the answer any more."""
+    """Starts the program, and kills it when its answer is no longer awaited."""
     paths = os.pathsep.join(path for path in sys.path if path)
     argv = [sys.executable, "-P", "-m", name, str(os.getpid())]
     environment = {**os.environ, "PYTHONPATH": paths}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(argv, **pipes, text=True, env=environment)
+        process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=environment)
     except OSError as error:
         raise RuntimeError(f"cannot start the process {name}: {error}") from error
     with process:
@@ -85,7 +86,7 @@ def _ending(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def answer(function: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+def answer(function: Callable[[Json], Mapping[str, Any]]) -> None:
     """Answers the request on standard input. Called by the program."""
     die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the leader decides

@@ -57,12 +57,7 @@ def progress(phase: str) -> None:
 
 
 def stepping(epoch: int, step: int) -> None:
-    """Reports the start of a training step.
-
-    Args:
-        epoch: Number of completed epochs.
-        step: Number of completed steps.
-    """
+    """Reports the start of a training step."""
     if _own_board is not None:
         _own_board.epoch, _own_board.step = epoch + 1, step + 1
     progress(f"step {step}")

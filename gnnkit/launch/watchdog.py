@@ -154,7 +154,6 @@ class Watchdog:
 
         Args:
             seconds: CPU time by process. None: unknown, counted as work.
-            elapsed: Seconds since the last check.
         """
         for pid, now in seconds.items():
             used = math.inf if now is None else now - self._seconds.get(pid, 0.0)

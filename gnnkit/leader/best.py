@@ -74,7 +74,6 @@ class BestModel:
 
         Args:
             value: The metric, equal on all ranks.
-            trainer: This rank's trainer.
             module: `ModelCopies`, with the `model` that `on_better` receives.
         """
         epoch, value = trainer.current_epoch + 1, self.sign * value

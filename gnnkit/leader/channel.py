@@ -22,8 +22,6 @@ class StateChannel:
 
         Args:
             mailbox: Connects the ranks. None: there is one rank.
-            rank: This rank.
-            world_size: Number of ranks.
             watch: The leader's watch, None on other ranks.
             goes_on: Whether the run continues without lost ranks.
         """

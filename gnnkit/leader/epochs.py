@@ -13,6 +13,7 @@ import numpy as np
 
 from gnnkit.result.folder import EPOCHS
 from gnnkit.result.result import finite
+from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import Lines
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class EpochLog:
         for values in self._sums.values():
             values[:] = 0
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """Returns the state from which restarted ranks continue."""
         sums = {name: values.tolist() for name, values in self._sums.items()}
         return {"begun": self._begun, "steps": self._steps, "sums": sums, "size": self._lines.path.stat().st_size}

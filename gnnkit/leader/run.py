@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.comm import Mailbox
+from gnnkit.utils.documents import Json
 
 
 class LeaderRun(ABC):
@@ -28,7 +29,6 @@ class LeaderRun(ABC):
         """Continues with another shard of the graph, between two epochs. Collective.
 
         Args:
-            module: The trainer's module.
             name: The shards written by `replace_shards` of `prepare/run_partition.py`.
             balance: Their max/mean over workers, for `result.json`.
         """
@@ -38,7 +38,7 @@ class LeaderRun(ABC):
         """Adds plain values to `coordination.json`. Rank 0 only."""
 
     @abstractmethod
-    def run_program(self, name: str, request: Mapping[str, Any], meanwhile: Callable[[], None]) -> dict[str, Any]:
+    def run_program(self, name: str, request: Mapping[str, Any], meanwhile: Callable[[], None]) -> Json:
         """Runs a module as a program in a new process, and returns its response.
 
         The process imports neither torch nor plugins, and ends with this one. Raises

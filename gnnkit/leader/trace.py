@@ -13,6 +13,7 @@ import torch
 
 from gnnkit.comm import Mailbox, PeerLost
 from gnnkit.leader.channel import LEADER
+from gnnkit.utils.documents import Json
 from gnnkit.utils.spans import LIMIT, Span, Spans
 from gnnkit.utils.storage import write_atomically
 
@@ -48,9 +49,6 @@ def gather(spans: Spans, mailbox: Mailbox, world_size: int, timeout: float) -> l
     in several round trips, of which the fastest one is used.
 
     Args:
-        spans: This rank's spans.
-        mailbox: Connects the ranks.
-        world_size: Number of ranks.
         timeout: Seconds to wait for a rank.
     """
     if mailbox.rank != LEADER:
@@ -107,7 +105,7 @@ def save(tracks: Sequence[Track], folder: Path) -> None:
     write_atomically(folder / TRACE, text.encode())
 
 
-def to_chrome(tracks: Sequence[Track]) -> dict[str, Any]:
+def to_chrome(tracks: Sequence[Track]) -> Json:
     """Returns plain data in which ranks are processes and tracks are threads."""
     begin = min((span[2] for track in tracks for span in track.spans), default=0.0)
     events = [event for track in tracks for event in _events(track, begin)]

@@ -23,6 +23,7 @@ from gnnkit.leader.rates import Rates, duration
 from gnnkit.leader.stragglers import Stragglers
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.result.result import finite
+from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import Lines
 
 STATUS_SECONDS = 10.0  # seconds between progress lines without a terminal
@@ -138,7 +139,7 @@ class Watch:
         arrived = self.states[0].step if self.states else 0
         return not self._closed and arrived < step
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """Returns the state from which restarted ranks continue, as plain data.
 
         Requires a folder, like `restore`.

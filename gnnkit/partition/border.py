@@ -19,7 +19,6 @@ def improve_border(graph: Graph, partition: Partition, border: str | None) -> Pa
     """Applies `partition.border`.
 
     Args:
-        graph: The graph.
         partition: The partition to improve.
         border: "min_words" and "cover" call the respective function, and
             "min_words+cover" calls both. "none" or None returns the partition
@@ -38,14 +37,13 @@ def min_words(graph: Graph, partition: Partition, max_imbalance: float = MAX_IMB
 
     Repeats until no node moves. Words are those of `Traffic` for the partition's grid,
     summed over ranks, and decrease with every move. Raises `UserError` for vertex-cuts,
-    whose edges do not follow from node owners.
+    with edges that do not follow from node owners.
 
     This greedy heuristic makes linear passes over nodes in order of ids. It is
     size-constrained label propagation (Meyerhenke, Sanders, Schulz, SEA 2014) with the
     exact gain in communication volume, as in Mt-KaHyPar (ALENEX 2021).
 
     Args:
-        graph: The graph.
         partition: The partition to improve.
         max_imbalance: Bound on maximum over mean of the ranks' nodes and the cells'
             edges. A partition that exceeds the bound does not get worse. Default: 1.1.
@@ -71,7 +69,6 @@ def cover(graph: Graph, partition: Partition, max_imbalance: float = MAX_IMBALAN
     several columns.
 
     Args:
-        graph: The graph.
         partition: A partition on a grid of one column.
         max_imbalance: Bound on maximum over mean of the cells' edges. A cell that
             exceeds the bound stops holding in-edges of other cells' nodes, if this

@@ -15,14 +15,13 @@ from gnnkit.partition.quality import Quality, measure
 
 
 def fewest_words(graph: Graph, partition: Partition, numbers: Sequence[int]) -> Partition:
-    """Selects the columns whose busiest rank receives the fewest words.
+    """Selects the columns that minimise the words of the busiest rank.
 
     Both directions count. Returns the partition itself if no columns are better.
     Columns with less balanced edges than both `MAX_IMBALANCE` and the partition are
     skipped.
 
     Args:
-        graph: The graph.
         partition: A partition without `edge_cell`.
         numbers: Numbers of columns to try.
     """
@@ -43,7 +42,6 @@ def in_columns(graph: Graph, partition: Partition, number: int) -> Partition:
     owners' nodes are split.
 
     Args:
-        graph: The graph.
         partition: The owners. Current edge holders are ignored.
         number: Number of columns, from 1 to P.
     """

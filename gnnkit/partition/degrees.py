@@ -30,7 +30,6 @@ class Degrees:
         """Stores the arguments.
 
         Args:
-            csc: The graph.
             arrays: Known arrays among `in_degree`, `out_degree` and `looped`,
                 [num_nodes] each.
         """

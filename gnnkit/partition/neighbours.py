@@ -31,8 +31,6 @@ class Crossing:
         Raises `UserError` if graph and partition do not match.
 
         Args:
-            graph: The graph.
-            partition: The graph's partition.
             threads: Number of threads that read edges.
         """
         partition.check(graph)

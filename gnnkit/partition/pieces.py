@@ -241,7 +241,6 @@ def _derived_columns(columns: EdgeColumns, degree: Ids, sources: Floats | None) 
     """Computes mean edge features and relation degrees for a range of nodes.
 
     Args:
-        columns: Columns of the nodes' in-edges.
         degree: [num_nodes] in-degrees.
         sources: [num_edges] from `_source_degrees`, or None.
     """
@@ -271,7 +270,6 @@ def _in_edge_pieces(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice
     Args:
         indptr: [num_nodes + 1] offsets of each node's in-edges.
         owned: [num_owned] ascending.
-        edges: Approximate number of edges per piece.
     """
     begins = indptr[owned]
     degree = indptr[owned + 1] - begins

@@ -14,6 +14,7 @@ from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.base import Partition
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.traffic import Traffic
+from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import save_arrays
 
 
@@ -70,7 +71,7 @@ class Quality:
         }
         return {name: max_over_mean(values) for name, values in shares.items()}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Returns all values except arrays over nodes, as JSON values."""
         words = {"gather": self.gather_words, "reduce": self.reduce_words, "slice": self.slice_words, "all": self.words}
         return {
@@ -86,7 +87,7 @@ class Quality:
             "peers": [asdict(pair) | {"messages": pair.messages} for pair in self.traffic.peers()],
         }
 
-    def _regions(self) -> Iterator[dict[str, Any]]:
+    def _regions(self) -> Iterator[Json]:
         num_boundary = np.bincount(self.partition.node_rank[self.boundary], minlength=len(self.num_held))
         for rank in range(self.partition.grid.world_size):
             row, col, slice_ = self.partition.position(rank)
@@ -141,8 +142,6 @@ def measure(graph: Graph, partition: Partition, *, threads: int = 1) -> Quality:
     """Measures a partition, in one pass over the edges.
 
     Args:
-        graph: The graph.
-        partition: The graph's partition.
         threads: Number of threads, which does not affect the result.
     """
     crossing, grid = Crossing.of(graph, partition, threads), partition.grid

@@ -29,7 +29,6 @@ def shared_weights(nodes: Ids, types: Ids, num_nodes: int, weight: Floats | None
     Args:
         nodes: [num_edges] one end of each edge.
         types: [num_edges] relation of each edge.
-        num_nodes: Number of nodes.
         weight: [num_edges] weights. None: 1.
     """
     order, first = by_pair(nodes, types, num_nodes)
@@ -46,7 +45,6 @@ def by_pair(nodes: Ids, types: Ids, num_nodes: int) -> tuple[Ids, np.ndarray]:
     Args:
         nodes: [num_edges] one end of each edge.
         types: [num_edges] relation of each edge.
-        num_nodes: Number of nodes.
     """
     num_relations = int(types.max(initial=-1)) + 1
     by_type = np.ascontiguousarray(types, np.int32)

@@ -12,10 +12,10 @@ from gnnkit.partition.base import NodePartitioner
 class Tiles(NodePartitioner):
     """Tiles of the plane (P = a x b) or boxes in space (a x b x c).
 
-    Choose this partition for graphs whose nodes have coordinates. Each axis is cut at
-    equal numbers of nodes, and nodes with equal coordinates stay together. On a
-    lattice, a tile has at most 4 neighbours that share a side, and a box 6. P is
-    factored to minimise the cut area.
+    Choose this partition for graphs with node coordinates. Each axis is cut at equal
+    numbers of nodes, and nodes with equal coordinates stay together. On a lattice, a
+    tile has at most 4 neighbours that share a side, and a box 6. P is factored to
+    minimise the cut area.
     """
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]

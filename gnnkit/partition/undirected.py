@@ -33,7 +33,7 @@ def undirected(csc: CSC) -> tuple[CSC, Ids]:
 
 
 def node_weights(graph: Graph, balance: Balance) -> Ids:  # [num_nodes] at least 1
-    """Returns node weights, whose sums are balanced over the parts.
+    """Returns node weights. Their sums are balanced over the parts.
 
     With training nodes, these weigh as much as all nodes together.
     """

@@ -75,7 +75,7 @@ def are_numbers(category_of: Sequence[str] | None, width: int) -> npt.NDArray[np
 def check_texts(graph: Graph, kind: str) -> list[str]:
     """Checks a new model's text columns, and describes them in one line.
 
-    Raises `UserError` for columns whose values identify nodes, such as names.
+    Raises `UserError` for columns that identify nodes, such as names.
 
     Args:
         graph: The training graph.

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -65,7 +64,7 @@ class Prepared:
 
     @property
     def remote_edges(self) -> float:
-        """The share of edges whose source is on another rank."""
+        """The share of edges with a source on another rank."""
         return self.edge_cut / max(self.num_edges, 1)
 
     def parts(self, folder: Path) -> RankParts:
@@ -73,7 +72,7 @@ class Prepared:
         store = None if self.store is None else Path(self.store)
         return RankParts(folder / PREPARED, store, self.reads, self.dense)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return asdict(self)
 
 
@@ -131,7 +130,7 @@ def no_split(settings: Settings, *, labelled: bool) -> str:
     return f"dataset: no node is in the {what} split: {way}"
 
 
-def prepare(asked: Preparation) -> dict[str, Any]:
+def prepare(asked: Preparation) -> Json:
     """Partitions the graph and writes the files that the ranks read.
 
     Returns the fields of `Prepared`.
@@ -197,7 +196,7 @@ def check_owned(asked: Preparation) -> None:
 
 
 def save_whole(graph: Graph, needs: Needs, target: Path) -> None:
-    """Saves the whole graph as one rank's shard, for job=verify."""
+    """Saves the full graph as one rank's shard, for job=verify."""
     uncut(without_edges(graph) if needs.shares_all else graph).save(target / WHOLE)
 
 
@@ -254,10 +253,6 @@ def _write_shards(settings: Settings, graph: Graph, partition: Partition, target
     """Saves each rank's nodes and edges, and the planner's decision.
 
     Args:
-        settings: The configuration.
-        graph: The graph.
-        partition: The graph's partition.
-        target: The folder of the shards.
         compares: Whether the number of words in a full-graph step explains the layout.
     """
     for shard in cut_all(graph, partition):
@@ -280,7 +275,7 @@ def described(settings: Settings, graph: Graph, quality: Quality, decision: Deci
 
 
 def why_shared(settings: Settings) -> str:
-    """Explains a layout in which every rank reads the whole graph."""
+    """Explains a layout in which every rank reads the full graph."""
     return f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
 
 
@@ -306,10 +301,6 @@ def _write_shared_graph(
     """Saves one shared copy of the graph, and the nodes that each rank owns.
 
     Args:
-        settings: The configuration.
-        graph: The graph.
-        partition: The graph's partition.
-        target: The folder of the shards.
         edges: Whether shards also hold their nodes' in-edges.
     """
     graph.save(target / GRAPH)
@@ -333,19 +324,15 @@ def _create_facts(
     """Creates the facts about prepared data.
 
     Args:
-        graph: The graph.
-        grid: The partition's grid.
         peers: For each rank, the ranks that share edges with it.
         balance: Maximum over mean of the workers' shares, by name.
-        why: The reason for the layout.
-        lines: The summary's lines.
     """
     names = None if graph.class_names is None else list(graph.class_names)
     prepared = Prepared(shape(grid), balance, why, "\n".join(lines), fingerprint(graph), names, peers)
     return replace(prepared, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
 
 
-def coordination(quality: Quality, decision: Decision) -> dict[str, Any]:
+def coordination(quality: Quality, decision: Decision) -> Json:
     """Returns the content of `coordination.json`."""
     report = quality.to_dict()
     return {"decision": asdict(decision)} | {key: report[key] for key in ("regions", "peers")}

@@ -50,7 +50,6 @@ class ForkedGroup(WorkGroup):
         """Stores the arguments. `run` starts the processes.
 
         Args:
-            size: Number of processes.
             patience: How long to wait for a sign of progress.
             folder: Folder that they write into, for messages.
         """
@@ -76,7 +75,6 @@ def run_import(settings: Settings, folder: Path, key: str, together: bool) -> st
     """Imports the graph, or resumes an interrupted import. Returns the graph's folder.
 
     Args:
-        settings: The configuration.
         folder: The run folder, which becomes the store.
         key: Identifies the job and its data.
         together: Whether externally started ranks import together.

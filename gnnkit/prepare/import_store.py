@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from gnnkit.prepare.trained import Inputs, fit
 from gnnkit.prepare.transform import ColumnTransform, FilledRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.task import Task
+from gnnkit.utils.documents import Json
 from gnnkit.utils.npy_writer import NpyWriter
 from gnnkit.utils.storage import forget_pages, save_array, whole_folder, write_atomically
 from gnnkit.utils.work_group import WorkGroup
@@ -43,11 +43,10 @@ _MAX_PIECE = 1 << 20  # maximum number of edges partitioned at once
 _ROW_BYTES = 1 << 24  # bytes of features written at once
 
 
-def write_store(settings: Settings, folder: Path, imported: Path, key: str) -> dict[str, Any]:
+def write_store(settings: Settings, folder: Path, imported: Path, key: str) -> Json:
     """Turns an imported graph into a store. Returns figures and a summary.
 
     Args:
-        settings: The configuration.
         folder: The run folder, which becomes the store.
         imported: The folder of the imported graph.
         key: Identifies the job and its data.
@@ -128,7 +127,7 @@ def _drop_edges(raw: Graph) -> Graph:
 
 
 def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -> tuple[Graph, list[str], str]:
-    """Writes the whole graph as runs read it: features, labels and names.
+    """Writes the full graph as runs read it: features, labels and names.
 
     Returns the mapped graph, lines of description, and a line on rounding, if any. If
     the source is a store, the facts about its columns are copied and its rows are not
@@ -148,7 +147,7 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
     rows = transform.read(NumericTable.of_nodes(raw))
     if settings.inputs == "features":
         check_width(rows.shape[1])
-    names: dict[str, Any] = {"class_names": None if read.class_names is None else list(read.class_names)}
+    names: Json = {"class_names": None if read.class_names is None else list(read.class_names)}
     names |= dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_category_of"))
     names["edge_type_names"] = None if raw.edge_type_names is None else list(raw.edge_type_names)
     names["node_types"] = raw.node_types
@@ -169,12 +168,10 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
     return Graph.trusted(folder / PARTS / GRAPH), [*lines, *([rounded] if rounded else [])], rounded
 
 
-def _schema_fields(raw: Graph, inputs: str, width: int) -> dict[str, Any]:
+def _schema_fields(raw: Graph, inputs: str, width: int) -> Json:
     """Returns the fields of `Schema` and of the graph's feature tables and relations.
 
     Args:
-        raw: The mapped graph.
-        inputs: The configuration key.
         width: Number of feature columns if `inputs` is "features".
     """
     tables = {"features": raw.feature_tables, "learned": learned_tables(raw)}.get(inputs)
@@ -202,11 +199,9 @@ def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Seque
     """Writes rounded features, and returns a line on the rounding.
 
     Args:
-        kind: The value of features.dtype.
-        store: The source store, whose scale is reused. None: the source is other data.
+        store: The source store. Its scale is reused. None: the source is other data.
         rows: [num_nodes, width] input rows.
         names: [width] column names.
-        target: The graph's folder.
     """
     stored = None if store is None else Shard.trusted(store / PARTS / "0").features
     rounding = Rounding(_read_pieces(rows), kind, stored[:0] if isinstance(stored, PackedFeatures) else None)

@@ -85,7 +85,6 @@ def check_types(model: str | None, types: Schema) -> None:
 
     Args:
         model: Name of a model that reads no types. None: types may be ignored.
-        types: The graph's types.
     """
     if model is None or not types.several:
         return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.base import Partition
 from gnnkit.result.folder import PICTURE
+from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import write_atomically
 
 COUNTED_EDGES = 5_000_000  # in larger graphs, edges are counted on a sample of nodes
@@ -24,12 +24,12 @@ def save(graph: Graph, partition: Partition, folder: Path) -> None:
     write_atomically(folder / PICTURE, json.dumps(describe(graph, partition)).encode())
 
 
-def describe(graph: Graph, partition: Partition) -> dict[str, Any]:
+def describe(graph: Graph, partition: Partition) -> Json:
     """Counts nodes by owner and edges between owners, and draws a sample."""
     owner, num_ranks = partition.node_rank, partition.grid.world_size
     share = min(COUNTED_EDGES / max(graph.num_edges, 1), 1.0)
     counted, cut, pairs = _count_edges(graph, owner, _sample_nodes(graph.num_nodes, share), num_ranks)
-    numbers: dict[str, Any] = {
+    numbers: Json = {
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
         "nodes": np.bincount(owner, minlength=num_ranks).tolist(),
@@ -75,7 +75,7 @@ def _in_edges(graph: Graph, nodes: Ids) -> tuple[Ids, Ids]:
     return graph.csc.indices[positions], np.repeat(nodes, degrees)
 
 
-def _draw_sample(graph: Graph, owner: Ids) -> dict[str, Any]:
+def _draw_sample(graph: Graph, owner: Ids) -> Json:
     """Samples nodes and edges: all of a small graph, otherwise neighbourhoods.
 
     Neighbourhoods are searched breadth-first from random nodes, so the sample has

@@ -122,9 +122,6 @@ def _cache_bytes(asked: Preparation, size: int, room: float, prepared: Prepared)
     """Returns the bytes of rows that each rank caches.
 
     Args:
-        asked: The preparation.
-        size: Bytes of all features.
-        room: Bytes available to a rank's cache.
         prepared: Facts, which include the number of nodes.
     """
     configured, shares = asked.settings.features.cache, asked.needs.shares_all

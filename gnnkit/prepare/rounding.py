@@ -34,7 +34,7 @@ class Rounding:
         Args:
             pieces: [k, width] each.
             kind: The value of features.dtype.
-            form: Features whose scale to use. None: chosen by the rows' ranges.
+            form: Features that determine the scale. None: chosen by the rows' ranges.
         """
         self._low, self._high, self._deviation, self._are_whole = _measure_columns(pieces)
         width = len(self._low)

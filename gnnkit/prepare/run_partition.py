@@ -17,7 +17,7 @@ from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import cut_all
 from gnnkit.prepare import picture
 from gnnkit.result.folder import COORDINATION, PARTITION, PICTURE, PREPARED, SOURCE
-from gnnkit.utils.documents import read_object
+from gnnkit.utils.documents import Json, read_object
 from gnnkit.utils.storage import load_arrays, passing, save_arrays, write_atomically
 
 
@@ -26,7 +26,6 @@ def save_partition(folder: Path, partition: Partition, meta: Mapping[str, Any]) 
 
     Args:
         folder: The run folder.
-        partition: The partition.
         meta: Additional plain data.
     """
     arrays = {"node_rank": partition.node_rank, "edge_cell": partition.edge_cell}
@@ -34,7 +33,7 @@ def save_partition(folder: Path, partition: Partition, meta: Mapping[str, Any]) 
     save_arrays(folder / PARTITION, arrays, {**meta, **shape})
 
 
-def load_partition(folder: Path) -> tuple[Partition, dict[str, Any]]:
+def load_partition(folder: Path) -> tuple[Partition, Json]:
     """Loads a run folder's partition and the data saved with it."""
     arrays, meta = load_arrays(folder / PARTITION)
     grid, columns = Grid(**meta["grid"]), tuple(meta["columns"])
@@ -46,15 +45,13 @@ def keep(folder: Path, settings: Settings, partition: Partition, *, changed: boo
 
     Args:
         folder: The run folder.
-        settings: The configuration.
-        partition: The partition.
         changed: Whether the partition differs from the configured one.
     """
     save_partition(folder, partition, {"keys": _keys(settings), "rebalanced": changed})
 
 
 def open_run(folder: Path) -> tuple[Graph, Partition]:
-    """Loads the graph and partition of a run whose hook sets `keeps_graph`."""
+    """Loads the graph and partition of a run with a hook that sets `keeps_graph`."""
     return Graph.load(folder / PREPARED / SOURCE), load_partition(folder)[0]
 
 
@@ -67,7 +64,6 @@ def replace_shards(folder: Path, name: str, graph: Graph, partition: Partition) 
     Args:
         folder: The run folder.
         name: Folder name of the new shards.
-        graph: The graph.
         partition: The new partition.
     """
     with passing():
@@ -91,7 +87,6 @@ def rebalanced(settings: Settings, num_nodes: int) -> tuple[Partition | None, li
     configuration names another partition.
 
     Args:
-        settings: The configuration.
         num_nodes: The graph's number of nodes.
     """
     folder = resumed_folder(settings)
@@ -115,8 +110,8 @@ def resumed_folder(settings: Settings) -> Path | None:
     return path if path.is_dir() else path.parent.parent
 
 
-def _keys(settings: Settings) -> dict[str, Any]:
+def _keys(settings: Settings) -> Json:
     """Returns the keys that determine the layout, as read back from JSON."""
     keys = {"workers": settings.workers, "partition": asdict(settings.partition)}
-    plain: dict[str, Any] = json.loads(json.dumps(keys, default=str))
+    plain: Json = json.loads(json.dumps(keys, default=str))
     return plain

@@ -40,8 +40,6 @@ class SharedFolderGroup(WorkGroup):
         """Stores the arguments. `joined` starts the group.
 
         Args:
-            rank: This process's rank.
-            size: Number of processes.
             folder: The shared folder. The leader removes it at the end.
             timeout: Seconds within which all ranks must join.
         """

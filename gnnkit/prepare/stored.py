@@ -1,4 +1,4 @@
-"""Preparation of a run whose data is a store, from the store's manifest."""
+"""Preparation of a run from a store, using the store's manifest."""
 
 from __future__ import annotations
 

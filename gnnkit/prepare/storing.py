@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.leader.plan.choose import Decision, describe
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.partition.shard import cut_all
 from gnnkit.partition.store.manifest import PARTS, Digests, Manifest, shaping
 from gnnkit.partition.store.pairs import without_pairs
 from gnnkit.partition.store.parts import GRAPH, LINKS
@@ -28,14 +27,13 @@ from gnnkit.task import Task
 from gnnkit.utils.documents import Json, read_object
 
 
-def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> dict[str, Any]:
+def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> Json:
     """Writes a store and its partition. Returns the partition's figures and a summary.
 
     If no run could train on the graph as configured, it is only measured, and the
     summary states why.
 
-    The run folder becomes the store. `graph` replaces the data set. `asked` identifies
-    the job and its data.
+    `folder` becomes the store. `graph` replaces the data set. `asked` identifies both.
     """
     named_graph = with_names(settings, graph)
     try:
@@ -50,8 +48,7 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     holds_graph = settings.strategy.name != AUTO and settings.create_strategy().reads.graph
     rows = not (holds_graph and of_ranges(prepared_graph, chosen))
     if why_not is None:
-        for shard in cut_all(prepared_graph, chosen):
-            _save_shard(shard, folder, rows)
+        _save_shards(prepared_graph, chosen, folder, rows)
     quality = measure(prepared_graph, chosen)
     quality.save(folder / PARTITION)
     if why_not is None:
@@ -94,9 +91,10 @@ def _rounding_of_store(settings: Settings, graph: Graph | None) -> str:
     return "" if store is None else Manifest.load(store).packed
 
 
-def _save_shard(shard: Shard, folder: Path, rows: bool) -> None:
-    saved_shard = shard if rows else replace(shard, features=shard.features[:0])
-    saved_shard.save(folder / PARTS / str(shard.rank))
+def _save_shards(graph: Graph, partition: Partition, folder: Path, rows: bool) -> None:
+    for shard in cut_all(graph, partition):
+        saved_shard = shard if rows else replace(shard, features=shard.features[:0])
+        saved_shard.save(folder / PARTS / str(shard.rank))
 
 
 def of_ranges(graph: Graph, partition: Partition) -> bool:
@@ -120,9 +118,9 @@ def manifest(
     rows: bool,
     digests: Digests,
 ) -> Manifest:
-    """Creates the manifest of a store whose parts are written.
+    """Creates the manifest of a store after its parts are written.
 
-    `named_graph` is the data set's graph, with names. `packed` is the line on rounded
+    `named_graph` is the data set's graph, with names. `packed` reports rounded
     features. Without `rows`, parts use ranges of the graph's rows.
     """
     decision = Decision.of(settings, graph, quality, compares=False)

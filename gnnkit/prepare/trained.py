@@ -91,7 +91,6 @@ class Inputs:
         Raises `UserError` for other columns and for unfilled cells.
 
         Args:
-            graph: The graph.
             folder: The folder of the training run, for messages.
         """
         graph = self.ordered(graph, folder)
@@ -197,7 +196,6 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
     Raises `UserError` if the trained model needs columns in another order or scale.
 
     Args:
-        settings: The configuration.
         plain: The facts of the graph that the store was created from.
         run_folder: The run folder.
         root: The store.

@@ -449,7 +449,7 @@ def _fit_scale(filled: FilledTable, train_rows: Ids, kind: str) -> tuple[Scale, 
 def is_table(graph: Graph) -> bool:
     """Returns whether the features are a table, that is, narrow, text or negative.
 
-    Other features are assumed to be counts, whose rows may be row-normalised.
+    Other features are assumed to be counts, which may be row-normalised.
     """
     features = graph.features
     if isinstance(features, SparseFeatures):

@@ -47,7 +47,6 @@ class Axis:
         """Returns an axis with a margin around the values.
 
         Args:
-            values: The values.
             begin: Pixel of the lower end.
             end: Pixel of the upper end.
         """
@@ -85,9 +84,6 @@ def curves(
     """Draws curves over epochs.
 
     Args:
-        name: Name of the figure.
-        title: Title of the figure.
-        caption: Caption of the figure.
         drawn: The curves, with at least one point each.
         mark: A marked epoch, and its label.
     """
@@ -197,10 +193,6 @@ def bars(name: str, title: str, caption: str, labels: Sequence[str], parts: Sequ
     """Draws a horizontal bar for each label, with its parts side by side.
 
     Args:
-        name: Name of the figure.
-        title: Title of the figure.
-        caption: Caption of the figure.
-        labels: Names of the bars.
         parts: The parts of all bars.
         unit: Unit of the values, for the axis.
     """
@@ -231,9 +223,6 @@ def heat(
     """Draws a square matrix of numbers in shades.
 
     Args:
-        name: Name of the figure.
-        title: Title of the figure.
-        caption: Caption of the figure.
         cells: Numbers of at least 0, by row.
         labels: Names of rows and columns.
         axes: Titles of rows and of columns.

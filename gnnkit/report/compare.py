@@ -27,7 +27,6 @@ def compare(
     """Writes a page of several runs: differing settings, figures, and overlaid curves.
 
     Args:
-        runs: The runs.
         folder: Receives the page.
         names: The name of each run. Default: the name of its folder.
         summary: The first table on the page.

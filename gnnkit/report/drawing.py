@@ -64,9 +64,7 @@ def text(x: float, y: float, text: str, anchor: str = "start", colour: str = "mu
     Args:
         x: Pixel of the anchor.
         y: Pixel of the baseline.
-        text: The text.
         anchor: start, middle or end.
-        colour: Name of a colour.
         size: Of the font, in pixels.
     """
     style = f"fill:var(--{colour});font-size:{_short(size)}px"

@@ -95,7 +95,7 @@ def _class_name(run: RunFiles, number: int) -> str:
 
 
 def _edges(value: object, num_nodes: int) -> list[tuple[int, int]]:
-    """Returns the edges whose ends are nodes of the picture."""
+    """Returns the edges between nodes of the picture."""
     pairs = [numbers(pair) for pair in value[:MOST_EDGES]] if isinstance(value, list) else []
     return [(int(p[0]), int(p[1])) for p in pairs if len(p) == 2 and all(0 <= end < num_nodes for end in p)]
 
@@ -111,9 +111,6 @@ def _drawn(
     """Draws nodes and edges, with darker edges between ranks.
 
     Args:
-        run: The run.
-        owner: Rank by node.
-        edges: Source and destination.
         groups: The group of each node, by colouring.
         is_complete: Whether the picture shows the entire graph.
     """
@@ -163,12 +160,7 @@ def _layer(
     """Draws the nodes in the colours of their groups, and a legend.
 
     Args:
-        group: The name of the colouring.
-        places: Of the nodes.
-        names: The group of each node.
         tints: Colour by group. Others get the last colour.
-        notes: The tooltip of each node.
-        radius: Of the dots.
     """
     other = colour(NUM_COLOURS - 1)
     nodes = zip(places, names, notes, strict=True)

@@ -70,7 +70,7 @@ def progress(done: int, total: int, text: str) -> str:
     return render("progress.html", done=done, total=total, text=text)
 
 
-def _content(run: RunFiles) -> dict[str, Any]:
+def _content(run: RunFiles) -> Mapping[str, object]:
     """Returns the variables of the template."""
     result = run.result
     layout = f"{format_value(result.get('world_size'))} workers, partition {result.get('partition')}"

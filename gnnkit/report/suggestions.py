@@ -78,12 +78,7 @@ def _fit(run: RunFiles) -> Iterator[str]:
 
 
 def _against_overfitting(run: RunFiles, name: str) -> str:
-    """Lists keys that the run has not changed yet.
-
-    Args:
-        run: The run.
-        name: The validation figure.
-    """
+    """Lists keys that the run has not changed yet."""
     model, trainer = (section(run, name) for name in ("model", "trainer"))
     dropout = number(model.get("dropout"))
     keys = [] if dropout is None or dropout >= 0.7 else [f"model.dropout={0.5 if dropout < 0.5 else 0.7}"]

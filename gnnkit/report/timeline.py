@@ -45,7 +45,7 @@ def shares(run: RunFiles) -> dict[str, float]:
 
 
 def drawings(run: RunFiles) -> list[Figure]:
-    """Draws the time by epoch and the time of the whole run, by rank."""
+    """Draws the time by epoch and the run's total time, by rank."""
     epochs = _epochs(run)
     total = totals(run)
     if not total:
@@ -59,12 +59,7 @@ def drawings(run: RunFiles) -> list[Figure]:
 
 
 def _by_epoch(epochs: Sequence[Seconds], run: RunFiles) -> Figure:
-    """Draws a row for each rank, with a column of parts for each epoch.
-
-    Args:
-        epochs: Seconds by epoch.
-        run: The run.
-    """
+    """Draws a row for each rank, with a column of parts for each epoch."""
     size = -(-len(epochs) // MOST_BINS)
     bins = [_added(epochs[first : first + size]) for first in range(0, len(epochs), size)]
     widths = [len(epochs[first : first + size]) for first in range(0, len(epochs), size)]

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import average_parameters, from_vector, to_vector, weighted_mean
 from gnnkit.errors import UserError
+from gnnkit.utils.documents import Json
 
 OnLost = Literal["stop", "continue"]
 
@@ -39,8 +40,6 @@ class GradientSync(ABC):
         """Called once on every worker, before the first step, with equal parameters.
 
         Args:
-            module: Holds the parameters.
-            comm: Connects the workers.
             mailbox: Connects all ranks, workers first, then servers. Only a sync with
                 `servers` or without `lockstep` may require it.
         """
@@ -51,7 +50,6 @@ class GradientSync(ABC):
 
         Args:
             mailbox: Connects all ranks, workers first, then servers.
-            num_workers: Number of workers.
         """
         raise NotImplementedError(f"{type(self).__name__} has no servers")
 
@@ -63,7 +61,6 @@ class GradientSync(ABC):
 
         Args:
             module: Its parameters hold this rank's gradients.
-            optimizer: The parameters' optimiser.
             share: This rank's share of the rows that the step's loss reads: the weight
                 n_p / sum(n) in a weighted mean of the ranks' mean gradients. 0 if this
                 rank has no rows, or if it alone skips the step.
@@ -87,7 +84,6 @@ class GradientSync(ABC):
         """Replaces the parameters by the ranks' weighted mean, in place. Collective.
 
         Args:
-            module: Holds this rank's parameters.
             weight: This rank's weight in the mean.
         """
         average_parameters(module, self.comm, weight)
@@ -110,7 +106,6 @@ class GradientSync(ABC):
 
         Args:
             module: Holds this rank's parameters, replaced in place.
-            optimizer: The parameters' optimiser.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -124,7 +119,7 @@ class GradientSync(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
         """Restores the state. This rank's parameters are restored already."""
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Json:
         """Returns additional entries of `result.json`, on rank 0, after `settle`."""
         return {}
 
@@ -140,7 +135,6 @@ class GradientSync(ABC):
 
         Args:
             module: Holds this rank's parameters and buffers, replaced in place.
-            comm: Connects the workers.
             weight: This rank's weight: its number of training nodes. With
                 `trainer.final_average=false`, 1 on rank 0 and 0 elsewhere.
         """

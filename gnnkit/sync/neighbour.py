@@ -24,7 +24,7 @@ _NOT_ONE = (
 
 
 class Neighbour(GradientSync):
-    """Averages among workers whose partitions are connected by an edge.
+    """Averages among workers with partitions that are connected by an edge.
 
     A worker waits for its neighbours only. Messages are matched by number, so the
     result does not depend on timing. Choose this sync to avoid communication between
@@ -109,9 +109,6 @@ class Neighbour(GradientSync):
         """Returns the estimate of the global gradient, [num_parameters].
 
         The mean of all workers' estimates equals the sum of their gradients.
-
-        Args:
-            grads: This worker's contribution to that sum.
         """
         grads = grads * self.comm.world_size
         if len(self.tracked) != len(grads):  # in the first step, and after parameters were frozen
@@ -133,7 +130,6 @@ class Neighbour(GradientSync):
 
         Args:
             part: [num_values] this rank's values, multiplied by its weight.
-            weight: This rank's weight.
         """
         mixed = self._mix(torch.cat([part, part.new_tensor([weight])]), self.rounds - 1)
         total = self._exchange(mixed, self.sums)

@@ -13,6 +13,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from gnnkit.errors import UserError
+from gnnkit.utils.documents import Json
 
 State = dict[int, dict[str, Any]]  # optimiser state: tensors and numbers by name, by parameter number
 
@@ -22,7 +23,7 @@ class Groups:
     """An optimiser's parameter groups as plain values."""
 
     members: tuple[tuple[int, ...], ...]  # parameter numbers, by group
-    settings: tuple[dict[str, Any], ...]  # settings such as the learning rate, by group
+    settings: tuple[Json, ...]  # settings such as the learning rate, by group
 
     @classmethod
     def of(cls, optimizer: Optimizer, parameters: Sequence[Parameter]) -> Groups:
@@ -31,7 +32,6 @@ class Groups:
         Raises `UserError` for settings that are not plain values.
 
         Args:
-            optimizer: The optimiser.
             parameters: The parameters, numbered by position. The optimiser's other
                 parameters are ignored.
         """
@@ -58,9 +58,6 @@ class Optimised:
 
         Args:
             values: [n] all parameters, concatenated.
-            shapes: Shape of each parameter.
-            groups: The optimiser's groups.
-            make: The optimiser's class.
         """
         self.parameters = [Parameter(part) for part in _parts(values, shapes)]
         self._numbers = [number for number, members in enumerate(groups.members) if members]
@@ -140,7 +137,7 @@ def _parts(values: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     return [part.view(torch.Size(shape)) for part, shape in zip(torch.split(values, sizes), shapes, strict=True)]
 
 
-def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(group: Mapping[str, Any]) -> Json:
     """Returns a parameter group's settings as JSON values."""
     plain = {name: _number(value) for name, value in group.items() if name != "params"}
     for name, value in plain.items():

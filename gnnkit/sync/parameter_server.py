@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -13,6 +12,7 @@ from gnnkit.sync.base import OnLost, trainable
 from gnnkit.sync.served import Served, ServedSync
 from gnnkit.sync.server import Server
 from gnnkit.sync.versions import Damping, Mode, make_rules
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import whole
 
 MAX_SERVERS = 1024
@@ -78,5 +78,5 @@ class ParameterServer(ServedSync):
     def average_models(self, module: nn.Module, weight: float) -> None:
         self.average(trainable(module), weight)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Json:
         return {"servers": self.servers, **super().figures()}

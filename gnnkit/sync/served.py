@@ -22,6 +22,7 @@ from gnnkit.sync.optimised import Groups, State, pack_state, unpack_state
 from gnnkit.sync.server import REPLY, REQUEST, Server
 from gnnkit.sync.versions import Rules
 from gnnkit.utils.approximate import approximate
+from gnnkit.utils.documents import Json
 
 HEARTBEAT = 1.0  # seconds between heartbeats, at most a quarter of comm.timeout
 BESIDE = "server beside rank 0"  # thread name
@@ -31,17 +32,15 @@ class Served:
     """A worker's client, which pushes gradients and reads parameters.
 
     Each server holds some of the parameters, each tensor complete. All servers use one
-    optimiser, whose settings follow worker 0's.
+    optimiser. Its settings follow worker 0's.
     """
 
     def __init__(self, comm: Communicator, mailbox: Mailbox, servers: int, rules: Rules) -> None:
         """Starts the server thread on rank 0 if `servers` is 0.
 
         Args:
-            comm: Connects the workers.
             mailbox: Connects all ranks, workers first, then servers.
             servers: Number of server ranks. 0: a thread of rank 0 serves.
-            rules: The servers' rules.
         """
         self.rank, self.delays, self.state = comm.rank, Counter[int](), State()
         self._mailbox, self._timeout, self._rules = mailbox, comm.timeout, rules
@@ -52,7 +51,7 @@ class Served:
         self._parts: list[tuple[int, list[int]]] = []  # server rank, numbers of its parameters
         self._trained: list[int] = []  # ids of all these parameters
         self._begun = False  # rank 0 only
-        self._settings: tuple[dict[str, Any], ...] = ()  # the optimiser's settings as last sent
+        self._settings: tuple[Json, ...] = ()  # the optimiser's settings as last sent
         self._read: list[Tensor] = []  # rank 0 only: the values last read, by part
         if servers == 0 and comm.rank == 0:
             self._beside = Server(mailbox, comm.world_size, rules)
@@ -103,7 +102,7 @@ class Served:
         """Restores the servers' optimiser state. Parameters are taken from rank 0."""
         self.state, self._begun = {int(number): moments for number, moments in state.items()}, False
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Json:
         """Returns mean and maximum staleness of gradients, in versions.
 
         With synchronous steps, no gradient is stale.
@@ -119,7 +118,6 @@ class Served:
 
         Args:
             tensors: Tensors of any shapes. Each server sums a part.
-            weight: This worker's weight.
         """
         values = to_vector(tensors)
         weighted = torch.cat([values * weight, values.new_tensor([weight])])
@@ -165,7 +163,7 @@ class Served:
                 if owned_numbers
             ]
 
-    def _bring(self, parameters: Sequence[Parameter], optimizer: Optimizer) -> list[dict[str, Any]] | None:
+    def _bring(self, parameters: Sequence[Parameter], optimizer: Optimizer) -> list[Json] | None:
         """Sends the servers what rank 0 has changed. Returns changed settings.
 
         Local steps, an average or a rollback change rank 0's parameters. With
@@ -187,12 +185,6 @@ class Served:
         """Sends parameters, settings and state to the servers.
 
         Raises `UserError` for an optimiser class that only this process can import.
-
-        Args:
-            parameters: The parameters.
-            values: Their values, by part.
-            groups: The optimiser's groups.
-            kind: The optimiser's class.
         """
         if self._beside is not None:
             self._beside.optimizer_class = kind
@@ -284,7 +276,6 @@ class ServedSync(GradientSync):
         """Stores the rules.
 
         Args:
-            rules: The servers' rules.
             on_lost: stop, or continue without a lost worker.
         """
         self.rules, self.on_lost = rules, on_lost
@@ -317,7 +308,7 @@ class ServedSync(GradientSync):
         if self._served is not None:
             self._served.load_state_dict(state)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Json:
         return {} if self._served is None else self._served.figures()
 
     def close(self) -> None:

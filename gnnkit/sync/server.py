@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from gnnkit.comm import Mailbox
 from gnnkit.comm.mailbox import DeadlineExceeded, Letter, PeerLost
 from gnnkit.sync.optimised import Groups, Optimised, pack_state, unpack_state
 from gnnkit.sync.versions import Rules, VersionedParameters
+from gnnkit.utils.documents import Json
 
 REQUEST, REPLY = "to a server", "from a server"  # tags
 PERIOD = 0.25  # seconds between checks for lost workers
@@ -55,8 +55,6 @@ class Server:
 
         Args:
             mailbox: Connects all ranks, workers first.
-            num_workers: Number of workers.
-            rules: The rules.
         """
         self.optimizer_class: type[Optimizer] | None = None  # None: looked up in torch.optim by name
         self.error: BaseException | None = None  # the error that stopped the server
@@ -161,12 +159,12 @@ class Server:
         if request.pushed and self._parameters is not None and self._parameters.may_start(rank):
             self._reply(rank, {"kind": "values"}, {"values": self._parameters.read(rank)[1]})
 
-    def _newest(self, rank: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _newest(self, rank: int) -> tuple[Json, dict[str, Tensor]]:
         """Returns the parameters and, for rank 0, optimiser state and all delays."""
         if self._parameters is None or self._model is None:
             return {"kind": "nothing"}, {}
         version, values = self._parameters.read(rank)
-        fields: dict[str, Any] = {"kind": "newest", "version": version}
+        fields: Json = {"kind": "newest", "version": version}
         if rank:
             return fields, {"values": values}
         state, tensors = pack_state(self._model.state())
@@ -178,7 +176,7 @@ class Server:
         letters = [self._open[rank].letter for rank in sorted(self._open)]
         return {"values": torch.stack([letter.tensors["values"] for letter in letters]).sum(0)}
 
-    def _reply(self, rank: int, fields: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> None:
+    def _reply(self, rank: int, fields: Json, tensors: dict[str, Tensor] | None = None) -> None:
         del self._open[rank]
         self._put(rank, fields, tensors)
 
@@ -189,7 +187,7 @@ class Server:
                 request.last_heartbeat = now
                 self._put(rank, {"kind": "wait"})
 
-    def _put(self, rank: int, fields: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> None:
+    def _put(self, rank: int, fields: Json, tensors: dict[str, Tensor] | None = None) -> None:
         try:
             self._mailbox.put(rank, REPLY, fields, tensors)
         except PeerLost as error:

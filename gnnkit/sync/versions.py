@@ -131,8 +131,6 @@ class VersionedParameters:
 
         Args:
             model: The parameters with their optimiser.
-            num_workers: Number of workers.
-            rules: The rules.
         """
         self.model, self.rules = model, rules
         self.version = 0
@@ -146,7 +144,6 @@ class VersionedParameters:
         """Accepts a worker's gradient.
 
         Args:
-            rank: The worker.
             gradient: [n] the worker's contribution to the sum over all rows.
             share: The worker's share of the rows.
         """
@@ -175,7 +172,7 @@ class VersionedParameters:
     def meet(self) -> None:
         """Resets all clocks to the same value, after all workers have met.
 
-        A worker that skipped steps is then no longer behind.
+        A worker that skipped steps is then up to date.
         """
         latest = max((self.clocks[rank] for rank in self.live), default=0)
         for rank in self.live:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from gnnkit.sampler.links import Links
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.evaluation import by_node
 from gnnkit.utils.checks import Array
+from gnnkit.utils.documents import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,12 @@ class LabelFacts:
     class_weights: tuple[float, ...] | None = None  # [num_classes] factors of the losses
     mean: tuple[float, ...] | None = None  # [width] of the labels. None: outputs are in the labels' unit
     deviation: tuple[float, ...] | None = None  # [width] standard deviation of the labels
+
+
+PredictionColumns = Mapping[str, Array | Sequence[object]]  # columns of `predictions.parquet` by name
+
+
+PredictionColumns = Mapping[str, Array | Sequence[object]]  # columns of `predictions.parquet`, by name
 
 
 class Task(ABC):
@@ -96,7 +103,6 @@ class Task(ABC):
         Called once, when training starts. Default: none.
 
         Args:
-            worker: This rank.
             classes: [num_classes] class names, or None.
         """
         return []
@@ -129,10 +135,9 @@ class Task(ABC):
 
         Args:
             outputs: [num_owned, width] outputs for this rank's nodes.
-            worker: This rank.
         """
 
-    def details(self, outputs: Tensor, worker: Worker) -> dict[str, Any]:
+    def details(self, outputs: Tensor, worker: Worker) -> Json:
         """Returns `per_class` and `confusion` of `result.json`, by split. Collective.
 
         These are a list of metrics per class and a confusion matrix. The arguments are
@@ -159,7 +164,7 @@ class Task(ABC):
         Collective. The arguments are those of `measure`.
         """
 
-    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> dict[str, Any]:
+    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
         """Returns the columns of `predictions.parquet`, by name.
 
         Args:
@@ -179,7 +184,7 @@ class Task(ABC):
 
 
 class NodeTask(Task):
-    """A task whose rows are nodes.
+    """A task with nodes as rows.
 
     Its metrics are computed from sums over all ranks, so they are exact. The validation
     and test losses are measured too.
@@ -243,7 +248,6 @@ class NodeTask(Task):
         Args:
             labels: [k, ...] labels of this rank's rows.
             width: Output width.
-            worker: This rank.
         """
         return None
 
@@ -280,9 +284,7 @@ def rows_of(split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor
     Nodes without a label are omitted.
 
     Args:
-        split: Name of the split.
         outputs: [num_owned, width] outputs for this rank's nodes.
-        worker: This rank.
     """
     shard = worker.shard
     rows = np.flatnonzero(shard.labelled & (shard.split == SPLITS[split]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,12 +10,13 @@ from torch import Tensor
 from gnnkit.strategy import Worker
 from gnnkit.task.base import NodeTask, f1, rows_of
 from gnnkit.task.ranking import mean_areas
+from gnnkit.utils.documents import Json
 
 MAX_CLASSES = 100  # maximum for metrics per class and a confusion matrix
 
 
 class ClassTask(NodeTask):
-    """A node task whose labels are classes."""
+    """A node task with classes as labels."""
 
     @abstractmethod
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
@@ -29,10 +29,10 @@ class ClassTask(NodeTask):
         """
         return None
 
-    def details(self, outputs: Tensor, worker: Worker) -> dict[str, Any]:
+    def details(self, outputs: Tensor, worker: Worker) -> Json:
         if outputs.shape[1] > MAX_CLASSES:
             return {"per_class": None, "confusion": None}
-        tables: dict[str, Any] = {"per_class": {}, "confusion": {}}
+        tables: Json = {"per_class": {}, "confusion": {}}
         for split in self.splits:
             logits, labels = rows_of(split, outputs, worker)
             counts = worker.comm.all_reduce(self.counts(logits, labels).to(torch.float64)).view(3, -1)
@@ -53,7 +53,6 @@ def areas_of_all(scores: Tensor, wanted: Tensor, worker: Worker) -> dict[str, fl
     Args:
         scores: [k, num_classes] this rank's scores.
         wanted: [k, num_classes] 1 for a row's classes, else 0.
-        worker: This rank.
     """
     parts = worker.comm.gather(torch.cat([scores.to(torch.float64), wanted.to(torch.float64)], 1))
     areas: dict[str, float] = worker.comm.share(mean_areas(*torch.cat(parts).chunk(2, 1)) if parts else {})

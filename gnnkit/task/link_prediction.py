@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from gnnkit.graph.attributes import warn_times
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links, codes, draw_for_pairs, pairs_of, unordered
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
-from gnnkit.task.base import Task
+from gnnkit.task.base import PredictionColumns, Task
 from gnnkit.task.decoder import ProductMLP, dot
 from gnnkit.task.ranking import HITS, ranked, ranking
 from gnnkit.utils.checks import Array
@@ -203,7 +202,7 @@ class LinkPrediction(Task):
         scores = ranked(parts, len(links.test))
         return torch.cat([torch.from_numpy(np.array(links.test, np.float64)).to(scores.device), scores], 1)
 
-    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> dict[str, Any]:
+    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
         source, destination = rows[:, :2].astype(np.int64).T
         return {"source": ids[source], "destination": ids[destination], "score": rows[:, 2]}
 
@@ -216,8 +215,6 @@ class LinkPrediction(Task):
 
         Args:
             outputs: [num_owned, width] outputs for this rank's nodes.
-            worker: This rank.
-            links: Samples the negative pairs.
             pairs: [num_pairs, 2] edges.
             split: Number of the split, for the random key.
 
@@ -257,7 +254,6 @@ def _filters(pairs: Ids, held: npt.NDArray[np.bool_], held_out: Ids, num_nodes: 
         pairs: [k, 2] edges of the graph.
         held: [k] which of them are held out.
         held_out: [num_held, 2] validation and test edges.
-        num_nodes: Number of nodes of the graph.
     """
     training = np.unique(codes(pairs[~held], num_nodes))
     is_undirected = np.array_equal(training, np.unique(codes(pairs[~held, ::-1], num_nodes)))
@@ -276,7 +272,6 @@ def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
     """Returns the graph with a subset of its edges, and no edges to predict.
 
     Args:
-        graph: The graph.
         edge_ids: [k] ascending edge ids.
     """
     csc = CSC(np.searchsorted(edge_ids, graph.csc.indptr), graph.csc.indices[edge_ids])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.strategy import Worker
-from gnnkit.task.base import f1, macro, rows_of
+from gnnkit.task.base import PredictionColumns, f1, macro, rows_of
 from gnnkit.task.classes import ClassTask, areas_of_all
 from gnnkit.utils.checks import Array
 
@@ -81,7 +80,7 @@ class Multilabel(ClassTask):
     def probabilities(self, outputs: Tensor) -> Tensor:  # [k, num_classes]
         return outputs.sigmoid()
 
-    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> dict[str, Any]:
+    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
         names = range(rows.shape[1]) if classes is None else classes
         return {"id": ids, "classes": [[names[i] for i in np.flatnonzero(row).tolist()] for row in rows]}
 

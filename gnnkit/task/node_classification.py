@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.strategy import Worker
-from gnnkit.task.base import LabelFacts, f1, macro, rows_of
+from gnnkit.task.base import LabelFacts, PredictionColumns, f1, macro, rows_of
 from gnnkit.task.classes import ClassTask, areas_of_all
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import real, shown
@@ -152,7 +151,7 @@ class NodeClassification(ClassTask):
     def probabilities(self, outputs: Tensor) -> Tensor:  # [k, num_classes]
         return outputs.softmax(1)
 
-    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> dict[str, Any]:
+    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
         return {"id": ids, "class": rows if classes is None else np.array(classes, np.str_)[rows]}
 
     def output_names(self, classes: Sequence[str] | None) -> Sequence[str] | None:

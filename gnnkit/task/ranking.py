@@ -1,4 +1,4 @@
-"""Ranking metrics of scores, whose first column should be the largest."""
+"""Ranking metrics of scores. The first column should be the largest."""
 
 from __future__ import annotations
 

@@ -34,9 +34,6 @@ def check_callback(make: Callable[[], Any]) -> None:
     gnnkit must accept the callback. Three ranks, one of which owns nothing, must have
     equal numbers of epochs, parameters and state, and equal those of one rank. The
     state must survive a checkpoint.
-
-    Args:
-        make: Creates the callback.
     """
     check_maker(make, Callback)
     callback.check(type(make()).__name__, make())
@@ -65,7 +62,12 @@ def _trained(callback: Any, worker: Worker) -> tuple[Tensor, int, dict[str, Any]
     strategy.setup(worker, model)
     evaluation = Evaluation.of(worker, model, 100.0)
     module = TrainingModule(model, strategy, worker, evaluation, optimizer="sgd", lr=0.1, weight_decay=0.0)
-    options: dict[str, Any] = {"max_epochs": EPOCHS, "check_val_every_n_epoch": 1, "logger": False}
-    trainer = make_trainer(module, AllReduce(), SyncMeter(), callbacks=[callback], **options)
+    trainer = make_trainer(
+        *(module, AllReduce(), SyncMeter()),
+        callbacks=[callback],
+        max_epochs=EPOCHS,
+        check_val_every_n_epoch=1,
+        logger=False,
+    )
     trainer.fit(module)
     return parameters_to_vector(model.parameters()).detach(), trainer.current_epoch, callback.state_dict()

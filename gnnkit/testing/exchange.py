@@ -33,9 +33,6 @@ def check_exchange(make: Callable[[], RowExchange]) -> None:
     `keeps_state`, no state may be needed. An exchange that is `exact` must give one
     rank's gradients. On one rank, every exchange must be exact. A rank's own rows must
     be current, a step evaluated again must be exact, and rows must be finite.
-
-    Args:
-        make: Creates the exchange.
     """
     check_maker(make, RowExchange)
     torch.manual_seed(0)
@@ -72,7 +69,6 @@ class _Runs:
         """Returns the sum of all ranks' gradients.
 
         Args:
-            grid: The rank grid.
             exchanges: Whether ranks exchange rows, by epoch.
             resume: Whether to continue with a new schedule after some epochs.
             state: Whether to restore the old schedule's state in it.

@@ -65,17 +65,15 @@ def _example_graph(src: Ids, dst: Ids, num_nodes: int) -> Graph:
 
 
 def cut_signal_graph(num_nodes: int = 800, num_parts: int = 4, num_classes: int = 4, seed: int = 0) -> Graph:
-    """Returns a graph whose labels depend only on edges between parts.
+    """Returns a graph with labels that depend only on edges between parts.
 
     Parts are ranges of ids with equal counts, as with `partition=1d`. Every node has a
     random kind, which is visible in its features. A node's label is the kind of all its
     in-neighbours in other parts. Its in-neighbours in its own part are random.
 
     Args:
-        num_nodes: Number of nodes.
         num_parts: Number of parts, at least 2.
         num_classes: Number of kinds and labels.
-        seed: Random seed.
     """
     rng, inside, across = np.random.default_rng(seed), 8, 6  # in-edges per node
     part, nodes = np.arange(num_nodes) * num_parts // num_nodes, np.arange(num_nodes)

@@ -22,6 +22,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.launch.launcher import JOBS, RANKS, Jobs, Launcher, RankError, Ranks
 from gnnkit.testing.arguments import check_maker
+from gnnkit.utils.documents import Json
 
 WORLD_SIZE = 3
 TIMEOUT = 20.0  # deadline of a rank's waits, in seconds
@@ -45,9 +46,6 @@ def check_launcher(make: Callable[[], Launcher]) -> None:
 
     The ranks' function belongs to this module, so it can be pickled. A launcher that is
     `inline` may raise a rank's error with a note that names the rank.
-
-    Args:
-        make: Creates the launcher.
     """
     check_maker(make, Launcher)
     launcher = make()
@@ -148,7 +146,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _place(comm: Communicator) -> dict[str, Any]:
+def _place(comm: Communicator) -> Json:
     total = comm.all_reduce(torch.tensor([float(comm.rank)])).item()
     seen = {"rank": comm.rank, "world_size": comm.world_size, "sum": total}
     return {"comm": seen, "environment": dict(os.environ), "pid": os.getpid()}

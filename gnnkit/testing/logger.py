@@ -16,10 +16,7 @@ def check_logger(make: Callable[[], RunLogger]) -> None:
     """Checks a logger in the way that a run's leader uses it, in a new folder.
 
     `check` must accept this machine. `make` must return a Lightning logger that accepts
-    nested settings, scalars whose names contain slashes, and scalars after `finalize`.
-
-    Args:
-        make: Creates the logger.
+    nested settings, scalars with slashes in their names, and scalars after `finalize`.
     """
     check_maker(make, RunLogger)
     maker = make()

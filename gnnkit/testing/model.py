@@ -97,7 +97,6 @@ def check_program(make: Callable[[], Program], grids: Sequence[Grid] = GRIDS) ->
     The program must take equally many steps and reach one rank's values on every grid.
 
     Args:
-        make: Creates the program.
         grids: Rank grids. Default: one of each kind.
     """
     check_maker(make, Program)

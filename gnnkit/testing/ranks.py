@@ -37,7 +37,6 @@ def on_ranks(
 
     Args:
         graph: The graph to partition.
-        grid: The rank grid.
         work: Runs on each rank, collective.
         whole: Whether every rank also reads the complete graph.
         sampler: Every rank's sampler.

@@ -23,7 +23,6 @@ def check_sampler(sampler: Sampler, graph: CSC, seeds: Ids, *, key: int = 7) -> 
         sampler: The sampler to check.
         graph: A graph with as many sources as destinations.
         seeds: [num_seeds] distinct node ids.
-        key: Random key.
     """
     check_instance(sampler, Sampler)
     name = type(sampler).__name__

@@ -60,7 +60,6 @@ def check_strategy(
     an ability requires must be implemented.
 
     Args:
-        make: Creates the strategy.
         grids: Rank grids. None: one grid of each kind, or grids of one column for a
             strategy that reads data along nodes.
         sampler: A two-hop sampler, for strategies that use one. None: five neighbours

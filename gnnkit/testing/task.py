@@ -31,7 +31,6 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     of it. `columns` must return a value per prediction.
 
     Args:
-        make: Creates the task.
         graph: A graph with labels for the task. None: a graph with classes.
     """
     check_maker(make, Task)

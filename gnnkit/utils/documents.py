@@ -64,7 +64,7 @@ def read_json(path: Path, name: str = "", limit: int = MAX_JSON) -> Any:
     return parse_json(read_bytes(path, limit, name), name or str(path))
 
 
-def read_object(path: Path, name: str = "", limit: int = MAX_JSON) -> dict[str, Any]:
+def read_object(path: Path, name: str = "", limit: int = MAX_JSON) -> Json:
     """Reads a JSON object from a file. Arguments are those of `read_bytes`."""
     content = read_json(path, name, limit)
     if not isinstance(content, dict):
@@ -72,7 +72,7 @@ def read_object(path: Path, name: str = "", limit: int = MAX_JSON) -> dict[str, 
     return content
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(pairs: list[tuple[str, Any]]) -> Json:
     """Rejects an object with a repeated key. Python would keep the last value."""
     unique = dict(pairs)
     if len(unique) < len(pairs):
@@ -96,7 +96,7 @@ def read_yaml(path: Path, name: str = "") -> Any:
     return parse_yaml(read_bytes(path, MAX_YAML, name), name or str(path))
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> Json:
     """Reads a YAML file that holds a mapping. Raises `UserError` that names it."""
     mapping = read_yaml(path, path.name)
     if not isinstance(mapping, dict):
@@ -146,7 +146,6 @@ def _count(node: Any, counts: dict[int, int | None], name: str) -> int:
     Args:
         node: The node. Aliases of one value are one node.
         counts: Number of values by node id. None: the node is being counted.
-        name: Source of the node, for messages.
     """
     known = counts.get(id(node), 0)
     if known is None:

@@ -112,7 +112,7 @@ class NpyWriter:
 
     def _header(self) -> bytes:  # NumPy pads it, so its size is the same for any number of rows
         buffer = io.BytesIO()
-        fields: dict[str, Any] = {
+        fields = {
             "descr": np.lib.format.dtype_to_descr(self.dtype),
             "fortran_order": False,
             "shape": (self.num_rows, *self._width),

@@ -72,7 +72,7 @@ def num_cores() -> int:
 
 
 def even_ranges(count: int, parts: int) -> list[range]:
-    """Splits 0, ..., count - 1 into ranges whose lengths differ by at most one."""
+    """Splits 0, ..., count - 1 into ranges with lengths that differ by at most one."""
     bounds = [count * part // parts for part in range(parts + 1)]
     return [range(first, last) for first, last in itertools.pairwise(bounds)]
 
@@ -177,8 +177,7 @@ def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
 
     Args:
         name: Configuration key, for the message.
-        value: The user's value.
-        known: Allowed names or whole numbers.
+        known: Allowed names or integers.
     """
     if isinstance(value, str | int) and not isinstance(value, bool) and value in known:
         return value
@@ -192,7 +191,6 @@ def switch(name: str, value: object, *, what: str = "true or false") -> bool:
 
     Args:
         name: Configuration key, for the message.
-        value: The user's value.
         what: Expected values, for the message.
     """
     if not isinstance(value, bool):
@@ -210,7 +208,6 @@ def local_path(name: str, value: str | Path, more: str = "") -> Path:
 
     Args:
         name: Configuration key or argument, for the message.
-        value: The user's value.
         more: Hint that ends the message for URLs.
     """
     if not isinstance(value, str | os.PathLike) or "\0" in str(value):
@@ -275,7 +272,7 @@ def _sections(keys: Iterable[str]) -> set[str]:
 
 
 def _index(value: Any) -> int | None:
-    """Returns whole numbers as int, and None for other values."""
+    """Returns integral numbers as int, and None for other values."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:

@@ -26,7 +26,6 @@ class Spans:
 
         Args:
             track: Row of the trace, such as `exchange`.
-            name: Name of the activity.
             begin: Start, by `time.perf_counter`.
             end: End, likewise.
         """
@@ -66,7 +65,6 @@ def span(spans: Spans | None, track: str, name: str) -> Iterator[None]:
     Args:
         spans: The record, from `active`.
         track: Row of the trace.
-        name: Name of the activity.
     """
     if spans is None:
         yield

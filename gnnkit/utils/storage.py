@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.utils.documents import check_regular, read_object
+from gnnkit.utils.documents import Json, check_regular, read_object
 
 Array = npt.NDArray[Any]
 
@@ -221,11 +221,11 @@ def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
-    """Writes `meta`, which completes a folder whose arrays were written separately."""
+    """Writes `meta`, which completes a folder with separately written arrays."""
     write_atomically(folder / META, json.dumps(meta).encode())
 
 
-def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
+def load_arrays(folder: Path) -> tuple[dict[str, Array], Json]:
     """Maps a folder's arrays, read-only, and reads `meta`.
 
     Raises `UserError`, which names the faulty file.

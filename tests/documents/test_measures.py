@@ -8,17 +8,17 @@ from tests.measures import measure_package, measure_pages, measure_prose
 
 ROOT = Path(__file__).parents[2]
 PACKAGE_LIMITS = {
-    "code lines": 37_700,
-    "functions over 40 lines": 28,
+    "code lines": 39_000,
+    "functions over 40 lines": 26,
     "functions over 15 branches": 5,
-    "classes over 15 methods": 22,
+    "classes over 15 methods": 23,
     "repeated class names": 10,
-    "dict[str, Any]": 303,
+    "dict[str, Any]": 195,
     "vague names": 230,
-    "'of' per 1,000 words": 39,
-    "odd words per 1,000 words": 2.1,
+    "'of' per 1,000 words": 38.5,
+    "odd words per 1,000 words": 1.0,
 }
-PAGE_LIMITS = {"'of' per 1,000 words": 24, "odd words per 1,000 words": 2.8}
+PAGE_LIMITS = {"'of' per 1,000 words": 24, "odd words per 1,000 words": 0.6}
 
 
 @pytest.mark.exhaustive  # parses all modules, for seconds

@@ -19,7 +19,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.launch import processes
-from gnnkit.launch.child import STARTED_ANEW, forks_differentiate
+from gnnkit.launch.child import STARTED_AGAIN, forks_differentiate
 from gnnkit.launch.group import RankError
 from gnnkit.launch.launcher import Ranks
 from gnnkit.launch.launcher import processes as launcher_processes
@@ -478,7 +478,7 @@ def test_ranks_that_read_the_script_anew_say_so(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     with pytest.raises(SystemExit) as ended:
         gnnkit.train(strategy="vertex")
-    assert ended.value.code == STARTED_ANEW
+    assert ended.value.code == STARTED_AGAIN
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from gnnkit.config import JOBS, JobFacts
 from gnnkit.errors import UserError
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import MAX_COUNT, one_of, parse_scalar, real, shown, switch, unknown_key, whole
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def missing(key: str) -> UserError:
     return UserError(f"{key} is missing: do not remove it from the configuration")
 
 
-def read_texts(section: dict[str, Any], rules: Collection[KeyRule]) -> None:
+def read_texts(section: Json, rules: Collection[KeyRule]) -> None:
     """Parses text that contains a number or a boolean, in place.
 
     `${oc.env:NAME}` returns text. Keys that accept text are not changed.

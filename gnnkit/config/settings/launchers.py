@@ -67,7 +67,6 @@ def launcher_for(choice: Choice, what: str) -> Launcher:
     """Creates a launcher. Raises `UserError` if it does not start `what`.
 
     Args:
-        choice: The launcher.
         what: ranks or jobs.
     """
     launcher: Launcher = choice.create()

@@ -14,6 +14,7 @@ from gnnkit.config.settings.choice import Choice, choice_of
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.launch import environment
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import MAX_COUNT, MAX_THREADS, num_cores, shown, switch, whole
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class AutoWorkers:
 
 
 def replace_auto(
-    config: dict[str, Any], launcher: Choice, started: StartedRank | None
+    config: Json, launcher: Choice, started: StartedRank | None
 ) -> tuple[tuple[str, ...], AutoWorkers | None]:
     """Replaces each `auto`. workers=auto becomes the fewest workers for now.
 
@@ -64,7 +65,7 @@ def replace_auto(
     return tuple(notes), auto
 
 
-def share_machine(config: dict[str, Any], launcher: Choice, started: StartedRank | None) -> None:
+def share_machine(config: Json, launcher: Choice, started: StartedRank | None) -> None:
     """Replaces `auto` for threads and communicator, given the number of workers."""
     gpus, servers = num_gpus(), servers_of(plugins.arguments_of("sync", config["sync"]))
     here = _ranks_here(num_ranks(config) + servers, started)

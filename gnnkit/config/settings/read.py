@@ -3,19 +3,20 @@
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from gnnkit import plugins
 from gnnkit.config import SECTIONS, dotted, keys, of_option, read_otherwise
 from gnnkit.config.settings.choice import Choice, choice_of, exchange_of, several_of
 from gnnkit.config.settings.fields import KeyRule, Section, expect_keys, key_rules, missing, read_texts
 from gnnkit.config.settings.inputs import DEFAULT_EMBEDDING
-from gnnkit.config.settings.jobs import link
+from gnnkit.config.settings.jobs import LinkSettings, link
 from gnnkit.config.settings.launchers import started_of
 from gnnkit.config.settings.layout import partition_of
 from gnnkit.config.settings.ranks import num_ranks, replace_auto
 from gnnkit.config.settings.settings import Settings
 from gnnkit.errors import UserError
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import parse_scalar, real, shown, unknown_key
 
 DEFAULT_TIMEOUT = 120.0  # seconds
@@ -83,8 +84,16 @@ def _conditional_keys(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, Key
         )
 
 
-def _communicator(choice: Choice) -> dict[str, Any]:
-    """Reads the section `comm`, whose keys are not constructor arguments."""
+class _CommunicatorFields(TypedDict):
+    """The fields of `Settings` that the section `comm` determines."""
+
+    comm: Choice
+    timeout: float
+    link: LinkSettings | None
+
+
+def _communicator(choice: Choice) -> _CommunicatorFields:
+    """Reads the section `comm`. Its keys are not constructor arguments."""
     expect_keys("comm", choice.arguments, (), ("timeout", "link"))
     timeout, simulated = choice.arguments.get("timeout", DEFAULT_TIMEOUT), choice.arguments.get("link")
     return {
@@ -118,7 +127,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
 
-def _read_texts(config: dict[str, Any]) -> None:
+def _read_texts(config: Json) -> None:
     """Parses text that contains a number or a boolean, as `${oc.env:NAME}` returns it.
 
     Whether a key accepts text follows from its annotation, or from the default for a

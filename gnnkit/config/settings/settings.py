@@ -279,25 +279,20 @@ def with_workers(settings: Settings, workers: int) -> Settings:
 def with_choice(settings: Settings, choice: Choice) -> Settings:
     """Replaces the configured plugin."""
     composed = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
-    changed: dict[str, Any] = {choice.kind: choice, "composed": composed}
-    return replace(settings, **changed)
+    return replace(settings, composed=composed, **{choice.kind: choice})  # type: ignore[arg-type]
 
 
 def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Settings:
     """Adds plugins from Python to the configured ones.
 
     Args:
-        settings: The configuration.
         kind: One of `plugins.SEVERAL`.
         objects: The plugins by name.
     """
     more = tuple(Choice(kind, name, {}, plugin) for name, plugin in objects.items())
     section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in more}}
-    changed: dict[str, Any] = {
-        kind: (*getattr(settings, kind), *more),
-        "composed": {**settings.composed, kind: section},
-    }
-    return replace(settings, **changed)
+    composed = {**settings.composed, kind: section}
+    return replace(settings, composed=composed, **{kind: (*getattr(settings, kind), *more)})
 
 
 def with_partition(settings: Settings, partition: PartitionSettings) -> Settings:

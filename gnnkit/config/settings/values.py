@@ -45,7 +45,6 @@ def size(key: str, value: object, least: int = 0) -> int | None:
 
     Args:
         key: Configuration key, for the message.
-        value: The value.
         least: Smallest size in bytes, a multiple of 1 MiB. Default: 0.
     """
     if value == AUTO:

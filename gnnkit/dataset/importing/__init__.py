@@ -5,8 +5,8 @@
 which only appends:
 
 1. `count` reads and checks all edges, and counts destinations in 65,536 bins.
-2. `scatter` writes each edge to the bucket of its destination: a range of nodes whose
-   in-edges fit into memory.
+2. `scatter` writes each edge to the bucket of its destination: a range of nodes with
+   in-edges that fit into memory.
 3. `sort` sorts bucket by bucket, and appends to the arrays of the graph.
 
 This is a distribution sort (Knuth, The Art of Computer Programming, vol. 3, section

@@ -20,6 +20,7 @@ from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.schema import stored_types
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, ids, int64s, integers
+from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, load_arrays
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Compressed:
 
 
 class CompressedPieces(GraphPieces):
-    """A graph whose edges are `Compressed`."""
+    """A graph with `Compressed` edges."""
 
     @cached_property
     def _matrix(self) -> Compressed:
@@ -154,7 +155,7 @@ class SavedPieces(CompressedPieces):
         return sorted(path for path in self.root.iterdir() if path.suffix in (".npy", ".json"))
 
     @cached_property
-    def _saved(self) -> tuple[dict[str, Array], dict[str, Any]]:
+    def _saved(self) -> tuple[dict[str, Array], Json]:
         arrays, meta = load_arrays(self.root)
         for name in ("indptr", "indices", "labels", "split"):
             if name not in arrays:
@@ -218,7 +219,7 @@ class SavedPieces(CompressedPieces):
 
 
 class NpzPieces(CompressedPieces):
-    """An .npz file, whose arrays are decompressed while they are read."""
+    """An .npz file. Its arrays are decompressed while they are read."""
 
     def __init__(self, dataset: Npz) -> None:
         super().__init__(dataset.root)
@@ -301,7 +302,7 @@ class GraphSaintPieces(CompressedPieces):
 
 
 def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
-    """Returns a saved graph's edges, whose arrays are memory-mapped."""
+    """Returns a saved graph's edges as memory-mapped arrays."""
     fields = {"weight": "weight", "features": "edge_features", "positions": "edge_positions", "types": "edge_types"}
     others = {field: Mapped(arrays[name]) for field, name in fields.items() if name in arrays}
     return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)

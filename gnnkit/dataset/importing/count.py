@@ -17,6 +17,7 @@ from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Stretch, check_ends
 from gnnkit.errors import UserError
 from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
 from gnnkit.utils.checks import FLOAT32_MAX, Array, check_finite, check_range
+from gnnkit.utils.documents import Json
 from gnnkit.utils.npy_writer import NpyWriter
 
 MAX_BINS = 1 << 16
@@ -43,7 +44,7 @@ class EdgeSummary:
     shift: int = 0  # bin b has the destinations b << shift to ((b + 1) << shift) - 1
     bins: list[int] = field(default_factory=list)  # records of each bin, reverse edges included
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Returns the fields as plain data."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.dataset.pieces import EdgePiece, list_positions
+from gnnkit.utils.documents import Json
 from gnnkit.utils.npy_writer import BinaryFile
 
 _COLUMNS = ("src", "dst", "weight", "features", "types")
@@ -42,7 +43,7 @@ class EdgeCache:
                 self._files[name].write(values, self._count * _row_bytes(*kinds[name]))
             self._count += len(piece.src)
 
-    def finish(self) -> dict[str, Any] | None:
+    def finish(self) -> Json | None:
         """Syncs the files. Returns the header for `pieces`, or None without a cache."""
         for file in self._files.values():
             file.commit()
@@ -57,7 +58,7 @@ class EdgeCache:
         Args:
             header: from `finish`.
             rows: edges of a piece.
-            first: number of edges before these in the whole list.
+            first: number of edges before these in the full list.
         """
         files = {name: BinaryFile(self._path(name)) for name in header["kinds"]}
         for begin in range(0, header["count"], rows):

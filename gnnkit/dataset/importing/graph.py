@@ -46,11 +46,9 @@ def import_graph(
     Raises `UserError` with file and place for bad data.
 
     Args:
-        graph: the pieces.
         work: where temporary files and the graph are written.
         room: memory and threads.
         journal: of `work`.
-        reporter: reports progress.
         gaps: whether cells of features may be empty. They are 0 in the graph, and its
             `missing` lists them. False: they raise `UserError`.
         group: processes that share the passes over edges. Their number does not change

@@ -23,6 +23,7 @@ from gnnkit.graph.schema import node_types_of
 from gnnkit.graph.values import is_text
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
+from gnnkit.utils.documents import Json
 from gnnkit.utils.npy_writer import NpyWriter
 from gnnkit.utils.storage import forget_pages, save_array
 
@@ -31,7 +32,7 @@ _PIECE = 1 << 16  # text ids written at once
 
 def write_nodes(
     graph: GraphPieces, count: int, target: Path, room: Room, reporter: ProgressReporter, *, gaps: bool
-) -> dict[str, Any]:
+) -> Json:
     """Writes the node arrays. Returns names of classes, of columns and of types.
 
     Raises `UserError` for inconsistent labels, splits and features, and without `gaps`
@@ -124,9 +125,6 @@ def _without_gaps(
     """Yields rows with 0 in empty cells, and writes each such cell's row and column.
 
     Args:
-        pieces: rows of features.
-        missing: receives the cells.
-        graph: the graph.
         categories: None allows empty cells. Otherwise the text column of each feature,
             or nothing, for the `UserError` about the first empty cell.
     """

@@ -58,5 +58,5 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def changed_file(name: str) -> UserError:
-    """Returns the error for a file whose edges changed since the first pass."""
+    """Returns the error for edges that have changed since the first pass."""
     return UserError(f"{name} changed during the import: its edges differ from those read first")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.utils.documents import read_json
+from gnnkit.utils.documents import Json, read_json
 from gnnkit.utils.storage import write_atomically
 
 _FILE = "progress.json"
@@ -35,7 +35,7 @@ class Journal:
         self.folder, self._writes = folder, writes
         self._path = folder / _FILE
         self._key = key
-        self._entries: dict[str, Any] = {}
+        self._entries: Json = {}
         stored = self._read()
         self.changed = stored is not None and stored.get("asked") != key  # the folder has another import's journal
         if stored is not None and not self.changed:
@@ -101,7 +101,6 @@ class ProgressReporter:
         """Reports a phase's progress, at most once a second.
 
         Args:
-            done: Number of finished items.
             total: Number of all items, None if unknown.
             items: Name of the items, for the line.
         """

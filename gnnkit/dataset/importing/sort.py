@@ -156,7 +156,7 @@ def _merge_duplicates(
 
 
 def _drop_reverse(indptr: Array, sources: Array, order: Array, reverse: Array) -> tuple[Array, Array, Array]:
-    """Drops reverse edges whose pair already has an edge in the data."""
+    """Drops reverse edges that already exist in the data."""
     if not len(sources):
         return indptr, sources, order
     ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))

@@ -22,7 +22,7 @@ _INDEX_ROWS = 1 << 16  # rows of a column checked at once
 
 
 class Source(ABC):
-    """A table in one or more files, whose rows are concatenated."""
+    """A table in one or more files, which are concatenated."""
 
     def __init__(self, files: Sequence[Path], root: Path) -> None:
         """Stores the files. Messages name them relative to `root`."""
@@ -72,7 +72,7 @@ class Source(ABC):
 
     @abstractmethod
     def types(self) -> dict[str, pa.DataType]:
-        """Returns the type of each column. May read the whole file."""
+        """Returns the type of each column. May read the entire file."""
 
     @property
     def first_types(self) -> list[pa.DataType]:

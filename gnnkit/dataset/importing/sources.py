@@ -1,4 +1,4 @@
-""".npy and Parquet tables, whose files declare their types."""
+""".npy and Parquet tables, which declare their types."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _native(values: Array) -> Array:
 
 
 class PartSource(Source):
-    """A table whose files declare column types: one file, or parts."""
+    """A table in files that declare column types: one file, or parts."""
 
     def __init__(self, files: Sequence[Path], root: Path) -> None:
         super().__init__(files, root)

@@ -145,7 +145,7 @@ class _ShardRows:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """An array whose rows are spread over several shards."""
+    """An array with rows in several shards."""
 
     parts: Sequence[_ShardRows]
 

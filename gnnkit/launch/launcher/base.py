@@ -80,12 +80,7 @@ class Ranks:
         }
 
     def _meet(self, process: int, stack: contextlib.ExitStack) -> Mailbox:
-        """Connects the processes. Collective over them.
-
-        Args:
-            process: This process.
-            stack: Stops monitoring other hosts on exit.
-        """
+        """Connects the processes. Collective over them."""
         import torch
 
         from gnnkit.comm.process import Gloo

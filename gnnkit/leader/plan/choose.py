@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from gnnkit.config.settings import Choice, PartitionSettings, Settings
 from gnnkit.dataset.base import ONE_WAY, both_ways
@@ -18,6 +18,7 @@ from gnnkit.partition.border import improve_border
 from gnnkit.partition.columns import fewest_words, in_columns
 from gnnkit.partition.grid import Grid, make_grid, remark, unequal_columns
 from gnnkit.partition.quality import Quality, measure
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import num_cores
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ class Cutter:
 
         Args:
             graph: The full graph.
-            workers: Number of ranks.
         """
         self.graph, self.workers = graph, workers
         self._owners: dict[str, Ids] = {}  # by partitioner with arguments, if independent of the grid
@@ -69,12 +69,7 @@ class Cutter:
         return fewest_words(self.graph, partition, numbers)
 
     def reuse(self, chosen: PartitionSettings, partition: Partition) -> None:
-        """Reuses the node assignment of an existing partition.
-
-        Args:
-            chosen: The partition's configuration.
-            partition: The partition.
-        """
+        """Reuses the node assignment of an existing partition."""
         if chosen.border in (None, "none") and not chosen.nodes.create().reads_grid:
             self._owners[_partitioner_key(chosen)] = partition.node_rank
 
@@ -99,9 +94,16 @@ def assign(graph: Graph, chosen: PartitionSettings, workers: int) -> Partition:
     Args:
         graph: The full graph.
         chosen: The section `partition`.
-        workers: Number of ranks.
     """
     return Cutter(graph, workers).cut(chosen)
+
+
+class LayoutSummary(TypedDict):
+    """A layout's figures in `coordination.json`."""
+
+    grid: list[int]
+    words_per_column: float  # words that the busiest rank receives per feature column
+    balance: Mapping[str, float]  # as `Quality.balance`
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +112,13 @@ class Decision:
 
     nodes: str  # name of the partitioner
     why: str
-    layouts: dict[str, Any]  # figures by name, including "chosen"
+    layouts: Json  # figures by name, including "chosen"
 
     @classmethod
     def of(cls, settings: Settings, graph: Graph, quality: Quality, *, compares: bool = True) -> Decision:
         """Compares the chosen layout with others by the words of the busiest rank.
 
         Args:
-            settings: The configuration.
             graph: The full graph.
             quality: The measured quality of the chosen layout.
             compares: Whether to measure others, if the graph has at most
@@ -126,7 +127,7 @@ class Decision:
         chosen = settings.partition
         if settings.decided is not None:
             return cls(chosen.nodes.name, settings.decided["why"], settings.decided["layouts"])
-        layouts = {"chosen": _figures(quality)}
+        layouts: dict[str, LayoutSummary] = {"chosen": _figures(quality)}
         if compares and graph.num_edges <= COMPARED_EDGES:
             cutter = Cutter(graph, settings.workers)
             cutter.reuse(chosen, quality.partition)
@@ -140,7 +141,7 @@ class Decision:
             "column and aggregation; "
             + (f"{verdict} ({others})" if others else "job=plan compares it with other layouts")
         )
-        return cls(chosen.nodes.name, why, layouts)
+        return cls(chosen.nodes.name, why, {**layouts})
 
 
 def alternatives(settings: Settings, cutter: Cutter, chosen: Quality) -> Iterator[tuple[str, Quality]]:
@@ -149,7 +150,6 @@ def alternatives(settings: Settings, cutter: Cutter, chosen: Quality) -> Iterato
     Grids that coincide are measured once. Names are values of `partition.grid`.
 
     Args:
-        settings: The configuration.
         cutter: The full graph's cutter.
         chosen: The measured quality of the chosen layout.
     """
@@ -171,7 +171,6 @@ def candidates(workers: int, names: Sequence[str], *, grids: bool) -> dict[str, 
     """Returns the layouts that `partition=auto` compares by name, simplest first.
 
     Args:
-        workers: Number of ranks.
         names: Partitioner names, fastest first.
         grids: Whether the strategy supports grids other than 1d.
     """
@@ -347,8 +346,6 @@ def describe(graph: Graph, settings: Settings, partition: Partition) -> list[str
 
     Args:
         graph: The full graph.
-        settings: The configuration.
-        partition: The graph's partition.
     """
     chosen = settings.partition
     note = remark(chosen.grid, partition.grid, partition.columns)
@@ -367,7 +364,7 @@ def shape(grid: Grid) -> list[int]:
     return [grid.rows, grid.cols, grid.slices]
 
 
-def _figures(quality: Quality) -> dict[str, Any]:
+def _figures(quality: Quality) -> LayoutSummary:
     return {
         "grid": shape(quality.partition.grid),
         "words_per_column": float(quality.words.max()),

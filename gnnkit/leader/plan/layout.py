@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import nn
 
 from gnnkit.engine.trial import Sizes
-from gnnkit.exchange.tally import Step
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
 from gnnkit.leader.plan.choose import shape, work_of
 from gnnkit.leader.plan.step import program_step, reads_sparse_rows, step_activations, step_volume
+from gnnkit.leader.plan.volume import Volume
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality
+from gnnkit.utils.documents import Json
 
 _COUNTS = ("grid", "words", "messages", "bytes_sent", "memory", "memory_of_busiest_rank", "balance", "work")
 _Ranks = np.ndarray[Any, Any]  # [world_size]
@@ -39,7 +40,7 @@ class Timing:
         """The epoch's total seconds."""
         return self.compute + self.exchange + self.all_reduce + self.step
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {
             "seconds": self.seconds,
             "seconds_of": {name: getattr(self, name) for name in ("compute", "exchange", "all_reduce", "step")},
@@ -65,14 +66,30 @@ class StepLoad:
         return float(np.sort(np.add(self.tensors, self.buffers))[::-1][:ranks_per_host].sum())
 
 
+class RankCounts(TypedDict):
+    """A count by rank, with its maximum and sum."""
+
+    max: int
+    total: int
+    per_rank: list[int]  # [world_size]
+
+
+class ReceivedWords(RankCounts):
+    """Words received, also by the kind of exchange."""
+
+    gathered: list[int]  # [world_size]
+    reduced: list[int]  # [world_size]
+    sliced: list[int]  # [world_size]
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutFigures:
     """The figures of one layout. Words and messages exclude the first step."""
 
     grid: list[int]
-    words: dict[str, Any]
-    messages: dict[str, Any]
-    bytes_sent: dict[str, Any]
+    words: ReceivedWords
+    messages: RankCounts
+    bytes_sent: RankCounts
     counted_memory: int  # tensor bytes of the largest rank
     memory_of_busiest_rank: dict[str, int]  # `counted_memory` by purpose
     balance: dict[str, float]
@@ -96,7 +113,7 @@ class LayoutFigures:
         """Bytes for the ranks of a host, or counted bytes without a timing."""
         return self.host_tensors if self.timing is None else self.timing.host_memory
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Returns the figures under their names in `result.json`."""
         figures = {name: getattr(self, name) for name in _COUNTS}
         timing = {} if self.timing is None else self.timing.to_dict()
@@ -124,7 +141,6 @@ def count_layout(
         costs: Precision and optimizer.
         graph: The full graph.
         model: A trainable model, or a program.
-        quality: The measured partition.
         ranks_per_host: Number of consecutive ranks per host.
     """
     model = model if is_iterated(model) else model.to(costs.dtype)
@@ -138,10 +154,9 @@ def count_layout(
         *(far_messages, far_bytes),
         gradient=0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * costs.dtype.itemsize,
     )
-    steps: dict[str, Step] = {"gathered": "gather", "reduced": "reduce", "sliced": "slice"}
     layout = LayoutFigures(
         grid=shape(quality.partition.grid),
-        words=_spread(moved.received) | {name: moved.total(step).tolist() for name, step in steps.items()},
+        words=_count_words(moved),
         messages=_spread(moved.messages),
         bytes_sent=_spread(moved.bytes_sent),
         counted_memory=int(memory.max()),
@@ -151,6 +166,15 @@ def count_layout(
         host_tensors=load.host_tensors(ranks_per_host),
     )
     return layout, load
+
+
+def _count_words(moved: Volume) -> ReceivedWords:
+    return {
+        **_spread(moved.received),
+        "gathered": moved.total("gather").tolist(),
+        "reduced": moved.total("reduce").tolist(),
+        "sliced": moved.total("slice").tolist(),
+    }
 
 
 def _memory(
@@ -180,7 +204,7 @@ def _features(costs: StepCosts, graph: Graph, model: nn.Module | Program, qualit
     return stored * (PLACE_BYTES + 2 * costs.dtype.itemsize) + 8 * (owned + features.shape[1])
 
 
-def _spread(values: _Ranks) -> dict[str, Any]:
+def _spread(values: _Ranks) -> RankCounts:
     return {"max": int(values.max()), "total": int(values.sum()), "per_rank": values.tolist()}
 
 

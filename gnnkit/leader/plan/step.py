@@ -38,7 +38,6 @@ def step_volume(
     Args:
         graph: The full graph.
         model: A trainable model, or a program.
-        quality: The measured partition.
         keeps_sums: Whether sums over constant input rows are cached. Default: False.
         inputs: dtype of input rows. Default: the parameters' dtype, or float64 for a
             program.
@@ -103,7 +102,6 @@ def program_step(
     """Runs one step of a program on a single node.
 
     Args:
-        program: The program.
         graph: The full graph, for widths and counts.
         traffic: Rows exchanged between the shards.
         slice_: The rank's slice.

@@ -46,7 +46,6 @@ def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
     Raises `UserError` if the order is not a permutation.
 
     Args:
-        shard: The shard.
         order: The order. None returns the shard unchanged.
     """
     num_nodes = len(shard.owned)

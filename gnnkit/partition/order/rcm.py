@@ -10,8 +10,8 @@ from gnnkit.partition.order.found import rcm
 class Rcm(NodeOrder):
     """Places neighbours close together, by breadth-first search from low degrees.
 
-    Choose this order for graphs whose ids do not reflect locality. Its run time is
-    linear in the number of edges.
+    Choose this order if the graph's ids do not reflect locality. Its run time is linear
+    in the number of edges.
     """
 
     def order(self, csc: CSC, nodes: Ids) -> Ids:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from gnnkit.errors import UserError
 from gnnkit.graph import Schema
 from gnnkit.graph.schema import read_types
-from gnnkit.utils.documents import check_regular, parse_json, read_bytes
+from gnnkit.utils.documents import Json, check_regular, parse_json, read_bytes
 from gnnkit.utils.storage import write_atomically
 
 FILE = "store.json"  # in the store's folder, written last
@@ -128,7 +128,7 @@ class Manifest:
             raise _damaged(root, name, f"it has {there:,} bytes of {size:,}")
 
 
-def shaping(composed: Mapping[str, Any]) -> dict[str, Any]:
+def shaping(composed: Mapping[str, Any]) -> Json:
     """Returns the keys of a composed configuration that determine the parts."""
     keys = {key: composed[key] for key in KEYS}
     return {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
@@ -150,9 +150,9 @@ def differing(
     return [(short_keys[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Json:
     """Returns non-empty values by dotted key."""
-    flat: dict[str, Any] = {}
+    flat: Json = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{prefix}{key}.")

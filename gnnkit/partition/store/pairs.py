@@ -16,6 +16,7 @@ import numpy as np
 from gnnkit.graph import Ids
 from gnnkit.partition.store.manifest import PARTS, Manifest
 from gnnkit.partition.traffic import Pair
+from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import load_arrays, save_arrays
 
 PAIRS = "pairs"  # folder next to the parts
@@ -72,7 +73,7 @@ def with_pairs(manifest: Manifest, root: Path) -> Manifest:
     )
 
 
-def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _without(values: Mapping[str, Any], *names: str) -> Json:
     return {name: value for name, value in values.items() if name not in names}
 
 

@@ -51,7 +51,7 @@ class Evaluation(ABC):
         Args:
             worker: The rank. Its shard has edges for a module called with (x,
                 edge_index).
-            model: The model, whose layers and self-loops are read.
+            model: The model. Its layers and self-loops are read.
             memory: Maximum MiB per chunk of nodes, if every rank reads one graph.
             scratch: A folder visible to all ranks, for the rows between layers.
             learned: The learned input rows. None: input rows are features.
@@ -66,7 +66,6 @@ class Evaluation(ABC):
         """Returns metrics of all nodes' logits. Collective.
 
         Args:
-            model: The model.
             figures: Called with the logits of a rank's nodes, and the rank. Collective.
         """
         return figures(self.logits(model), self.worker)
@@ -176,7 +175,7 @@ class ChunkEvaluation(Evaluation):
                 file.remove(self.worker)
 
     def _read_after(self, num_layers: int, scratch: Path) -> list[Ids]:  # [num_layers] of [k]
-        """Returns this rank's nodes whose rows are needed after each layer. Collective.
+        """Returns this rank's nodes that are needed after each layer. Collective.
 
         After the last layer these are the worker's nodes. Before that, they include the
         sources of edges to nodes needed later.
@@ -264,7 +263,7 @@ class ChunkEvaluation(Evaluation):
 
 
 def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
-    """Splits nodes into runs whose total cost is within a budget, or of a single node.
+    """Splits nodes into runs with a total cost within a budget, or of a single node.
 
     Yields one empty run if there are no nodes.
 

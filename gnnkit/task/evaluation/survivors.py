@@ -35,7 +35,6 @@ class SurvivorsEvaluation(Evaluation):
 
         Args:
             worker: The rank, which reads the complete graph.
-            comm: Connects the ranks.
             make: Creates the evaluation of a rank's nodes. Not collective.
             adopt: Returns rank 0's shard extended by other ranks' nodes.
         """

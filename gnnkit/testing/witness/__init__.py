@@ -34,7 +34,7 @@ def check_witness(
         graph: Some dozens of nodes with classes. Default: a directed, weighted graph
             with edge features of width 2, isolated nodes, loops and parallel edges.
         **keys: Further fields of `gnnkit_witness.Plan`, such as `strategy`, `sync` and
-            `sampler`, whose result must be exactly that of one process.
+            `sampler`. The result must be exactly that of one process.
     """
     witness().check_witness(make, grids, graph, **keys)
 
