@@ -1,4 +1,4 @@
-"""The interface of data sets, and functions that they share."""
+"""The data set interface, and shared functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALL = 1 << 60  # bytes: unlimited memory
 
 
 class Dataset(ABC):
-    """A source of one graph. The constructor's arguments are keys of `dataset`.
+    """A graph's source. The constructor's arguments are keys of `dataset`.
 
     `load` may be slow. It runs in one process, which also partitions the graph.
 
@@ -42,7 +42,7 @@ class Dataset(ABC):
 
     @property
     def store_folder(self) -> Path | None:
-        """The folder of a partitioned graph, which runs open directly."""
+        """A partitioned graph's folder, which runs open directly."""
         return None
 
     @classmethod
@@ -57,8 +57,8 @@ class Dataset(ABC):
     def in_pieces(self) -> GraphPieces | None:
         """Returns a reader for `job=import` that yields the graph in pieces.
 
-        It yields the edges, rows and labels of `load`. No file is opened yet. Default:
-        None, so `job=import` is unsupported.
+        It yields the same edges, rows and labels as `load`. No file is opened yet.
+        Default: None, so `job=import` is unsupported.
         """
         return None
 
@@ -147,7 +147,7 @@ def read_whole(pieces: GraphPieces) -> Graph:
 
 
 def name_list(key: str, value: object) -> tuple[str, ...]:
-    """Reads a list of column names."""
+    """Reads column names."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{key}={shown(value)} must be a list of column names")
@@ -165,7 +165,7 @@ def warn_of_one_way(csc: CSC) -> None:
 
 
 def both_ways(csc: CSC) -> float:
-    """Estimates the share of edges that have a reverse edge from 1,000 edges.
+    """Estimates from 1,000 edges how many have a reverse edge.
 
     Self-loops are ignored. Without other edges the share is 1.
     """
@@ -177,7 +177,7 @@ def both_ways(csc: CSC) -> float:
 
 
 def describe_share(share: float, num_edges: int) -> str:
-    """Describes the result of `both_ways` for a warning."""
+    """Describes a share from `both_ways` for a warning."""
     some = f"{100 * share:.2g} % of {num_edges:,} edges have"
     return f"{some if share else f'none of {num_edges:,} edges has'} a reverse edge"
 

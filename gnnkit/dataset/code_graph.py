@@ -1,4 +1,4 @@
-"""The graph of functions and classes in Python sources.
+"""Functions and classes in Python sources, as a graph.
 
 Each definition has edges to its callees, bases and members. Names are resolved
 statically from scopes and imports, without running code. Values of a type known only at
@@ -23,7 +23,7 @@ _CALL = "()"
 
 @dataclass(frozen=True, slots=True)
 class _Instance:
-    """An instance of a class, or of its bases if created by `super()`."""
+    """A class's instance, or its bases' instance if created by `super()`."""
 
     cls: int
     bases_only: bool = False
@@ -77,7 +77,7 @@ class CodeGraph:
 
 
 def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
-    """Builds the graph of modules, given as `name -> source`.
+    """Builds the graph from modules, given as `name -> source`.
 
     A package's own module is named `package.__init__`. Modules with syntax errors are
     skipped.
@@ -130,7 +130,7 @@ class _ProgramIndex:
                 yield scope.owner, callee
 
     def bases(self, number: int) -> list[int]:
-        """Returns the resolved base classes of a class."""
+        """Returns a class's resolved base classes."""
         if number not in self._bases:
             self._bases[number] = []  # breaks inheritance cycles
             members = self.definitions[number].members
@@ -148,13 +148,13 @@ class _ProgramIndex:
         return entity
 
     def result(self, callee: _Entity) -> _Entity:
-        """Resolves the result of a call, which is known for classes only."""
+        """Resolves a call's result, which is known for classes only."""
         return _Instance(callee) if isinstance(callee, int) and self.definitions[callee].members else None
 
     def lookup(self, name: str, scope: _Scope) -> _Entity:
         """Looks up a name in the enclosing scopes.
 
-        Names of a class are visible only directly in its body.
+        A class's names are visible only directly in its body.
         """
         place = scope
         while place.parent is not None:
@@ -316,7 +316,7 @@ def _first_argument(node: _Function, scope: _Scope) -> _Entity:
 
 
 def _enclosing_instance(scope: _Scope) -> _Entity:
-    """Resolves `super()` in the methods of a class."""
+    """Resolves `super()` in a class's methods."""
     place: _Scope | None = scope
     while place is not None and not place.is_class:
         place = place.parent

@@ -1,4 +1,4 @@
-"""A user's graph in a folder of tables and arrays."""
+"""A user's graph in a folder with tables and arrays."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RENAME_HINT = "rename the column to read it"  # hint appended to the warning abo
 
 
 class EdgeFolder(Dataset):
-    """A user's graph: a folder of tables and arrays, of which only edges are required.
+    """A user's graph: a folder with tables and arrays. Only edges are required.
 
     `edges.csv`, `edges.parquet` or `edges.npy` has columns `src` and `dst`, and
     optionally `weight` and `type`, the name or number of the edge's relation. Other
@@ -61,8 +61,8 @@ class EdgeFolder(Dataset):
 
     `edges.parquet` and `nodes.parquet` may be folders of parts, as Spark, Dask and
     DuckDB write them. So may `edges` if it contains a file `_SUCCESS` or if all file
-    names look like `part-0.parquet` or `data_0.parquet`. Parts are read in the order of
-    the numbers in their names.
+    names look like `part-0.parquet` or `data_0.parquet`. Parts are read in numerical
+    order.
 
     `nodes.csv` or `nodes.parquet` has a column `id` of integers or text. The optional
     column `label` holds class numbers or names, empty or -1 for unlabelled nodes.
@@ -80,8 +80,9 @@ class EdgeFolder(Dataset):
     in code point order.
 
     `features.npy` has shape [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
-    `labels.npy` may replace the column `label`, in any format of `Graph.labels`.
-    `split.npy` may replace the column `split`, with names or codes for `Split.of`.
+    `labels.npy` may replace the column `label`, in any format that `Graph.labels`
+    accepts. `split.npy` may replace the column `split`, with names or codes for
+    `Split.of`.
 
     The arguments `edges` and `nodes` name other files, and `src`, `dst`, `id` and
     `label` other columns. `ignore` lists columns of either table that are skipped.
@@ -97,20 +98,19 @@ class EdgeFolder(Dataset):
 
     Args:
         root: The folder.
-        symmetrize: Add missing reverse edges. Default: no, with a warning if few
-            edges have a reverse edge.
+        symmetrize: Add missing reverse edges. Default: no, with a warning if few edges
+            have a reverse edge.
         row_normalize: Divide each node's features by their sum. Default: no.
-        num_nodes: Number of nodes, if there is no node table. Default: the number
-            of rows of features.npy, or else the largest id plus one. An id of
-            1,000,000 or more is then rejected if there are fewer than id / 16
-            edges.
-        sort_ids: Number nodes in ascending id order, integers by value and text by
-            code points. Default: in table order.
-        split: Shares of the labelled nodes for training, validation and test, if
-            the data has no split. Default: no split is drawn.
+        num_nodes: Number of nodes, if there is no node table. Default: the number of
+            rows of features.npy, or else the largest id plus one. An id of 1,000,000 or
+            more is then rejected if there are fewer than id / 16 edges.
+        sort_ids: Number nodes in ascending id order, integers by value and text by code
+            points. Default: in table order.
+        split: Shares of the labelled nodes for training, validation and test, if the
+            data has no split. Default: no split is drawn.
         seed: Seed of this split.
-        edges: File name of the edge table. Default: edges.csv, edges.parquet,
-            edges.npy or a folder edges.
+        edges: File name of the edge table. Default: edges.csv, edges.parquet, edges.npy
+            or a folder edges.
         nodes: File name of the node table. Default: nodes.csv, nodes.parquet or a
             folder nodes.
         src: Name of the column `src`.
@@ -118,15 +118,15 @@ class EdgeFolder(Dataset):
         id: Name of the column `id`.
         label: Name of the column `label`.
         ignore: Columns of either table that are not features.
-        missing: Words that mark missing values in text, ignoring case and
-            surrounding blanks. They replace the default: `#N/A`, `-`, `<NA>`, `?`,
-            `missing`, `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`.
-            Empty cells are always missing.
-        duplicates: How to handle edges with the same ends and type. `keep` keeps
-            them as parallel edges. `refuse` raises an error. `first` keeps the
-            first row, for nodes with the same id too. `sum` and `mean` combine
-            weights and features, and an edge without weight counts as 1 in a sum.
-            Without `first`, duplicate node ids are an error.
+        missing: Words that mark missing values in text, ignoring case and surrounding
+            blanks. They replace the default: `#N/A`, `-`, `<NA>`, `?`, `missing`,
+            `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. Empty cells are
+            always missing.
+        duplicates: How to handle edges with the same ends and type. `keep` keeps them
+            as parallel edges. `refuse` raises an error. `first` keeps the first row,
+            for nodes with the same id too. `sum` and `mean` combine weights and
+            features, and an edge without weight counts as 1 in a sum. Without `first`,
+            duplicate node ids are an error.
     """
 
     def __init__(
@@ -239,9 +239,9 @@ class EdgeFolder(Dataset):
         )
 
     def _collect_ids(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]
-        """Collects the text ids of all edge ends, in code point order.
+        """Collects all edge ends' text ids, in code point order.
 
-        Returns None for a CSV of numbers with a few words, which are rejected later.
+        Returns None for a numeric CSV with a few words, which are rejected later.
         """
         if any(table.name.endswith(".csv") and table.holds_numbers(self.ends) for table in edges.values()):
             return None
@@ -336,7 +336,7 @@ class EdgeFolder(Dataset):
         return array if column is None else column
 
     def array(self, name: str) -> Array | None:
-        """Maps an .npy file of the folder, or returns None."""
+        """Maps an .npy file from the folder, or returns None."""
         path = self.root / f"{name}.npy"
         return read_npy(path) if file_exists(path) else None
 
@@ -354,7 +354,7 @@ class EdgeFolder(Dataset):
         return {ONE: path} if parts_of(path) or not path.is_dir() else self._tables_by_relation(path)
 
     def _tables_by_relation(self, path: Path) -> dict[str, Path]:
-        """Returns the tables of a folder with one table per relation."""
+        """Returns a folder's tables, with one table per relation."""
         tables = sorted(file for file in path.iterdir() if form_of(file) in TABLES)
         if unread := sorted(file.name for file in path.iterdir() if is_unsupported(file, TABLES)):
             raise UserError(f"holds {path.name}/{unread[0]}, whose format is unsupported; use .{', .'.join(TABLES)}")
@@ -399,7 +399,7 @@ class EdgeFolder(Dataset):
         return path
 
     def _find_unsupported(self, key: str, forms: Sequence[str]) -> str | None:
-        """Returns the name of a node or edge table in an unsupported format."""
+        """Names a node or edge table in an unsupported format."""
         named = [file for file in self.root.glob(f"{key}.*") if is_unsupported(file, forms)]
         folder = [self.root / key] if (self.root / key).is_dir() else []
         return min((path.name for path in (*named, *folder)), default=None)

@@ -25,7 +25,7 @@ class GraphSaint(Dataset):
 
     `adj_full.npz` is a SciPy CSR matrix, where row u lists the targets of u's edges.
     `feats.npy` has one row per node. `class_map.json` holds each node's class, or a
-    list of 0 and 1. `role.json` lists the nodes of `tr`, `va` and `te`.
+    list with 0 and 1. `role.json` lists the nodes of `tr`, `va` and `te`.
     """
 
     def __init__(self, root: str, symmetrize: bool = False, row_normalize: bool = False) -> None:
@@ -67,7 +67,7 @@ class GraphSaint(Dataset):
             raise UserError(f"format is {shown(form)}, expected csr")
 
     def labels(self, num_nodes: int) -> Array:
-        """Reads each node's class, or its list of 0 and 1."""
+        """Reads each node's class, or its list with 0 and 1."""
         classes = self._json("class_map.json")
         with blame("class_map.json"):
             labels = [classes.get(str(node)) for node in range(num_nodes)]

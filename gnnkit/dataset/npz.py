@@ -22,7 +22,7 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 class Npz(Dataset):
-    """A compressed file, the usual format of Planetoid and gnn-benchmark graphs.
+    """A compressed file, the usual format for Planetoid and gnn-benchmark graphs.
 
     The file contains these arrays:
 

@@ -1,4 +1,4 @@
-"""The interface of graphs read in pieces, for imports in bounded memory."""
+"""The interface for graphs read in pieces, for imports in bounded memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Memory and threads of an import, or of one of its processes."""
+    """Memory and threads for an import, or for one process in it."""
 
     limit: int  # bytes: the key `memory`
     threads: int
@@ -106,7 +106,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class EdgePiece:
-    """Consecutive edges of the data. All pieces have the same fields."""
+    """Consecutive edges in the data. All pieces have the same fields."""
 
     place: str  # file and position, for messages
     src: Ids  # [k]

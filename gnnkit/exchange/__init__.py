@@ -1,4 +1,4 @@
-"""The exchange of rows between ranks: which rows, when, how encoded, and how many.
+"""Row exchanges between ranks: which rows, when, how encoded, and how many.
 
 Every schedule and codec uses the same two exchanges, gather and reduce. Training
 selects one with `exchange=NAME`, or `exchange=A+B` for one's schedule and the other's

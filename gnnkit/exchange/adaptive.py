@@ -1,4 +1,4 @@
-"""Blocks of rows that are sent again only if they have changed."""
+"""Row blocks that are sent again only if they have changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Adaptive(RowExchange):
         """Checks the bounds.
 
         Args:
-            variation: Largest relative change of a block that is not sent. 0 is exact.
+            variation: Largest relative change at which a block is not sent. 0 is exact.
             max_age: Number of epochs after which a block is sent anyway, at least 1.
         """
         self.variation = real("exchange.variation", variation, 0)
@@ -45,11 +45,11 @@ class Adaptive(RowExchange):
 class AdaptiveRows(Schedule):
     """Skips blocks that hardly changed.
 
-    A block is the rows of one exchange for one peer. The sender stores the block it
-    sent last, and the receiver the block it received last. A block is sent if its
-    change since then exceeds `variation` times its Frobenius norm, or if it is
-    `max_age` passes old. One byte per peer announces whether a block follows. Variation
-    0 is exact.
+    A block holds one exchange's rows for one peer. The sender stores the block it sent
+    last, and the receiver the block it received last. A block is sent if its change
+    since then exceeds `variation` times its Frobenius norm, or if it is `max_age`
+    passes old. One byte per peer announces whether a block follows. Variation 0 is
+    exact.
     """
 
     def __init__(self, variation: float, max_age: int) -> None:

@@ -1,4 +1,4 @@
-"""The interface of row exchanges, and the state of an exchange in one run."""
+"""The row exchange interface, and an exchange's state in one run."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class _Both(RowExchange):
 
 
 class ForwardPasses:
-    """The state of an exchange in one run. Creates each step's forward pass."""
+    """An exchange's state in one run. Creates each step's forward pass."""
 
     def __init__(self, exchange: RowExchange, engine: Layout, *, pauses: bool) -> None:
         """Creates the schedule and the codec.
@@ -133,7 +133,7 @@ class ForwardPasses:
         """Creates a step's forward pass.
 
         Args:
-            key: Random key of the step.
+            key: The step's random key.
             exchanges: False: remote rows are constants.
         """
         return ForwardPass(self._schedule, self._codec, derive(key, _DRAWS), exchanges)

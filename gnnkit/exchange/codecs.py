@@ -1,4 +1,4 @@
-"""The interface of codecs, which encode the numbers of rows for transfer."""
+"""The codec interface. Codecs encode rows for transfer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Codec(ABC):
-    """A compressed encoding of the rows sent between two ranks.
+    """A compressed encoding for rows sent between two ranks.
 
     Not encoded are a rank's own rows, integers, softmax maxima and numbers that several
     holders must receive bitwise equal. A row that would not shrink is sent unencoded.

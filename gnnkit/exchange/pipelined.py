@@ -43,7 +43,7 @@ class Pipelined(RowExchange):
 
 
 class PipelinedRows(Schedule):
-    """Delivers the rows and gradients of an earlier pass.
+    """Delivers an earlier pass's rows and gradients.
 
     Pass t reads other ranks' rows and gradients from pass max(t - staleness, 0). Pass 0
     waits for its own. Later passes read rows that had `staleness` passes to arrive.
@@ -78,7 +78,7 @@ class PipelinedRows(Schedule):
 
 
 class _Line:
-    """One exchange's rows in flight, and the average of those received."""
+    """One exchange's rows in flight, and the average of received rows."""
 
     def __init__(self, coming: deque[Future[Tensor]], average: Tensor | None = None) -> None:
         self._coming, self._average = coming, average  # oldest first

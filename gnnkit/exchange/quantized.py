@@ -18,7 +18,7 @@ class Quantized(RowExchange):
     """Sends rows and gradients with few bits per number. 32 bits are exact."""
 
     def __init__(self, bits: int = 8) -> None:
-        """Checks the number of bits: 32, 16, 8, 4 or 2."""
+        """Checks the bit width: 32, 16, 8, 4 or 2."""
         self.bits: int = one_of("exchange.bits", bits, (32, 16, 8, 4, 2))
 
     def costs(self) -> str:

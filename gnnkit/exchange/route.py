@@ -57,8 +57,7 @@ class Peers:
             send: Number of rows for each peer.
             recv: Number of rows from each peer.
             exchange: Kind and layer, for counting.
-            ids: [sum(send)] global node ids of the rows. None: `rows` are not node
-                rows.
+            ids: [sum(send)] the rows' global node ids. None: `rows` are not node rows.
             index: [sum(send)] int64: sends rows[index]. None: sends `rows`.
 
         Returns:
@@ -78,7 +77,7 @@ class Demand:
 
     @classmethod
     def of(cls, rows: Ids, row_cell: Ids, comm: Communicator) -> Demand:
-        """Sends every owner the ids of its requested rows. Collective.
+        """Sends every owner its requested rows' ids. Collective.
 
         Args:
             rows: [num_rows] global ids, sorted by (cell, id).
@@ -96,10 +95,10 @@ def from_all(rows: Tensor, comm: Communicator, tally: Tally) -> tuple[Tensor, li
     """Gathers all ranks' rows on all ranks. Collective.
 
     Args:
-        rows: [num_own, ...] rows of this rank.
+        rows: [num_own, ...] this rank's rows.
 
     Returns:
-        The rows by rank, and the number of rows of each rank.
+        The rows by rank, and each rank's row count.
     """
     ones, num_ranks = [1] * comm.world_size, comm.world_size
     with tally.timed():
@@ -234,7 +233,7 @@ class Slicing:
 
         Args:
             num_owned: Number of rows of this rank.
-            cell: The slice ranks of this rank's cell.
+            cell: The slice ranks in this rank's cell.
         """
         self.peers, self.rank, self.num_slices = cell, cell.comm.rank, cell.comm.world_size
         counts = torch.zeros(self.num_slices, dtype=torch.int64, device=cell.comm.device)
@@ -256,7 +255,7 @@ class Slicing:
 
         Args:
             z: [num_cell_nodes, f / S] my columns of the cell's rows.
-            width: The number f of columns.
+            width: The column count f.
         """
         result: Tensor = _Unslice.apply(z, self, width, layer)
         return result
@@ -279,7 +278,7 @@ class Slicing:
         return result
 
     def add_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, k] -> [num_owned, k]
-        """Adds up what the slice ranks have of my rows, in the order of slices."""
+        """Adds up the slice ranks' parts of my rows, in slice order."""
         result: Tensor = _AddRows.apply(z, self, layer)
         return result
 
@@ -300,7 +299,7 @@ class Slicing:
         return result
 
     def columns(self, width: int) -> slice:
-        """Returns the columns of this rank."""
+        """Returns this rank's columns."""
         counts = self.column_counts(width)
         first = sum(counts[: self.rank])
         return slice(first, first + counts[self.rank])

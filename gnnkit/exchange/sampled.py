@@ -45,7 +45,7 @@ class Sampled(RowExchange):
 
 
 class SampledRows(Schedule):
-    """A sample of the boundary rows, drawn in each pass.
+    """Sampled boundary rows, drawn in each pass.
 
     Of an owner's n rows for a holder, k = round(share * n) are sent, multiplied by n /
     k. The others are zeros. All layers and the backward pass use the same sample, so

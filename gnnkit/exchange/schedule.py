@@ -1,4 +1,4 @@
-"""The interface of schedules, which deliver other ranks' rows in a pass."""
+"""The schedule interface. Schedules deliver other ranks' rows in a pass."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Schedule(ABC):
         """Called before a pass's first exchange."""
 
     def check(self, operation: Operation) -> None:  # noqa: B027 - most serve all
-        """Raises `UserError` for an unsupported operation of a layer.
+        """Raises `UserError` if a layer's operation is unsupported.
 
         Called on all ranks, before the operation's exchanges.
         """
@@ -137,8 +137,7 @@ class Passes:
             send: Number of rows for each rank.
             recv: Number of rows from each rank.
             exchange: Kind and layer, for counting.
-            ids: [sum(send)] global node ids of the rows. None: `rows` are not node
-                rows.
+            ids: [sum(send)] the rows' global node ids. None: `rows` are not node rows.
             index: [sum(send)] int64: sends rows[index]. None: sends `rows`.
 
         Returns:

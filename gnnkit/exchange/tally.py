@@ -1,4 +1,4 @@
-"""Counters of exchanged rows."""
+"""Counters for exchanged rows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Exchange:
 class Tally:
     """The numbers that one rank received and sent since the last `reset`.
 
-    A word is one number of a row. Words count what was received from other ranks, as in
+    A word is one number in a row. Words count what was received from other ranks, as in
     the formulas. Bytes count what was sent to other ranks, after encoding. Messages
     count the pairs (exchange, peer) with rows to send.
     """
@@ -108,7 +108,7 @@ class Tally:
         self.bytes_sent, self.seconds = state["bytes_sent"], state["seconds"]
 
     def include(self, earlier: Tally) -> None:
-        """Adds the counters of another tally of the same rank."""
+        """Adds the same rank's counters from another tally."""
         for totals, counts in ((self.words, earlier.words), (self.messages, earlier.messages)):
             for place, count in counts.items():
                 totals[place] += count
@@ -125,7 +125,7 @@ class Tally:
             self.counting = before
 
     def total(self, step: Step) -> int:
-        """Returns the number of words counted under one name."""
+        """Returns the words counted under one name."""
         return sum(words for (_, counted, _), words in self.words.items() if counted == step)
 
     def record(
@@ -143,9 +143,9 @@ class Tally:
             exchange: Kind and layer.
             me: This rank, in the run's numbering.
             peers: The participating ranks, in the run's numbering.
-            sent: Numbers sent to each of `peers`.
-            received: Numbers received from each of `peers`.
-            num_bytes: Bytes sent to each of `peers`.
+            sent: Numbers sent to each peer.
+            received: Numbers received from each peer.
+            num_bytes: Bytes sent to each peer.
         """
         for peer, out, into, size in zip(peers, sent, received, num_bytes, strict=True):
             if peer == me or not self.counting:

@@ -1,4 +1,4 @@
-"""The ranks that exchange rows, and the rows that one of them sends and receives."""
+"""The ranks that exchange rows, and the rows that a rank sends and receives."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Transfer:
             return _Timed(self._begin(self.wire.comm), self.wire.tally)
 
     def later(self) -> Future[Tensor]:
-        """Starts to exchange copies of the rows with other ranks, in the background.
+        """Starts to exchange row copies with other ranks, in the background.
 
         `wait` returns the received rows.
         """
@@ -139,7 +139,7 @@ class Transfer:
         return self.wire.background.submit(lambda comm: others._begin(comm).wait())
 
     def wait(self, rows: Future[Tensor]) -> Tensor:  # [sum(recv)] less own rows, ...
-        """Waits for the rows of a background exchange, and counts the time."""
+        """Waits for a background exchange's rows, and counts the time."""
         with self.wire.tally.timed():
             return rows.result()
 
@@ -164,11 +164,11 @@ class Transfer:
 
     @property
     def _received(self) -> slice:
-        """The position of this rank's own rows among the received ones."""
+        """This rank's own rows' position among the received ones."""
         return slice(sum(self.recv[: self.rank]), sum(self.recv[: self.rank + 1]))
 
     def _counts(self, *, own: int) -> tuple[list[int], list[int]]:
-        """Returns the numbers of rows sent and received, with `own` for this rank."""
+        """Returns row counts sent and received, with `own` for this rank."""
         send, recv = list(self.send), list(self.recv)
         send[self.rank] = recv[self.rank] = own
         return send, recv
@@ -200,7 +200,7 @@ class Transfer:
         return _Read(comm.start(others._encoded(sent), *counts), read)
 
     def _blocks(self, counts: Sequence[int], *, arriving: bool) -> list[_Block]:
-        """Returns the shape of the block for, or from, each rank.
+        """Returns the shapes of the blocks for, or from, each rank.
 
         In cuts and joins, `counts` count numbers, and widths are shares of the columns.
         """
@@ -253,7 +253,7 @@ class _Read(Pending):
         """Stores the arguments.
 
         Args:
-            pending: The exchange of bytes.
+            pending: The byte exchange.
             read: Decodes the bytes into new rows.
         """
         self._pending, self._read = pending, read

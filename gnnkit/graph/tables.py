@@ -46,20 +46,19 @@ def from_tables(
         named = named.first_rows(columns[0])
     ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
     node_fields = _read_node_fields(named, columns, features)
-    fields: EdgeListFields = {**node_fields, **_read_edge_fields(links, edge_type, edge_features)}
+    edge_fields = _read_edge_fields(links, edge_type, edge_features)
     for table in (named, links):
         if table is not None:
             warn_readings(table.name, table.readings)
-    graph = Graph.from_edges(
-        links.positions(ends[0], ids),
-        links.positions(ends[1], ids),
-        None if ids is None else len(ids),
-        one_class=True,
-        split=named.splits(columns[2]) if named else None,
-        weight=None if weight is None else links.weights(weight),
-        node_ids=None if ids is None else as_ids(ids),
-        **fields,
-    )
+    src, dst = (links.positions(end, ids) for end in ends)
+    fields: EdgeListFields = {
+        **node_fields,
+        **edge_fields,
+        "split": named.splits(columns[2]) if named else None,
+        "weight": None if weight is None else links.weights(weight),
+        "node_ids": None if ids is None else as_ids(ids),
+    }
+    graph = Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 
 

@@ -86,7 +86,7 @@ class HeldEdges:
         return result
 
     def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
-        """Applies the transpose of `sum`."""
+        """Applies the transposed `sum`."""
         result: Tensor = _EdgeSpread.apply(z, self)
         return result
 

@@ -1,4 +1,4 @@
-"""Attention over held edges in one pass of the native core, with autograd.
+"""Attention over held edges in one native pass, with autograd.
 
 `rust/core/src/aggregate/attention.rs` documents the formulas. No tensor has a row per
 edge.
@@ -56,7 +56,7 @@ def attend(
 
 
 def serves(edges: HeldEdges, h: Tensor) -> bool:
-    """Returns whether `attend` supports rows of this dtype on this device."""
+    """Returns whether `attend` supports this dtype on this device."""
     return isinstance(edges.kernels, NativeKernels) and h.dtype in (torch.float32, torch.float64, torch.bfloat16)
 
 

@@ -39,13 +39,13 @@ def derive(key: int, *values: int) -> int:
 
 
 def dropout(x: R, ids: Tensor, p: float, key: int, first: int = 0) -> R:
-    """Zeroes random numbers of `x`, and scales the others to preserve the mean.
+    """Zeroes random entries in `x`, and scales the others to preserve the mean.
 
-    A hash of (key, ids[r], first + j) decides whether element j of row r is kept.
+    A hash of (key, ids[r], first + j) decides whether x[r, j] is kept.
 
     Args:
         x: [n, f] rows. `ProductRows` have all columns.
-        ids: [n] int64 global id of each row.
+        ids: [n] int64 global row ids.
         p: Dropout probability, in [0, 1).
         first: Index of the first column of `x` within the complete rows.
     """
@@ -57,12 +57,12 @@ def dropout(x: R, ids: Tensor, p: float, key: int, first: int = 0) -> R:
 
 
 def kept(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 32 rounded up] uint32
-    """Returns `dropout`'s mask: bit j % 32 of [r, j // 32] is element j of row r.
+    """Returns `dropout`'s mask: bit j % 32 in word [r, j // 32] belongs to x[r, j].
 
     Available on CPUs only.
 
     Args:
-        ids: [n] int64 global id of each row.
+        ids: [n] int64 global row ids.
         p: Dropout probability, in [0, 1).
     """
     bits = torch.empty(len(ids), _words(width), dtype=torch.uint32)
@@ -85,7 +85,7 @@ def keep(x: Tensor, bits: Tensor, p: float) -> Tensor:  # [n, f] -> [n, f]
 
 
 def _words(width: int) -> int:
-    """Returns the number of 32-bit words with one bit per column."""
+    """Counts the 32-bit words that hold one bit per column."""
     return -(-width // 32)
 
 
@@ -96,7 +96,7 @@ def relu_dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
 
     Args:
         x: [n, f] rows.
-        ids: [n] int64 global id of each row.
+        ids: [n] int64 global row ids.
         p: Dropout probability, in [0, 1).
     """
     if x.device.type != "cpu":
@@ -150,7 +150,7 @@ def edge_streams(source: Tensor, destination: Tensor) -> Tensor:  # [n] int64
 
 
 def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 in [0, 1)
-    """Draws multiples of 2^-16, hashed from (key, ids[r], j) for element j of row r.
+    """Draws multiples of 2^-16, hashed from (key, ids[r], j) for x[r, j].
 
     Args:
         ids: [n] int64, one random stream each.
@@ -171,17 +171,17 @@ def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, 
 
 
 def _drawn(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, ceil(width / 4)] int64
-    """Draws 64 bits per four elements of a row, starting at word `first`."""
+    """Draws 64 bits per four row elements, starting at word `first`."""
     rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
     counter = torch.arange(first + 1, first + (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
     return _mix_tensor(rows[:, None] + counter)
 
 
 def subset(n: int, size: int, key: int, device: torch.device) -> Tensor:  # [size] int64, ascending
-    """Draws a uniformly random subset of the numbers below `n`.
+    """Draws a uniformly random subset from the numbers below `n`.
 
     Args:
-        size: Size of the subset, at most `n`.
+        size: Subset size, at most `n`.
     """
     hashes = _mix_tensor(_mix_tensor(torch.arange(n, device=device) + _signed(_GOLDEN)) ^ _signed(key))
     return hashes.argsort(stable=True)[:size].sort().values

@@ -44,7 +44,7 @@ class RowTable(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Drop:
-    """A dropout of the rows, recomputed at each read."""
+    """Dropout on the rows, recomputed at each read."""
 
     ids: Tensor  # [n]
     p: float
@@ -53,7 +53,7 @@ class _Drop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsInPieces(ProductRows):
-    """Rows [n, width] of a table, read by each product.
+    """A table's rows [n, width], read by each product.
 
     Each product reads the rows once, and once more for the weight's gradient.
     """
@@ -131,7 +131,7 @@ class _PieceProduct(Function):
 
 
 def _beside(rows: RowsInPieces, grad: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields pieces of rows, each with its rows of the gradient."""
+    """Yields pieces, each with its gradient rows."""
     first = 0
     for piece in rows.pieces(counted=True):
         last = first + len(piece)

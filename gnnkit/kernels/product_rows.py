@@ -52,7 +52,7 @@ class ProductRows(ABC):
         """Applies dropout, like `kernels.dropout.dropout` to a tensor.
 
         Args:
-            ids: [n] int64 global id of each row.
+            ids: [n] int64 global row ids.
             p: Dropout probability, in [0, 1).
         """
 

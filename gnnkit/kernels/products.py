@@ -1,7 +1,7 @@
-"""Products of rows and a weight matrix, by the processor's fastest implementation.
+"""Products with a weight matrix, by the processor's fastest implementation.
 
-On AMD processors with AVX-512, MKL, which torch uses, computes with half the register
-width of oneDNN. `fast_products` uses oneDNN there. On processors without AVX-512, torch
+On AMD processors with AVX-512, MKL, which torch uses, computes with half of oneDNN's
+register width. `fast_products` uses oneDNN there. On processors without AVX-512, torch
 multiplies bfloat16 numbers one by one, up to 40 times slower than float32.
 `fast_products` computes in float32 there, and rounds once. The choice depends only on
 the processor and on shapes, so results are reproducible.
@@ -46,18 +46,18 @@ def lacks_bfloat16() -> bool:
 
 
 def fast_products() -> AbstractContextManager[Any]:
-    """Uses the fastest products of rows and a weight, forward and backward.
+    """Uses the fastest products with weights, forward and backward.
 
     Applies to `F.linear`, `torch.addmm` and `@` in this thread, within the context.
     Enter it within `torch.autocast`.
     """
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16:
-        return _Products(_rounds, _Rounded) if lacks_bfloat16() else nullcontext()
-    return _Products(_pays, _Product) if library() == "oneDNN" else nullcontext()
+        return _FastProducts(_rounds, _Rounded) if lacks_bfloat16() else nullcontext()
+    return _FastProducts(_pays, _Product) if library() == "oneDNN" else nullcontext()
 
 
 def unwatched() -> AbstractContextManager[Any]:
-    """Disables the interception of torch functions, for code without products."""
+    """Stops intercepting torch functions, for code without products."""
     context: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
     return context
 
@@ -71,7 +71,7 @@ def _is_wide_amd() -> bool:
         return False
 
 
-class _Products(TorchFunctionMode):
+class _FastProducts(TorchFunctionMode):
     """Intercepts the torch functions that multiply rows by a weight."""
 
     def __init__(self, serves: Callable[..., bool], product: type[Function]) -> None:
@@ -117,7 +117,7 @@ _ARRANGED: dict[Any, Callable[..., tuple[Any, ...] | None]] = {
 def _pays(x: Any, weight: Any, bias: Any, num_rows: int | None = None) -> bool:
     """Returns whether oneDNN supports this product and is faster.
 
-    `num_rows` is the number of rows of all pieces, if x is one piece.
+    If x is one piece, `num_rows` counts all pieces' rows.
     """
     if not _fits(x, weight, bias) or weight.numel() < LEAST_WEIGHT:
         return False
@@ -165,7 +165,7 @@ class _Product(Function):
 
 
 class _Rounded(Function):
-    """X W + b of bfloat16 factors, computed in float32 and rounded once."""
+    """X W + b in bfloat16, computed in float32 and rounded once."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [n, f], [f, k], [k] -> [n, k]
@@ -213,8 +213,8 @@ def _product(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
 def product_of_pieces(pieces: Iterable[Tensor], num_rows: int, weight: Tensor) -> tuple[Tensor, bool]:
     """Computes X W [n, k] from pieces of X [n, f]. Also returns whether oneDNN did.
 
-    The result equals that of `fast_products` to the bit if oneDNN computes it, or if X
-    is one piece.
+    The result is bit-identical to `fast_products` if oneDNN computes it, or if X is one
+    piece.
 
     Args:
         pieces: Rows in order, at least one piece. Each but the last has a multiple of

@@ -26,7 +26,7 @@ PLACE_BYTES = 12
 
 
 class Places:
-    """The rows and columns of the stored numbers, on CPUs."""
+    """The stored numbers' rows and columns, on CPUs."""
 
     def __init__(self, table: SparseFeatures) -> None:
         self.table = table

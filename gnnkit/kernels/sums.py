@@ -3,8 +3,8 @@
 CPUs use the native core, and GPUs use Triton, or torch if Triton is unavailable. Rows
 are [n, f] or, with heads, [n, heads, f]. Weights are [num_edges, heads], in the order
 of the edges from which the kernels were created. A transpose's kernels take weights in
-the same order. Sums of 16-bit rows are computed in float32, with float32 weights, and
-rounded once.
+the same order. 16-bit rows are summed in float32, with float32 weights, and rounded
+once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Dropped = tuple[Tensor, float]  # [n, f / 32 rounded up] uint32 from `dropout.ke
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Returns the dtype of weights and sums for rows of this dtype."""
+    """Returns the dtype in which rows are weighted and summed."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
@@ -39,7 +39,7 @@ def as_array(x: Tensor) -> np.ndarray:
 
 
 class FactorArrays(TypedDict, total=False):
-    """Arguments of the native core. Factors that are 1 are left out."""
+    """Arguments for the native core. Factors that are 1 are left out."""
 
     weight: np.ndarray
     source: np.ndarray
@@ -48,7 +48,7 @@ class FactorArrays(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """The factors of the rows in a sum. None: 1."""
+    """The rows' factors in a sum. None: 1."""
 
     edge: Tensor | None = None  # [num_edges, heads] in the order of the edges that created the kernels
     source: Tensor | None = None  # [num_src], not combined with edge factors
@@ -121,13 +121,13 @@ class EdgeKernels(ABC):
 
     @abstractmethod
     def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:  # [num_src, 2 f] -> [num_dst, f]
-        """Computes the gradient of `sum_beside`. Available on transposes only."""
+        """Computes the gradient for `sum_beside`. Available on transposes only."""
 
     @abstractmethod
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:  # [num_src, H, d], [num_dst, H, d] -> [num_edges, H]
         """Computes x[u, h] . grad[v, h] for each edge e = u -> v.
 
-        The result is the gradient of the weights.
+        The result is the weights' gradient.
         """
 
     @abstractmethod
@@ -139,11 +139,11 @@ class EdgeKernels(ABC):
 
     @abstractmethod
     def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:  # [num_dst, f] twice -> [num_src, f]
-        """Computes the gradient of `max` from its edges `arg`. Not for a transpose."""
+        """Computes the gradient for `max` from its edges `arg`. Not for a transpose."""
 
 
 class NativeKernels(EdgeKernels):
-    """The kernels of the Rust core. Bits do not depend on the number of threads."""
+    """The Rust core's kernels. Results do not depend on the number of threads."""
 
     def __init__(self, native: _core.Aggregator) -> None:
         self.native = native
@@ -204,7 +204,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _matrix(x: Tensor) -> np.ndarray:
-    """Returns contiguous rows of two dimensions. Shares memory where possible."""
+    """Returns contiguous two-dimensional rows. Shares memory where possible."""
     x = x.contiguous()
     return as_array(x if x.dim() == 2 else x.view(x.shape[0], math.prod(x.shape[1:])))
 
@@ -217,7 +217,7 @@ class DeviceKernels(EdgeKernels):
 
         Args:
             indptr: [num_dst + 1] range of each destination's edges.
-            src: [num_edges] source of each edge.
+            src: [num_edges] sources.
             order: [num_edges] place of each edge's weight. None: in order.
         """
         self.indptr, self.src, self.order = indptr, src, order
@@ -245,9 +245,9 @@ class DeviceKernels(EdgeKernels):
 
 
 class TorchKernels(DeviceKernels):
-    """The segment reductions of torch, deterministic on GPUs too.
+    """Torch's segment reductions, deterministic on GPUs too.
 
-    Every edge has a row in memory. The reference for the kernels of Triton.
+    Every edge has a row in memory. The reference for the Triton kernels.
     """
 
     @cached_property
@@ -305,16 +305,16 @@ class TorchKernels(DeviceKernels):
 
 
 def _across(factor: Tensor, rows: Tensor) -> Tensor:
-    """Shapes the factor of each row like the rows."""
+    """Reshapes factors to broadcast over the rows."""
     return factor.to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))
 
 
 @cache
 def _of_device(device: torch.device) -> type[DeviceKernels]:
-    """Returns the kernels of Triton if a first sum succeeds, else those of torch.
+    """Returns Triton's kernels if a first sum succeeds, else torch's.
 
-    Triton needs a C compiler and a GPU that is not too old. A warning names the kernels
-    of torch and the reason.
+    Triton needs a C compiler and a GPU that is not too old. A warning gives the reason
+    for using torch's kernels.
     """
     try:
         from gnnkit.kernels.triton import TritonKernels

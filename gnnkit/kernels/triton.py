@@ -1,11 +1,11 @@
 """Kernels over in-edges for GPUs, in Triton. No row of an edge is ever stored.
 
-A program computes a tile of the result: some rows, some columns. The program reads the
+A program computes a tile in the result: some rows, some columns. The program reads the
 rows' edges in tiles too, and adds a tile of edges up at the end. So every sum has a
-fixed order, without atomic operations. A row of more than `LONG` edges is computed in
+fixed order, without atomic operations. A row with more than `LONG` edges is computed in
 pieces, which a second pass joins in order.
 
-Sums of rows of 16 bits are computed in float32, and rounded once.
+16-bit rows are summed in float32, and rounded once.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _dot(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Rows of a result, and the edges of each."""
+    """A result's rows, with their edges."""
 
     begin: Tensor  # [n]
     end: Tensor  # [n]
@@ -222,14 +222,14 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pieces:
-    """The rows of more than `LONG` edges."""
+    """The rows with more than `LONG` edges."""
 
     parts: _Rows  # at most LONG edges each
     long: _Rows  # the parts of each row
 
 
 class TritonKernels(DeviceKernels):
-    """The kernels of Triton. The same bits in every run, on one kind of GPU."""
+    """The Triton kernels. Results are bit-identical on the same kind of GPU."""
 
     def __init__(self, indptr: Tensor, src: Tensor, order: Tensor | None, num_src: int) -> None:
         super().__init__(indptr, src, order, num_src)
@@ -345,7 +345,7 @@ class TritonKernels(DeviceKernels):
         order: Tensor | None,
         places: Tensor | None,
     ) -> None:
-        """Computes maxima of rows, and the places of these."""
+        """Computes row maxima, and their places."""
         grid, blocks = _tiles(len(rows.begin), x.shape[1], self.num_edges)
         if all(grid):
             kind = _WIDE[wide(x.dtype)]
@@ -356,7 +356,7 @@ class TritonKernels(DeviceKernels):
 
 
 def _launch_sum(rows: _Rows, out: Tensor, x: Tensor, width: int, **pointers: Any) -> None:
-    """Computes the sums of rows. `given` are the arguments that have a value."""
+    """Sums rows. `given` are the arguments that have a value."""
     none = dict.fromkeys(("src", "order", "weight", "source", "destination", "arg", "own", "scale"))
     pointers = {**none, "HEADS": 1, "BESIDE": False, "ADD": False, **pointers}
     num_rows, own, src = len(rows.begin), pointers["own"], pointers["src"]
@@ -386,7 +386,7 @@ def _tiles(num_rows: int, width: int, num_edges: int) -> tuple[tuple[int, int], 
 
 
 def _divide(indptr: Tensor) -> tuple[_Rows, _Pieces | None]:
-    """Returns the rows of at most `LONG` edges, and the pieces of the others."""
+    """Returns the rows with at most `LONG` edges, and the others' pieces."""
     begin, end = indptr[:-1], indptr[1:]
     is_long = end - begin > LONG
     if not is_long.any():

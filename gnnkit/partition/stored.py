@@ -12,7 +12,7 @@ from gnnkit.utils.storage import load_arrays
 
 
 class Stored(Partitioner):
-    """Reads the partition from the folder of a `job=partition` run.
+    """Reads the partition from a `job=partition` run's folder.
 
     Choose this partition if cutting takes long, or if runs must share one cut.
     """

@@ -29,7 +29,7 @@ class Streaming(NodePartitioner):
 
         Args:
             order: Order of the nodes: "id", "random" or "bfs". Default: "id".
-            seed: Seed of the random order. None: 0 for "random".
+            seed: Random order's seed. None: 0 for "random".
             imbalance: Maximum excess of a part over the mean, of nodes and of in-edges,
                 from 0.001 to 1. Default: 0.1.
             passes: Number of passes over the nodes. Each pass reassigns all nodes
@@ -48,7 +48,7 @@ class Streaming(NodePartitioner):
 
 
 def read_seed(seed: int | None, *, used: bool, reader: str) -> int:
-    """Returns the seed of a random order.
+    """Returns a random order's seed.
 
     Raises `UserError` for a seed that is not used.
 

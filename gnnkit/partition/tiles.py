@@ -10,7 +10,7 @@ from gnnkit.partition.base import NodePartitioner
 
 
 class Tiles(NodePartitioner):
-    """Tiles of the plane (P = a x b) or boxes in space (a x b x c).
+    """Tiles in the plane (P = a x b) or boxes in space (a x b x c).
 
     Choose this partition for graphs with node coordinates. Each axis is cut at equal
     numbers of nodes, and nodes with equal coordinates stay together. On a lattice, a
@@ -41,7 +41,7 @@ def _parts_per_axis(extent: Floats, num_parts: int) -> tuple[int, ...]:
 
 
 def _cut_area(counts: tuple[int, ...], extent: Floats) -> float:
-    """Returns the area of all cuts, relative to the volume.
+    """Returns all cuts' area, relative to the volume.
 
     An axis cut into k parts has k - 1 cuts, each spanning the other axes.
     """
@@ -49,7 +49,7 @@ def _cut_area(counts: tuple[int, ...], extent: Floats) -> float:
 
 
 def _cut(coordinate: Floats, count: int) -> Ids:  # [num_nodes] 0..count-1
-    """Cuts one axis at equal numbers of nodes.
+    """Cuts one axis at equal node counts.
 
     Nodes with equal coordinates are placed by their median position.
     """

@@ -1,4 +1,4 @@
-"""Predicts rows, words and messages of an aggregation, exactly for every rank."""
+"""Predicts an aggregation's rows, words and messages, exactly for every rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnnkit.partition.grid import Grid
 
 
 def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
-    """Returns the number of columns per slice.
+    """Returns the column count per slice.
 
     The first `width % num_slices` slices have one more, as in `np.array_split`.
     """
@@ -21,7 +21,7 @@ def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """One number per rank for each of an aggregation's exchanges."""
+    """One number per rank and exchange in an aggregation."""
 
     slice: Ids  # [world_size] int64
     gather: Ids  # [world_size]
@@ -55,8 +55,8 @@ class Pair:
 class Traffic:
     """The rows exchanged in each aggregation.
 
-    A rank exchanges rows with the ranks of its slice and of its cell. The backward pass
-    moves as much as the forward pass of `transposed()`.
+    A rank exchanges rows with the ranks in its slice and cell. The backward pass moves
+    as much as the forward pass of `transposed()`.
     """
 
     grid: Grid

@@ -29,13 +29,13 @@ class Curve:
 
     @classmethod
     def of(cls, name: str, metric: str, points: tuple[Point, ...], colour: str) -> Curve:
-        """Returns the curve of a metric, with dots at few evaluations."""
+        """Returns a metric's curve, with dots if there are few evaluations."""
         return cls(name, points, colour, dots=metric != "train_loss" and len(points) < FEW_POINTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The range of an axis, and the pixels of its ends."""
+    """An axis: its range, and the pixels at both ends."""
 
     low: float
     high: float
@@ -56,7 +56,7 @@ class Axis:
         return cls(max(low - margin, least), high + margin, begin, end)
 
     def at(self, value: float) -> float:
-        """Returns the pixel of a value."""
+        """Returns a value's pixel."""
         return self.begin + (value - self.low) / max(self.high - self.low, 1e-300) * (self.end - self.begin)
 
     def ticks(self, count: int = 5, *, integers: bool = False) -> list[float]:
@@ -176,13 +176,13 @@ def legend(named: Sequence[tuple[str, str]], left: float = LEFT) -> tuple[list[S
 
 
 def clipped(text: str, length: int) -> str:
-    """Returns a text of at most `length` characters."""
+    """Shortens text to at most `length` characters."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A component of every bar, such as the seconds of waiting."""
+    """A component that every bar has, such as the seconds spent waiting."""
 
     name: str
     values: tuple[float, ...]  # by bar
@@ -220,12 +220,12 @@ def bars(name: str, title: str, caption: str, labels: Sequence[str], parts: Sequ
 def heat(
     name: str, title: str, caption: str, cells: Sequence[Sequence[float]], labels: Sequence[str], axes: tuple[str, str]
 ) -> Figure:
-    """Draws a square matrix of numbers in shades.
+    """Draws a square matrix in shades.
 
     Args:
-        cells: Numbers of at least 0, by row.
-        labels: Names of rows and columns.
-        axes: Titles of rows and of columns.
+        cells: Numbers by row, at least 0.
+        labels: Row and column names.
+        axes: Row and column titles.
     """
     shortened = [clipped(label, 12) for label in labels]
     left, top = 26 + CHAR * max(map(len, shortened)), 40.0
@@ -252,5 +252,5 @@ def heat(
 
 
 def rank_names(count: int) -> list[str]:
-    """Returns labels of ranks, at most `MOST_BARS`."""
+    """Returns at most `MOST_BARS` rank labels."""
     return [f"rank {rank}" for rank in range(min(count, MOST_BARS))]

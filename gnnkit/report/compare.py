@@ -24,11 +24,11 @@ def compare(
     summary: PageTable | None = None,
     sentence: str = "",
 ) -> Path:
-    """Writes a page of several runs: differing settings, figures, and overlaid curves.
+    """Writes a page on several runs: differing settings, figures, and overlaid curves.
 
     Args:
         folder: Receives the page.
-        names: The name of each run. Default: the name of its folder.
+        names: The name of each run. Default: its folder's name.
         summary: The first table on the page.
         sentence: A text below the summary.
     """
@@ -83,7 +83,7 @@ def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _figures(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
-    """Returns the figures of all runs by name."""
+    """Returns all runs' figures by name."""
     keys = dict.fromkeys(key for run in runs for key in run.result if key not in _NOT_COMPARED | _SETTINGS)
     return {key: [clipped(format_value(run.result.get(key)), 60) for run in runs] for key in keys}
 
@@ -104,7 +104,7 @@ def _curves(runs: Sequence[RunFiles], names: Sequence[str]) -> list[Figure]:
 
 
 def _times(runs: Sequence[RunFiles], names: Sequence[str]) -> list[Figure]:
-    """Draws the mean time of a rank in each run."""
+    """Draws each run's mean time per rank."""
     totals = [timeline.totals(run) for run in runs]
     if not any(totals):
         return []

@@ -1,4 +1,4 @@
-"""A figure as a list of SVG shapes, in units of a pixel of the page.
+"""A figure as a list of SVG shapes, in page pixels.
 
 Colours are variables of `templates/style.css`: "ink", "muted", "grid", "paper", "shade"
 for the cells of a matrix, and "c0" to "c9".
@@ -39,7 +39,7 @@ def line(points: Sequence[Point], colour: str, width: float = 1.6, note: str = "
 
 
 def strokes(ends: Sequence[tuple[Point, Point]], colour: str, width: float = 0.6, opacity: float = 1.0) -> Shape:
-    """Returns many straight lines of one colour."""
+    """Returns many straight lines in one colour."""
     path = "".join(f"M{_short(a)} {_short(b)}L{_short(c)} {_short(d)}" for (a, b), (c, d) in ends)
     faint = {} if opacity == 1 else {"opacity": _short(opacity)}
     return Shape("path", {"d": path, "style": f"fill:none;{_stroke(colour, width)}", **faint})
@@ -59,7 +59,7 @@ def dot(x: float, y: float, radius: float, colour: str, note: str = "") -> Shape
 
 
 def text(x: float, y: float, text: str, anchor: str = "start", colour: str = "muted", size: float = 11.0) -> Shape:
-    """Returns a line of text.
+    """Returns a text line.
 
     Args:
         x: Pixel of the anchor.
@@ -89,7 +89,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class FigureLayer:
-    """One of several sets of shapes, of which the page shows one at a time."""
+    """A set of shapes. The page shows one set at a time."""
 
     name: str
     shapes: tuple[Shape, ...]

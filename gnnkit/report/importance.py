@@ -1,4 +1,4 @@
-"""The share of a figure's variance explained by the values of one key."""
+"""The share of a figure's variance that one key's values explain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NUM_GROUPS = 4  # bins of a key with many numeric values
 
 
 def explained(values: Sequence[str], scores: Sequence[float]) -> float | None:
-    """Returns the adjusted eta squared of a one-way analysis of variance, from 0 to 1.
+    """Returns the adjusted eta squared of a one-way analysis, from 0 to 1.
 
     1 - (n - 1) / (n - k) * within / total, of n runs in k groups of equal values. The
     adjustment subtracts the share that k groups explain by chance, down to 0. Numbers
@@ -40,7 +40,7 @@ def _squares(scores: Sequence[float]) -> float:
 
 
 def _grouped(values: Sequence[str]) -> list[object]:
-    """Returns the group of each value: itself, or the quarter of a number."""
+    """Returns each value's group: itself, or the quarter of a number."""
     if 2 * len(set(values)) <= len(values):
         return list(values)
     numbers = as_numbers(values)

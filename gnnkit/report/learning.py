@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[a-z0-9_]{1,40}")  # metric names that are safe in file na
 
 @dataclass(frozen=True, slots=True)
 class BestEpoch:
-    """The epoch with the best value of the monitored or main figure."""
+    """The epoch with the best monitored or main figure."""
 
     epoch: float  # from 1
     name: str
@@ -27,7 +27,7 @@ class BestEpoch:
 
 
 def drawings(run: RunFiles) -> list[Figure]:
-    """Draws the loss and each metric of the task, with a curve for each split."""
+    """Draws the loss and the task's metrics, with a curve for each split."""
     best, figures = best_of(run), []
     for index, (metric, names) in enumerate(_metrics(run).items()):
         name = metric if metric == "loss" else f"figures_{metric if _PLAIN.fullmatch(metric) else index}"
@@ -36,7 +36,7 @@ def drawings(run: RunFiles) -> list[Figure]:
 
 
 def best_of(run: RunFiles) -> BestEpoch | None:
-    """Returns the epoch of the saved model, or of the best evaluation.
+    """Returns the saved model's epoch, or else the best evaluation's.
 
     None without evaluations or without a main figure.
     """
@@ -56,7 +56,7 @@ def best_of(run: RunFiles) -> BestEpoch | None:
 
 
 def _metrics(run: RunFiles) -> dict[str, list[str]]:
-    """Returns the names of curves by metric, the loss first."""
+    """Returns curve names by metric, the loss first."""
     metrics: dict[str, list[str]] = {"loss": ["train_loss"]}
     for name in _names(run):
         split, _, metric = name.partition("_")
@@ -65,14 +65,14 @@ def _metrics(run: RunFiles) -> dict[str, list[str]]:
 
 
 def points_of(run: RunFiles, name: str) -> tuple[Point, ...]:
-    """Returns the points of a figure, with epochs from 1."""
+    """Returns a figure's points, with epochs from 1."""
     lines = run.epochs if name == "train_loss" else run.evaluations
     points = ((number(line.get("epoch")), number(_figures(line).get(name))) for line in lines)
     return tuple((epoch + 1, value) for epoch, value in points if epoch is not None and value is not None)
 
 
 def main_figure(run: RunFiles) -> str | None:
-    """Returns the name of the validation figure that measures progress."""
+    """Names the validation figure that measures progress."""
     if isinstance(main := run.result.get("main_figure"), Mapping) and isinstance(main.get("name"), str):
         return str(main["name"])
     return next((name for name in _names(run) if name.startswith("val_") and not name.endswith("_loss")), None)
@@ -84,7 +84,7 @@ def _figures(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _names(run: RunFiles) -> list[str]:
-    """Lists the figures of all evaluations, in order."""
+    """Lists all evaluations' figures, in order."""
     return list(dict.fromkeys(str(name) for line in run.evaluations for name in _figures(line)))[:MOST_CURVES]
 
 
@@ -125,7 +125,7 @@ def _tint(name: str, index: int) -> str:
 
 
 def _confusion(run: RunFiles) -> list[Figure]:
-    """Draws true and predicted classes of the test nodes."""
+    """Draws the test nodes' true and predicted classes."""
     confusion = run.result.get("confusion")
     if not isinstance(confusion, Mapping):
         return []

@@ -57,7 +57,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A titled part of a page. Omitted if it is empty."""
+    """A page section with a title. Omitted if it is empty."""
 
     title: str
     figures: Sequence[Figure]
@@ -65,7 +65,7 @@ class PageSection:
 
 
 def render(template: str, **values: object) -> str:
-    """Renders a template of this package.
+    """Renders one of this package's templates.
 
     Args:
         template: Its file name.
@@ -75,7 +75,7 @@ def render(template: str, **values: object) -> str:
 
 
 def save(template: str, figures: Iterable[Figure], folder: Path, /, *, draws: bool = True, **values: object) -> Path:
-    """Writes a page, and an SVG file of each figure. Returns the path of the page.
+    """Writes a page, and each figure as an SVG file. Returns the page's path.
 
     Args:
         template: File name of the template.
@@ -104,7 +104,7 @@ def svg_file(figure: Figure) -> bytes:
 
 @functools.cache
 def asset(name: str) -> str:
-    """Returns the text of a file in the templates folder."""
+    """Returns a file's text from the templates folder."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 

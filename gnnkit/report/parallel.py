@@ -54,7 +54,7 @@ def _axis(name: str, x: float, ticks: Sequence[_Tick], room: float, *, high: boo
 
 
 def _placed(values: Sequence[str]) -> tuple[list[float], list[_Tick]]:
-    """Returns the place of each value on its axis, from 0 to 1, and names of places."""
+    """Returns each value's place on its axis, from 0 to 1, and place names."""
     numbers = as_numbers(values)
     if numbers is None or len(set(numbers)) == 1:
         names = sorted(set(values))

@@ -72,7 +72,7 @@ def _plain(count: int) -> list[str]:
 
 
 def _picture(run: RunFiles) -> list[Figure]:
-    """Draws the sample of the graph, nodes coloured by rank."""
+    """Draws the graph's sample, with nodes coloured by rank."""
     sample = run.partition.get("sample")
     ranks = numbers(sample.get("rank")) if isinstance(sample, dict) else []
     if not isinstance(sample, dict) or not 0 < len(ranks) <= MOST_NODES:
@@ -136,7 +136,7 @@ def _edge_shapes(owner: Sequence[int], edges: Sequence[tuple[int, int]], places:
 
 
 def _labels(groups: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Returns the label of each node, by colouring."""
+    """Returns node labels by colouring."""
     return [
         [f"predicted {name}" if group == "prediction" else name for name in names] for group, names in groups.items()
     ]
@@ -157,7 +157,7 @@ def _layer(
     notes: Sequence[str],
     radius: float,
 ) -> FigureLayer:
-    """Draws the nodes in the colours of their groups, and a legend.
+    """Draws nodes in their groups' colours, and a legend.
 
     Args:
         tints: Colour by group. Others get the last colour.

@@ -1,4 +1,4 @@
-"""Reads and checks the files of a run folder, none of which is trusted."""
+"""Reads and checks a run folder's files, none of which is trusted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = ("wait", "compute", "exchange", "sync")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunFiles:
-    """The content of a run folder."""
+    """A run folder's content."""
 
     folder: Path
     result: Mapping[str, Any]
@@ -40,7 +40,7 @@ class RunFiles:
     words: list[list[float]] = field(default_factory=list)  # [from][to], or empty
 
     def number(self, *path: str) -> float | None:
-        """Returns a figure of `result.json`, or None if it is not a finite number."""
+        """Returns a figure from `result.json`, or None if it is not a finite number."""
         node: Any = self.result
         for key in path:
             node = node.get(key) if isinstance(node, Mapping) else None
@@ -61,7 +61,7 @@ def _parsed(config: str) -> Any:
 
 
 def section(run: RunFiles, name: str) -> Mapping[str, Any]:
-    """Returns a section of the configuration, or an empty one."""
+    """Returns a configuration section, or an empty one."""
     config = settings(run)
     values = config.get(name) if isinstance(config, Mapping) else None
     return values if isinstance(values, Mapping) else {}
@@ -90,7 +90,7 @@ def matrix(value: object) -> list[list[float]]:
 
 
 def read_run(folder: Path) -> RunFiles:
-    """Reads a run folder. Raises `UserError` without the result of a run.
+    """Reads a run folder. Raises `UserError` if there is no result.
 
     Other files may be missing or damaged, which is reported in `RunFiles.notes`.
     """
@@ -101,7 +101,7 @@ def read_run(folder: Path) -> RunFiles:
 
 
 def read_folder(folder: Path, result: Mapping[str, Any]) -> RunFiles:
-    """Reads all other files of a run folder.
+    """Reads all other files in a run folder.
 
     Args:
         folder: The folder of a run, possibly an unfinished one.
@@ -140,7 +140,7 @@ def _noted(folder: Path, name: str, notes: list[str]) -> Mapping[str, Any]:
 
 
 def _predictions(folder: Path, partition: Mapping[str, Any], notes: list[str]) -> tuple[int, ...]:
-    """Reads the predicted classes of the nodes in the sample. Raises nothing."""
+    """Reads the sampled nodes' predicted classes. Raises nothing."""
     sample, path = partition.get("sample"), folder / PREDICTIONS
     nodes = numbers(sample.get("nodes")) if isinstance(sample, Mapping) else []
     if not nodes or not path.exists():
@@ -198,7 +198,7 @@ def _config(folder: Path, notes: list[str]) -> str:
 
 
 def _lines(folder: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
-    """Yields the lines of `epochs.jsonl` with an epoch number."""
+    """Yields the lines in `epochs.jsonl` that have an epoch number."""
     path = folder / EPOCHS
     if not path.exists():
         notes.append(f"there is no {EPOCHS}, so there are no curves")

@@ -1,4 +1,4 @@
-"""The page of one run."""
+"""The page about one run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write(run: RunFiles, folder: Path) -> Path:
 
 
 def served_page(run: RunFiles, status: str) -> str:
-    """Returns the page of an unfinished run, which refreshes itself.
+    """Returns an unfinished run's page, which refreshes itself.
 
     Args:
         run: The content of the run folder so far.
@@ -70,8 +70,8 @@ def progress(done: int, total: int, text: str) -> str:
     return render("progress.html", done=done, total=total, text=text)
 
 
-def _content(run: RunFiles) -> Mapping[str, object]:
-    """Returns the variables of the template."""
+def _content(run: RunFiles) -> dict[str, Any]:
+    """Returns the template's variables."""
     result = run.result
     layout = f"{format_value(result.get('world_size'))} workers, partition {result.get('partition')}"
     return {
@@ -129,7 +129,7 @@ def _predictions(run: RunFiles) -> Iterator[Panel]:
 
 
 def _difference(predicted: float | None, measured: float | None) -> tuple[str, str, str]:
-    """Formats both values, and the difference as a share of the measurement."""
+    """Formats both values, and the difference relative to the measurement."""
     share = "" if predicted is None or not measured else f"{predicted / measured - 1:+.0%}"
     return _optional(predicted), _optional(measured), share
 
@@ -230,7 +230,7 @@ def _items(value: object) -> list[tuple[str, Any]]:
 
 
 def _classes(run: RunFiles) -> Iterator[Panel]:
-    """Lists the figures of each class, on the test nodes."""
+    """Lists each class's figures on the test nodes."""
     splits = run.result.get("per_class")
     classes = _items(splits.get("test")) if isinstance(splits, Mapping) else []
     figures = [(name, dict(_items(values))) for name, values in classes]
@@ -241,7 +241,7 @@ def _classes(run: RunFiles) -> Iterator[Panel]:
 
 
 def _caches(run: RunFiles) -> Iterator[Figure]:
-    """Draws the hit rate of each rank's cache."""
+    """Draws each rank's cache hit rate."""
     hits = run.result.get("cache_hits")
     rates = numbers(hits.get("rate")) if isinstance(hits, Mapping) else []
     if rates:

@@ -1,4 +1,4 @@
-"""A sweep's page: a table of runs, means over seeds, and the importance of keys."""
+"""A sweep's page: a table with all runs, means over seeds, and key importance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_CURVES = 6  # only the best runs
 
 @dataclass(frozen=True, slots=True)
 class SweptRun:
-    """One run of a sweep."""
+    """One run in a sweep."""
 
     number: int
     status: str  # "done", or the reason why there is no result
@@ -52,7 +52,7 @@ class SweptRun:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All runs of a sweep so far."""
+    """A sweep's runs so far."""
 
     runs: Sequence[SweptRun]
     main: str  # the figure that ranks the runs
@@ -142,7 +142,7 @@ def _figure(run: SweptRun, name: str) -> str:
 
 
 def _seeds(sweep: Sweep) -> Panel | None:
-    """Lists mean and deviation over seeds, for each combination of the other keys."""
+    """Lists mean and deviation over seeds, for each combination of other keys."""
     groups = by_seed(sweep.done)
     if all(len(runs) == 1 for runs in groups.values()):
         return None
@@ -210,7 +210,7 @@ def _points(run: SweptRun, name: str) -> tuple[Point, ...]:
 
 
 def _curves(sweep: Sweep) -> Iterator[Figure]:
-    """Draws the main figure of the best runs by epoch."""
+    """Draws the best runs' main figure by epoch."""
     drawn = []
     for index, run in enumerate(sweep.done[:MOST_CURVES]):
         if points := _points(run, sweep.main):

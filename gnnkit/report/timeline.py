@@ -29,7 +29,7 @@ def _epochs(run: RunFiles) -> list[Seconds]:
 
 
 def totals(run: RunFiles) -> Seconds:
-    """Adds up the seconds of all epochs by rank."""
+    """Adds up all epochs' seconds by rank."""
     epochs = _epochs(run)
     count = max(map(len, epochs), default=0)
     return _added([epoch for epoch in epochs if len(epoch) == count])
@@ -59,7 +59,7 @@ def drawings(run: RunFiles) -> list[Figure]:
 
 
 def _by_epoch(epochs: Sequence[Seconds], run: RunFiles) -> Figure:
-    """Draws a row for each rank, with a column of parts for each epoch."""
+    """Draws a row for each rank, with a stacked column for each epoch."""
     size = -(-len(epochs) // MOST_BINS)
     bins = [_added(epochs[first : first + size]) for first in range(0, len(epochs), size)]
     widths = [len(epochs[first : first + size]) for first in range(0, len(epochs), size)]

@@ -1,4 +1,4 @@
-"""The interface of tasks."""
+"""The task interface."""
 
 from __future__ import annotations
 
@@ -22,14 +22,11 @@ from gnnkit.utils.documents import Json
 
 @dataclass(frozen=True, slots=True)
 class LabelFacts:
-    """Statistics of the training labels, saved with the model."""
+    """Training label statistics, saved with the model."""
 
     class_weights: tuple[float, ...] | None = None  # [num_classes] factors of the losses
     mean: tuple[float, ...] | None = None  # [width] of the labels. None: outputs are in the labels' unit
     deviation: tuple[float, ...] | None = None  # [width] standard deviation of the labels
-
-
-PredictionColumns = Mapping[str, Array | Sequence[object]]  # columns of `predictions.parquet` by name
 
 
 PredictionColumns = Mapping[str, Array | Sequence[object]]  # columns of `predictions.parquet`, by name
@@ -38,7 +35,7 @@ PredictionColumns = Mapping[str, Array | Sequence[object]]  # columns of `predic
 class Task(ABC):
     """Defines a model's loss, metrics and predictions.
 
-    A strategy selects the rows of each step; a task computes their loss. The
+    A strategy selects each step's rows, and a task computes their loss. The
     constructor's arguments are the keys of `task`. Most tasks derive from `NodeTask`.
     """
 
@@ -51,7 +48,7 @@ class Task(ABC):
 
     @property
     def names(self) -> list[str]:
-        """The names of all measured metrics, such as `val_accuracy`."""
+        """Names all measured metrics, such as `val_accuracy`."""
         metrics = (*self.metrics, *self.metrics_of_some)
         return [f"{split}_{metric}" for split in self.splits for metric in metrics]
 
@@ -61,7 +58,7 @@ class Task(ABC):
 
     @property
     def progress(self) -> str:
-        """The name of the main validation metric."""
+        """The main validation metric's name."""
         return f"val_{self.metrics[0]}"
 
     @abstractmethod
@@ -108,7 +105,7 @@ class Task(ABC):
         return []
 
     def recall(self, facts: LabelFacts) -> None:  # noqa: B027 - most need no statistics
-        """Sets the label statistics of the data that trained the model.
+        """Sets the training data's label statistics.
 
         Called before `begin`, which then does not compute them again.
         """
@@ -159,13 +156,13 @@ class Task(ABC):
 
     @abstractmethod
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
-        """Returns the contents of `predictions.npy` on rank 0, None on other ranks.
+        """Returns the content for `predictions.npy` on rank 0, None on other ranks.
 
         Collective. The arguments are those of `measure`.
         """
 
     def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
-        """Returns the columns of `predictions.parquet`, by name.
+        """Returns the columns for `predictions.parquet`, by name.
 
         Args:
             rows: The result of `predictions`.
@@ -216,7 +213,7 @@ class NodeTask(Task):
 
     @abstractmethod
     def predict(self, outputs: Tensor) -> Tensor:  # [k, ...]
-        """Returns the prediction for each row of outputs [k, width]."""
+        """Returns the prediction for each output row [k, width]."""
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
         return self.read(graph), None
@@ -241,7 +238,7 @@ class NodeTask(Task):
         return self.metrics[:1]
 
     def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor | None:  # [width]
-        """Returns the outputs of the best constant prediction. Collective.
+        """Returns the best constant prediction's outputs. Collective.
 
         Default: None, which disables the baseline.
 
@@ -269,9 +266,9 @@ def numbered(name: str, rows: Array, titles: Sequence[str] | None = None) -> dic
     """Splits rows into named columns, such as `logit_0`, or `logit_cat` with titles.
 
     Args:
-        name: Prefix of the column names.
+        name: Column name prefix.
         rows: [n] or [n, width].
-        titles: [width] suffixes of the column names, or None for 0, 1, ...
+        titles: [width] column name suffixes, or None for 0, 1, ...
     """
     if rows.ndim == 1:
         return {name: rows}

@@ -20,7 +20,7 @@ class ClassTask(NodeTask):
 
     @abstractmethod
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
-        """Counts true positives, predictions and labels of each class."""
+        """Counts each class's true positives, predictions and labels."""
 
     def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor | None:  # [num_classes, num_classes]
         """Returns the confusion matrix, with a row per true class.

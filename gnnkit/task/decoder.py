@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 def dot(outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
-    """Scores pairs of embeddings by their dot product."""
+    """Scores embedding pairs by their dot product."""
     return (outputs[..., 0, :] * outputs[..., 1, :]).sum(-1)
 
 
@@ -26,6 +26,6 @@ class ProductMLP(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
-        """Scores pairs of embeddings."""
+        """Scores embedding pairs."""
         scores: Tensor = self.layers(outputs[..., 0, :] * outputs[..., 1, :])
         return scores.squeeze(-1)

@@ -35,8 +35,8 @@ _SPLIT, _EVALUATION = 1, 2  # purposes of random keys
 class LinkPrediction(Task):
     """Choose this task to predict which edges exist.
 
-    The model embeds nodes. The score of a pair is the dot product of two embeddings, or
-    an MLP on their elementwise product. The loss is the binary cross-entropy over edges
+    The model embeds nodes. A pair's score is the dot product of two embeddings, or an
+    MLP on their elementwise product. The loss is the binary cross-entropy over edges
     and sampled negative pairs. Validation and test edges, with their reverse edges, are
     removed from the graph first. No step passes messages over the edges that it
     predicts.
@@ -52,7 +52,7 @@ class LinkPrediction(Task):
             that do not predict all. None: 0.3.
         filtered: Whether to exclude edges from negative pairs: training edges in
             training, and all edges in evaluation.
-        seed: Seed of the split and of the negative pairs in evaluation.
+        seed: Seed for the split and for negative pairs in evaluation.
     """
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
@@ -98,7 +98,7 @@ class LinkPrediction(Task):
         return self._head
 
     def score(self, outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
-        """Scores pairs of embeddings."""
+        """Scores embedding pairs."""
         head = self.head()
         scores: Tensor = dot(outputs) if head is None else head(outputs)
         return scores
@@ -193,7 +193,7 @@ class LinkPrediction(Task):
         ]
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
-        """Returns source, destination and score of the test edges."""
+        """Returns the test edges' source, destination and score."""
         links = worker.links
         assert links is not None
         parts = worker.comm.gather(self._scores(outputs, worker, replace(links, eval_negatives=0), links.test, 1))
@@ -245,7 +245,7 @@ def _are_tied(split: str, measured: Mapping[str, float], negatives: int) -> bool
 
 
 def _filters(pairs: Ids, held: npt.NDArray[np.bool_], held_out: Ids, num_nodes: int) -> tuple[Ids, Ids]:
-    """Returns the codes of the training edges, and of all edges.
+    """Returns codes for the training edges, and for all edges.
 
     If each training edge has its reverse edge, the graph is undirected. The reverse of
     a held-out edge then counts as an edge, even if the dataset lists it once.
@@ -269,7 +269,7 @@ def _filters(pairs: Ids, held: npt.NDArray[np.bool_], held_out: Ids, num_nodes: 
 
 
 def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
-    """Returns the graph with a subset of its edges, and no edges to predict.
+    """Returns the graph with fewer edges, and no edges to predict.
 
     Args:
         edge_ids: [k] ascending edge ids.

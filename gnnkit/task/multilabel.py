@@ -1,4 +1,4 @@
-"""Multilabel classification of nodes."""
+"""Multilabel node classification."""
 
 from __future__ import annotations
 

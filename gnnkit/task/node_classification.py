@@ -1,4 +1,4 @@
-"""Classification of nodes."""
+"""Node classification."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class NodeClassification(ClassTask):
         """Stores the key.
 
         Args:
-            class_weights: Factor of each class's loss, in the order of classes.
-                "balanced": n / (num_classes * nodes of the class) over the n training
-                nodes, so that all classes have equal weight. Default: no factors.
+            class_weights: Factor for each class's loss, in class order. "balanced": n /
+                (num_classes * nodes of the class) over the n training nodes, so that
+                all classes have equal weight. Default: no factors.
         """
         self.class_weights = _weights(class_weights)
         self._factors: Tensor | None = None  # [num_classes], None before `begin`
@@ -162,7 +162,7 @@ class NodeClassification(ClassTask):
 
 
 def _training_counts(worker: Worker) -> Tensor:  # [num_classes] float64
-    """Counts the training nodes of each class over all ranks. Collective."""
+    """Counts the training nodes per class over all ranks. Collective."""
     shard = worker.shard
     train_labels = shard.labels[shard.labelled & (shard.split == Split.TRAIN)]
     counts = torch.from_numpy(np.bincount(train_labels, minlength=shard.num_classes))

@@ -11,7 +11,7 @@ HITS = (1, 3, 10)
 
 
 def ranking(scores: Tensor) -> dict[str, float]:
-    """Measures scores [k, 1 + negatives] of edges and their negative pairs.
+    """Measures scores [k, 1 + negatives] for edges and their negative pairs.
 
     An edge's rank is 1 plus the number of negative pairs with a higher score. Ties
     count half. ROC AUC and average precision cover all pairs.
@@ -27,7 +27,7 @@ def ranking(scores: Tensor) -> dict[str, float]:
 
 
 def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:
-    """Returns ROC AUC and average precision of scores [k] with labels `wanted` [k].
+    """Returns ROC AUC and average precision for scores [k] with labels `wanted` [k].
 
     Both labels, 0 and 1, must occur.
     """

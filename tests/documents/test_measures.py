@@ -8,14 +8,14 @@ from tests.measures import measure_package, measure_pages, measure_prose
 
 ROOT = Path(__file__).parents[2]
 PACKAGE_LIMITS = {
-    "code lines": 39_000,
-    "functions over 40 lines": 26,
+    "code lines": 39_500,
+    "functions over 40 lines": 24,
     "functions over 15 branches": 5,
     "classes over 15 methods": 23,
-    "repeated class names": 10,
-    "dict[str, Any]": 195,
+    "repeated class names": 12,
+    "dict[str, Any]": 180,
     "vague names": 230,
-    "'of' per 1,000 words": 38.5,
+    "'of' per 1,000 words": 35.5,
     "odd words per 1,000 words": 1.0,
 }
 PAGE_LIMITS = {"'of' per 1,000 words": 24, "odd words per 1,000 words": 0.6}

@@ -291,8 +291,8 @@ def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Set
     """
     more = tuple(Choice(kind, name, {}, plugin) for name, plugin in objects.items())
     section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in more}}
-    composed = {**settings.composed, kind: section}
-    return replace(settings, composed=composed, **{kind: (*getattr(settings, kind), *more)})
+    changed: dict[str, Any] = {kind: (*getattr(settings, kind), *more)}
+    return replace(settings, composed={**settings.composed, kind: section}, **changed)
 
 
 def with_partition(settings: Settings, partition: PartitionSettings) -> Settings:

@@ -6,12 +6,12 @@ which only appends:
 
 1. `count` reads and checks all edges, and counts destinations in 65,536 bins.
 2. `scatter` writes each edge to the bucket of its destination: a range of nodes with
-   in-edges that fit into memory.
-3. `sort` sorts bucket by bucket, and appends to the arrays of the graph.
+in-edges that fit into memory.
+3. `sort` sorts bucket by bucket, and appends to the graph's arrays.
 
 This is a distribution sort (Knuth, The Art of Computer Programming, vol. 3, section
-5.4.9). A bucket keeps the order of the data, and the sort is stable, so the result
-equals `Graph.from_edges`. Edges that are sorted by destination, and remain in their
-order, are counted and appended. `progress` records finished work on disk, from which an
+5.4.9). A bucket keeps the data's order, and the sort is stable, so the result equals
+`Graph.from_edges`. Edges that are sorted by destination, and remain in their order, are
+counted and appended. `progress` records finished work on disk, from which an
 interrupted import continues. `graph` runs all this.
 """

@@ -1,4 +1,4 @@
-"""Data sets of arrays, read in pieces: saved graphs, .npz files and GraphSAINT."""
+"""Data sets in arrays, read in pieces: saved graphs, .npz files and GraphSAINT."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ALTERNATIVE = "use job=partition dataset={}"
 
 
 class Stream(Protocol):
-    """An array that is read in pieces of rows. Without rows it is one empty piece."""
+    """An array that is read piece by piece. Without rows it is one empty piece."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -71,7 +71,7 @@ class Compressed:
     def of(
         cls, place: str, indptr: Any, indices: Stream, others: Mapping[str, Stream], *, by_source: bool = False
     ) -> Compressed:
-        """Checks the row pointers, and the lengths of the columns."""
+        """Checks row pointers and column lengths."""
         begins = int64s("indptr", indptr)
         (num_edges,) = indices.shape if len(indices.shape) == 1 else (-1,)
         if not len(begins) or begins[0] or begins[-1] != num_edges or (len(begins) > 1 and np.diff(begins).min() < 0):

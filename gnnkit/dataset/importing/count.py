@@ -64,7 +64,7 @@ class EdgeSummary:
 
     @property
     def row(self) -> int:
-        """Bytes per edge of the further columns."""
+        """Bytes per edge in further columns."""
         return sum(kind.itemsize for name, kind in self.columns().items() if name != "positions")
 
     def outputs(self, folder: Path, num_edges: int = 0, *, alone: bool = True) -> dict[str, NpyWriter]:
@@ -162,9 +162,9 @@ def _add_columns(summary: EdgeSummary, piece: EdgePiece, names: Sequence[str] | 
 
 
 def merge_summaries(parts: Sequence[EdgeSummary]) -> EdgeSummary:
-    """Merges the summaries of all stretches, in order.
+    """Merges all stretches' summaries, in order.
 
-    Raises `UserError` for edge features of two widths.
+    Raises `UserError` if edge features differ in width.
     """
     merged = EdgeSummary(num_edges=sum(part.num_edges for part in parts), shift=max(part.shift for part in parts))
     bins = np.zeros(MAX_BINS, np.int64)

@@ -96,7 +96,7 @@ class CsvSource(Source):
 
     @cached_property
     def _inferred_types(self) -> dict[str, pa.DataType]:
-        """Infers one type for all values of each column."""
+        """Infers one type per column."""
         types = {name: self._types.get(name, pa.null()) for name in self.names}
         unknown = [name for name in self.names if name not in self._types]
         for path in self.files if unknown else ():
@@ -169,7 +169,7 @@ class CsvSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A range of complete lines in a file."""
+    """Consecutive complete lines in a file."""
 
     path: Path
     start: int = 0
@@ -199,13 +199,13 @@ class Window:
         return lines
 
     def open(self) -> io.RawIOBase:
-        """Opens a file of only the window's bytes."""
+        """Opens only the window's bytes as a file."""
         assert self.stop is not None
         return _FileSlice(self.path, self.start, self.stop)
 
 
 class _FileSlice(io.RawIOBase):
-    """A file that contains a byte range of another file."""
+    """A file that contains another file's byte range."""
 
     def __init__(self, path: Path, start: int, stop: int) -> None:
         self._file, self._left = path.open("rb", buffering=0), stop - start

@@ -16,7 +16,7 @@ _COLUMNS = ("src", "dst", "weight", "features", "types")
 
 
 class EdgeCache:
-    """A stretch of edges, one file per column.
+    """A stretch's edges, one file per column.
 
     Writing and reading these is faster than looking up ids a second time.
     """
@@ -57,7 +57,7 @@ class EdgeCache:
 
         Args:
             header: from `finish`.
-            rows: edges of a piece.
+            rows: edges per piece.
             first: number of edges before these in the full list.
         """
         files = {name: BinaryFile(self._path(name)) for name in header["kinds"]}

@@ -41,15 +41,15 @@ def import_graph(
 ) -> Path:
     """Writes a graph in bounded memory.
 
-    Continues from the work of an earlier call in `work`. Returns the folder of the
-    graph, for `Graph.load`, with the same bytes as `Dataset.load().save` would write.
-    Raises `UserError` with file and place for bad data.
+    Continues from an earlier call's files in `work`. Returns the graph's folder, for
+    `Graph.load`, with the same bytes as `Dataset.load().save` would write. Raises
+    `UserError` with file and place for bad data.
 
     Args:
         work: where temporary files and the graph are written.
         room: memory and threads.
         journal: of `work`.
-        gaps: whether cells of features may be empty. They are 0 in the graph, and its
+        gaps: whether feature cells may be empty. They are 0 in the graph, and its
             `missing` lists them. False: they raise `UserError`.
         group: processes that share the passes over edges. Their number does not change
             the bytes.

@@ -33,7 +33,7 @@ _PIECE = 1 << 16  # text ids written at once
 def write_nodes(
     graph: GraphPieces, count: int, target: Path, room: Room, reporter: ProgressReporter, *, gaps: bool
 ) -> Json:
-    """Writes the node arrays. Returns names of classes, of columns and of types.
+    """Writes the node arrays. Returns class, column and type names.
 
     Raises `UserError` for inconsistent labels, splits and features, and without `gaps`
     for the first empty cell.
@@ -86,7 +86,7 @@ def _write_features(
     *,
     gaps: bool,
 ) -> int:
-    """Writes features and the list of empty cells. Returns the width."""
+    """Writes features, and lists empty cells. Returns the width."""
     path, rows = target / "features.npy", graph.features(room)
     if rows is None:
         NpyWriter(path, np.float32, (0,), count).finish()
@@ -104,7 +104,7 @@ def _write_features(
 
 
 def _write_ids(ids: Any, count: int, target: Path) -> None:
-    """Writes the user's node ids as an array of numbers or text."""
+    """Writes the user's node ids as numbers or text."""
     if ids is None:
         return
     if not isinstance(ids, pa.Array):

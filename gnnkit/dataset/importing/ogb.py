@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class OgbPieces(GraphPieces):
-    """An OGB folder of tables or arrays."""
+    """An OGB folder with tables or arrays."""
 
     def __init__(self, dataset: Ogb) -> None:
         super().__init__(dataset.root)
@@ -51,7 +51,7 @@ class OgbPieces(GraphPieces):
 
     @cached_property
     def _data(self) -> Arrays | None:
-        """Opens the arrays. Returns None for a folder of tables."""
+        """Opens the arrays. Returns None for a folder with tables."""
         if not (self._raw / "data.npz").exists():
             return None
         data = Arrays(self._raw / "data.npz")

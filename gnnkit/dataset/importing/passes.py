@@ -33,7 +33,7 @@ class ImportRun:
         return self.graph.stretches(self.group.size) if divides else [None]
 
     def journal_of(self, number: int, count: int) -> Journal:
-        """Returns the journal of stretch `number` of `count`."""
+        """Returns stretch `number`'s journal."""
         return self.journal.part(f"stretch {number} of {count}")
 
     def pieces(self, stretch: Stretch | None, row: int, first: int) -> Iterator[EdgePiece]:
@@ -41,7 +41,7 @@ class ImportRun:
 
         Args:
             stretch: One of `stretches`.
-            row: Bytes per edge of the further columns, which determine the piece size.
+            row: Bytes per edge in further columns, which determine the piece size.
             first: Number of edges before the stretch.
         """
         rows = self.room.piece(row)

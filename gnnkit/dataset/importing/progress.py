@@ -1,4 +1,4 @@
-"""An import's journal of finished work, and its progress lines."""
+"""An import's journal, and its progress lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, key: str, *, writes: bool = True) -> None:
-        """Reads the journal of a folder.
+        """Reads a folder's journal.
 
         Args:
             folder: the folder in which the import works.
@@ -56,7 +56,7 @@ class Journal:
             write_atomically(self._path, json.dumps({"asked": self._key, "facts": self._entries}).encode())
 
     def part(self, name: str) -> Journal:
-        """Returns the journal of a part of the import, in a subfolder."""
+        """Returns the journal for a part of the import, in a subfolder."""
         (self.folder / name).mkdir(exist_ok=True)
         return Journal(self.folder / name, self._key)
 
@@ -77,16 +77,16 @@ class ProgressReporter:
         """Stores where progress is reported.
 
         Args:
-            heartbeat: called often, with the phase, as a sign of progress.
+            heartbeat: called often, with the phase, to report progress.
             quiet: print nothing.
-            size: processes, each of which does about as much as this one.
+            size: processes that do about as much work as this one.
         """
         self._heartbeat, self._quiet, self._size = heartbeat, quiet, size
         self._terminal = bool(sys.stderr) and sys.stderr.isatty()
         self._phase, self._begun, self._printed, self._done = "", 0.0, 0.0, 0
 
     def of(self, rank: int, size: int) -> ProgressReporter:
-        """Returns one of several processes' reporters. Rank 0 prints for all."""
+        """Returns a reporter for one process among several. Rank 0 prints for all."""
         return ProgressReporter(self._heartbeat, quiet=self._quiet or rank > 0, size=size)
 
     def begin(self, phase: str, done: int = 0) -> None:

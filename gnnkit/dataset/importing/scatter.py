@@ -1,4 +1,4 @@
-"""Second pass over edges: writes each to the bucket of its destination."""
+"""Second pass over edges: writes each to its destination's bucket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def columns_of(piece: EdgePiece, symmetrize: bool) -> dict[str, Array]:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Ranges of destinations, and the position of their records in the files."""
+    """Destination ranges, and where their records are in the files."""
 
     shift: int
     of_bin: npt.NDArray[np.int32]  # [num_bins]
@@ -81,7 +81,7 @@ class Buckets:
         return len(self.start) - 1
 
     def sizes(self, part: EdgeSummary, shift: int) -> npt.NDArray[np.int64]:  # [num_buckets]
-        """Counts each bucket's records in a part of the edges."""
+        """Counts each bucket's records among some edges."""
         bins = fold_bins(part.all_bins(), shift - part.shift)[: len(self.of_bin)]
         return np.bincount(self.of_bin, bins, len(self)).astype(np.int64)
 
@@ -93,7 +93,7 @@ class Buckets:
 
 
 class RecordFiles:
-    """The records of all buckets on disk, one file per column."""
+    """All buckets' records on disk, one file per column."""
 
     def __init__(self, folder: Path, summary: EdgeSummary, num_nodes: int, symmetrize: bool) -> None:
         """Opens the files in `folder`."""
@@ -110,9 +110,9 @@ class RecordFiles:
         """Writes rows by column, each bucket's at its position.
 
         Args:
-            rows: in the order of buckets.
-            sizes: rows of each bucket.
-            start: for each bucket, the number of the first record that is written.
+            rows: ordered by bucket.
+            sizes: rows by bucket.
+            start: each bucket's first written record.
         """
         bounds = np.concatenate([[0], np.cumsum(sizes)]).tolist()
         for name, file in self._files.items():
@@ -140,7 +140,7 @@ class RecordFiles:
 
 
 def scatter_edges(run: ImportRun, summary: EdgeSummary, buckets: Buckets, records: RecordFiles) -> None:
-    """Writes each edge to the bucket of its destination, in the order of the data.
+    """Writes each edge to its destination's bucket, in the data's order.
 
     Within a bucket, each stretch (range of the input) has its own region, in order.
     """
@@ -183,8 +183,8 @@ class _Scatter:
         Args:
             stretch: the stretch.
             edges: numbers of its edges among all.
-            start: [num_buckets] first record of the stretch in each bucket.
-            sizes: [num_buckets] number of the stretch's records in each bucket.
+            start: [num_buckets] the stretch's first record in each bucket.
+            sizes: [num_buckets] how many of the stretch's records are in each bucket.
         """
         done, cursors = self.journal["scattered"] or (0, start)
         if done == len(edges) and self.journal["scattered"] is not None:

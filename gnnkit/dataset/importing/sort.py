@@ -78,7 +78,7 @@ class BucketSort:
         group.run_on_leader(finish)
 
     def _sort(self, share: range, journal: Journal, reporter: ProgressReporter) -> int:
-        """Sorts consecutive buckets. Returns the number of edges up to their end.
+        """Sorts consecutive buckets. Counts the edges up to their end.
 
         Dropped duplicates and reverse edges do not count.
         """
@@ -115,7 +115,7 @@ class BucketSort:
         }
 
     def _sorted(self, rows: dict[str, Array], width: int) -> tuple[Array, dict[str, Array]]:
-        """Sorts the records of a bucket of `width` nodes.
+        """Sorts a bucket's records, for `width` nodes.
 
         Returns indptr, and the other arrays by name.
         """

@@ -1,4 +1,4 @@
-"""The interface of tables that are read in pieces, in row order."""
+"""The interface for tables that are read in pieces, in row order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Source(ABC):
 
     @property
     def kept(self) -> list[str]:
-        """The names of the columns that are not ignored."""
+        """Names all columns that are not ignored."""
         return [name for name in self.names if name not in self.ignored]
 
     @property
@@ -72,7 +72,7 @@ class Source(ABC):
 
     @abstractmethod
     def types(self) -> dict[str, pa.DataType]:
-        """Returns the type of each column. May read the entire file."""
+        """Returns each column's type. May read the entire file."""
 
     @property
     def first_types(self) -> list[pa.DataType]:
@@ -83,7 +83,7 @@ class Source(ABC):
     def pieces(
         self, rows: int, columns: Names = None, types: Types = None, share: TableShare = WHOLE
     ) -> Iterator[Table]:
-        """Yields all rows in order, in tables of at most `rows` rows, or a few more.
+        """Yields all rows in order, about `rows` at a time.
 
         Raises `UserError` with file and position.
 

@@ -96,13 +96,13 @@ class PartSource(Source):
 
     @abstractmethod
     def _look(self, path: Path) -> tuple[pa.Schema, int]:
-        """Reads the columns of a file, and the number of rows."""
+        """Reads a file's columns and row count."""
 
     @abstractmethod
     def _read(self, path: Path, rows: int, names: Sequence[str], wanted: range) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yields batches of at most `rows` rows of a file, with the first row's number.
+        """Yields up to `rows` rows at a time, with the first row's number.
 
-        May leave out batches without rows of `wanted`.
+        May leave out batches without `wanted` rows.
         """
 
     def pieces(
@@ -137,7 +137,7 @@ class PartSource(Source):
         return dict(zip(self.schema.names, self.schema.types, strict=True))
 
     def _check_parts(self) -> None:
-        """Raises `UserError` for parts with different columns or kinds of columns."""
+        """Raises `UserError` for parts with different columns or column types."""
         first, *others = self.files
         schema = self._schemas[first]
         for path in others:
@@ -157,7 +157,7 @@ class PartSource(Source):
 
 
 class ParquetSource(PartSource):
-    """A table of Parquet, read by row groups."""
+    """A Parquet table, read by row groups."""
 
     def _look(self, path: Path) -> tuple[pa.Schema, int]:
         opened = self._opened(path)
@@ -188,7 +188,7 @@ class ParquetSource(PartSource):
 
 
 def kind_of(kind: pa.DataType) -> str:
-    """Names the kind of numbers or text that a column holds."""
+    """Describes the numbers or text that a column holds."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     kinds = {
         "whole numbers": pa.types.is_integer,

@@ -136,7 +136,7 @@ class StorePieces(CompressedPieces):
 
 @dataclass(frozen=True, slots=True)
 class _ShardRows:
-    """Rows of one shard."""
+    """A shard's rows."""
 
     ids: Ids  # [k] positions of the rows in the array, ascending
     rows: Array  # [k, ...]
@@ -176,7 +176,7 @@ def _of_features(shard: Shard) -> _ShardRows:
 
 
 def _sources(shard: Shard) -> Callable[[Array], Any]:
-    """Returns a function that maps the sources of a shard's edges to global ids."""
+    """Returns a function that maps a shard's edge sources to global ids."""
     owned, halo = shard.cell_nodes, shard.halo
     kind = np.int32 if shard.num_nodes < _INT32 else np.int64
 

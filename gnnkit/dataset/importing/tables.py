@@ -1,4 +1,4 @@
-"""A folder of tables, read in pieces."""
+"""A folder with tables, read in pieces."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ONE_ROW = (
 
 
 class Cells:
-    """Columns of a table as features, as in `Table.cells`.
+    """A table's columns as features, as in `Table.cells`.
 
     Columns are read twice if their type does not determine how.
     """
@@ -67,7 +67,7 @@ class Cells:
 
     @cached_property
     def readings(self) -> dict[str, ColumnReading]:
-        """How the cells of each column are read."""
+        """How each column's cells are read."""
         return survey([self.source], self.columns)
 
     @property
@@ -82,7 +82,7 @@ class Cells:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns of `rows`."""
+        """The column names in `rows`."""
         return self._first.column_names(self.columns) or []
 
     @property
@@ -101,12 +101,12 @@ class Cells:
 
 
 def texts_of(readings: Mapping[str, ColumnReading]) -> dict[str, str]:
-    """Maps the features that are values of text to the column of the text."""
+    """Maps features that encode text to the text's column."""
     return {f"{name}={value}": name for name, reading in readings.items() for value in reading.categories}
 
 
 def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, ColumnReading]:
-    """Determines how columns are read, over all rows of several tables."""
+    """Determines how columns are read, over several tables' rows."""
     kinds = [source.types() for source in sources]
     several = len(sources) > 1 or len(sources[0].files) > 1
     open_ = [name for name in names if several or needs_survey(kinds[0][name])]
@@ -120,7 +120,7 @@ def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, ColumnR
 
 
 class EdgeTables:
-    """The tables of edges: one per relation, or one of all under the name `ONE`."""
+    """The edge tables: one per relation, or one of all under the name `ONE`."""
 
     def __init__(self, folder: EdgeFolder, sources: Mapping[str, Source]) -> None:
         self._folder, self.sources = folder, sources
@@ -137,13 +137,13 @@ class EdgeTables:
 
     @property
     def row(self) -> int:
-        """Bytes of an edge's columns."""
+        """Bytes per edge."""
         values = sum(len(reading.categories) for reading in self.readings.values())
         return 8 * len(self.first.names) + 4 * values
 
     @cached_property
     def readings(self) -> dict[str, ColumnReading]:
-        """How the columns of features are read, and text weights."""
+        """How feature columns and text weights are read."""
         sources, names = list(self.sources.values()), list(self.columns)
         if "weight" in self.first.kept and any(_are_text(source, ["weight"]) for source in sources):
             names.append("weight")
@@ -151,7 +151,7 @@ class EdgeTables:
 
     @cached_property
     def relations(self) -> list[str] | None:
-        """The names of relations, None for numbers. Reads the column."""
+        """Relation names, None for numbers. Reads the column."""
         if ONE not in self.sources:
             return list(self.sources)
         source = self.first
@@ -162,7 +162,7 @@ class EdgeTables:
         return names
 
     def pieces(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
-        """Yields the edges of a stretch. Arguments as of `GraphPieces.edges_of`."""
+        """Yields a stretch's edges. Arguments as of `GraphPieces.edges_of`."""
         name, source = list(self.sources.items())[stretch.table]
         tables = source.pieces(rows, None, self._types_of(source), stretch.share)
         head = next(tables, None) or (None if stretch.share.number else source.empty())
@@ -180,7 +180,7 @@ class EdgeTables:
             first += len(src)
 
     def _types_of(self, source: Source) -> dict[str, pa.DataType]:
-        """Returns the types in which the columns of a CSV are read."""
+        """Returns the types in which a CSV's columns are read."""
         types = {**dict.fromkeys(self._folder.ends, pa.string()), "weight": pa.float64()}
         if names := [*self.columns, *({"weight"} & {*self.readings})]:
             types |= {name: source.types()[name] for name in names}
@@ -189,7 +189,7 @@ class EdgeTables:
         return types
 
     def _ends(self, source: Source, table: Table) -> tuple[Ids, Ids]:
-        """Reads the sources and the destinations of edges."""
+        """Reads edges' sources and destinations."""
         kinds = dict(zip(source.names, source.first_types, strict=True)) if isinstance(source, CsvSource) else {}
         src, dst = (
             table.positions(name, self.ids, fraction=pa.types.is_floating(kinds.get(name, pa.null())))
@@ -211,7 +211,7 @@ class EdgeTables:
 
 
 class NodeTable:
-    """The table of nodes, with the columns that `EdgeFolder` names."""
+    """The node table, with the columns that `EdgeFolder` names."""
 
     def __init__(self, folder: EdgeFolder, source: Source) -> None:
         self._folder, self.source = folder, source
@@ -245,7 +245,7 @@ class NodeTable:
         return len(ids) if in_order else ids
 
     def labels(self) -> tuple[Labels | None, list[str] | None]:
-        """Reads the labels, and the names of classes."""
+        """Reads labels and class names."""
         name = self._folder.label
         if name != "label":
             self._folder.check_column("label", self.source.names, self.source.title)
@@ -253,7 +253,7 @@ class NodeTable:
 
     @cached_property
     def cells(self) -> Cells | None:
-        """The columns of features."""
+        """The feature columns."""
         columns = [name for name in self.source.kept if name not in self._folder.known_node_columns]
         if columns and (self._folder.root / "features.npy").exists():
             raise UserError(f"features.npy and {self.source.title} both hold features")
@@ -261,7 +261,7 @@ class NodeTable:
 
 
 class TablePieces(GraphPieces):
-    """The tables and arrays of a data set `edges`."""
+    """Tables and arrays in a data set `edges`."""
 
     has_gaps = is_divided = True
 
@@ -304,7 +304,7 @@ class TablePieces(GraphPieces):
         return self._edges.row
 
     def open(self, room: Room) -> int | None:
-        """Reads the ids of a table of nodes, which must fit into memory."""
+        """Reads a node table's ids, which must fit into memory."""
         edges, nodes = self._tables
         if nodes is None:
             count = self._folder.num_nodes
@@ -378,7 +378,7 @@ class TablePieces(GraphPieces):
 
 
 def labels_of(source: Source, name: str) -> tuple[Labels, list[str] | None]:
-    """Reads a column of labels, and the names of classes, as `read_labels`."""
+    """Reads a label column, and class names, like `read_labels`."""
     kind = _plain_type(source, name)
     return read_labels(lambda: source.pieces(_PIECE, [name], {name: kind}), name)
 
@@ -401,13 +401,13 @@ def _words(pieces: Iterable[Table], name: str) -> list[str]:
 
 
 def _plain_type(source: Source, name: str) -> pa.DataType:
-    """Returns the type of the values of a column."""
+    """Returns a column's value type."""
     kind = source.types()[name]
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
-    """Opens the tables of edges and of nodes.
+    """Opens the edge and node tables.
 
     Raises `UserError` for what is not read in pieces, with an alternative.
     """
@@ -448,7 +448,7 @@ def _check_ends(folder: EdgeFolder, edges: Mapping[str, Source], nodes: Source |
 
 
 def _leave_out_index(sources: Sequence[Source], known: Sequence[str]) -> None:
-    """Drops columns that hold the index of a data frame, with a warning."""
+    """Drops columns that hold a data frame's index, with a warning."""
     index = common_index([source.index_columns(known) for source in sources])
     warn_index(sources[0].title, index, RENAME_HINT)
     for source in sources:

@@ -1,4 +1,4 @@
-"""Logits of the owned nodes, computed from all neighbours without noise."""
+"""Owned nodes' logits, computed from all neighbours without noise."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Evaluation(ABC):
         return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned, splits)
 
     def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
-        """Returns metrics of all nodes' logits. Collective.
+        """Returns metrics for all nodes' logits. Collective.
 
         Args:
             figures: Called with the logits of a rank's nodes, and the rank. Collective.
@@ -72,7 +72,7 @@ class Evaluation(ABC):
 
     @torch.no_grad()
     def logits(self, model: nn.Module) -> Tensor:  # [num_owned, num_classes]
-        """Computes the owned nodes' logits, in ascending order of ids. Collective."""
+        """Computes the owned nodes' logits, in ascending id order. Collective."""
         training = model.training
         model.eval()
         try:
@@ -112,7 +112,7 @@ class ShardEvaluation(Evaluation):
 
 
 class ChunkEvaluation(Evaluation):
-    """Evaluates chunks of nodes with all their in-edges, from one graph for all ranks.
+    """Evaluates node chunks with all their in-edges, from one graph for all ranks.
 
     A model with `layer(index, x, adjacency)` is evaluated layer by layer: each rank
     computes its own nodes' rows, and a file holds the rows between two layers. Memory

@@ -35,7 +35,7 @@ class SurvivorsEvaluation(Evaluation):
 
         Args:
             worker: The rank, which reads the complete graph.
-            make: Creates the evaluation of a rank's nodes. Not collective.
+            make: Creates the evaluation for a rank's nodes. Not collective.
             adopt: Returns rank 0's shard extended by other ranks' nodes.
         """
         self.worker, self._comm, self._make, self._adopt = worker, comm, make, adopt
