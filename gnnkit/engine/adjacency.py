@@ -267,6 +267,16 @@ class Adjacency(ABC):
         return {}
 
     @property
+    def edge_types(self) -> Tensor:  # [held edges] int64
+        """Relation of each held edge, 0 in a graph with a single relation.
+
+        Raises `UserError` if the held edges have no types.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not provide edge types; use strategy=vertex_centric for models that read them"
+        )
+
+    @property
     def rank_graph(self) -> RankGraph:
         """The held edges as a graph over this rank's rows and the halo.
 
@@ -408,6 +418,10 @@ class ShardAdjacency(Adjacency):
     @property
     def edge_features(self) -> Tensor | None:  # type: ignore[override]
         return self.engine.edge_features
+
+    @property
+    def edge_types(self) -> Tensor:
+        return self.engine.edge_types
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         if weight is not None:

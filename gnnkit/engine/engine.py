@@ -121,7 +121,7 @@ class Engine:
             edge_types=None,
             relation_degrees=None,
         )
-        for name in ("rank_graph", "quarters"):
+        for name in ("rank_graph", "quarters", "edge_types"):
             other.__dict__.pop(name, None)  # derived from all edges
         other.fixed, other._kept, other._degrees = None, {}, None
         other._kept_means, other._pairs, other._typed_edges = {}, {}, {}
@@ -191,7 +191,8 @@ class Engine:
     def lent(self) -> dict[str, Tensor]:
         """Returns the tensors that layers have accessed so far, by attribute."""
         graph: RankGraph | None = self.__dict__.get("rank_graph")
-        return self._lent() | ({} if graph is None else graph.lent())
+        types = {name: self.__dict__[name] for name in ("edge_types",) if name in self.__dict__}
+        return self._lent() | types | ({} if graph is None else graph.lent())
 
     def _lent(self) -> dict[str, Tensor]:
         tensors = {
@@ -315,6 +316,17 @@ class Engine:
             edges = RelationEdges.of_shard(self.shard, lambda: self.degrees, inverse=inverse)
             self._pairs[inverse] = Pairs.of_edges(edges, self.device)
         return self._pairs[inverse]
+
+    @cached_property
+    def edge_types(self) -> Tensor:  # [held edges] int64
+        """Relation of each held edge.
+
+        Raises `UserError` if the held edges have no types.
+        """
+        self._check_types()
+        if self.shard.edge_types is None:
+            return torch.zeros_like(self.edge_ids)
+        return torch.tensor(np.asarray(self.shard.edge_types, np.int64), device=self.device)
 
     def _check_types(self) -> None:
         if self.shard.num_relations > 1 and self.shard.edge_types is None:

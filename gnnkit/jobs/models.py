@@ -18,7 +18,7 @@ from gnnkit.model import parameters
 from gnnkit.model.calls import calls
 from gnnkit.model.plain import as_trained
 from gnnkit.model.program import Program, is_iterated
-from gnnkit.model.unchanged import EdgeIndexModel, adapted
+from gnnkit.model.unchanged import EdgeIndexModel, adapted, reads_types
 from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, SparseRows
 from gnnkit.task import Task
@@ -116,9 +116,9 @@ class ModelSource:
     @property
     def reads_relations(self) -> bool:
         """Whether layers distinguish edge types."""
-        return bool(
-            getattr(self.choice.load() if self.python_model is None else self.python_model, "reads_relations", False)
-        )
+        if self.python_model is None:
+            return bool(getattr(self.choice.load(), "reads_relations", False))
+        return reads_types(self.python_model) or reads_types(self.trial())
 
     def unread(self, widths: Widths) -> str:
         """Returns a warning if the model ignores the data's edge features, else ""."""

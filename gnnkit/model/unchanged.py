@@ -23,8 +23,8 @@ from gnnkit.model.pyg_steps import SharedMeans, Values, own_steps, share, values
 
 _EDGES = ("edge_index", "adj_t")  # parameters that identify such a module
 _DATA = ("data", "batch")
-_OF_EDGES = ("edge_weight", "edge_attr")  # passed if the graph has them
-_OF_TYPES = "model=rgcn, rgat and simple_hgn read types of edges, and so does a model of (x, adjacencies) with reads_relations = True"
+_TYPES = "edge_type"  # always passed if `forward` takes it
+_OF_EDGES = ("edge_weight", "edge_attr", _TYPES)  # the first two are passed if the graph has them
 _REFUSED = {"allow_single_element": "takes no statistics on a worker with a single row"}
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -58,6 +58,15 @@ def reads_edges(model: nn.Module) -> bool:
     return any(name in asked for name in _EDGES) or _reads_data(asked)
 
 
+def reads_types(model: object) -> bool:
+    """Returns whether a model distinguishes edge types.
+
+    A `forward` that takes `edge_type` does. Others declare `reads_relations`.
+    """
+    declared = bool(getattr(model, "reads_relations", False))
+    return declared or (isinstance(model, nn.Module) and reads_edges(model) and _TYPES in _parameters(model))
+
+
 def _reads_data(asked: Mapping[str, inspect.Parameter]) -> bool:
     return len(asked) == 1 and next(iter(asked)) in _DATA
 
@@ -89,6 +98,7 @@ class EdgeIndexModel(nn.Module):
         for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             object.__setattr__(self, name, getattr(module, name))
         object.__setattr__(self, "module", module)  # not registered as a submodule, because its submodules are
+        self.reads_relations = reads_types(module)
         self._asked = _Asked.of(module)
         for part in module.modules():
             if _of_pyg(part) and getattr(part, "flow", None) == "target_to_source":
@@ -116,6 +126,12 @@ class EdgeIndexModel(nn.Module):
             raise _error(self, f"forward must return one tensor with a row for each row of x, found {description}")
         return out[:num_dst]
 
+    @property
+    def num_relations(self) -> int:
+        """The largest number of relations that a layer was built for."""
+        numbers = [getattr(part, "num_relations", 1) for part in self.module.modules()]  # type: ignore[union-attr]
+        return max(number for number in numbers if isinstance(number, int))
+
     @contextmanager
     def _passing(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Iterator[tuple[Tensor, Adjacency, Pass]]:
         """Merges a batch into one graph, within which torch functions are exact."""
@@ -134,7 +150,7 @@ class EdgeIndexModel(nn.Module):
 
     def _values(self, x: Tensor, adjacency: Adjacency, called: Pass) -> dict[str, Any]:
         """Returns the module's arguments by name."""
-        edge_values = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
+        edge_values = _edge_values(adjacency, types=self.reads_relations)
         edges, asked = called.edge_index(), self._asked
         if asked.data is not None:
             return {asked.data: Values(self, {"x": x, "edge_index": edges, "num_nodes": len(x)} | edge_values)}
@@ -168,10 +184,9 @@ class _EdgeIndexSteps(EdgeIndexModel):
             *rest: Further arguments.
         """
         with self._passing(batch.x, batch.adjacencies) as (x, adjacency, called):
-            edge_values = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
             values = (
                 {"x": x, "edge_index": called.edge_index(), "num_nodes": len(x)}
-                | edge_values
+                | _edge_values(adjacency, types=self.reads_relations)
                 | values_of(batch, len(x))
             )
             with SharedMeans(type(self).__name__, batch):
@@ -216,10 +231,20 @@ class _Asked:
                 usual = f"give {name} a default, or keep it in the module"
                 raise _error(
                     module,
-                    f"forward asks for {name}, and a graph gives x, edge_index, edge_weight and edge_attr: "
-                    f"{_OF_TYPES if name == 'edge_type' else usual}",
+                    f"forward asks for {name}, and a graph gives x, edge_index, {', '.join(_OF_EDGES)}: {usual}",
                 )
         return cls(None, rows, edges, tuple(name for name in others if name in _OF_EDGES), tuple(needed))
+
+
+def _edge_values(adjacency: Adjacency, *, types: bool) -> dict[str, Tensor | None]:
+    """Returns a rank's edge values by PyG's names.
+
+    Args:
+        adjacency: The rank's edges.
+        types: Whether the model reads edge types.
+    """
+    values = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
+    return values | ({_TYPES: adjacency.edge_types} if types else {})
 
 
 @contextmanager

@@ -96,7 +96,8 @@ def check_types(model: str | None, types: Schema) -> None:
     ]
     raise UserError(
         f"model={model} reads no types, and the graph has {' and '.join(parts)}: choose model=rgcn, rgat or simple_hgn with "
-        "strategy=vertex_centric, which reads types of edges, or types=ignore, which treats all types as one"
+        "strategy=vertex_centric, or a PyG module of (x, edge_index, edge_type) or (x_dict, edge_index_dict), which read "
+        "types of edges, or types=ignore, which treats all types as one"
     )
 
 

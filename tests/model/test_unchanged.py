@@ -455,11 +455,6 @@ class Asks(nn.Module):
         return x
 
 
-class AsksTypes(nn.Module):
-    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        return x
-
-
 class Alone(nn.Module):
     def forward(self, edge_index: Tensor) -> Tensor:
         return edge_index
@@ -468,7 +463,10 @@ class Alone(nn.Module):
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (Asks, "model=Asks: forward asks for batch, and a graph gives x, edge_index, edge_weight and edge_attr"),
+        (
+            Asks,
+            "model=Asks: forward asks for batch, and a graph gives x, edge_index, edge_weight, edge_attr, edge_type: give",
+        ),
         (Alone, r"model=Alone: forward\(edge_index\) takes no rows of features: write forward\(x, edge_index\)"),
         (
             lambda: Net(pyg.GCNConv(2, 2), pyg.BatchNorm(2, allow_single_element=True)),
@@ -480,10 +478,6 @@ class Alone(nn.Module):
                 rf"model=Net: {layer.__name__}\(flow='target_to_source'\) reads edges against .*edge_index\.flip\(0\)",
             )
             for layer in (pyg.GCNConv, pyg.SAGEConv, pyg.GATConv)
-        ),
-        (
-            AsksTypes,
-            "model=AsksTypes: forward asks for edge_type, .*: model=rgcn, rgat and simple_hgn read types of edges",
         ),
     ],
 )

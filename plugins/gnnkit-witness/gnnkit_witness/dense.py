@@ -193,6 +193,10 @@ class DenseAdjacency:
     def edge_features(self) -> Tensor | None:  # [held edges, edge_width]
         return None if self._edges.features is None else self._edges.features[self._held]
 
+    @property
+    def edge_types(self) -> Tensor:  # [held edges]
+        return self._edges.types[self._held]
+
     def _matrix(self, weight: Tensor) -> Tensor:  # [held edges] -> [num_dst, num_src]
         return (self._into * weight) @ self._from.double().T
 
