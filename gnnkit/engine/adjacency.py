@@ -17,8 +17,10 @@ from gnnkit.engine.quarters import inverse_sqrt
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine
 from gnnkit.engine.typed_attention import RelationAttention
+from gnnkit.engine.typed_graph import RelationGraph, RelationRows, TypedGraph
 from gnnkit.errors import UserError
 from gnnkit.exchange.schedule import ForwardPass, Operation
+from gnnkit.graph.schema import Schema
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import Weighing, attend, serves
 from gnnkit.kernels.dropout import derive, dropout, relu_dropout
@@ -276,6 +278,24 @@ class Adjacency(ABC):
             f"{type(self).__name__} does not provide edge types; use strategy=vertex_centric for models that read them"
         )
 
+    def typed_graph(self, schema: Schema) -> TypedGraph:
+        """Returns the held edges by relation. Collective on first use.
+
+        Raises `UserError` if the held edges have no types, or unless a rank holds all
+        in-edges of its rows.
+
+        Args:
+            schema: The graph's types, with the node types of each relation.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not provide edges by relation; use strategy=vertex_centric for models of "
+            "(x_dict, edge_index_dict)"
+        )
+
+    def relation_rows(self, graph: RelationGraph) -> RelationRows:
+        """Returns one relation's edges, and the rows that they read in this pass."""
+        return RelationRows(graph, lambda x, _: x[:0])
+
     @property
     def rank_graph(self) -> RankGraph:
         """The held edges as a graph over this rank's rows and the halo.
@@ -422,6 +442,12 @@ class ShardAdjacency(Adjacency):
     @property
     def edge_types(self) -> Tensor:
         return self.engine.edge_types
+
+    def typed_graph(self, schema: Schema) -> TypedGraph:
+        return self.engine.typed_graph(schema)
+
+    def relation_rows(self, graph: RelationGraph) -> RelationRows:
+        return RelationRows(graph, lambda x, graph: self._enter_pass("halo").relation_halo(x, graph, self.layer))
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         if weight is not None:

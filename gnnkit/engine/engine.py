@@ -27,12 +27,14 @@ from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine, Pairs, RelationEdges
 from gnnkit.engine.typed_attention import RelationAttention, SharedAttention
 from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
+from gnnkit.engine.typed_graph import RelationGraph, TypedGraph
 from gnnkit.errors import UserError
 from gnnkit.exchange.route import Demand, Peers, Route, Slicing
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.tally import Tally
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.graph.schema import Schema
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import Weighing
 from gnnkit.kernels.product_rows import Rows
@@ -76,6 +78,7 @@ class Engine:
         self._kept_means: dict[bool, Tensor] = {}  # cached means of pairs over these rows
         self._pairs: dict[bool, Pairs] = {}
         self._typed_edges: dict[AddedRelations, TypedEdges] = {}
+        self._typed: tuple[Schema, TypedGraph] | None = None
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)
             for ids in (shard.owned, shard.edge_ids, shard.sources)
@@ -124,7 +127,7 @@ class Engine:
         for name in ("rank_graph", "quarters", "edge_types"):
             other.__dict__.pop(name, None)  # derived from all edges
         other.fixed, other._kept, other._degrees = None, {}, None
-        other._kept_means, other._pairs, other._typed_edges = {}, {}, {}
+        other._kept_means, other._pairs, other._typed_edges, other._typed = {}, {}, {}, None
         other.edges = HeldEdges(csc, self.device)
         other.edge_ids = torch.tensor(np.asarray(other.shard.edge_ids, np.int64), device=self.device)
         other.edge_features = None if edge_features is None else self._tensor(edge_features)
@@ -327,6 +330,32 @@ class Engine:
         if self.shard.edge_types is None:
             return torch.zeros_like(self.edge_ids)
         return torch.tensor(np.asarray(self.shard.edge_types, np.int64), device=self.device)
+
+    def typed_graph(self, schema: Schema) -> TypedGraph:
+        """Returns the held edges by relation. Collective on first use.
+
+        Raises `UserError` if other ranks hold in-edges of this rank's rows, or if the
+        held edges have no types.
+
+        Args:
+            schema: The graph's types, with the node types of each relation.
+        """
+        if self._typed is None or self._typed[0] != schema:
+            weight = self.rank_graph.weight
+            graph = TypedGraph.of_shard(self.shard, self.edge_types, weight, schema, self.sources.plane)
+            self._typed = (schema, graph)
+        return self._typed[1]
+
+    def relation_halo(self, x: Tensor, graph: RelationGraph, layer: int) -> Tensor:  # [num_halo, ...]
+        """Returns the other ranks' rows that a relation's edges read.
+
+        Args:
+            x: [num_src, ...] own rows of the source type.
+            graph: The relation's edges.
+            layer: Layer of the model.
+        """
+        route = graph.route
+        return x[:0] if route is None or route.idle else route.spread(x, layer)
 
     def _check_types(self) -> None:
         if self.shard.num_relations > 1 and self.shard.edge_types is None:

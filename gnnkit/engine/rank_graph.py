@@ -22,6 +22,7 @@ class RankGraph:
     edge_index: Tensor  # [2, held edges] int64 source row, destination row < num_dst
     weight: Tensor | None  # [held edges] the graph's weights
     nodes: Tensor | None = None  # [num_sources] int64 global ids. None: row numbers are ids
+    dst_nodes: Tensor | None = None  # [num_dst] int64 global ids, if destinations are not the first sources
 
     def lent(self) -> dict[str, Tensor]:
         """Returns the tensors by their attribute in an adjacency."""

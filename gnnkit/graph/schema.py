@@ -87,6 +87,21 @@ class Schema:
             begin += count
         raise UserError(f"node type {name!r} is none of {', '.join(name for name, _ in self.node_types)}")
 
+    def as_plain(self) -> Json:
+        """Returns all fields as plain values, which `of_plain` reads."""
+        return asdict(self)
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> Schema:
+        """Reads the plain values of a schema that this program wrote."""
+        tables, relations = plain["feature_tables"], plain["relations"]
+        return cls(
+            tuple((name, count) for name, count in plain["node_types"]),
+            tuple(plain["edge_types"]),
+            None if tables is None else tuple(FeatureTable(**table) for table in tables),
+            None if relations is None else tuple(Relation(*relation) for relation in relations),
+        )
+
     def to_dict(self) -> Json:
         """Returns the JSON fields that are stored in addition to the type names.
 

@@ -19,8 +19,8 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import weights
 from gnnkit.jobs.models import Widths, check_module
 from gnnkit.launch.processes import run_in_child
+from gnnkit.model.adapt import reads_edges, takes_types
 from gnnkit.model.exported import Plain, PlainLayers
-from gnnkit.model.unchanged import reads_edges
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.folder import INPUTS
 from gnnkit.utils.ranges import one_line
@@ -142,6 +142,11 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _plain(model: nn.Module, folder: Path) -> Plain:
+    if takes_types(model):
+        raise UserError(
+            f"export: model={type(model).__name__} takes dictionaries of rows and edges by type, which a file of x and "
+            "edge_index cannot hold: use gnnkit.load(run, model) or gnnkit.predict(run, data, model=model)"
+        )
     return (Plain if reads_edges(model) else PlainLayers)(model, _scale(folder), _unit(folder))
 
 

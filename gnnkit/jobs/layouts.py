@@ -177,7 +177,7 @@ class _Counter:
         graph, lines = with_kept(graph, settings.input_rows, sparse, settings.features.dtype)
         counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
         width, edge_width = graph_widths(counted_graph)
-        widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, graph.num_relations)
+        widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, graph.num_relations, graph.schema)
         model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
         dtype = DTYPES[settings.trainer.precision]
         adds = not source.trains or getattr(model, "adds_rows_itself", False)
@@ -220,6 +220,7 @@ class _Counter:
                 num_nodes=self.graph.num_nodes,
                 num_edges=self.graph.num_edges,
                 edge_cut=quality.edge_cut,
+                schema=self.graph.schema.as_plain(),
             )
             prepared[name] = facts.to_dict()
         return prepared

@@ -14,11 +14,14 @@ from torch import nn
 
 from gnnkit.config.settings import Choice, Settings
 from gnnkit.errors import UserError
+from gnnkit.graph.schema import Schema
 from gnnkit.model import parameters
+from gnnkit.model.adapt import adapted, reads_types
 from gnnkit.model.calls import calls
+from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.plain import as_trained
 from gnnkit.model.program import Program, is_iterated
-from gnnkit.model.unchanged import EdgeIndexModel, adapted, reads_types
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, SparseRows
 from gnnkit.task import Task
@@ -48,6 +51,7 @@ class Widths:
     num_classes: int  # output width
     edge_width: int  # 0: no edge features
     num_relations: int = 1  # edge types
+    schema: Schema | None = None  # the data's types. None: not read yet
 
 
 def check_given(model: object) -> None:
@@ -149,8 +153,8 @@ class ModelSource:
             self.choice.check(extra=("in_features", "num_classes", "edge_width", "num_relations"))
         widths = Widths(in_features=16, num_classes=16, edge_width=16, num_relations=2)
         try:
-            with torch.device("meta"), torch.random.fork_rng(devices=[]):
-                return self.make_model(widths, 0) if self.trains else self.make_program()
+            with _building, torch.device("meta"), torch.random.fork_rng(devices=[]):
+                return adapted(self._make(widths)) if self.trains else self.make_program()
         except UserError as error:
             if str(error).startswith(tuple(f"model.{key}=" for key in self.choice.arguments)):
                 raise
@@ -186,6 +190,8 @@ class ModelSource:
             if isinstance(module, nn.Module) and not module.training:  # otherwise its parts keep their modes
                 module.train()
             model: nn.Module = adapted(module)
+            if isinstance(model, HeteroModel) and widths.schema is not None:
+                model.fit_types(widths.schema, widths.in_features, widths.edge_width)
             if task is not None and (head := task.head()) is not None:
                 model.add_module(HEAD, head)
         if not isinstance(getattr(model, "num_layers", None), int):

@@ -18,12 +18,14 @@ from gnnkit.engine.remote import LearnedRows
 from gnnkit.engine.remote.disk import OnDisk
 from gnnkit.errors import UserError
 from gnnkit.graph.features import feature_arrays
+from gnnkit.graph.schema import Schema
 from gnnkit.jobs import models
 from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
 from gnnkit.model.exactness import inexact
+from gnnkit.model.hetero import HeteroModel
 from gnnkit.partition.order import NodeOrder
 from gnnkit.partition.store.parts import RankParts
 from gnnkit.prepare.cut import Prepared
@@ -122,6 +124,12 @@ class RankJob:
             )
         return None
 
+    @property
+    def schema(self) -> Schema | None:
+        """The data's types, if known."""
+        plain = self.prepared.schema
+        return None if plain is None else Schema.of_plain(plain)
+
     def strategy(self) -> ExecutionStrategy:
         """Makes a new strategy."""
         strategy: ExecutionStrategy = self.settings.create_strategy()
@@ -218,7 +226,11 @@ class RankJob:
 
     def own_model(self, worker: Worker, widths: Widths, task: Task) -> nn.Module:
         """Makes the model of one rank without comparing it to other ranks."""
-        return self.source.make_model(widths, self.settings.seed, task).to(worker.device, worker.dtype)
+        widths = replace(widths, schema=self.schema)
+        model = self.source.make_model(widths, self.settings.seed, task)
+        if isinstance(model, HeteroModel):
+            model.check_labels(worker.owned[worker.shard.labelled])
+        return model.to(worker.device, worker.dtype)
 
     def evaluation(
         self,
@@ -256,7 +268,7 @@ class RankJob:
     def inexact(self, worker: Worker) -> list[str]:
         """Lists the known reasons why several ranks differ from one rank."""
         widths = self.widths(worker)
-        model = self.source.make_model(widths, self.settings.seed)
+        model = self.source.make_model(replace(widths, schema=self.schema), self.settings.seed)
         return inexact(model, widths.in_features, widths.edge_width)
 
 

@@ -15,14 +15,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gnnkit.config import of_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths, check_module
+from gnnkit.model.adapt import reads_edges
 from gnnkit.model.plain import as_trained, in_unit, takes_edges
 from gnnkit.model.program import is_iterated
-from gnnkit.model.unchanged import reads_edges
 from gnnkit.plugins import arguments_of, names, plugin_name
 from gnnkit.plugins import load as load_plugin
 from gnnkit.prepare.trained import Inputs
@@ -75,7 +76,10 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
     try:
         with safe_open(path, framework="pt") as opened:
             facts = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
-            widths = Widths(**{name: whole(name, facts[name], 0, MAX_COUNT) for name in _WIDTHS})
+            in_features, num_classes, edge_width, num_relations = (
+                whole(name, facts[name], 0, MAX_COUNT) for name in _WIDTHS
+            )
+            widths = Widths(in_features, num_classes, edge_width, num_relations)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             is_whole = facts[_DIGEST] == _digest(tensors, widths)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
@@ -156,7 +160,8 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
         tensors: From `read`.
         folder: The run folder, for messages.
     """
-    wanted = {name: list(value.shape) for name, value in model.state_dict().items()}
+    state = model.state_dict(keep_vars=True)
+    wanted = {name: _shape(value, tensors.get(name)) for name, value in state.items()}
     for name in [*wanted, *(name for name in tensors if name not in wanted)]:
         stored_shape = list(tensors[name].shape) if name in tensors else None
         if stored_shape != wanted.get(name):
@@ -171,6 +176,13 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
                 f"checkpoint={folder}: {name} has {bad:,} of {parameter.numel():,} numbers that are not finite: "
                 "train again, for example with a smaller trainer.lr"
             )
+
+
+def _shape(value: Tensor, stored: Tensor | None) -> list[int]:
+    """Returns the shape of a parameter. A lazy one gets that of the stored tensor."""
+    if is_lazy(value):
+        return [] if stored is None else list(stored.shape)
+    return list(value.shape)
 
 
 def _configured(folder: Path, widths: Widths) -> nn.Module:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from gnnkit.engine.trial import ModelTrial, relations_of
 from gnnkit.model.exactness import ONE_RANK, ROWS
+from gnnkit.model.hetero import HeteroModel
+from gnnkit.model.two_ranks import run_alone
 
 
 def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
@@ -29,6 +31,9 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
     problems: list[str] = []
     with contextlib.suppress(Exception):  # the model may require a larger graph
         replica, names = _copied(model)
+        if isinstance(replica, HeteroModel):
+            run_alone(replica, in_features, edge_width, lambda engine: _Listening(engine, names, problems))  # type: ignore[arg-type, return-value]
+            return problems
         trial = ModelTrial(ONE_RANK, 0, edge_width, next(replica.parameters()).dtype, ROWS, relations_of(replica))
         trial.engine = _Listening(trial.engine, names, problems)  # type: ignore[assignment]
         trial.forward(replica, in_features)

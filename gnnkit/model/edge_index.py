@@ -7,13 +7,15 @@ Rows are numbered per rank: its own rows, then the halo. Layers read rows throug
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency
+from gnnkit.engine import Adjacency, RankGraph
+from gnnkit.engine.typed_graph import RelationRows
 from gnnkit.errors import UserError
 from gnnkit.kernels.dropout import edge_streams
 
@@ -25,6 +27,26 @@ _FACTS = {
 }  # fmt: skip
 _COPIES = ("to", "long", "clone", "contiguous", "detach", "cpu", "cuda")
 _LARGEST = ("max", "amax")
+_LOOPS_OF_TWO = (
+    "looks for self-loops, or adds them, between nodes of two types: use add_self_loops=False, or relations between "
+    "nodes of one type"
+)
+
+
+@dataclass(slots=True, eq=False)
+class Reads:
+    """The reads of rows by edge in a model's forward pass."""
+
+    last: Pass | None = None  # the pass through whose edges rows were last read
+    count: int = 0  # equal on all ranks
+
+    def note(self, called: Pass) -> None:
+        """Records a read."""
+        self.last, self.count = called, self.count + 1
+
+    def edge_ids(self) -> Tensor | None:
+        """Returns ids of the edges through which rows were last read, or None."""
+        return None if self.last is None else self.last.edge_ids()
 
 
 class Pass:
@@ -38,7 +60,10 @@ class Pass:
             adjacency: Provides other ranks' rows.
         """
         self.model, self._adjacency, self._over = model, adjacency, False
-        self.num_owned = adjacency.num_dst
+        self.num_owned: int | None = adjacency.num_dst  # own rows at edges' destinations. None: unknown
+        self.num_read = adjacency.num_dst  # own rows at edges' sources
+        self.bipartite = False  # True: sources and destinations have separate numbers, so no edge is a loop
+        self.reads = Reads()
         self._read: Sources | None = None  # the edges through which rows were last read
 
     def edge_index(self) -> Edges:
@@ -49,25 +74,33 @@ class Pass:
         """Ends the pass. Its edges cannot be used any more."""
         self._over = True
 
+    def read(self, x: Tensor, dim: int, sources: Sources) -> Tensor:
+        """Selects source rows by edge along a dimension. Collective."""
+        self._read = sources
+        self.reads.note(self)
+        return self.with_halo(x, dim).index_select(dim, _plain(sources))
+
     def with_halo(self, x: Tensor, dim: int) -> Tensor:
         """Appends the halo to the own rows, along dimension `dim`. Collective."""
+        self._check(x, dim)
+        rows = x.movedim(dim, 0)
+        halo_rows = self._append_halo(rows[:, None] if rows.dim() == 1 else rows.flatten(1))
+        return halo_rows.view(len(halo_rows), *rows.shape[1:]).movedim(0, dim)
+
+    def _append_halo(self, rows: Tensor) -> Tensor:
+        return self._adjacency.with_halo(rows)
+
+    def _check(self, x: Tensor, dim: int) -> None:
+        """Raises `UserError` unless `x` has a row for each of the rank's."""
         if self._over:
             raise self.error(
                 "reads edges of an earlier step, or in the backward pass: keep none, and leave out torch.utils.checkpoint"
             )
-        if x.size(dim) != self.num_owned:
+        if x.size(dim) != self.num_read:
             raise self.error(
-                f"reads {x.size(dim)} rows by edge_index[0], and this worker has {self.num_owned}: make one row for each "
+                f"reads {x.size(dim)} rows by edge_index[0], and this worker has {self.num_read}: make one row for each "
                 "row of x, as by num_nodes=x.size(0)"
             )
-        rows = x.movedim(dim, 0)
-        flat = rows[:, None] if rows.dim() == 1 else rows.flatten(1)
-        halo_rows = self._adjacency.with_halo(flat)
-        return halo_rows.view(len(halo_rows), *rows.shape[1:]).movedim(0, dim)
-
-    def note(self, sources: Sources) -> None:
-        """Records the edges through which rows are being read."""
-        self._read = sources
 
     def edge_ids(self) -> Tensor | None:  # [num_edges] int64
         """Returns ids of the edges through which rows were last read.
@@ -77,10 +110,7 @@ class Pass:
         """
         if self._read is None:
             return None
-        source, destination, nodes = _plain(self._read), self._read.into, self._adjacency.rank_graph.nodes
-        if nodes is not None:
-            source, destination = nodes[source], nodes[destination]
-        return edge_streams(source, destination)
+        return _edge_ids(self._read, self._adjacency.rank_graph)
 
     def error(self, text: str) -> UserError:
         """Creates an error that names the calling layer."""
@@ -148,8 +178,29 @@ class Sources(_Ends):
 
     def read(self, x: Tensor, dim: int) -> Tensor:
         """Selects rows along a dimension, including other ranks' rows. Collective."""
-        self.called.note(self)
-        return self.called.with_halo(x, dim).index_select(dim, _plain(self))
+        return self.called.read(x, dim, self)
+
+    def shifted(self, offset: int) -> Sources:
+        """Returns sources whose rows begin at `offset` of a concatenation.
+
+        Raises `UserError` in a graph of one type, where no rows are concatenated.
+        """
+        called, rows = self.called, _plain(self)
+        if isinstance(called, JoinedPass):
+            moved = JoinedPass([(part, first + offset) for part, first in called.parts])
+            return Sources.of(torch.where(rows < 0, rows, rows + offset), self.into, moved)
+        if not isinstance(called, RelationPass):
+            raise _refused("add", (self,))
+        coded = torch.where(rows < called.num_read, rows + offset, called.num_read - 1 - rows)
+        return Sources.of(coded, self.into, JoinedPass([(called, offset)]))
+
+
+def _edge_ids(sources: Sources, graph: RankGraph) -> Tensor:  # [num_edges] int64
+    source, destination = _plain(sources), sources.into
+    if graph.nodes is not None:
+        dst_nodes = graph.nodes if graph.dst_nodes is None else graph.dst_nodes
+        source, destination = graph.nodes[source], dst_nodes[destination]
+    return edge_streams(source, destination)
 
 
 def _marked(kind: type[E], rows: Tensor, called: Pass) -> E:
@@ -202,7 +253,10 @@ def _of_edges(edges: Edges, index: Any) -> Any:
 
 def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
     """Implements x[index] = value, also with the sources of self-loops."""
-    if isinstance(index, Sources) and torch.equal(_plain(index), index.into):
+    if isinstance(x, Edges):
+        _set_row(x, index, value)
+        return
+    if isinstance(index, Sources) and not index.called.bipartite and torch.equal(_plain(index), index.into):
         index = index.into
     if isinstance(x, _Ends) or _flat_ends((index, value), Edges | Sources):
         raise _refused("x[index] = value", (x, index, value))
@@ -239,16 +293,25 @@ def _join(func: Any, tensors: Any, dim: int = 0) -> Any:
     others = [tensor for tensor in tensors if not isinstance(tensor, Edges)]
     if not ends or dim not in (1, -1) or _flat_ends(others, Sources):
         return _unless_sources(func, tensors, dim)
+    if any(edges.called is not ends[0].called or isinstance(edges.called, JoinedPass) for edges in ends):
+        if others:
+            raise ends[0].called.error("adds edges to those of several relations: add these to the graph")
+        return joined(ends)
     for tensor in others:
-        if (
-            tensor.size(0) != 2
-            or not torch.equal(tensor[0], tensor[1])
-            or bool((tensor[0] >= ends[0].called.num_owned).any())
-        ):
-            raise ends[0].called.error(
-                "adds edges that are no loops at rows of x: add these to the graph, or loops by num_nodes=x.size(0)"
-            )
+        _check_loops(tensor, ends[0].called)
     return Edges.of(torch.cat(_plain(list(tensors)), 1), ends[0].called)
+
+
+def _check_loops(tensor: Tensor, called: Pass) -> None:
+    """Raises `UserError` unless the edges [2, k] are loops at a pass's rows."""
+    if called.bipartite:
+        raise called.error(_LOOPS_OF_TWO)
+    num_owned = called.num_owned
+    assert num_owned is not None
+    if tensor.size(0) != 2 or not torch.equal(tensor[0], tensor[1]) or bool((tensor[0] >= num_owned).any()):
+        raise called.error(
+            "adds edges that are no loops at rows of x: add these to the graph, or loops by num_nodes=x.size(0)"
+        )
 
 
 def _stack(func: Any, tensors: Any, dim: int = 0) -> Any:
@@ -270,6 +333,8 @@ def _compare(func: Any, input: Any, other: Any) -> Any:
     """Implements source != destination, which detects self-loops."""
     both = (input, other)
     sources = [tensor for tensor in both if isinstance(tensor, Sources)]
+    if any(tensor.called.bipartite for tensor in sources):
+        raise sources[0].called.error(_LOOPS_OF_TWO)
     if not _flat_ends(both, Edges | Sources):
         return _plainly(func, both, {})
     if len(sources) == 1 and _flat_ends(both, Destinations) and sources[0].shape == sources[0].into.shape:
@@ -287,10 +352,130 @@ def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:
     return _marked(type(input), copied, input.called)
 
 
+def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
+    """Implements edge_index + offsets, and edge_index[0] += offset.
+
+    The result is a new tensor, because edges are reused by later passes.
+    """
+    if not _flat_ends((input, other), Edges | Sources):
+        return torch.add(*_plain((input, other)), alpha=alpha)
+    numbers = _offsets(other)
+    if numbers is None or alpha != 1 or not isinstance(input, Edges | Sources):
+        raise _refused(_name(func), (input, other))
+    if isinstance(input, Edges):
+        source, destination = input.ends
+        source = source.shifted(numbers[0])
+        return Edges.of(torch.stack([_plain(source), _plain(destination) + numbers[-1]]), source.called)
+    return input.shifted(numbers[0])
+
+
+def _offsets(other: Any) -> list[int] | None:
+    """Reads an offset of rows, or those of sources and destinations [2, 1]."""
+    if isinstance(other, int) and not isinstance(other, bool):
+        return [other]
+    if type(other) is Tensor and other.dtype == torch.int64 and other.shape in ((), (1,), (2, 1)):
+        return [int(number) for number in other.flatten()]
+    return None
+
+
+def _set_row(edges: Edges, row: Any, value: Any) -> None:
+    """Implements edge_index[row] = value, without a change of other edges' memory."""
+    ends = list(_plain(edges).unbind(0))
+    right = Sources if row == 0 else Tensor
+    if row not in (0, 1) or not isinstance(value, right) or (row == 1 and isinstance(value, Edges | Sources)):
+        raise _refused("x[index] = value", (edges, value))
+    ends[row] = _plain(value)
+    called = value.called if isinstance(value, Sources) else edges.called
+    with torch._C.DisableTorchFunctionSubclass():
+        edges.data = torch.stack(ends)
+    edges.called = called
+
+
+class RelationPass(Pass):
+    """One relation's edges in a model's forward pass."""
+
+    def __init__(self, model: str, rows: RelationRows, reads: Reads) -> None:
+        """Starts the pass.
+
+        Args:
+            model: Name of the model, for errors.
+            rows: Provides other ranks' rows.
+            reads: Records the reads of all relations.
+        """
+        self.model, self._relation, self.reads, self._over = model, rows, reads, False
+        self.num_owned, self.num_read, self.bipartite = rows.num_dst, rows.num_src, rows.bipartite
+        self._read: Sources | None = None
+
+    def edge_index(self) -> Edges:
+        return Edges.of(self._relation.rank_graph.edge_index, self)
+
+    def _append_halo(self, rows: Tensor) -> Tensor:
+        return torch.cat([rows, self.halo(rows)])
+
+    def halo(self, rows: Tensor) -> Tensor:  # [num_read, f] -> [num_halo, f]
+        """Returns the other ranks' rows. Collective."""
+        self._check(rows, 0)
+        return self._relation.halo(rows)
+
+    @property
+    def num_halo(self) -> int:
+        """Number of rows of other ranks."""
+        return self._relation.num_halo
+
+    def edge_ids(self) -> Tensor | None:
+        return None if self._read is None else _edge_ids(self._read, self._relation.rank_graph)
+
+
+class JoinedPass(Pass):
+    """Edges of several relations, which read one concatenation of source rows.
+
+    Rows of other ranks have negative numbers: -1 is the first one of the first part.
+    """
+
+    def __init__(self, parts: Sequence[tuple[RelationPass, int]]) -> None:
+        """Joins relations.
+
+        Args:
+            parts: Each relation's pass, and the first row of its sources.
+        """
+        self.model, self.parts = parts[0][0].model, parts
+        self.num_owned, self.bipartite = None, True
+
+    def read(self, x: Tensor, dim: int, sources: Sources) -> Tensor:
+        self.parts[0][0].reads.note(self)
+        rows, index = x.movedim(dim, 0), _plain(sources)
+        flat, halos = rows.reshape(len(rows), -1), []
+        for part, first in self.parts:
+            own_rows = flat[first : first + part.num_read]
+            halos.append(part.halo(own_rows))
+        every = torch.cat([flat, *halos]).index_select(0, torch.where(index < 0, len(rows) - 1 - index, index))
+        return every.view(len(index), *rows.shape[1:]).movedim(0, dim)
+
+    def edge_ids(self) -> Tensor | None:
+        return None
+
+
+def joined(ends: Sequence[Edges]) -> Edges:
+    """Joins the edges of several relations."""
+    parts: list[tuple[RelationPass, int]] = []
+    columns, num_halo = [], 0
+    for edges in ends:
+        source, destination = edges.ends
+        source = source.shifted(0)
+        assert isinstance(source.called, JoinedPass)
+        rows = _plain(source)
+        columns.append(torch.stack([torch.where(rows < 0, rows - num_halo, rows), _plain(destination)]))
+        parts += source.called.parts
+        num_halo += sum(part.num_halo for part, _ in source.called.parts)
+    return Edges.of(torch.cat(columns, 1), JoinedPass(parts))
+
+
 def _at_destinations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls a function of destination rows, which are all this rank's own."""
     first = args[0] if args else None
     if isinstance(first, Destinations) and len(args) == 1 and not kwargs and _name(func) in _LARGEST:
+        if first.called.num_owned is None:
+            raise _refused(_name(func), args)
         return first.new_tensor(
             first.called.num_owned - 1
         )  # so that the result covers all own rows, as in degree(index)
@@ -311,6 +496,7 @@ _SERVED: dict[str, Callable[..., Any]] = {
     "stack": _stack,
     **dict.fromkeys(("__eq__", "__ne__", "eq", "ne", "not_equal"), _compare),
     **dict.fromkeys(_COPIES, _copy),
+    **dict.fromkeys(("__add__", "__iadd__", "add", "add_"), _shift),
 }
 
 

@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnkit.engine.trial import ModelTrial, Sizes, relations_of
 from gnnkit.model.functions import BATCH_NORMS
+from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.norms import NORMS
 from gnnkit.model.pyg import reads_whole_graph
-from gnnkit.model.two_ranks import differs
+from gnnkit.model.two_ranks import differs, run_alone
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic
@@ -72,7 +73,10 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     try:
         with torch.random.fork_rng(devices=[]), notes:
-            ModelTrial(ONE_RANK, 0, edge_width, dtype, ROWS, relations_of(model)).forward(model, in_features)
+            if isinstance(model, HeteroModel):
+                run_alone(model, in_features, edge_width)
+            else:
+                ModelTrial(ONE_RANK, 0, edge_width, dtype, ROWS, relations_of(model)).forward(model, in_features)
     except Exception:
         notes.add_dropouts(model)
     with contextlib.suppress(Exception):

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from gnnkit.engine import Adjacency
 from gnnkit.engine.adjacency import dropout_key
 from gnnkit.kernels.dropout import derive, dropout
+from gnnkit.model.edge_index import Reads
 from gnnkit.nn import normalize
 
 BATCH_NORMS = ("BatchNorm", "BatchNorm1d")  # class names of modules that call F.batch_norm
@@ -28,15 +29,25 @@ class ExactFunctions(TorchFunctionMode):
     ids. Dropout of other tensors remains torch's.
     """
 
-    def __init__(self, adjacency: Adjacency, edge_ids: Callable[[], Tensor | None]) -> None:
+    def __init__(
+        self,
+        adjacency: Adjacency,
+        reads: Reads,
+        row_ids: Callable[[Tensor, int], Tensor | None] | None = None,
+    ) -> None:
         """Stores the arguments.
 
         Args:
             adjacency: The pass's edges.
-            edge_ids: Returns ids [num_edges] of the edges that a layer is reading.
+            reads: The edges that a layer is reading.
+            row_ids: Returns the node ids of rows [n, f] in the call of dropout with a
+                number, None if they are not rows of nodes. Default: the rows of all
+                nodes.
         """
         super().__init__()
-        self._adjacency, self._edge_ids, self._draws = adjacency, edge_ids, itertools.count()
+        self._adjacency, self._reads, self._draws = adjacency, reads, itertools.count()
+        self._message_draws = (0, itertools.count())  # number of the read, and the draws since
+        self._row_ids = row_ids or self._ids_of_all
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -49,17 +60,34 @@ class ExactFunctions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        draw = next(self._draws)  # advances on all ranks, also if an edge tensor happens to have one row per node
+        if in_messages():
+            return self._message_dropout(x, p, training, inplace)
+        draw = next(self._draws)  # advances on all ranks
         if not training or inplace or not 0 < p < 1:
             return F.dropout(x, p, training, inplace)
-        if _in_messages():
-            ids = self._edge_ids()
-            if ids is None or len(ids) != len(x):
-                return F.dropout(x, p)
-            return dropout(x.reshape(len(x), -1), ids, p, dropout_key(derive(self._adjacency.key, 3), draw)).view_as(x)
-        if x.dim() != 2 or len(x) != self._adjacency.num_dst:
+        ids = self._row_ids(x, draw) if x.dim() == 2 else None
+        return F.dropout(x, p) if ids is None else dropout(x, ids, p, dropout_key(self._adjacency.key, draw))
+
+    def _message_dropout(self, x: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+        """Applies dropout to edge values.
+
+        Draws are numbered from the last read of rows, because a layer may draw nothing
+        on a rank without edges.
+        """
+        if self._message_draws[0] != self._reads.count:
+            self._message_draws = (self._reads.count, itertools.count())
+        draw = next(self._message_draws[1])
+        if not training or inplace or not 0 < p < 1:
+            return F.dropout(x, p, training, inplace)
+        ids = self._reads.edge_ids()
+        if ids is None or len(ids) != len(x):
             return F.dropout(x, p)
-        return self._adjacency.dropout(x, p, training=True, draw=draw)
+        key = derive(self._adjacency.key, 3, self._reads.count, draw)
+        return dropout(x.reshape(len(x), -1), ids, p, key).view_as(x)
+
+    def _ids_of_all(self, x: Tensor, draw: int) -> Tensor | None:
+        adjacency = self._adjacency
+        return adjacency.src_nodes[: len(x)] if len(x) == adjacency.num_dst else None
 
     def _batch_norm(
         self,
@@ -81,7 +109,7 @@ class ExactFunctions(TorchFunctionMode):
         return (out if bias is None else out + bias).to(x.dtype)
 
 
-def _in_messages() -> bool:
+def in_messages() -> bool:
     """Returns whether a PyG layer is computing edge values."""
     frame = sys._getframe(2)
     while frame.f_back is not None:

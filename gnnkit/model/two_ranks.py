@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,9 +14,11 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.engine.trial import relations_of
 from gnnkit.graph import Graph
+from gnnkit.model.hetero import HeteroModel
+from gnnkit.model.parameters import dtype_of
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
-from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.partition.shard import Shard, cut_all, uncut
 
 _NODES, _EDGES = 12, 40
 _TIMEOUT = 20.0  # deadline of a rank's waits, in seconds
@@ -26,17 +28,50 @@ _TOLERANCE = 1e-6  # relative, in float64
 def differs(model: nn.Module, in_features: int, edge_width: int = 0) -> bool:
     """Returns whether outputs in training mode depend on the number of ranks.
 
-    Ranks are threads. The second one owns two of twelve nodes.
+    Ranks are threads. The second one owns a sixth of the nodes.
 
     Args:
         model: The model, which is not modified.
         in_features: Number of node features.
         edge_width: Number of edge features. 0: no edge features.
     """
-    graph = _graph(in_features, edge_width, relations_of(model))
-    owner = np.zeros(_NODES, np.int32)
-    one, two = _outputs(model, graph, owner, 1), _outputs(model, graph, owner + (np.arange(_NODES) % 6 == 5), 2)
+    model, graph = small_graph(model, in_features, edge_width)
+    owner = np.zeros(graph.num_nodes, np.int32)
+    one, two = _outputs(model, graph, owner, 1), _outputs(model, graph, owner + (np.arange(len(owner)) % 6 == 5), 2)
     return bool((one - two).abs().max() > _TOLERANCE * one.abs().max().clamp(min=1))
+
+
+def small_graph(model: nn.Module, in_features: int, edge_width: int) -> tuple[nn.Module, Graph]:
+    """Draws a small graph with the types that a model reads.
+
+    Returns the model for this graph, which shares its parameters, and the graph.
+
+    Args:
+        model: The model.
+        in_features: Number of node features.
+        edge_width: Number of edge features. 0: no edge features.
+    """
+    if isinstance(model, HeteroModel):
+        return model.on_small_graph(in_features, edge_width)
+    return model, _graph(in_features, edge_width, relations_of(model))
+
+
+def run_alone(
+    model: nn.Module, in_features: int, edge_width: int, wrapped: Callable[[Engine], Engine] = lambda engine: engine
+) -> None:
+    """Calls a model in training mode on a small graph, in this thread.
+
+    Args:
+        model: The model.
+        in_features: Number of node features.
+        edge_width: Number of edge features. 0: no edge features.
+        wrapped: Wraps the engine. Default: as it is.
+    """
+    model, graph = small_graph(model, in_features, edge_width)
+    dtype = dtype_of(model)
+    comm = Threads.connect(0, 1, device=torch.device("cpu"), timeout=_TIMEOUT)
+    layers = ShardAdjacency.layers(wrapped(Engine(uncut(graph), comm, dtype)), model.num_layers, 0)  # type: ignore[arg-type]
+    model.train()(torch.tensor(np.asarray(graph.features), dtype=dtype), layers)
 
 
 def _graph(in_features: int, edge_width: int, num_relations: int) -> Graph:

@@ -19,7 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.model.edge_index import Pass
 from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.norms import exact_norms
-from gnnkit.model.pyg_steps import SharedMeans, Values, own_steps, share, values_of
+from gnnkit.model.pyg_steps import SharedMeans, Values, share, values_of
 
 _EDGES = ("edge_index", "adj_t")  # parameters that identify such a module
 _DATA = ("data", "batch")
@@ -27,23 +27,6 @@ _TYPES = "edge_type"  # always passed if `forward` takes it
 _OF_EDGES = ("edge_weight", "edge_attr", _TYPES)  # the first two are passed if the graph has them
 _REFUSED = {"allow_single_element": "takes no statistics on a worker with a single row"}
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def adapted(model: Any) -> Any:
-    """Wraps a module of (x, edge_index) as one of (x, adjacencies).
-
-    Returns other values unchanged. Raises `UserError` for a `forward` with an
-    unsupported parameter.
-    """
-    if not isinstance(model, nn.Module) or isinstance(model, EdgeIndexModel):
-        return model
-    if not reads_edges(model):
-        return model
-    base = next((base_class for base_class in type(model).__mro__ if base_class.__name__ == "LightningModule"), None)
-    name = type(model).__name__  # the user's class, for errors
-    if base is None:
-        return type(name, (EdgeIndexModel,), {})(model)
-    return type(name, (_EdgeIndexSteps, base), own_steps(type(model), base))(model)
 
 
 def num_convolutions(model: nn.Module) -> int:
@@ -99,7 +82,7 @@ class EdgeIndexModel(nn.Module):
             object.__setattr__(self, name, getattr(module, name))
         object.__setattr__(self, "module", module)  # not registered as a submodule, because its submodules are
         self.reads_relations = reads_types(module)
-        self._asked = _Asked.of(module)
+        self._asked = self._inspect(module)
         for part in module.modules():
             if _of_pyg(part) and getattr(part, "flow", None) == "target_to_source":
                 raise _error(
@@ -110,6 +93,9 @@ class EdgeIndexModel(nn.Module):
             for name, why in _REFUSED.items():
                 if _of_pyg(part) and getattr(part, name, False) is True:
                     raise _error(module, f"{type(part).__name__}({name}=True) {why}: use {name}=False")
+
+    def _inspect(self, module: nn.Module) -> _Asked | None:
+        return _Asked.of(module)
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         """Computes logits [num_dst, num_classes]. Collective.
@@ -143,7 +129,7 @@ class EdgeIndexModel(nn.Module):
         module.training = self.training
         called = Pass(type(self).__name__, adjacency)
         try:
-            with ExactFunctions(adjacency, called.edge_ids), exact_norms(module, adjacency), _uncached(module):
+            with ExactFunctions(adjacency, called.reads), exact_norms(module, adjacency), uncached(module):
                 yield x, adjacency, called
         finally:
             called.end()
@@ -152,6 +138,7 @@ class EdgeIndexModel(nn.Module):
         """Returns the module's arguments by name."""
         edge_values = _edge_values(adjacency, types=self.reads_relations)
         edges, asked = called.edge_index(), self._asked
+        assert asked is not None
         if asked.data is not None:
             return {asked.data: Values(self, {"x": x, "edge_index": edges, "num_nodes": len(x)} | edge_values)}
         passed = {name: edge_values[name] for name in asked.of_edges if edge_values[name] is not None}
@@ -166,7 +153,7 @@ class EdgeIndexModel(nn.Module):
         return self.parameters() if chosen is None else chosen()
 
 
-class _EdgeIndexSteps(EdgeIndexModel):
+class EdgeIndexSteps(EdgeIndexModel):
     """A LightningModule of (x, edge_index), whose steps read PyG's `Data`."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -248,7 +235,7 @@ def _edge_values(adjacency: Adjacency, *, types: bool) -> dict[str, Tensor | Non
 
 
 @contextmanager
-def _uncached(module: nn.Module) -> Iterator[None]:
+def uncached(module: nn.Module) -> Iterator[None]:
     """Disables layers' `cached=True` within the context.
 
     Cached edges are valid for a full graph, but differ between batches.

@@ -59,6 +59,7 @@ class Prepared:
     num_edges: int = 0
     num_classes: int = 0  # as `Graph.num_classes`
     edge_cut: int = 0  # number of edges between nodes on different ranks
+    schema: Json | None = None  # `Schema.as_plain`. None: a store of an earlier version
     place: str = "mapped"  # where feature rows are: memory, mapped or disk
     cache: int = 0  # bytes of rows that each rank caches, if rows stay on disk
 
@@ -329,7 +330,13 @@ def _create_facts(
     """
     names = None if graph.class_names is None else list(graph.class_names)
     prepared = Prepared(shape(grid), balance, why, "\n".join(lines), fingerprint(graph), names, peers)
-    return replace(prepared, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
+    return replace(
+        prepared,
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        num_classes=graph.num_classes,
+        schema=graph.schema.as_plain(),
+    )
 
 
 def coordination(quality: Quality, decision: Decision) -> Json:

@@ -91,6 +91,7 @@ def _adapt_facts(asked: Preparation, manifest: Manifest, root: Path, missing: Se
     dense = manifest.holds["sparse"] and not needs.sparse
     counts = manifest.counts
     known = replace(known, num_nodes=counts["nodes"], num_edges=counts["edges"], num_classes=counts["classes"])
+    known = replace(known, schema=manifest.types.as_plain())
     return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
 
 

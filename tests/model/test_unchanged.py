@@ -29,9 +29,9 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.parts import Parts
+from gnnkit.model.adapt import adapted
 from gnnkit.model.calls import calls
 from gnnkit.model.exactness import inexact
-from gnnkit.model.unchanged import adapted
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from tests.cases import few
 from tests.graphs import pyg_data

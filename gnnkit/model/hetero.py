@@ -1,0 +1,229 @@
+"""Unmodified PyG models of rows by node type: forward(x_dict, edge_index_dict)."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import Adjacency, Rows, SparseRows
+from gnnkit.engine.typed_graph import TypedGraph
+from gnnkit.graph import Graph, Ids
+from gnnkit.graph.schema import Schema
+from gnnkit.model.edge_index import Reads, RelationPass
+from gnnkit.model.functions import ExactFunctions
+from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors, model_error
+from gnnkit.model.norms import exact_norms
+from gnnkit.model.unchanged import EdgeIndexModel, uncached
+
+_FEW, _FEW_EDGES = 6, 10  # nodes of each type and edges of each relation, in a small graph
+
+
+class HeteroModel(EdgeIndexModel):
+    """A module of (x_dict, edge_index_dict), for full graphs.
+
+    `x_dict` contains this rank's rows of each node type, with the columns of the type's
+    feature table, and a column of ones for a type without features. `edge_index_dict`
+    contains the edges of each relation (source type, name, destination type), numbered
+    within the types. As in `EdgeIndexModel`, other ranks' rows are exchanged whenever a
+    layer reads rows through `edge_index[0]`, for each relation those that it reads.
+    """
+
+    reads_sparse = True  # types of different widths are stored side by side, as sparse columns
+
+    def __init__(self, module: nn.Module, arguments: HeteroArguments) -> None:
+        """Shares the module's parameters.
+
+        Args:
+            module: The module.
+            arguments: Its parameters.
+        """
+        super().__init__(module)
+        self._error = functools.partial(model_error, module)
+        self._arguments, self.reads_relations = arguments, True
+        self._schema: Schema | None = None
+        self._trial: HeteroTrial | None = None
+        self._tables: tuple[SparseRows, Tensors] | None = None  # dense rows by type of the last sparse rows
+
+    def _inspect(self, module: nn.Module) -> None:
+        return None
+
+    def fit_types(self, schema: Schema, in_features: int, edge_width: int) -> None:
+        """Initialises lazy layers, and inspects the module by a call on a small graph.
+
+        Raises `UserError` for a graph without node types at the ends of relations, and
+        if the call fails.
+
+        Args:
+            schema: The graph's types.
+            in_features: Columns of a node's input row.
+            edge_width: Number of edge features.
+        """
+        if schema.relations is None:
+            raise self._error(
+                "forward(x_dict, edge_index_dict) reads the node types of each relation, which the graph lacks: make it "
+                "from a HeteroData, or write forward(x, edge_index, edge_type)",
+            )
+        module, self._schema = self.module, schema
+        assert isinstance(module, nn.Module)
+        widths = {name: len(range(in_features)[columns]) for name, columns in self._columns(schema).items()}
+        self._trial = HeteroTrial.of(module, self._arguments, schema, widths, edge_width)
+
+    def on_small_graph(self, in_features: int, edge_width: int) -> tuple[HeteroModel, Graph]:
+        """Returns a model with the same parameters for a small graph, and the graph.
+
+        Args:
+            in_features: Columns of a node's input row.
+            edge_width: Number of edge features. 0: no edge features.
+        """
+        model, rng = copy.copy(self), np.random.default_rng(0)
+        counts = tuple((name, _FEW) for name, _ in self.schema.node_types)
+        model._schema = replace(self.schema, node_types=counts)
+        starts = [
+            (model.schema.nodes(source).start, model.schema.nodes(destination).start)
+            for source, _, destination in model.schema.relations or ()
+        ]
+        ends = [rng.integers(0, _FEW, (2, _FEW_EDGES)) + np.array(start)[:, None] for start in starts]
+        num_nodes, num_edges = _FEW * len(counts), _FEW_EDGES * len(ends)
+        graph = Graph.from_edges(
+            np.concatenate(ends, 1)[0],
+            np.concatenate(ends, 1)[1],
+            num_nodes,
+            features=rng.normal(size=(num_nodes, in_features)),
+            edge_features=rng.normal(size=(num_edges, edge_width)) if edge_width else None,
+            edge_types=np.repeat(np.arange(len(ends)), _FEW_EDGES),
+            edge_type_names=list(model.schema.edge_types),
+        )
+        return model, graph
+
+    @property
+    def schema(self) -> Schema:
+        """The graph's types."""
+        assert self._schema is not None, "fit_types comes first"
+        return self._schema
+
+    def check_labels(self, nodes: Ids) -> None:
+        """Raises `UserError` if labelled nodes belong to types without output rows.
+
+        Args:
+            nodes: [k] ids of labelled nodes.
+        """
+        assert self._trial is not None
+        for name, _ in self.schema.node_types:
+            ids = self.schema.nodes(name)
+            if name not in self._trial.returned and ((nodes >= ids.start) & (nodes < ids.stop)).any():
+                raise self._error(
+                    f"forward returns rows of {', '.join(self._trial.returned)}, and the labels are those of {name}: "
+                    f"return the rows of {name}",
+                )
+
+    def forward(self, x: Rows, adjacencies: Sequence[Adjacency]) -> Tensor:
+        """Computes logits [num_dst, num_classes], 0 for types without output rows.
+
+        Collective.
+
+        Args:
+            x: [num_dst, in_features] own rows.
+            adjacencies: The full graph.
+        """
+        adjacency, module = adjacencies[0], self.module
+        assert isinstance(module, nn.Module)
+        graph = adjacency.typed_graph(self.schema)
+        module.training = self.training
+        name = type(self).__name__
+        reads = Reads()
+        passes = {
+            tuple(relation.relation): RelationPass(name, adjacency.relation_rows(relation), reads)
+            for relation in graph.relations
+        }
+        edges: Tensors = {key: called.edge_index() for key, called in passes.items()}
+        functions = ExactFunctions(adjacency, reads, lambda rows, draw: self._ids(rows, draw, graph))
+        try:
+            with functions, exact_norms(module, adjacency), uncached(module):
+                out = self._arguments.call(module, self._rows_by_type(x, graph), edges, _values(adjacency, graph))
+        except RuntimeError as error:
+            empty = [name for name, rows in graph.rows.items() if not len(rows)]
+            if not empty:
+                raise
+            raise self._error(
+                f"{error}: this worker has no nodes of type {', '.join(empty)}: use fewer workers"
+            ) from error
+        finally:
+            for called in passes.values():
+                called.end()
+        return self._placed(out, graph, adjacency.num_dst)
+
+    def _placed(self, out: Any, graph: TypedGraph, num_rows: int) -> Tensor:
+        """Returns the output rows of all types in the order of the rank's rows."""
+        assert self._trial is not None
+        by_type = out if self._trial.predicted is None else {self._trial.predicted: out}
+        present = {name: by_type[name] for name in self._trial.returned}
+        for name, rows in present.items():
+            if not isinstance(rows, Tensor) or rows.dim() == 0 or len(rows) != len(graph.rows[name]):
+                found = f"shape {list(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+                raise self._error(
+                    f"forward must return a row for each of the {len(graph.rows[name])} rows of {name}, found {found}",
+                )
+        shapes = {rows.shape[1:] for rows in present.values()}
+        if len(shapes) > 1:
+            text = ", ".join(f"{name}: {list(rows.shape)}" for name, rows in present.items())
+            raise self._error(f"forward returns rows of several widths ({text}): return those of one type")
+        first = next(iter(present.values()))
+        logits: Tensor = first.new_zeros(num_rows, *first.shape[1:])
+        for name, rows in present.items():
+            logits = logits.index_copy(0, graph.rows[name], rows)
+        return logits
+
+    def _ids(self, rows: Tensor, draw: int, graph: TypedGraph) -> Tensor | None:
+        """Returns the node ids of rows that dropout reads, None for other rows."""
+        assert self._trial is not None
+        name = self._trial.dropouts[draw] if draw < len(self._trial.dropouts) else None
+        return graph.nodes[name] if name is not None and len(rows) == len(graph.nodes[name]) else None
+
+    def _columns(self, schema: Schema) -> dict[str, slice]:
+        """Returns the columns of each type's input rows."""
+        tables = schema.feature_tables or (None,) * len(schema.node_types)
+        pairs = zip((name for name, _ in schema.node_types), tables, strict=True)
+        return {name: slice(None) if table is None or table.width == 0 else table.columns for name, table in pairs}
+
+    def _rows_by_type(self, x: Rows, graph: TypedGraph) -> Tensors:
+        columns = self._columns(self.schema)
+        if not isinstance(x, SparseRows):
+            assert isinstance(x, Tensor)
+            return {name: x[rows][:, columns[name]] for name, rows in graph.rows.items()}
+        if self._tables is None or self._tables[0] is not x:
+            dense = {name: _dense(x, rows, columns[name]) for name, rows in graph.rows.items()}
+            self._tables = (x, dense)
+        return {name: rows.view_as(rows) for name, rows in self._tables[1].items()}
+
+
+def _values(adjacency: Adjacency, graph: TypedGraph) -> dict[str, Tensors | None]:
+    """Returns edge features and weights by relation."""
+    features, relations = adjacency.edge_features, graph.relations
+    weights = {tuple(part.relation): part.rank_graph.weight for part in relations}
+    return {
+        "edge_attr": None if features is None else {tuple(part.relation): features[part.edges] for part in relations},
+        "edge_weight": None if None in weights.values() else weights,  # type: ignore[dict-item]
+    }
+
+
+def _dense(x: SparseRows, rows: Tensor, columns: slice) -> Tensor:  # [k, width of the columns]
+    """Returns some rows and columns of sparse rows as a dense table."""
+    csr = x.places.table.csr
+    places = rows.cpu().numpy()
+    begins, ends = csr.indptr[places], csr.indptr[places + 1]
+    counts = ends - begins
+    stored = np.repeat(begins - np.append(0, np.cumsum(counts)[:-1]), counts) + np.arange(counts.sum())
+    column = np.asarray(csr.indices)[stored].astype(np.int64)
+    first, last, _ = columns.indices(x.shape[1])
+    inside = (column >= first) & (column < last)
+    table = x.values.new_zeros(len(places), last - first, dtype=x.dtype)
+    into = (np.repeat(np.arange(len(places)), counts)[inside], column[inside] - first)
+    table[tuple(map(torch.from_numpy, into))] = x.values[torch.from_numpy(stored[inside])].to(x.dtype)
+    return table
