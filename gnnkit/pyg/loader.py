@@ -10,18 +10,25 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
+from gnnkit.pyg.prefetch import PrefetchingLoader
 from gnnkit.pyg.sampled_graph import Container
 from gnnkit.pyg.seeded import SeededLoader
 from gnnkit.pyg.subgraph_sampler import SubgraphSampler
 
 
-class NeighborLoader(pyg.NeighborLoader, SeededLoader):  # type: ignore[misc]  # PyG is untyped
+class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # type: ignore[misc]  # PyG is untyped
     """PyG's `NeighborLoader`, which needs neither pyg-lib nor torch-sparse.
 
     Takes the same arguments and yields the same batches, `Data` or `HeteroData`. A
     `SubgraphSampler` samples them, unless `neighbor_sampler` is given. Batches are the
     same for any `num_workers` and any number of threads.
+
+    `threads` is the one argument that PyG's class lacks: with `num_workers=0`, so many
+    threads make batches ahead. Default: the available cores, at most 4. 0 makes each
+    batch when it is asked for.
     """
+
+    sampler_name = "node_sampler"
 
     def __init__(
         self,
@@ -41,6 +48,7 @@ class NeighborLoader(pyg.NeighborLoader, SeededLoader):  # type: ignore[misc]  #
         filter_per_worker: bool | None = None,
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
+        threads: int | None = None,
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of PyG's class. Sorts the edges by destination."""
@@ -63,6 +71,7 @@ class NeighborLoader(pyg.NeighborLoader, SeededLoader):  # type: ignore[misc]  #
                 share_memory=kwargs.get("num_workers", 0) > 0,
                 directed=directed,
             )
+        self.set_threads(threads)
         super().__init__(  # type: ignore[call-arg]  # resolved to SeededLoader, as PyG is untyped
             data,
             num_neighbors,
@@ -77,12 +86,14 @@ class NeighborLoader(pyg.NeighborLoader, SeededLoader):  # type: ignore[misc]  #
         )
 
 
-class LinkNeighborLoader(pyg.LinkNeighborLoader, SeededLoader):  # type: ignore[misc]  # PyG is untyped
+class LinkNeighborLoader(PrefetchingLoader, pyg.LinkNeighborLoader, SeededLoader):  # type: ignore[misc]  # PyG is untyped
     """PyG's `LinkNeighborLoader`, which needs neither pyg-lib nor torch-sparse.
 
-    Takes the same arguments and yields the same batches, as `NeighborLoader` does.
+    Takes the same arguments, and `threads` as `NeighborLoader` does.
     Negative edges are drawn under the batch's seed too.
     """
+
+    sampler_name = "link_sampler"
 
     def __init__(
         self,
@@ -105,6 +116,7 @@ class LinkNeighborLoader(pyg.LinkNeighborLoader, SeededLoader):  # type: ignore[
         filter_per_worker: bool | None = None,
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
+        threads: int | None = None,
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of PyG's class. Sorts the edges by destination."""
@@ -128,6 +140,7 @@ class LinkNeighborLoader(pyg.LinkNeighborLoader, SeededLoader):  # type: ignore[
                 share_memory=kwargs.get("num_workers", 0) > 0,
                 directed=directed,
             )
+        self.set_threads(threads)
         super().__init__(  # type: ignore[call-arg]  # resolved to SeededLoader, as PyG is untyped
             data,
             num_neighbors,

@@ -43,7 +43,7 @@ class SampledGraph:
     permutation: Mapping[EdgeType, Tensor | None]  # position of each CSC edge in the container
     node_time: Mapping[str, Tensor]
     has_edge_time: bool
-    dtype: Any  # of the ids in a batch, as in the container
+    dtype: np.dtype[Any]  # of the ids in a batch, as in the container
 
     @classmethod
     def of(cls, data: Container, options: SampleOptions) -> SampledGraph:
@@ -77,7 +77,7 @@ class _Arrays:
             edges = RelationEdges.of(ends, self.colptr[edge_type], row, self.num_nodes[ends[0]], weight)
             times = self._times(edge_type, edges)
             relations[edge_type] = edges if times is None else replace(edges, times=EdgeTimes.of(edges.csc, times))
-        dtype = next((row.dtype for row in self.row.values()), None)
+        dtype = next((row.numpy().dtype for row in self.row.values()), np.dtype(np.int64))
         return SampledGraph(
             typed, self.num_nodes, relations, self.permutation, self.node_time, bool(self.edge_time), dtype
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from gnnkit import _core
@@ -17,7 +19,7 @@ _MAX_SEED = 2**63 - 1
 class SeededIndices(list[Any]):
     """The positions of a batch, and the seed of its random draws."""
 
-    seed: int | None = None
+    seed: int
 
 
 class _Positions(Dataset[int]):
@@ -84,13 +86,20 @@ class SeededLoader(DataLoader[Any]):
         return _SeededBatches(indices, self.generator) if self._auto_collation else indices
 
 
+@contextlib.contextmanager
+def seeded_state(state: Tensor) -> Iterator[None]:
+    """Gives torch's default generator another state meanwhile."""
+    outer = torch.get_rng_state()
+    torch.set_rng_state(state)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(outer)
+
+
 def _collate(collate_fn: Callable[[Any], Any], indices: Any) -> Any:
     seed = getattr(indices, "seed", None)
     if seed is None:
         return collate_fn(indices)
-    state = torch.get_rng_state()
-    torch.default_generator.manual_seed(seed)
-    try:
+    with seeded_state(torch.Generator().manual_seed(seed).get_state()):
         return collate_fn(indices)
-    finally:
-        torch.set_rng_state(state)

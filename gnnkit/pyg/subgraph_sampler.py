@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from itertools import accumulate
@@ -25,6 +26,8 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from gnnkit import _core
 from gnnkit.graph import Ids
 from gnnkit.pyg.local_ids import LocalIds
+from gnnkit.pyg.negatives import SeededNegatives
+from gnnkit.pyg.pool import PooledTable, RowPool
 from gnnkit.pyg.relation import DrawRule, check_fanouts
 from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, EdgeType, SampledGraph, SampleOptions
 from gnnkit.pyg.subgraph import Growth, Subgraph, grow_one_type
@@ -95,6 +98,26 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self.disjoint = disjoint
         self.temporal_strategy = temporal_strategy
         self.keep_orig_edges = False
+        self._generator: torch.Generator | None = None
+        self._threads: int | None = None
+        self._pool: RowPool | None = None
+
+    def drawing_from(self, generator: torch.Generator) -> SubgraphSampler:
+        """Returns a copy for one of several threads, with a generator of its own."""
+        sampler = copy.copy(self)
+        sampler._generator, sampler._threads = generator, 1
+        return sampler
+
+    def filling(self, pool: RowPool) -> SubgraphSampler:
+        """Returns a copy whose `edge_permutation` is read into recycled memory."""
+        sampler = copy.copy(self)
+        sampler._pool = pool
+        return sampler
+
+    @property
+    def threads(self) -> int:
+        """Threads that draw a batch."""
+        return self._threads or torch.get_num_threads()
 
     @property
     def num_neighbors(self) -> NumNeighbors:
@@ -129,6 +152,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def edge_permutation(self) -> Tensor | dict[EdgeType, Tensor | None] | None:
         """Position in the container of each edge of the CSC. None: the same order."""
         permutation = self.graph.permutation
+        permutation = {name: None if order is None else self._pooled(order) for name, order in permutation.items()}
         return dict(permutation) if self.is_hetero else permutation[ONE_EDGE_TYPE]
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
@@ -139,6 +163,8 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     ) -> SamplerOutput | HeteroSamplerOutput:
         times = self.graph.node_time
         node_time = (dict(times) if self.is_hetero else times[ONE_NODE_TYPE]) if times else None
+        if neg_sampling is not None and self._generator is not None:
+            neg_sampling = SeededNegatives.of(neg_sampling, self._generator)
         return self._with_direction(
             edge_sample(inputs, self._sample, self.num_nodes, self.disjoint, node_time, neg_sampling)
         )
@@ -156,8 +182,8 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return self._output(self._grow({ONE_NODE_TYPE: seed}, times))
 
     def _grow(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> Subgraph:
-        key = int(torch.randint(_MAX_SEED, (1,)))
-        rule = DrawRule(self.replace, self.temporal_strategy == "last", torch.get_num_threads())
+        key = int(torch.randint(_MAX_SEED, (1,), generator=self._generator))
+        rule = DrawRule(self.replace, self.temporal_strategy == "last", self.threads)
         fanouts, num_hops = self._fanouts(), self.num_neighbors.num_hops
         starts = {name: _numbers(nodes) for name, nodes in seeds.items()}
         induced = self.subgraph_type == SubgraphType.induced
@@ -203,11 +229,14 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return np.concatenate(bounds)
 
     def _tensor(self, ids: Ids) -> Tensor:
-        return torch.from_numpy(ids).to(self.graph.dtype or torch.int64)
+        return torch.from_numpy(ids.astype(self.graph.dtype, copy=False))
+
+    def _pooled(self, table: Tensor) -> Tensor:
+        return table if self._pool is None else PooledTable.of(table, self._pool, self.threads)
 
     def _ends(self, row: Ids, col: Ids) -> tuple[Tensor, Tensor]:
         """Returns sources and destinations, in the direction of the container."""
-        ends = self._tensor(row), self._tensor(col)
+        ends = self._pooled(self._tensor(row)), self._pooled(self._tensor(col))
         return ends if self.sample_direction == "forward" else ends[::-1]
 
     def _output(self, subgraph: Subgraph) -> SamplerOutput:
@@ -243,4 +272,5 @@ def _numbers(nodes: Tensor) -> Ids:
 
 
 def _distinct(seeds: Ids) -> bool:
-    return len(np.unique(seeds)) == len(seeds)
+    ascending = np.sort(seeds)
+    return not (ascending[1:] == ascending[:-1]).any()
