@@ -119,6 +119,67 @@ def test_a_graph_without_edge_types_leaves_the_seeds() -> None:
     assert sample(data, [2, 2])["paper"].n_id.tolist() == SEEDS.tolist()
 
 
+def test_a_store_of_one_type_is_sampled_as_the_same_data() -> None:
+    data, features, graph = homogeneous(), MyFeatureStore(), MyGraphStore()
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
+    batch = sample((features, graph), [3, 2], input_nodes=SEEDS)
+    expected = sample(data, [3, 2], input_nodes=SEEDS)
+    assert torch.equal(batch.x, expected.x)
+    assert torch.equal(batch.edge_index, expected.edge_index)
+
+
+def test_weights_of_a_type_bound_its_draws() -> None:
+    data = heterogeneous()
+    for store in data.edge_stores:
+        store.weight = (torch.arange(store.num_edges) % 2).float()
+    batch = sample(data, weight_attr="weight")
+    for store in batch.edge_stores:
+        assert (store.e_id % 2 == 1).all()
+    assert batch["paper", "cites", "paper"].num_edges
+
+
+def test_bidirectional_types_have_the_edges_of_both_directions() -> None:
+    pair = (("paper", "by", "author"), ("author", "rev_by", "paper"))
+    data = heterogeneous()
+    data[pair[1]].edge_index = data[pair[0]].edge_index.flip(0)
+    for edge_type in list(data.edge_types):
+        if edge_type not in pair:
+            del data[edge_type]
+    batch = sample(data, [3, 2], subgraph_type="bidirectional")
+    row, col = batch[pair[0]].edge_index
+    other = batch[pair[1]].edge_index
+    assert set(zip(row.tolist(), col.tolist(), strict=True)) == set(zip(*other.flip(0).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_types_keep_the_integer_type_of_their_edges(disjoint: bool) -> None:
+    data = heterogeneous()
+    for store in data.edge_stores:
+        store.edge_index = store.edge_index.int()
+    batch = sample(data, disjoint=disjoint)
+    assert all(store.edge_index.dtype == torch.int32 for store in batch.edge_stores)
+    assert all(store.n_id.dtype == torch.int32 for store in batch.node_stores)
+
+
+def test_a_mask_selects_seeds_of_a_type() -> None:
+    mask = torch.arange(30) % 7 == 3
+    batch = sample(heterogeneous(), input_nodes=("author", mask), batch_size=9)
+    assert batch["author"].n_id[:4].tolist() == batch["author"].input_id.tolist() == [3, 10, 17, 24]
+
+
+@pytest.mark.slow
+def test_batches_of_types_do_not_depend_on_worker_processes() -> None:
+    def drawn(num_workers: int, **options: Any) -> list[Any]:
+        torch.manual_seed(2)
+        loader = NeighborLoader(
+            heterogeneous(), FANOUTS, "paper", batch_size=10, shuffle=True, num_workers=num_workers, **options
+        )
+        return [[store.edge_index.tolist() for store in batch.edge_stores] for batch in loader]
+
+    assert drawn(0) == drawn(2) == drawn(1, filter_per_worker=True)
+
+
 def test_wrong_fanouts_are_refused() -> None:
     with pytest.raises(ValueError, match="Not all edge types"):
         sample(heterogeneous(), FANOUTS | {("a", "to", "b"): [1, 1]})

@@ -106,6 +106,15 @@ def test_a_bidirectional_subgraph_has_each_edge_in_both_directions() -> None:
         assert pairs == {pair[::-1] for pair in pairs}
 
 
+def test_a_bidirectional_subgraph_has_the_edges_of_the_directional_one() -> None:
+    data = homogeneous()
+    both = batches(data, [3, 2], subgraph_type="bidirectional")
+    for batch, drawn in zip(both, batches(data, [3, 2]), strict=True):
+        assert torch.equal(batch.n_id, drawn.n_id)
+        pairs = {tuple(pair) for pair in drawn.edge_index.t().tolist()}
+        assert {tuple(pair) for pair in batch.edge_index.t().tolist()} == pairs | {pair[::-1] for pair in pairs}
+
+
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
 def test_trees_of_a_disjoint_batch_share_no_edge(subgraph_type: str) -> None:
     for batch in batches(homogeneous(), [3, 2], disjoint=True, subgraph_type=subgraph_type):
@@ -143,6 +152,34 @@ def test_weighted_draws_follow_the_weights(replace: bool) -> None:
     share = batch.e_id.bincount(minlength=4) / 8000
     assert torch.allclose(share, weight / 8, atol=0.02)
     assert share[0] == 0
+
+
+@pytest.mark.parametrize("fanout", [3, -1])
+@pytest.mark.parametrize("replace", [False, True])
+def test_edges_of_weight_zero_are_never_drawn(fanout: int, replace: bool) -> None:
+    weight = torch.tensor([0.0, 1.0, 0.0, 5.0])
+    data = Data(num_nodes=5, edge_index=torch.tensor([[1, 2, 3, 4], [0, 0, 0, 0]]), edge_weight=weight)
+    options: dict[str, Any] = {"input_nodes": torch.tensor([0]), "replace": replace}
+    (batch,) = batches(data, [fanout], weight_attr="edge_weight", **options)
+    assert set(batch.e_id.tolist()) <= {1, 3}
+    assert replace or sorted(batch.e_id.tolist()) == [1, 3]
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_weights_that_are_not_finite_and_positive_are_refused(value: float) -> None:
+    data = homogeneous()
+    data.edge_weight[:] = value
+    with pytest.raises(ValueError, match="weight"):
+        batches(data, [2], weight_attr="edge_weight")
+
+
+def test_integer_weights_draw_as_floats_do() -> None:
+    data = homogeneous()
+    data.edge_weight = torch.arange(NUM_EDGES) % 5
+    drawn = batches(data, [2, 2], weight_attr="edge_weight")
+    data.edge_weight = data.edge_weight.double()
+    other = batches(data, [2, 2], weight_attr="edge_weight")
+    assert all(torch.equal(a.e_id, b.e_id) for a, b in zip(drawn, other, strict=True))
 
 
 def test_uniform_draws_are_equally_frequent() -> None:
