@@ -30,7 +30,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-class Marked(Data):
+class Marked(Data):  # type: ignore[misc]  # PyG is untyped
     def put(self, value: Tensor) -> Data:
         self.noise = value
         return self
