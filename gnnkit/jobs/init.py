@@ -247,14 +247,20 @@ def _sizes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> Ids:  # [classes prese
 
 def _strategy(graph: Graph) -> Iterator[KeyChoice]:
     """Yields a strategy for the graph size, and a model."""
-    if graph.num_nodes <= _MAX_NODES and graph.num_edges <= _MAX_EDGES:
+    small = graph.num_nodes <= _MAX_NODES and graph.num_edges <= _MAX_EDGES
+    if small:
         yield KeyChoice("strategy", "vertex_centric", "the graph is small: every node in every step, exactly")
     else:
         yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
+    types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
+    if small and graph.num_relations > 1 and graph.labelled.any():
+        yield KeyChoice("model", "rgat", "attention that distinguishes types of edges, or rgcn, simple_hgn")
+        yield KeyChoice("types", "read", f"{types}. ignore, with model=sage: all are treated alike")
+        yield KeyChoice("model.hidden", 8, "width of each of the hidden layers' 8 heads")
+        return
     rows = "" if graph.edge_features is None else ". Edges have features: gine and your own model read them"
     yield KeyChoice("model", "sage", f"or gcn, gat, gin{rows}")
     if graph.schema.several:
-        types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
         yield KeyChoice(
             "types",
             "ignore",

@@ -44,7 +44,8 @@ _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
 _RELATIONS: tuple[Keys, ...] = tuple(
-    {"model": "rgcn", "types": "read", "trainer.weight_decay": decay} for decay in (0, 5e-4)
+    {"model": model, "types": "read", "trainer.weight_decay": decay}
+    for model, decay in (("rgat", 5e-4), ("rgcn", 0), ("rgcn", 5e-4))
 )
 _TABLE: tuple[Keys, ...] = (
     _SAGE,

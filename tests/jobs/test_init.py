@@ -121,11 +121,13 @@ def test_edges_that_run_one_way_but_for_a_few_are_read_both_ways(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["sage", "rgcn"])
-def test_types_are_ignored_by_the_models_that_read_none(model: str, tmp_path: Path) -> None:
+def test_types_are_read_by_the_model_where_nodes_have_labels(model: str, tmp_path: Path) -> None:
     graph = random_graph()
     typed = replace(graph, edge_types=np.arange(graph.num_edges) % 2, edge_type_names=("a", "b"))
     found = choices(typed, tmp_path)
-    assert (found["model"], found["types"]) == ("sage", "ignore")
+    assert (found["model"], found["types"], found["model.hidden"]) == ("rgat", "read", 8)
+    unlabelled = choices(replace(typed, labels=np.full(40, -1), split=np.zeros(40, np.int8)), tmp_path / "links")
+    assert (unlabelled["model"], unlabelled["types"]) == ("sage", "ignore")
     assert "types" not in choices(graph, tmp_path / "plain")
     script = _as_script([KeyChoice("model", model), KeyChoice("types", "read" if model == "rgcn" else "ignore")])
     assert "types='ignore'," in script
