@@ -194,3 +194,10 @@ def test_wrong_begins_and_ends_are_named(csc: CSC) -> None:
     for wrong in ({"begins": begin - 1}, {"ends": end + 1}, {"begins": end, "ends": begin - 1}):
         with pytest.raises(ValueError, match=r"is not within the in-edges .* of node 3"):
             sampler.draw(Reading(csc, **wrong), node, 0, key=1)
+
+
+def test_empty_arrays_of_a_hop_do_not_change_a_batch(csc: CSC) -> None:
+    empty = np.array([], np.int64)
+    sampler, node = NeighborSampler([2, 2]).native(), np.array([3])
+    batch = sampler.sample(Reading(csc, keys=empty, begins=empty, ends=empty), node, 0, 1)
+    assert np.array_equal(batch[0], sampler.sample(csc, node, 0, 1)[0])

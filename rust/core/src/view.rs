@@ -116,6 +116,18 @@ impl<'a, I: Id> View<'a, I> {
         &self.extra
     }
 
+    /// Drops the arrays of a hop's nodes, which must be empty.
+    pub(crate) fn without_row_values(self) -> Result<Self, Error> {
+        self.extra.check_rows(0)?;
+        let extra = Extra {
+            keys: None,
+            begins: None,
+            ends: None,
+            ..self.extra
+        };
+        Ok(Self { extra, ..self })
+    }
+
     /// Checks that sources and destinations are the same nodes.
     pub fn check_square(&self) -> Result<(), Error> {
         if self.num_sources == self.num_nodes() {

@@ -239,7 +239,7 @@ impl Sampler {
         scratch: &mut Scratch,
     ) -> Result<Batch<I>, Error> {
         graph.check_square()?;
-        graph.extra().check_rows(0)?; // a batch finds its rows, so nobody can list them before
+        let graph = &graph.without_row_values()?; // only a draw knows its rows in advance
         let num_nodes = graph.num_nodes();
         let Scratch { dense, hashed, crew } = scratch;
         crew.run(|crew| {
