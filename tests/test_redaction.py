@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnnkit.errors import MAX_MESSAGE, UserError
-from gnnkit.jobs.configuration import command, plain_yaml, redact_override
+from gnnkit.jobs.order import command, plain_yaml, redact_override
 from gnnkit.utils.redaction import as_interpolation, redact, secret_variables
 
 SECRET = "wJalr/XUtn+FEMI"  # with a slash, as keys of AWS have

@@ -7,7 +7,7 @@
 `result.json`. `sweep` runs several jobs, and `compare` several ways of training.
 """
 
-from gnnkit.jobs.configuration import command as command
-from gnnkit.jobs.configuration import to_yaml as to_yaml
 from gnnkit.jobs.dispatch import start as start
 from gnnkit.jobs.order import Order as Order
+from gnnkit.jobs.order import command as command
+from gnnkit.jobs.order import to_yaml as to_yaml

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gnnkit import config, plugins
 from gnnkit.config.settings import (
@@ -21,9 +20,8 @@ from gnnkit.config.settings import (
     with_workers,
 )
 from gnnkit.errors import UserError
-from gnnkit.jobs.configuration import write_configuration
 from gnnkit.jobs.layouts import Layouts, can_try, compare_layouts
-from gnnkit.jobs.order import Order
+from gnnkit.jobs.order import Order, write_configuration
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.plan.choose import (
@@ -95,38 +93,6 @@ def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settin
         decided = _decide(replace(order, settings=decided), meanwhile).settings
     write_configuration(order.run_folder, decided.composed)
     return decided
-
-
-def to_plain(settings: Settings) -> dict[str, Any] | None:
-    """Returns the leader's decision as plain data, or None if nothing was `auto`."""
-    if settings.decided is None:
-        return None
-    partition, sampler = settings.partition, settings.sampler
-    return {
-        "partition": {
-            "nodes": [partition.nodes.name, dict(partition.nodes.arguments)],
-            "grid": partition.grid,
-            "replication": partition.replication,
-            "border": partition.border,
-        },
-        "strategy": [settings.strategy.name, dict(settings.strategy.arguments)],
-        "sampler": None if sampler is None else [sampler.name, dict(sampler.arguments)],
-        "decided": dict(settings.decided),
-    }
-
-
-def adopt(settings: Settings, plain: Mapping[str, Any] | None) -> Settings:
-    """Applies the leader's decision, from `to_plain`."""
-    if plain is None:
-        return settings
-    section = plain["partition"]
-    settings = with_partition(
-        settings, PartitionSettings(**section | {"nodes": Choice("partition", *section["nodes"])})
-    )
-    settings = with_choice(settings, Choice("strategy", *plain["strategy"]))
-    if plain["sampler"] is not None:
-        settings = with_choice(settings, Choice("sampler", *plain["sampler"]))
-    return replace(settings, decided=plain["decided"])
 
 
 def _stored(settings: Settings) -> Settings:

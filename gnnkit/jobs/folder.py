@@ -15,10 +15,9 @@ from gnnkit.config import RECORD, key_of
 from gnnkit.config.settings import Settings, in_ipython
 from gnnkit.config.settings.values import UPLOADED
 from gnnkit.errors import Interrupted, UserError
-from gnnkit.jobs.configuration import CONFIG_FILE, redact_override, write_configuration, write_record
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.jobs.lock import locked
-from gnnkit.jobs.order import Order
+from gnnkit.jobs.order import CONFIG_FILE, Order, redact_override, write_configuration, write_record
 from gnnkit.launch.phases import say
 from gnnkit.launch.signals import if_forced
 from gnnkit.partition.store.manifest import FILE as STORE

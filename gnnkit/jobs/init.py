@@ -21,8 +21,7 @@ from gnnkit.dataset.base import ONE_WAY, both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.jobs import trials
-from gnnkit.jobs.configuration import absolute
-from gnnkit.jobs.order import Order
+from gnnkit.jobs.order import Order, absolute
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
 from gnnkit.plugins import CONF

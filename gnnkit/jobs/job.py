@@ -110,10 +110,9 @@ class Run(Job):
     def check_parts(self, order: Order) -> Order:
         """Checks the plugins that the ranks use, for one strategy."""
         from gnnkit.jobs import fits
-        from gnnkit.jobs.parts import Parts
         from gnnkit.prepare.inputs import check_types
 
-        parts = Parts.of(order)
+        parts = fits.Parts.of(order)
         fits.check(parts)
         parts.check()
         if order.graph is not None:  # before the leader compares layouts
@@ -206,9 +205,8 @@ class OnRanks(Run):
 
     def needs(self, order: Order) -> Needs:
         """Returns the data that the ranks read. `order` must not contain `auto`."""
-        from gnnkit.jobs.fits import may_stay
+        from gnnkit.jobs.fits import Parts, may_stay
         from gnnkit.jobs.models import reads_sparse
-        from gnnkit.jobs.parts import Parts
         from gnnkit.prepare.cut import Needs
         from gnnkit.strategy import GatheredRows, JoinedLayers
 
@@ -234,13 +232,12 @@ class OnRanks(Run):
         )
 
     def work(self, order: Order) -> Result:
-        from gnnkit.jobs.join import join
-        from gnnkit.jobs.run import run_ranks
+        from gnnkit.jobs.run import join, run_ranks
 
         find_work = functools.partial(self.rank_work, trains=order.source.trains)
         with following(order) as look:
             if order.settings.started is not None:
-                return join(find_work(), self.needs, self.decided, order)
+                return join(self, find_work(), order)
             order = self.decided(order, look)
             return run_ranks(find_work, self.needs(order), order, look)
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from gnnkit.comm import Communicator
 from gnnkit.config.settings import Choice, Settings
 from gnnkit.errors import UserError
 from gnnkit.graph.schema import Schema
@@ -258,3 +260,30 @@ def dense_readers(settings: Settings, source: ModelSource, strategy: ExecutionSt
         f"comm={settings.comm.name}": settings.comm.name != "nccl",  # sparse products run on the CPU
     }
     return [name for name, sparse in readers.items() if not sparse]
+
+
+def describe(model: nn.Module) -> dict[str, str]:
+    """Describes parameters and buffers by name: index, shape and dtype."""
+    parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
+    trained = {name: "trained" if parameter.requires_grad else "not trained" for name, parameter in parameters}
+    return {
+        **{f"model.{name}": f"parameter {i}, {_form(p)}, {trained[name]}" for i, (name, p) in enumerate(parameters)},
+        **{f"model.{name}": f"buffer {i}, {_form(buffer)}" for i, (name, buffer) in enumerate(buffers)},
+    }
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{'shape unknown' if is_lazy(tensor) else list(tensor.shape)} {tensor.dtype}"
+
+
+@torch.no_grad()
+def share_state(comm: Communicator, model: nn.Module) -> None:
+    """Copies the leader's parameters and buffers to all ranks. Collective.
+
+    Values are sent as bytes, because backends do not support all dtypes.
+    """
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if not is_lazy(tensor):
+            numbers = tensor.detach().reshape(-1).to(comm.device, copy=True)
+            comm.broadcast(numbers.view(torch.uint8), src=0)
+            tensor.copy_(numbers.view_as(tensor))

@@ -1,18 +1,36 @@
-"""The request for a job, from the command line or from Python."""
+"""The request for a job, and its configuration as text, without secrets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gnnkit.jobs.configuration import command
+from gnnkit.config import RECORD, key_of, keys
+from gnnkit.utils.ranges import is_url
+from gnnkit.utils.redaction import (
+    HIDDEN,
+    as_interpolation,
+    is_interpolation,
+    is_secret,
+    secret_variables,
+    without_credentials,
+    without_items,
+)
+from gnnkit.utils.storage import write_atomically
 
 if TYPE_CHECKING:
     from gnnkit.config.settings import Settings
     from gnnkit.graph import Graph
     from gnnkit.jobs.models import Given, ModelSource
+
+CONFIG_FILE = "config.yaml"
+_QUOTED = re.compile(r"='([\w./+-]*)'$")  # a word that needs no quotes
+_AS_GIVEN = ("output", "upload")  # not read by later jobs
+_PATHS = ("root", "path", "checkpoint", "resume")  # keys whose value is a path even without a slash
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +73,98 @@ class Order:
         """The run folder, after its creation."""
         assert isinstance(self.folder, Path)
         return self.folder
+
+
+def redact_config(composed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration as plain data, without secrets."""
+    plain: dict[str, Any] = _redacted(composed, secret_variables())
+    return plain
+
+
+def to_yaml(composed: Mapping[str, Any]) -> str:
+    """Formats a configuration as YAML with a comment for each key, without secrets."""
+    return keys.annotated(redact_config(composed))
+
+
+def plain_yaml(node: Mapping[str, Any] | Sequence[Any]) -> str:
+    """Formats plain data as YAML, without comments or secrets."""
+    import yaml
+
+    text: str = yaml.safe_dump(_redacted(node, secret_variables()), sort_keys=False, allow_unicode=True, width=2**31)
+    return text
+
+
+def redact_override(text: str) -> str:
+    """Returns an override with its secret hidden."""
+    key, is_value, value = text.partition("=")
+    if not is_value or is_interpolation(value):
+        return text
+    node = {key_of(key).rpartition(".")[2]: without_items(value) if value[:1] in "{[" else value}
+    hidden = _redacted(node, secret_variables())
+    return f"{key}={next(iter(hidden.values()))}"
+
+
+def command(overrides: Sequence[str], program: str = "gnnkit", options: Sequence[str] = ()) -> str:
+    """Returns a shell command line, without secrets.
+
+    Args:
+        overrides: Arguments such as `model=gcn`.
+        program: The invoked program. Default: the command.
+        options: Options such as `--config-dir=DIR`. Default: none.
+    """
+    return shlex.join([program, *options, *(_QUOTED.sub(r"=\1", redact_override(text)) for text in overrides)])
+
+
+def _redacted(node: Any, secrets: Mapping[str, str]) -> Any:
+    if isinstance(node, Mapping):
+        return {
+            key: _hidden(value, secrets) if value and is_secret(str(key), value) else _redacted(value, secrets)
+            for key, value in node.items()
+        }
+    if isinstance(node, list):
+        return [_redacted(item, secrets) for item in node]
+    if not isinstance(node, str):
+        return node
+    return without_credentials(node if "${" in node else as_interpolation(node, secrets))
+
+
+def _hidden(value: Any, secrets: Mapping[str, str]) -> str:
+    """Replaces a secret by its variable's name if there is one."""
+    named = as_interpolation(value, secrets) if isinstance(value, str) else HIDDEN
+    return named if is_interpolation(named) else HIDDEN
+
+
+def write_configuration(folder: Path, composed: Mapping[str, Any]) -> None:
+    """Writes `config.yaml` without secrets, and with absolute paths."""
+    write_atomically(folder / CONFIG_FILE, to_yaml(with_absolute_paths(composed)).encode())
+
+
+def write_record(folder: Path, composed: Mapping[str, Any], overrides: list[str]) -> None:
+    """Writes the configuration and the overrides in Hydra's layout."""
+    record_folder = folder / RECORD
+    record_folder.mkdir(exist_ok=True)
+    write_atomically(record_folder / "config.yaml", plain_yaml(with_absolute_paths(composed)).encode())
+    write_atomically(record_folder / "overrides.yaml", plain_yaml(overrides).encode())
+
+
+def with_absolute_paths(composed: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes existing paths absolute, except in `output` and `upload`."""
+    return {key: value if key in _AS_GIVEN else absolute(key, value) for key, value in composed.items()}
+
+
+def absolute(key: str, value: Any) -> Any:
+    """Makes an existing path absolute, also inside mappings and lists.
+
+    A value without a slash may be a column name, so it is changed only under a path
+    key. URLs stay.
+    """
+    if isinstance(value, Mapping):
+        return {name: absolute(str(name), item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [absolute(key, item) for item in value]
+    if not isinstance(value, str) or not (key in _PATHS or "/" in value) or is_url(value):
+        return value
+    try:
+        return str(Path(value).absolute()) if value and Path(value).exists() else value
+    except (OSError, ValueError):
+        return value

@@ -20,8 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.features import feature_arrays
 from gnnkit.graph.schema import Schema
 from gnnkit.jobs import models
-from gnnkit.jobs.identity import of_model, share_state
-from gnnkit.jobs.models import Given, ModelSource, Widths
+from gnnkit.jobs.models import Given, ModelSource, Widths, describe, share_state
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
 from gnnkit.model.exactness import inexact
@@ -220,7 +219,7 @@ class RankJob:
         model = self.own_model(worker, widths, task)
         if worker.comm.world_size > 1:
             calls = self.source.calls(model, widths) if exchanges else []
-            agree(worker.comm, of_model(model) | {f"model call {n}": call for n, call in enumerate(calls, 1)}, _CURE)
+            agree(worker.comm, describe(model) | {f"model call {n}": call for n, call in enumerate(calls, 1)}, _CURE)
             share_state(worker.comm, model)
         return model
 

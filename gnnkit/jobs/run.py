@@ -1,31 +1,67 @@
-"""Prepares the data, starts the ranks, and returns the leader's result."""
+"""Prepares the data and runs the ranks, which are started here or externally."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import shutil
+import socket
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gnnkit.comm import Card, Communicator, Link, Linked
-from gnnkit.config.settings import LinkSettings, Settings
+import torch
+from torch import nn
+
+from gnnkit.comm import Card, Communicator, Link, Linked, Mailbox
+from gnnkit.config import leaves
+from gnnkit.config.settings import (
+    AUTO,
+    Choice,
+    LinkSettings,
+    PartitionSettings,
+    Settings,
+    with_choice,
+    with_partition,
+)
+from gnnkit.errors import UserError
+from gnnkit.jobs.models import describe
 from gnnkit.jobs.notebook import shows_bar
-from gnnkit.jobs.order import Order
+from gnnkit.jobs.order import Order, redact_config
 from gnnkit.jobs.rank_job import RankJob, RankWork
+from gnnkit.launch.handshake import agree
 from gnnkit.launch.launcher import Launcher, Ranks
 from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.channel import LEADER
-from gnnkit.prepare.cut import Needs, Preparation
+from gnnkit.prepare.cut import Needs, Preparation, Prepared
+from gnnkit.prepare.kept import fingerprint
 from gnnkit.prepare.stored import prepared as prepare
 from gnnkit.result.folder import PREPARED
-from gnnkit.result.result import Result
+from gnnkit.result.result import Result, versions
 from gnnkit.utils.storage import naming
 
+if TYPE_CHECKING:
+    from gnnkit.jobs.job import OnRanks
+
+HEARTBEAT = 1.0  # seconds, capped at comm.timeout / 4
+OWN_KEYS = (
+    "output",
+    "cache",
+    "threads",
+    "report",
+    "report_port",
+    "launcher.name",
+    "launcher.ask",
+    "trainer.progress_bar",
+)  # may differ between ranks
+_PREPARATION = "preparation"  # tag of the leader's messages
 T = TypeVar("T")
 
 
@@ -116,3 +152,146 @@ def start_ranks(
     results = launcher.ranks(ranks, meanwhile)
     lost = [f"rank {rank}" for rank in range(num_ranks) if rank not in results]
     return (results[LEADER] or {}) | ({"lost_workers": lost} if lost else {})
+
+
+def join(job: OnRanks, work: RankWork, order: Order) -> Result:
+    """Does the work of one externally started rank. Only the leader has figures.
+
+    The ranks connect and compare their configurations. Then the leader prepares the
+    data while the others wait.
+
+    Args:
+        job: Resolves `auto` in the order, and names the data that the ranks read.
+        work: The work of each rank.
+        order: The request. The leader's run folder must be on a shared disk.
+    """
+    settings, started = order.settings, order.settings.started
+    assert started is not None
+    prepared: list[RankJob] = []
+
+    def first(comm: Communicator) -> None:
+        agree(comm, identity(order))
+        with comm.mailbox() as mailbox:
+            prepared.append(_prepare_for_others(mailbox, job, order) if order.is_leader else _receive(mailbox, order))
+
+    def joined(comm: Communicator) -> dict[str, Any]:
+        with prepared[0].writing() if comm.rank == LEADER else contextlib.nullcontext(prepared[0]) as rank_job:
+            return do_work(work, rank_job, comm)
+
+    sizes = settings.world_size, settings.comm.load(), settings.timeout, started.world_size
+    try:
+        results = settings.create_launcher().ranks(Ranks(over_link(joined, settings), *sizes, first))
+        return Result(settings.job.name, next(iter(results.values())))
+    finally:
+        if order.is_leader:
+            shutil.rmtree(order.run_folder / PREPARED, ignore_errors=True)
+
+
+def _prepare_for_others(mailbox: Mailbox, job: OnRanks, order: Order) -> RankJob:
+    """Resolves `auto`, prepares the data in a child, and informs the other ranks.
+
+    Sends heartbeats until then. Arguments as in `join`.
+    """
+    others, last = [rank for rank in range(mailbox.world_size) if rank != mailbox.rank], time.monotonic()
+    timeout, folder = order.settings.timeout, order.run_folder
+
+    def tell(**fields: Any) -> None:
+        for rank in others:
+            mailbox.put(rank, _PREPARATION, fields)
+
+    def beat() -> None:
+        nonlocal last
+        if time.monotonic() - last > min(HEARTBEAT, timeout / 4):
+            tell()
+            last = time.monotonic()
+
+    try:
+        order = job.decided(order, beat)
+        in_child = functools.partial(run_in_child, patience=Patience.of(timeout), meanwhile=beat)
+        prepared = prepare(Preparation(order.settings, job.needs(order), folder, order.graph), in_child)
+    except UserError as error:
+        tell(error=str(error))
+        raise
+    tell(folder=str(folder), prepared=prepared.to_dict(), decision=decision_of(order.settings))
+    say(prepared.summary)
+    return RankJob(order.settings, folder, prepared, order.model)
+
+
+def _receive(mailbox: Mailbox, order: Order) -> RankJob:
+    """Waits for the leader's preparation. Each heartbeat resets the timeout."""
+    while True:
+        message = mailbox.take(_PREPARATION, src=LEADER, timeout=order.settings.timeout).fields
+        if "error" in message:
+            raise UserError(message["error"])
+        if "prepared" in message:
+            settings = adopt(order.settings, message["decision"])
+            return RankJob(
+                settings, _check_shared(Path(message["folder"])), Prepared(**message["prepared"]), order.model
+            )
+
+
+def _check_shared(folder: Path) -> Path:
+    """Returns the leader's run folder. Raises `UserError` if it is not shared."""
+    if not (folder / PREPARED).is_dir():
+        raise UserError(
+            f"output={folder}: host {socket.gethostname()} finds no data there that the leader prepared, "
+            "name a folder on a disk that all hosts see under the same path"
+        )
+    return folder
+
+
+def decision_of(settings: Settings) -> dict[str, Any] | None:
+    """Returns the leader's decision as plain data, or None if nothing was `auto`."""
+    if settings.decided is None:
+        return None
+    partition, sampler = settings.partition, settings.sampler
+    return {
+        "partition": {
+            "nodes": [partition.nodes.name, dict(partition.nodes.arguments)],
+            "grid": partition.grid,
+            "replication": partition.replication,
+            "border": partition.border,
+        },
+        "strategy": [settings.strategy.name, dict(settings.strategy.arguments)],
+        "sampler": None if sampler is None else [sampler.name, dict(sampler.arguments)],
+        "decided": dict(settings.decided),
+    }
+
+
+def adopt(settings: Settings, plain: Mapping[str, Any] | None) -> Settings:
+    """Applies the leader's decision, from `decision_of`."""
+    if plain is None:
+        return settings
+    section = plain["partition"]
+    settings = with_partition(
+        settings, PartitionSettings(**section | {"nodes": Choice("partition", *section["nodes"])})
+    )
+    settings = with_choice(settings, Choice("strategy", *plain["strategy"]))
+    if plain["sampler"] is not None:
+        settings = with_choice(settings, Choice("sampler", *plain["sampler"]))
+    return replace(settings, decided=plain["decided"])
+
+
+def identity(order: Order) -> dict[str, str]:
+    """Returns the values that must be equal on all ranks, by key.
+
+    Secrets are omitted, as in `config.yaml`.
+    """
+    settings, graph, model = order.settings, order.graph, order.model
+    keys = {key: json.dumps(value) for key, value in leaves(redact_config(settings.composed))}
+    chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
+    chosen += [settings.order, settings.comm, settings.sync, settings.model, settings.task]
+    chosen += [*settings.logger, *settings.callback]
+    return {
+        **{key: value for key, value in keys.items() if key not in OWN_KEYS},
+        **{
+            f"{choice.kind}={choice.name}": choice.origin
+            for choice in chosen
+            if choice is not None and choice.name != AUTO
+        },
+        **{f"version of {name}": version for name, version in versions().items()},
+        "build of torch": torch.__version__,
+        **({} if graph is None else {"graph": fingerprint(graph)}),
+        **({} if model is None else {"given model": order.source.name}),
+        **(describe(model) if isinstance(model, nn.Module) else {}),
+    }

@@ -17,7 +17,7 @@ from gnnkit.callback import Leader
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import in_notebook
 from gnnkit.jobs import figures, weights
-from gnnkit.jobs.configuration import redact_config
+from gnnkit.jobs.order import redact_config
 from gnnkit.jobs.outputs import EMBEDDING, Scores, write_names, write_outputs, write_rows
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.rank_run import RankRun, measured_splits, open_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning as L
 from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
@@ -13,6 +13,9 @@ from torch.optim import Optimizer
 from gnnkit.errors import UserError
 from gnnkit.sync import GradientSync
 from gnnkit.training.step import own_method
+
+if TYPE_CHECKING:
+    from gnnkit.training.logged import UserLog
 
 # Called by gnnkit's module on every rank, in Lightning's order.
 CALLED = (
@@ -80,10 +83,7 @@ class OwnHooks(L.LightningModule):
     """A module that calls the model's hooks, if the model is a LightningModule."""
 
     model: nn.Module
-
-    def publish(self) -> None:
-        """Logs a hook's values, reduced over all ranks. Collective."""
-        raise NotImplementedError
+    user_log: UserLog  # values that hooks log
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         user_hook = own_method(self.model, "on_train_batch_start")
@@ -101,7 +101,7 @@ def _calling(name: str) -> Callable[..., Any]:
             return None
         result = user_hook(*arguments)
         if name in PUBLISHED:
-            self.publish()
+            self.user_log.publish()
         return result
 
     return hook

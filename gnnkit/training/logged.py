@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import RunningStage
+from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
+from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.strategy import Batch
+from gnnkit.training.hooks import PUBLISHED
 
+if TYPE_CHECKING:
+    from gnnkit.training.module import TrainingModule
+
+_LOGGED = ("train_loss", "work_max_over_mean")  # logged by every run, in addition to the task's metrics
 REDUCTIONS = ("mean", "sum", "min", "max")
 
 
@@ -81,6 +91,132 @@ def over_ranks(local_values: Mapping[str, Logged], comm: Communicator) -> dict[s
     return {name: first.joined(others) for name, (first, *others) in by_name.items()}
 
 
+class UserLog:
+    """Logs the values of a user's model, reduced over all ranks."""
+
+    def __init__(self, module: TrainingModule) -> None:
+        """Stores this rank's module, whose `log` writes the values."""
+        self._module = module
+        self.muted = False  # whether `log` does nothing
+        self.of_evaluations = set(module.task.names)  # names logged by evaluations
+        self._ignored: set[str] = set()  # names for which a warning was printed
+        self._unpublished: dict[str, Logged] = {}  # this rank's values since the start of a step or hook
+        self._of_epoch: dict[str, Logged] = {}  # values of this rank's training steps
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        *,
+        reduce_fx: Any = "mean",
+        sync_dist: bool = False,
+        **keys: Any,
+    ) -> None:
+        """Logs a value. Replaces `self.log` of the user's model.
+
+        A mean is weighted by `batch_size`, by default the batch's number of rows. Ranks
+        without rows do not count. In a training step, loggers get this rank's value, on
+        the leader, and callbacks get the reduced value at the end of the epoch. With
+        `sync_dist`, loggers get the reduced value in each step, and all ranks must
+        call. Outside training steps, a rank may skip the call. Raises `UserError` for
+        the names that every run logs, and for unsupported reductions. Further arguments
+        are those of Lightning's `log`.
+
+        Args:
+            name: Name of the scalar.
+            value: The scalar, or a torchmetrics metric.
+            prog_bar: As in Lightning.
+            reduce_fx: "mean", "sum", "min" or "max". Use "sum" for parts of a loss.
+            sync_dist: Whether to reduce a training step's values over the ranks.
+        """
+        if self._is_reserved(name) or self.muted:
+            return
+        if not isinstance(value, int | float | Tensor):
+            self._module.log(name, value, prog_bar, reduce_fx=reduce_fx, **keys)
+            return
+        logged = self._logged(value, reduction(name, reduce_fx), prog_bar, keys)
+        if self._module._current_fx_name not in PUBLISHED:
+            self._log_step(name, logged, sync_dist)
+        else:
+            before = self._unpublished.get(name)
+            self._unpublished[name] = logged if before is None else before.joined([logged])
+
+    def _is_reserved(self, name: str) -> bool:
+        """Whether every run logs this name itself, which is an error or a warning."""
+        module = self._module
+        reserved = (*_LOGGED, *module.task.names)
+        if name not in reserved:
+            return False
+        if not isinstance(module.model, EdgeIndexModel):
+            raise UserError(f"self.log({name!r}): every run logs {', '.join(reserved)} itself, choose another name")
+        if module.worker.comm.rank == 0 and name not in self._ignored:
+            print(f"self.log({name!r}) is left out: the run logs it, over the rows of all workers", file=sys.stderr)
+        self._ignored.add(name)
+        return True
+
+    def _logged(self, value: float | Tensor, reduce: str, prog_bar: bool, keys: dict[str, Any]) -> Logged:
+        """Returns the value with its weight. Takes `batch_size` out of the keys."""
+        for key in ("sync_dist_group", "rank_zero_only"):
+            keys.pop(key, None)
+        weight = keys.pop("batch_size", None)
+        number = float(torch.as_tensor(value).detach())
+        return Logged(number, float(self._num_rows if weight is None else weight), reduce, prog_bar, keys)
+
+    @property
+    def _num_rows(self) -> int:
+        """This rank's number of rows in the current batch."""
+        if self._module.evaluated is not None:
+            return len(self._module.evaluated.labels)
+        batch: Batch | None = getattr(self._module, "batch", None)  # missing before the first step
+        return 1 if batch is None else len(batch.rows)
+
+    def _log_step(self, name: str, logged: Logged, sync_dist: bool) -> None:
+        """Logs a value of a training step. Collective with `sync_dist`."""
+        logged, synced = self._reduced(logged) if sync_dist else logged, logged.reduce if not sync_dist else "mean"
+        keys = {"on_step": True, "on_epoch": False, **{key: x for key, x in logged.keys.items() if x is not None}}
+        before = self._of_epoch.get(name) if keys["on_epoch"] else None
+        total = logged if before is None else replace(before, reduce=logged.reduce).joined([logged])
+        self._of_epoch[name] = replace(total, reduce=synced, keys=keys)
+        if keys["on_step"]:
+            step = f"{name}_step" if keys["on_epoch"] else name
+            self._write(step, logged, keys | {"on_epoch": False})
+
+    def _reduced(self, logged: Logged) -> Logged:
+        """Reduces a value over all ranks. Collective."""
+        worker = self._module.worker
+        table = torch.zeros(worker.comm.world_size, 2, dtype=torch.float64, device=worker.device)
+        table[worker.comm.rank] = torch.tensor([logged.value, logged.weight], dtype=torch.float64)
+        rows = worker.comm.all_reduce(table).tolist()
+        first, *others = (replace(logged, value=value, weight=weight) for value, weight in rows)
+        return first.joined(others)
+
+    def _write(self, name: str, value: Logged, keys: Mapping[str, Any]) -> None:
+        scalar = torch.tensor(value.value, dtype=torch.float64, device=self._module.worker.device)
+        self._module.log(name, scalar, value.prog_bar, batch_size=1, **keys)
+
+    def publish(self) -> None:
+        """Logs the values of a step or hook, reduced over all ranks. Collective."""
+        values = over_ranks(self._unpublished, self._module.worker.comm)
+        self._unpublished = {}
+        if self._module.trainer.state.stage == RunningStage.VALIDATING:
+            self.of_evaluations |= values.keys()
+        for name, value in values.items():
+            self._write(name, value, value.keys)
+
+    def publish_steps(self) -> None:
+        """Provides callbacks with an epoch's step values over all ranks. Collective."""
+        values = over_ranks(self._of_epoch, self._module.worker.comm)
+        self._of_epoch = {}
+        for name, value in values.items():
+            keys = {**value.keys, "on_step": False, "on_epoch": True}
+            forked = value.keys["on_step"] and value.keys["on_epoch"]
+            if value.keys["on_epoch"]:
+                self._write(f"{name}_epoch" if forked else name, value, keys)
+            if value.keys["on_step"]:
+                self._write(name, replace(value, prog_bar=False), keys | {"logger": False})
+
+
 class EpochFigures(Callback):
     """Provides metrics of all ranks' steps to other callbacks.
 
@@ -89,4 +225,4 @@ class EpochFigures(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
         if isinstance(module.model, L.LightningModule):
-            module.publish_steps()
+            module.user_log.publish_steps()

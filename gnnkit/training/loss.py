@@ -94,7 +94,7 @@ def _quiet(module: TrainingModule, model: nn.Module) -> Iterator[None]:
     restored.
     """
     device = module.worker.device
-    module.muted = True
+    module.user_log.muted = True
     model.eval()
     try:
         with (
@@ -104,4 +104,4 @@ def _quiet(module: TrainingModule, model: nn.Module) -> Iterator[None]:
         ):
             yield
     finally:
-        module.muted = False
+        module.user_log.muted = False

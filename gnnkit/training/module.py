@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import copy
 import itertools
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor, nn
 from torch.nn import Parameter
 
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
-from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
 from gnnkit.task import Task
@@ -30,13 +27,12 @@ from gnnkit.training import hooks, schedule
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.joint import JointLoss
-from gnnkit.training.logged import Logged, over_ranks, reduction
+from gnnkit.training.logged import UserLog
 from gnnkit.training.metrics import join_metrics
 from gnnkit.training.schedule import Schedules, clip
 from gnnkit.training.step import loss_of, make_optimizer, own_method, reaching
 from gnnkit.utils.spans import active
 
-_LOGGED = ("train_loss", "work_max_over_mean")  # logged by every run, in addition to the task's metrics
 _ROWS = "embedding"  # key in a snapshot. Names of parameters start with "model."
 
 
@@ -95,7 +91,13 @@ def copied(module: TrainingModule) -> nn.Module | None:
 
     Returns None if the model cannot be copied.
     """
-    shared = (module, module.trainer, module.worker, module.worker.comm)  # reachable from a LightningModule
+    shared = (
+        module,
+        module.user_log,
+        module.trainer,
+        module.worker,
+        module.worker.comm,
+    )  # reachable from a LightningModule
     try:
         model = copy.deepcopy(module.model, {id(kept_object): kept_object for kept_object in shared})
     except Exception:
@@ -129,7 +131,7 @@ class TrainingModule(hooks.OwnHooks):
 
     A model may also define `validation_step` and `test_step`, which receive an
     `Evaluated`, and the hooks in `hooks.CALLED`. Other hooks are rejected. The model's
-    `self.log` is `log_own`, and torchmetrics cover all ranks. With several ranks, a
+    `self.log` is `UserLog.log`, and torchmetrics cover all ranks. With several ranks, a
     copy of the model takes two or three steps in evaluation mode before the first step,
     to check that the loss is such a sum.
 
@@ -175,18 +177,14 @@ class TrainingModule(hooks.OwnHooks):
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
         self.sync: GradientSync | None = None  # set by `make_trainer`
-        self.muted = False  # whether the model's `self.log` is disabled
         self.resumed = (0, 0)  # epoch and step at which this run started
         self.joint_loss = JointLoss()
         self.evaluated: Evaluated | None = None  # set within the model's own evaluation step
-        self._own_names: set[str] = set()  # names logged by the user's steps
-        self.of_evaluations = set(self.task.names)  # names logged by evaluations
+        self.user_log = UserLog(self)
         self.agrees_to_stop = True  # False: no user code can end training
         self._stop_requested = False  # by user code on this rank, in this epoch
-        self._unpublished: dict[str, Logged] = {}  # this rank's values since the start of a step or hook
-        self._of_epoch: dict[str, Logged] = {}  # values of this rank's training steps
         if isinstance(model, L.LightningModule):
-            model.log = self.log_own  # type: ignore[assignment, method-assign]
+            model.log = self.user_log.log  # type: ignore[assignment, method-assign]
         self._known = _by_id(self)
         join_metrics(model, worker.comm)
 
@@ -222,7 +220,7 @@ class TrainingModule(hooks.OwnHooks):
         evaluation. If ranks logged different values, the leader's is used.
         """
         if metric is not None:
-            if schedule.monitored(self.trainer, scheduler) in self.of_evaluations and not self._evaluates:
+            if schedule.monitored(self.trainer, scheduler) in self.user_log.of_evaluations and not self._evaluates:
                 return
             metric = self.worker.comm.share(float(metric))
         step_schedule = own_method(self.model, "lr_scheduler_step") or super().lr_scheduler_step
@@ -318,118 +316,6 @@ class TrainingModule(hooks.OwnHooks):
         if self.learned is not None:
             self.learned.owned.data.copy_(snapshot[_ROWS])
 
-    def log_own(
-        self,
-        name: str,
-        value: Any,
-        prog_bar: bool = False,
-        *,
-        reduce_fx: Any = "mean",
-        sync_dist: bool = False,
-        **keys: Any,
-    ) -> None:
-        """Logs a value of the user's model, reduced over all ranks.
-
-        A mean is weighted by `batch_size`, by default the batch's number of rows. Ranks
-        without rows do not count. In a training step, loggers get this rank's value, on
-        the leader, and callbacks get the reduced value at the end of the epoch. With
-        `sync_dist`, loggers get the reduced value in each step, and all ranks must
-        call. Outside training steps, a rank may skip the call. Raises `UserError` for
-        the names that every run logs, and for unsupported reductions.
-
-        Args:
-            name: Name of the scalar.
-            value: The scalar, or a torchmetrics metric.
-            prog_bar: As in Lightning.
-            reduce_fx: "mean", "sum", "min" or "max". Use "sum" for parts of a loss.
-            sync_dist: Whether to reduce a training step's values over the ranks.
-            **keys: Further arguments of Lightning's `log`.
-        """
-        logged = (*_LOGGED, *self.task.names)
-        if name in logged and isinstance(self.model, EdgeIndexModel):
-            self._left_out(name)
-            return
-        if name in logged:
-            raise UserError(f"self.log({name!r}): every run logs {', '.join(logged)} itself, choose another name")
-        if self.muted:
-            return
-        if not isinstance(value, int | float | Tensor):
-            self.log(name, value, prog_bar, reduce_fx=reduce_fx, **keys)
-            return
-        for key in ("sync_dist_group", "rank_zero_only"):
-            keys.pop(key, None)
-        weight = keys.pop("batch_size", None)
-        own = Logged(
-            float(torch.as_tensor(value).detach()),
-            float(self._num_rows if weight is None else weight),
-            reduction(name, reduce_fx),
-            prog_bar,
-            keys,
-        )
-        if self._current_fx_name in hooks.PUBLISHED:
-            before = self._unpublished.get(name)
-            self._unpublished[name] = own if before is None else before.joined([own])
-        else:
-            self._log_step(name, own, sync_dist)
-
-    def _log_step(self, name: str, logged: Logged, sync_dist: bool) -> None:
-        """Logs a value of a training step. Collective with `sync_dist`."""
-        logged, synced = self._reduced(logged) if sync_dist else logged, logged.reduce if not sync_dist else "mean"
-        keys = {"on_step": True, "on_epoch": False, **{key: x for key, x in logged.keys.items() if x is not None}}
-        before = self._of_epoch.get(name) if keys["on_epoch"] else None
-        total = logged if before is None else replace(before, reduce=logged.reduce).joined([logged])
-        self._of_epoch[name] = replace(total, reduce=synced, keys=keys)
-        if keys["on_step"]:
-            step = f"{name}_step" if keys["on_epoch"] else name
-            self._log_one(step, logged, keys | {"on_epoch": False})
-
-    def _log_one(self, name: str, value: Logged, keys: Mapping[str, Any]) -> None:
-        scalar = torch.tensor(value.value, dtype=torch.float64, device=self.worker.device)
-        self.log(name, scalar, value.prog_bar, batch_size=1, **keys)
-
-    def publish(self) -> None:
-        """Logs the values of a step or hook, reduced over all ranks. Collective."""
-        values = over_ranks(self._unpublished, self.worker.comm)
-        self._unpublished = {}
-        if self.trainer.state.stage == RunningStage.VALIDATING:
-            self.of_evaluations |= values.keys()
-        for name, value in values.items():
-            self._log_one(name, value, value.keys)
-
-    def publish_steps(self) -> None:
-        """Provides callbacks with an epoch's step values over all ranks. Collective."""
-        values = over_ranks(self._of_epoch, self.worker.comm)
-        self._of_epoch = {}
-        for name, value in values.items():
-            keys = {**value.keys, "on_step": False, "on_epoch": True}
-            forked = value.keys["on_step"] and value.keys["on_epoch"]
-            if value.keys["on_epoch"]:
-                self._log_one(f"{name}_epoch" if forked else name, value, keys)
-            if value.keys["on_step"]:
-                self._log_one(name, replace(value, prog_bar=False), keys | {"logger": False})
-
-    def _left_out(self, name: str) -> None:
-        """Warns once that a user's value has a name reserved by the run."""
-        if self.worker.comm.rank == 0 and name not in self._own_names:
-            print(f"self.log({name!r}) is left out: the run logs it, over the rows of all workers", file=sys.stderr)
-        self._own_names.add(name)
-
-    @property
-    def _num_rows(self) -> int:
-        """This rank's number of rows in the current batch."""
-        if self.evaluated is not None:
-            return len(self.evaluated.labels)
-        batch: Batch | None = getattr(self, "batch", None)  # missing before the first step
-        return 1 if batch is None else len(batch.rows)
-
-    def _reduced(self, logged: Logged) -> Logged:
-        """Reduces a value over all ranks. Collective."""
-        comm = self.worker.comm
-        table = torch.zeros(comm.world_size, 2, dtype=torch.float64, device=self.worker.device)
-        table[comm.rank] = torch.tensor([logged.value, logged.weight], dtype=torch.float64)
-        first, *others = (replace(logged, value=x, weight=weight) for x, weight in comm.all_reduce(table).tolist())
-        return first.joined(others)
-
     def settle(self) -> None:
         """Distributes the newest parameters to every worker. Collective."""
         if self.sync is not None:
@@ -501,6 +387,6 @@ class TrainingModule(hooks.OwnHooks):
         self.evaluated = Evaluated(logits, labels, int(self.worker.comm.all_reduce(count)))
         try:
             user_step(self.evaluated, 0)
-            self.publish()
+            self.user_log.publish()
         finally:
             self.evaluated = None

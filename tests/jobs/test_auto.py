@@ -20,7 +20,7 @@ from gnnkit.config.settings import Choice, PartitionSettings, ranks, settle
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import decide, dispatch
+from gnnkit.jobs import decide, dispatch, run
 from gnnkit.jobs.layouts import Layouts
 from gnnkit.jobs.order import Order
 from gnnkit.launch.environment import StartedRank
@@ -418,10 +418,10 @@ def test_a_decision_is_one_that_is_possible_and_travels_with_its_sampler() -> No
     assert [each.strategy.name for each in possible] == ["vertex_centric", "individual_sample"]
     chosen = replace(possible[1], decided={"why": "made up"})
     assert decide.possible(chosen) == [chosen]
-    found = decide.adopt(asked, json.loads(json.dumps(decide.to_plain(chosen))))
+    found = run.adopt(asked, json.loads(json.dumps(run.decision_of(chosen))))
     assert (found.strategy, found.sampler, found.partition) == (chosen.strategy, chosen.sampler, chosen.partition)
     assert found.sampler is not None
-    assert decide.adopt(asked, None) is asked
+    assert run.adopt(asked, None) is asked
 
 
 def layout(seconds: float, work: float) -> LayoutFigures:

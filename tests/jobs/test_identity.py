@@ -17,7 +17,8 @@ from gnnkit.config.settings import Settings, settle
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order
-from gnnkit.jobs.identity import identity, share_state
+from gnnkit.jobs.models import share_state
+from gnnkit.jobs.run import identity
 from gnnkit.launch.handshake import agree, difference
 from gnnkit.model.gcn import GCN
 from tests.comm.processes import run_gloo

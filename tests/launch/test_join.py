@@ -18,7 +18,7 @@ import torch
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.jobs import join
+from gnnkit.jobs import run
 from gnnkit.launch.handshake import difference
 from gnnkit.launch.launcher.outside import Outside as StartedOutside
 from gnnkit.result.folder import PREPARED
@@ -275,8 +275,8 @@ def test_what_the_leader_refuses_and_what_a_host_cannot_see_is_told(tmp_path: Pa
     mailbox: Any = SimpleNamespace(take=lambda *_, **__: SimpleNamespace(fields={"error": "no nodes"}))
     order: Any = SimpleNamespace(settings=SimpleNamespace(timeout=1.0))
     with pytest.raises(UserError, match=r"^no nodes$"):
-        join._receive_preparation(mailbox, order)
+        run._receive(mailbox, order)
     with pytest.raises(UserError, match=rf"output={tmp_path}: host .* finds no data there that the leader prepared"):
-        join._check_shared(tmp_path)
+        run._check_shared(tmp_path)
     (tmp_path / PREPARED).mkdir()
-    assert join._check_shared(tmp_path) == tmp_path
+    assert run._check_shared(tmp_path) == tmp_path

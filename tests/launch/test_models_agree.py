@@ -16,7 +16,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.jobs.identity import of_model, share_state
+from gnnkit.jobs.models import describe, share_state
 from gnnkit.launch.handshake import difference
 from gnnkit.model.calls import calls
 from tests.cases import few
@@ -71,12 +71,12 @@ class Named(nn.Module):
 
 
 def test_layers_in_another_order_are_another_model() -> None:
-    assert difference([of_model(Named("ab", "ab")), of_model(Named("ba", "ab"))]) == (
+    assert difference([describe(Named("ab", "ab")), describe(Named("ba", "ab"))]) == (
         "model.inner.a.weight must be the same on all ranks: rank 0 has model.inner.a.weight=parameter 0, [2, 3] "
         "torch.float32, trained, rank 1 has model.inner.a.weight=parameter 2, [2, 3] torch.float32, trained"
     )
     frozen = Named("ab", "ab").requires_grad_(False)
-    assert difference([of_model(Named("ab", "ab")), of_model(frozen)]) is not None
+    assert difference([describe(Named("ab", "ab")), describe(frozen)]) is not None
 
 
 def test_calls_of_equal_width_are_told_apart_by_the_parameters_behind_them() -> None:

@@ -27,8 +27,8 @@ from gnnkit.dataset.npz import Npz
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
+from gnnkit.jobs.fits import Parts
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.parts import Parts
 from gnnkit.model.adapt import adapted
 from gnnkit.model.calls import calls
 from gnnkit.model.exactness import inexact

@@ -13,8 +13,7 @@ from gnnkit.config.settings import AUTO, MAX_RUNS, Choice, launcher_for
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
 from gnnkit.jobs import folder as run_folders
-from gnnkit.jobs.configuration import redact_override
-from gnnkit.jobs.order import Order
+from gnnkit.jobs.order import Order, redact_override
 from gnnkit.jobs.report import as_a_warning
 from gnnkit.jobs.sweep.runner import Runner, SweepJob
 from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable

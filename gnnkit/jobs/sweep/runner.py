@@ -10,8 +10,7 @@ from pathlib import Path
 from gnnkit.config import RECORD, key_of
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
-from gnnkit.jobs.configuration import command, redact_override
-from gnnkit.jobs.order import Order
+from gnnkit.jobs.order import Order, command, redact_override
 from gnnkit.jobs.sweep import table
 from gnnkit.launch import exits
 from gnnkit.launch.launcher import Jobs, Launcher

@@ -12,10 +12,9 @@ from gnnkit.config import HydraSettings, fill, key_of, spaces
 from gnnkit.config.settings import AUTO, Choice, Settings, launcher_for, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
-from gnnkit.jobs.configuration import plain_yaml
 from gnnkit.jobs.folder import check_free, new_folder
 from gnnkit.jobs.lock import apply_permissions, locked
-from gnnkit.jobs.order import Order
+from gnnkit.jobs.order import Order, plain_yaml
 from gnnkit.jobs.sweep import table
 from gnnkit.jobs.sweep.plans import GridSearch, OptunaSearch, Overrides, SweepPlan
 from gnnkit.jobs.sweep.runner import JobOutcome, Runner, SweepJob

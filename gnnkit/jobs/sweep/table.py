@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnkit.jobs.configuration import redact_override
+from gnnkit.jobs.order import redact_override
 from gnnkit.jobs.report import as_a_warning
 from gnnkit.report import Sweep, SweptRun, write_sweep
 from gnnkit.report.sweep import DONE, by_seed, spread
