@@ -1,10 +1,11 @@
 """The jobs of the command line. What was asked is an `Order`.
 
-`dispatch` has a class for each job, and `job` what these have in common: the check of
-`parts` by the table in `fits`, the run folder, the result. `run` starts the ranks, or
-`join` joins ranks that were started. Every rank then does the work of a `RankJob`:
-`train`, `iterate` for programs, `verify` or `predict`. The leader's `figures` go into
-`result.json`. `sweep` runs several jobs, and `compare` several ways of training.
+`dispatch` has a class for each job, and `job` what these have in common: the check by
+the table in `fits`, the run folder, the result. `run` prepares the data and starts the
+ranks, or joins ranks that were started. Every rank then does the work of a `RankJob`:
+`train`, whose phases share a `RankRun`, `iterate` for programs, `verify` or `predict`.
+The leader's `figures` go into `result.json`. `sweep` runs several jobs, and `compare`
+several training schemes.
 """
 
 from gnnkit.jobs.dispatch import start as start

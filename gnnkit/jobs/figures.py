@@ -30,7 +30,7 @@ from gnnkit.result.figures import (
     Progress,
     Resources,
     Skipped,
-    Traffic,
+    TrafficFigures,
     Verdict,
     merge,
 )
@@ -99,11 +99,11 @@ def by_class(details: Mapping[str, Any], names: Sequence[str] | None) -> Classes
     return Classes(per_class, confusion)
 
 
-def traffic(tally: Tally, repetitions: int, worker: Worker) -> Traffic:
+def traffic(tally: Tally, repetitions: int, worker: Worker) -> TrafficFigures:
     """Returns the words and bytes of one epoch or step for each rank. Collective.
 
     Args:
-        tally: Traffic of this rank.
+        tally: TrafficFigures of this rank.
         repetitions: Number of epochs or steps in the tally.
         worker: This rank.
     """
@@ -120,14 +120,14 @@ def traffic(tally: Tally, repetitions: int, worker: Worker) -> Traffic:
     table = torch.zeros(worker.comm.world_size, len(counts), dtype=torch.int64, device=worker.device)
     table[worker.comm.rank] = counts
     columns = dict(zip(totals, worker.comm.all_reduce(table).t().tolist(), strict=True))
-    return Traffic(**{name: max(values) for name, values in columns.items()}, per_rank=columns)
+    return TrafficFigures(**{name: max(values) for name, values in columns.items()}, per_rank=columns)
 
 
 def words_between(tally: Tally, repetitions: int, worker: Worker) -> Tensor | None:
     """Returns the words of one epoch between each pair of ranks. Collective.
 
     Args:
-        tally: Traffic of this rank.
+        tally: TrafficFigures of this rank.
         repetitions: Number of epochs in the tally.
         worker: This rank.
 

@@ -61,8 +61,7 @@ def write_outputs(
             write_named(job, worker, name, by_node(rows, worker), columns)
 
     def read(logits: Tensor, worker: Worker) -> Scores:
-        if job.settings.checkpoint is not None:
-            _check_finite(logits, worker, job.settings.checkpoint)
+        _check_finite(logits, worker, job.settings.checkpoint)
         if "predictions" in wanted:
             columns = functools.partial(task.columns, classes=names)
             write_named(job, worker, "predictions", task.predictions(logits, worker), columns)
@@ -71,8 +70,8 @@ def write_outputs(
             keep("probabilities", task.probabilities(logits), worker)
         if not measures:
             return Scores()
-        scores = _measure(task, logits, worker)
-        return scores if job.settings.checkpoint is not None else replace(scores, chance=task.chance(logits, worker))
+        scores, is_trained = _measure(task, logits, worker), job.settings.checkpoint is not None
+        return scores if is_trained else replace(scores, chance=task.chance(logits, worker))
 
     measured = make(model).read(model, read)
     if "embeddings" in wanted:
@@ -90,8 +89,10 @@ def _measure(task: Task, logits: Tensor, worker: Worker) -> Scores:
     return Scores(measured, task.details(logits, worker))
 
 
-def _check_finite(logits: Tensor, worker: Worker, checkpoint: str) -> None:
-    """Raises `UserError` on all ranks for non-finite outputs. Collective."""
+def _check_finite(logits: Tensor, worker: Worker, checkpoint: str | None) -> None:
+    """Raises `UserError` for non-finite outputs of a trained model. Collective."""
+    if checkpoint is None:
+        return
     bad = (~torch.isfinite(logits)).reshape(len(logits), -1).any(1).sum()
     count = int(worker.comm.all_reduce(bad[None]))
     if count:

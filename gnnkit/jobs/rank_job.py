@@ -89,11 +89,6 @@ class RankJob:
         return ModelSource(self.settings.model, self.model)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether this is a restart after a failure."""
-        return self.start is not None and self.start.number > 0
-
-    @property
     def parts(self) -> RankParts:
         """The locations of the prepared data."""
         return self.prepared.parts(self.folder)

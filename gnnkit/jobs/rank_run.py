@@ -34,7 +34,7 @@ from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.logger import Loggers
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.saving import Checkpoints
-from gnnkit.training.schedule import Plateau, Schedule, Schedules
+from gnnkit.training.schedule import Plateau, RateSchedule, Schedules
 from gnnkit.training.step import LOSS, own_method
 from gnnkit.utils.documents import read_object
 from gnnkit.utils.spans import Spans, record, stop
@@ -255,11 +255,11 @@ def _schedule(job: RankJob, task: Task) -> Schedules | None:
     if settings.schedule == "plateau":
         assert settings.monitor is not None
         lower = settings.monitor == LOSS or task.is_lower_better(settings.monitor)
-        options: dict[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
+        options: Mapping[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
         return Plateau(settings.monitor, lower, **{name: value for name, value in options.items() if value is not None})
     if settings.schedule is None and not settings.warmup_epochs:
         return None
-    return Schedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
+    return RateSchedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
 
 
 def _check(job: RankJob, module: TrainingModule) -> None:

@@ -25,7 +25,7 @@ from gnnkit.launch.launcher import Failure, RankError
 from gnnkit.result.figures import Restarts, merge
 from gnnkit.result.folder import FAILURE, PREPARED
 from gnnkit.training import checkpoint, resume
-from gnnkit.training.resume import Identity, Saved
+from gnnkit.training.resume import Identity, SavedState
 from gnnkit.utils.ranges import one_line
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class RunRecord:
             self.watch.restore(state["leader"])
 
 
-def marks_in(saved: Saved | None, job: RankJob) -> list[Any] | None:
+def marks_in(saved: SavedState | None, job: RankJob) -> list[Any] | None:
     """Returns the loggers' positions in a checkpoint of this run, from any start."""
     state = None if saved is None else saved["callbacks"].get(Leader.__qualname__)
     if not state or job.start is None or state["run"] != job.start.run:

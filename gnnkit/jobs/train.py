@@ -124,7 +124,7 @@ def _loggers(run: RankRun) -> Loggers:
     """Creates the leader's loggers, and logs the settings and the model's `hparams`."""
     job = run.job
     makers = [choice.create() for choice in job.settings.logger]
-    if job.goes_on:
+    if job.start is not None and job.start.number > 0:
         saved = None if run.resumed is None else run.resumed.saved
         marks = marks_in(saved, job) or [None] * len(makers)
         steps = 0 if saved is None else saved["global_step"]

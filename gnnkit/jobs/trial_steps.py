@@ -276,7 +276,7 @@ def few_steps(
     sync, meter = job.sync(), SyncMeter(module.worker.comm.end_of_sum, _clock(job.settings))
     module.strategy.tally.clock = meter.clock
     timer = _Timer(meter, every, seconds)
-    options: dict[str, Any] = {"max_epochs": epochs, "check_val_every_n_epoch": every, "limit_train_batches": steps}
+    options: Mapping[str, Any] = {"max_epochs": epochs, "check_val_every_n_epoch": every, "limit_train_batches": steps}
     make_trainer(module, sync, meter, mailbox=mailbox, callbacks=[timer], logger=False, **options).fit(module)
     sync.close()
     module.strategy.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,12 @@ TOLERANCE = 1e-10  # relative to the largest value, or absolute for values below
 AMPLIFIED = 1e-6  # sensitivity, relative to the largest value, above which a tensor is not compared
 _ROUNDINGS = 100.0  # accepted difference in units of the reference's own sensitivity
 _LAST_BITS = 2.0**-50  # relative change of a parameter for measuring sensitivity
+_OPTIONS: Mapping[str, Any] = {
+    "max_epochs": EPOCHS,
+    "limit_val_batches": 0,
+    "check_val_every_n_epoch": EPOCHS + 1,  # no schedule waits for an evaluation
+    "logger": False,
+}
 _FOREVER = 1e6  # seconds. The reference has no peers that could be lost
 
 
@@ -169,13 +175,7 @@ def _steps(
     if nudged:
         _nudge(module)
     recorder, sync, guard = _Recorder(), job.sync(), Guard("skip", quiet=True)
-    options: dict[str, Any] = {
-        "max_epochs": EPOCHS,
-        "limit_train_batches": STEPS * module.accumulate,
-        "limit_val_batches": 0,
-        "check_val_every_n_epoch": EPOCHS + 1,  # no schedule waits for an evaluation
-        "logger": False,
-    }
+    options = {**_OPTIONS, "limit_train_batches": STEPS * module.accumulate}
     trainer = make_trainer(module, sync, SyncMeter(), guard=guard, mailbox=mailbox, callbacks=[recorder], **options)
     trainer.fit(module)
     module.join()

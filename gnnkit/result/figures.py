@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 
-class Topic:
+class FigureTopic:
     """Figures that are computed together. Subclasses are dataclasses."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -15,16 +15,16 @@ class Topic:
         return {figure.name: getattr(self, figure.name) for figure in fields(self)}  # type: ignore[arg-type]
 
 
-def merge(*parts: Topic | Mapping[str, Any]) -> dict[str, Any]:
+def merge(*parts: FigureTopic | Mapping[str, Any]) -> dict[str, Any]:
     """Merges figures in this order. Of equal names, the last value is used."""
     figures: dict[str, Any] = {}
     for part in parts:
-        figures |= part.to_dict() if isinstance(part, Topic) else part
+        figures |= part.to_dict() if isinstance(part, FigureTopic) else part
     return figures
 
 
 @dataclass(frozen=True, slots=True)
-class Plugins(Topic):
+class Plugins(FigureTopic):
     """The names of the data set, the model and the other plugins."""
 
     strategy: str
@@ -40,14 +40,14 @@ class Plugins(Topic):
     edge_split: str | None = None  # origin of the held-out edges. Only link tasks have the figure
 
     def to_dict(self) -> dict[str, Any]:
-        figures = Topic.to_dict(self)
+        figures = FigureTopic.to_dict(self)
         if self.edge_split is None:
             del figures["edge_split"]
         return figures
 
 
 @dataclass(frozen=True, slots=True)
-class Progress(Topic):
+class Progress(FigureTopic):
     """The last epoch."""
 
     epochs: int
@@ -56,7 +56,7 @@ class Progress(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace(Topic):
+class Pace(FigureTopic):
     """The speed of training."""
 
     seconds_per_epoch: float  # median without the first epoch, which builds buffers and plans
@@ -65,7 +65,7 @@ class Pace(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic(Topic):
+class TrafficFigures(FigureTopic):
     """The traffic of an epoch or step, as the maximum over ranks."""
 
     words_gathered: int
@@ -78,7 +78,7 @@ class Traffic(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Topic):
+class Load(FigureTopic):
     """The distribution of work over the workers."""
 
     wait_share: float  # share of the time spent waiting for batches
@@ -86,7 +86,7 @@ class Load(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Resources(Topic):
+class Resources(FigureTopic):
     """What the run has used."""
 
     num_parameters: int  # trained ones, without learned input rows
@@ -97,7 +97,7 @@ class Resources(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances(Topic):
+class Circumstances(FigureTopic):
     """Why the layout was chosen, the versions and the seed."""
 
     why: str | None
@@ -106,7 +106,7 @@ class Circumstances(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Classes(Topic):
+class Classes(FigureTopic):
     """Figures by class."""
 
     per_class: Mapping[str, Mapping[str, Any]] | None = None  # by split and class name
@@ -114,7 +114,7 @@ class Classes(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Drift(Topic):
+class Drift(FigureTopic):
     """The largest difference of parameters between two ranks."""
 
     drift: float  # of the last step
@@ -123,7 +123,7 @@ class Drift(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped(Topic):
+class Skipped(FigureTopic):
     """Steps that were skipped because of non-finite values."""
 
     skipped_steps: int
@@ -131,7 +131,7 @@ class Skipped(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Exactness(Topic):
+class Exactness(FigureTopic):
     """Whether several ranks train the same model as one."""
 
     exact: bool
@@ -140,7 +140,7 @@ class Exactness(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Topic):
+class Verdict(FigureTopic):
     """Which model was saved, and whether it has learned."""
 
     saved_epoch: int
@@ -149,7 +149,7 @@ class Verdict(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection(Topic):
+class Selection(FigureTopic):
     """The monitored value, and why training ended early."""
 
     best_epoch: int | None = None
@@ -158,7 +158,7 @@ class Selection(Topic):
 
 
 @dataclass(frozen=True, slots=True)
-class Restarts(Topic):
+class Restarts(FigureTopic):
     """The restarts after failures."""
 
     restarts: int = 0
@@ -176,7 +176,7 @@ class Figures:
     progress: Progress = field(init=False)
     scores: Mapping[str, float | None] = field(init=False)  # of the task
     pace: Pace = field(init=False)
-    traffic: Traffic = field(init=False)
+    traffic: TrafficFigures = field(init=False)
     load: Load = field(init=False)
     strategy: Mapping[str, Any] = field(init=False)
     resources: Resources = field(init=False)

@@ -295,7 +295,7 @@ def _is_finite(output: Any) -> bool:
     return all(_is_finite(item) for item in output) if isinstance(output, list | tuple) else True
 
 
-def _roll_back(saved: resume.Saved, trainer: L.Trainer, module: TrainingModule) -> None:
+def _roll_back(saved: resume.SavedState, trainer: L.Trainer, module: TrainingModule) -> None:
     """Restores parameters, optimiser state and strategy state.
 
     Schedules continue, at half the learning rate.

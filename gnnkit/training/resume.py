@@ -50,7 +50,7 @@ class RankState(TypedDict):
     shard: str  # `fingerprint`
 
 
-class Saved(RankState):
+class SavedState(RankState):
     """A checkpoint, with the leader's state."""
 
     epoch: int  # the next epoch
@@ -106,7 +106,7 @@ def position(path: Path) -> tuple[int, int, int] | None:
     return (epoch, step, steps) if saved.keys() >= set(names) else None
 
 
-def load(path: str, rank: int | None = None) -> Saved:
+def load(path: str, rank: int | None = None) -> SavedState:
     """Loads the checkpoint `path`, or the newest complete one in the run folder `path`.
 
     Raises `UserError`, which names `trainer.resume`, for anything else.
@@ -132,7 +132,7 @@ def load(path: str, rank: int | None = None) -> Saved:
     for name, kind in _PARTS.items():
         if not isinstance(saved[name], kind):
             raise UserError(f"trainer.resume={path}: {file} is not the checkpoint of a run: {name} is wrong")
-    return cast("Saved", saved | {"path": str(file), "damaged": damaged})
+    return cast("SavedState", saved | {"path": str(file), "damaged": damaged})
 
 
 _PARTS: Mapping[str, Any] = {
@@ -154,7 +154,7 @@ _PARTS: Mapping[str, Any] = {
 }
 
 
-def check_identity(saved: Saved, given: Identity) -> None:
+def check_identity(saved: SavedState, given: Identity) -> None:
     """Raises `UserError` for the first key that differs from the checkpoint.
 
     Args:
@@ -181,7 +181,7 @@ def _spelt(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def nothing_left(saved: Saved, max_epochs: int, monitored: str | None, patience: int | None) -> str | None:
+def nothing_left(saved: SavedState, max_epochs: int, monitored: str | None, patience: int | None) -> str | None:
     """Returns why a run has no steps left after a checkpoint, or None if it has.
 
     Args:
@@ -201,7 +201,7 @@ def nothing_left(saved: Saved, max_epochs: int, monitored: str | None, patience:
 class Resume(Callback):
     """Starts a run at a checkpoint."""
 
-    def __init__(self, saved: Saved, identity: Identity, *, ends: bool = False) -> None:
+    def __init__(self, saved: SavedState, identity: Identity, *, ends: bool = False) -> None:
         """Raises `UserError` if the checkpoint belongs to another run.
 
         Args:
@@ -365,7 +365,7 @@ def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None
     loop.epoch_loop.restarting = step > 0
 
 
-def own_state(saved: Saved, module: TrainingModule) -> RankState:
+def own_state(saved: SavedState, module: TrainingModule) -> RankState:
     """Returns this rank's state, if ranks differ.
 
     A worker that was lost continues from the leader's state.

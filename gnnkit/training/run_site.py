@@ -172,19 +172,13 @@ class RunSite(LeaderSite):
         now = _Mark.now(module)
         seconds, waiting = now.time - self._mark.time, now.waiting - self._mark.waiting
         exchange = now.exchange - self._mark.exchange
+        computing = max(seconds - waiting - exchange - self.meter.seconds, 0.0)
         if self.spans is not None:
             self.spans.add(STEP, f"step {trainer.global_step}", self._mark.time, now.time)
             if self.meter.seconds:
                 self.spans.add("sync", "sync", self.meter.start, self.meter.end)
         self.epoch_seconds[-1] += seconds
-        computing = max(seconds - waiting - exchange - self.meter.seconds, 0.0)
-        self._epoch = Measured(
-            self._epoch.seconds_compute + computing,
-            self._epoch.seconds_exchange + exchange,
-            self._epoch.seconds_sync + self.meter.seconds,
-            self._epoch.edges + batch.num_edges,
-            self.meter.drift,
-        )
+        self._add_work(computing, exchange, batch.num_edges)
         state = WorkerState(
             rank=self.worker.comm.rank,
             epoch=trainer.current_epoch,
@@ -213,6 +207,16 @@ class RunSite(LeaderSite):
         if self.rule is not None:
             self.rule.end_step(module, batch)
         return state
+
+    def _add_work(self, computing: float, exchange: float, num_edges: int) -> None:
+        """Adds a step's seconds and edges to those of the epoch."""
+        self._epoch = Measured(
+            self._epoch.seconds_compute + computing,
+            self._epoch.seconds_exchange + exchange,
+            self._epoch.seconds_sync + self.meter.seconds,
+            self._epoch.edges + num_edges,
+            self.meter.drift,
+        )
 
     def _queued(self, now: _Mark, computing: float) -> float:
         """Returns how long this rank waited for a processor or for other threads."""

@@ -30,7 +30,7 @@ _DECAYS: dict[str | None, Callable[[float], float]] = {None: lambda _: 1.0, "cos
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RateSchedule:
     """The learning rate over the epochs.
 
     It increases linearly during the warm-up. Then the decay starts, which reaches 0
@@ -72,7 +72,7 @@ class Plateau:
         }
 
 
-Schedules = Schedule | Plateau
+Schedules = RateSchedule | Plateau
 
 
 def checked(given: Any, model: str, *, by_steps: bool) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -23,6 +23,16 @@ from gnnkit.training.freed import FreedMemory
 from gnnkit.training.logged import EpochFigures
 from gnnkit.training.loss import LossCheck
 from gnnkit.training.module import TrainingModule
+
+# Lightning's features that gnnkit replaces.
+_REPLACED: Mapping[str, Any] = {
+    "enable_progress_bar": False,
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+    "reload_dataloaders_every_n_epochs": 1,  # the first epoch of a resumed run is shorter
+}
 
 
 def make_trainer(
@@ -48,31 +58,22 @@ def make_trainer(
     """
     worker, guard = module.worker, guard or Guard()
     module.sync = sync
-    if worker.comm.in_threads:
-        _leave_constructors_alone()
-    plugins: list[Any] = []
+    strategy: WrappedStrategy | UnwrappedStrategy
     if module.embedding is None and module.accumulate == 1 and uses_ddp(sync, module.strategy, worker):
-        strategy: Any = WrappedStrategy(worker.comm, meter, guard, int(os.environ["LOCAL_RANK"]))
+        strategy = WrappedStrategy(worker.comm, meter, guard, int(os.environ["LOCAL_RANK"]))
     else:
         sync.setup(module, worker.comm, mailbox)
         strategy = UnwrappedStrategy(worker.comm, sync, meter, guard)
-        plugins = [StartedRanks(worker.comm, 0)]  # prevents Lightning from reading SLURM's variables, which would fail
-    # Lightning's errors concern users, but its hints do not, because users do not call
-    # it.
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module=r"lightning\.")
+    is_wrapped = isinstance(strategy, WrappedStrategy)
+    _set_up_lightning(in_threads=worker.comm.in_threads)
     return L.Trainer(
         accelerator="gpu" if worker.device.type == "cuda" else "cpu",
         strategy=strategy,
-        plugins=plugins,
+        # Prevents Lightning from reading SLURM variables, which would fail.
+        plugins=[] if is_wrapped else [StartedRanks(worker.comm, 0)],
         callbacks=[guard, LossCheck(), FreedMemory(), EpochFigures(), *callbacks],
         devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
-        enable_progress_bar=False,  # Lightning's bar, checkpoints and summary are replaced by gnnkit's
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        reload_dataloaders_every_n_epochs=1,  # the first epoch of a resumed run is shorter
+        **_REPLACED,
         **options,
     )
 
@@ -86,10 +87,15 @@ def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) ->
     return sync.ddp and comm.is_process_group and comm.world_size > 1 and strategy.steps.only_synchronise
 
 
-def _leave_constructors_alone() -> None:
-    """Prevents Lightning from wrapping the constructors of all torch loaders.
+def _set_up_lightning(*, in_threads: bool) -> None:
+    """Hides Lightning's hints, and makes it usable by several threads.
 
-    Lightning wraps them while it creates a loader, which fails if ranks are threads
-    that create loaders at the same time. gnnkit's loaders are not subclasses of these.
+    Lightning's errors concern users, but its hints do not, because users do not call
+    it. It also wraps the constructors of all torch loaders while it creates a loader,
+    which fails if ranks are threads that create loaders at the same time. gnnkit's
+    loaders are not subclasses of these, so threads do not wrap them.
     """
-    setattr(data_connector, "_replace_dunder_methods", lambda *_: contextlib.nullcontext())  # noqa: B010
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\.")
+    if in_threads:
+        setattr(data_connector, "_replace_dunder_methods", lambda *_: contextlib.nullcontext())  # noqa: B010

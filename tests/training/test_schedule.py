@@ -18,7 +18,7 @@ from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
 from gnnkit.training import checkpoint
-from gnnkit.training.schedule import Schedule, checked, clip
+from gnnkit.training.schedule import RateSchedule, checked, clip
 from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
@@ -59,11 +59,11 @@ def of_one(tmp_path_factory: pytest.TempPathFactory) -> OfOne:
 
 
 def test_rates_rise_and_fall_as_the_formula_says() -> None:
-    rates = [Schedule("cosine", 2, 10).factor(epoch) for epoch in range(12)]
+    rates = [RateSchedule("cosine", 2, 10).factor(epoch) for epoch in range(12)]
     expected = [1 / 3, 2 / 3, *(0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)), 0, 0]
     assert rates == pytest.approx(expected, abs=1e-15)
-    assert [Schedule("linear", 0, 4).factor(epoch) for epoch in range(5)] == [1, 0.75, 0.5, 0.25, 0]
-    assert [Schedule(None, 1, 3).factor(epoch) for epoch in range(3)] == [0.5, 1, 1]
+    assert [RateSchedule("linear", 0, 4).factor(epoch) for epoch in range(5)] == [1, 0.75, 0.5, 0.25, 0]
+    assert [RateSchedule(None, 1, 3).factor(epoch) for epoch in range(3)] == [0.5, 1, 1]
 
 
 def test_a_gradient_of_a_large_norm_is_scaled_down_before_the_step() -> None:
