@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,9 +20,12 @@ from gnnkit.engine.block_edges import BlockEdges
 from gnnkit.engine.engine import Message
 from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.engine.rank_graph import RankGraph
-from gnnkit.graph import Block, Floats, Graph, Ids
+from gnnkit.engine.relations import Combine
+from gnnkit.engine.typed_attention import RelationAttention, attend_locally
+from gnnkit.errors import UserError
+from gnnkit.graph import Block, Floats, Graph, Ids, RelationGroups
 from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.attention import serves
+from gnnkit.kernels.attention import Weighing, serves
 from gnnkit.kernels.dropout import derive, kept
 from gnnkit.kernels.sums import Factors
 from gnnkit.partition.degrees import Degrees
@@ -64,6 +68,15 @@ class ComputedValues:
 Values = npt.NDArray[Any] | ValuesById | ComputedValues  # indexed by the ids in blocks
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class InRelation:
+    """The relations of a block's edges, and their targets in the complete graph."""
+
+    types: Ids  # [num_edges] relation of each edge
+    degree: Floats  # [num_edges] in-degree of its target within its relation, a sum of weights if edges have weights
+    count: Ids | None = None  # [num_edges] number of these in-edges. None: unknown, so blocks must have weights
+
+
 class LayerValues(ABC):
     """Node and edge values that blocks need, indexed by the blocks' ids.
 
@@ -88,10 +101,16 @@ class LayerValues(ABC):
     out_degree: Values  # [num_nodes] including added self-loops
     gets_loop: Values  # [num_nodes] bool, nodes without a self-loop
     mean_edge_features: Values | None  # [num_nodes, edge_width] features of added self-loops
+    num_relations: int = 1  # in the complete graph, including inverse ones if it `inverse_edges`
+    inverse_edges: bool = False  # whether the graph has the reverse of each edge, with relations of its own
 
     @abstractmethod
     def num_in_edges(self, nodes: Ids) -> Ids:  # [k] -> [k]
         """Counts the in-edges of nodes in the complete graph."""
+
+    @abstractmethod
+    def in_relation(self, block: Block) -> InRelation:
+        """Returns the relations of a block's edges, with degrees within these."""
 
     def node_ids(self, nodes: Ids) -> Ids:  # [k] -> [k] int64
         """Returns the nodes' global ids."""
@@ -113,7 +132,15 @@ class BlockLayers(LayerValues):
     """
 
     def __init__(
-        self, graph: Graph, model: object, dtype: torch.dtype, device: torch.device, pool: Pool | None = None
+        self,
+        graph: Graph,
+        model: object,
+        dtype: torch.dtype,
+        device: torch.device,
+        pool: Pool | None = None,
+        *,
+        inverse_edges: bool = False,
+        grouped: Callable[[], RelationGroups] | None = None,
     ) -> None:
         """Stores the graph.
 
@@ -123,7 +150,11 @@ class BlockLayers(LayerValues):
             dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
             pool: The ranks whose rows enter batch statistics. None: this rank only.
+            inverse_edges: Whether the graph has the reverse of each edge, with
+                relations of its own.
+            grouped: Returns the in-edges by relation. None: groups them on first use.
         """
+        self.num_relations, self.inverse_edges, self._grouped = graph.num_relations, inverse_edges, grouped
         self.graph, self.dtype, self.device, self.pool = graph, dtype, device, pool or Pool()
         self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
         self.weight, self.edge_features = graph.csc.weight, graph.edge_features
@@ -144,6 +175,18 @@ class BlockLayers(LayerValues):
     def num_in_edges(self, nodes: Ids) -> Ids:
         indptr, nodes = self.graph.csc.indptr, nodes.astype(np.int64)
         return indptr[nodes + 1] - indptr[nodes]
+
+    @cached_property
+    def relations(self) -> RelationGroups:
+        """The graph's in-edges by relation."""
+        return RelationGroups.of_graph(self.graph) if self._grouped is None else self._grouped()
+
+    def in_relation(self, block: Block) -> InRelation:
+        if block.edge_ids is None:
+            raise UserError("sampler.edge_ids=false: a relational model reads edge types by edge id; remove the key")
+        types = self.relations.types[block.edge_ids]
+        targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
+        return InRelation(types, self.relations.degrees(targets, types), self.relations.counts(targets, types))
 
     def of_part(self, part: Block) -> BlockLayers:
         """Returns the same values for a part that is treated as a separate graph.
@@ -252,6 +295,21 @@ class BlockAdjacency(Adjacency):
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:
         return self.edges.constant_sum(x, Factors(self._held.factor("normal", x.dtype)))
+
+    def aggregate_relations(
+        self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
+    ) -> Tensor:
+        pairs, rows = self._held.pairs(inverse=inverse), self.with_halo(x)
+        means = pairs.block_means(rows) if blocks else pairs.means(rows)
+        return combine(means, pairs, slice(0, x.shape[-1]))
+
+    def attend_relations(
+        self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
+    ) -> Tensor:
+        edges, rows, weighing = self._held.typed_edges(attention.added), self.with_halo(x), Weighing(1)
+        if training and p > 0:
+            weighing = Weighing(1, p, derive(self.key, 1), edges.ids)
+        return attend_locally(attention, rows, rows[: self.num_dst] if y is None else y, edges, weighing)
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
         if p == 0 or self.columns.start or x.device.type != "cpu":

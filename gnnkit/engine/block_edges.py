@@ -10,13 +10,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnnkit.engine.relations import Pairs, RelationEdges
+from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.sums import wide
 from gnnkit.partition.loops import AddedLoops
+from gnnkit.partition.relations import shared_weights
 
 if TYPE_CHECKING:
-    from gnnkit.engine.block import LayerValues
+    from gnnkit.engine.block import InRelation, LayerValues
 
 Factor = Literal["sum", "mean", "normal"]
 
@@ -46,6 +50,8 @@ class BlockEdges:
             indptr, indices = self._loops.indptr, self._loops.insert(indices, rows)
         self.edges = HeldEdges(CSC(indptr, indices, None, len(block.src_nodes)), layers.device)
         self._factors: dict[tuple[Factor, torch.dtype], Tensor | None] = {}
+        self._pairs: dict[bool, Pairs] = {}
+        self._typed_edges: dict[AddedRelations, TypedEdges] = {}
 
     def factor(self, kind: Factor, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
         """Returns each edge's factor in a sum, without gradient. None: 1 each.
@@ -64,6 +70,68 @@ class BlockEdges:
             values = compute_by_kind[kind]() if kind in compute_by_kind else self._weight
             self._factors[kind, dtype] = None if values is None else self.tensor(values, dtype)[:, None]
         return self._factors[kind, dtype]
+
+    def pairs(self, *, inverse: bool) -> Pairs:
+        """Returns the (row, relation) pairs of the drawn edges, for unbiased means.
+
+        A mean estimates the mean over all in-edges of its relation. Raises `UserError`
+        for inverse edges if the graph does not have them, and for added self-loops.
+
+        Args:
+            inverse: Whether to include the graph's inverse edges.
+        """
+        if inverse not in self._pairs:
+            self._pairs[inverse] = Pairs.of_edges(self._relation_edges(inverse=inverse), self._layers.device)
+        return self._pairs[inverse]
+
+    def typed_edges(self, added: AddedRelations) -> TypedEdges:
+        """Returns the drawn edges with their relations, and the added loops.
+
+        Raises `UserError` like `pairs`.
+        """
+        if added not in self._typed_edges:
+            layers, block = self._layers, self._block
+            known = self._in_relation(inverse=added.inverse)
+            rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
+            assert block.edge_ids is not None, "relations are read by edge id"
+            ids, types = layers.edge_ids(block.edge_ids), known.types.astype(np.int64)
+            edges = EdgeList(block.indices.astype(np.int64), rows, types, ids)
+            loops, sizes = AddedRelations(loops=added.loops), (layers.num_nodes, layers.num_edges)
+            edges = edges.add(loops, layers.num_relations, layers.node_ids(self.dst), sizes)
+            num_rows, count = len(block.src_nodes), loops.count(layers.num_relations)
+            self._typed_edges[added] = TypedEdges.of(edges, num_rows, block.num_dst, count, layers.device)
+        return self._typed_edges[added]
+
+    def _relation_edges(self, *, inverse: bool) -> RelationEdges:
+        layers, block, known = self._layers, self._block, self._in_relation(inverse=inverse)
+        assert block.edge_ids is not None, "relations are read by edge id"
+        weight = np.ones(len(block.indices)) if layers.weight is None else layers.weight[block.edge_ids]
+        counts = self._relation_counts(known) if self._counted else None
+        weight = weight if counts is None else weight * counts
+        csc = CSC(block.indptr, block.indices, weight, len(block.src_nodes))
+        return RelationEdges.of(csc, known.types, (known.degree, known.degree), num_relations=layers.num_relations)
+
+    def _in_relation(self, *, inverse: bool) -> InRelation:
+        layers = self._layers
+        if layers.self_loops:
+            raise UserError("added self-loops have no types: a relational model does not support self_loops")
+        if inverse != layers.inverse_edges:
+            raise UserError(
+                f"a layer reads relations with inverse={inverse}: batches contain inverse edges only if the model has an attribute "
+                f"inverse=True, and its attribute is {layers.inverse_edges}; use inverse=model.inverse in all layers, "
+                "or strategy=vertex_centric"
+            )
+        return layers.in_relation(self._block)
+
+    def _relation_counts(self, known: InRelation) -> Floats | None:  # [edges of the block]
+        """Returns each edge's count in an estimate of a sum over its relation."""
+        block = self._block
+        if block.weight is not None:
+            return block.weight
+        assert known.count is not None, "blocks without weights are made from a complete graph"
+        rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
+        ones = np.ones(len(rows))
+        return known.count / shared_weights(rows, known.types, max(block.num_dst, 1), ones)
 
     def with_loops(self, values: npt.NDArray[Any], of_loops: npt.NDArray[Any] | float) -> npt.NDArray[Any]:
         """Merges values of the block's edges with those of added self-loops.

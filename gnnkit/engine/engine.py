@@ -79,6 +79,7 @@ class Engine:
         self._pairs: dict[bool, Pairs] = {}
         self._typed_edges: dict[AddedRelations, TypedEdges] = {}
         self._typed: tuple[Schema, TypedGraph] | None = None
+        self.inverse_edges = False  # True: the held edges include the reverse of each edge, with separate relations
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)
             for ids in (shard.owned, shard.edge_ids, shard.sources)
@@ -369,6 +370,7 @@ class Engine:
 
         Raises `UserError` if the held edges have no types.
         """
+        added = self.held_relations(added)
         if added not in self._typed_edges:
             self._check_types()
             shard = self.shard
@@ -377,12 +379,19 @@ class Engine:
             self._typed_edges[added] = TypedEdges.of(edges, num_rows, num_rows, count, self.device)
         return self._typed_edges[added]
 
+    def held_relations(self, added: AddedRelations) -> AddedRelations:
+        """Returns the relations to add, without inverse ones if these are held."""
+        if not self.inverse_edges:
+            return added
+        assert added.inverse, "the graph was prepared for a model that reads inverse edges"
+        return added._replace(inverse=False)
+
     def relation_attention(
         self, x: Tensor, y: Tensor | None, attention: RelationAttention, layer: int, weighing: Weighing
     ) -> Tensor:  # [num_owned, H, d]
         """Computes attention over typed edges, as documented by `SharedAttention`."""
-        added = attention.added
-        return SharedAttention(self, self.typed_edges(added), added, layer)(x, y, attention, weighing)
+        edges, added = self.typed_edges(attention.added), self.held_relations(attention.added)
+        return SharedAttention(self, edges, added, layer)(x, y, attention, weighing)
 
     def set_pairs(self, pairs: dict[bool, Pairs]) -> None:
         """Sets the pairs without and with inverse relations."""
@@ -407,6 +416,9 @@ class Engine:
             inverse: Whether to add reversed edges, with separate relations.
             blocks: Whether means cover the relation's block of columns only.
         """
+        if self.inverse_edges:
+            assert inverse, "the graph was prepared for a model that reads inverse edges"
+            inverse = False  # they are among the held edges
         pairs = self.pairs(inverse)
         columns = self.slicing.columns(x.shape[-1]) if self.slicing else slice(0, x.shape[-1])
         if blocks:

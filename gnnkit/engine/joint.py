@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.engine.adjacency import Adjacency
-from gnnkit.engine.block import BlockAdjacency, LayerValues
+from gnnkit.engine.block import BlockAdjacency, InRelation, LayerValues
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.subgraph import Subgraph
 from gnnkit.exchange.route import Route
@@ -27,7 +27,15 @@ class ShardLayers(LayerValues):
     shard.
     """
 
-    def __init__(self, shard: Shard, model: object, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        model: object,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        inverse_edges: bool = False,
+    ) -> None:
         """Numbers the nodes of a shard in a grid with one column and one slice.
 
         Args:
@@ -35,7 +43,10 @@ class ShardLayers(LayerValues):
             model: The model. With `self_loops`, nodes without a self-loop get one.
             dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
+            inverse_edges: Whether the graph has the reverse of each edge, with
+                relations of its own.
         """
+        self.num_relations, self.inverse_edges = shard.num_relations, inverse_edges
         self.shard, self.num_nodes, self.num_edges = shard, shard.num_nodes, shard.num_edges
         self.dtype, self.device = dtype, device
         self.self_loops = bool(getattr(model, "self_loops", False))
@@ -54,6 +65,13 @@ class ShardLayers(LayerValues):
 
     def num_in_edges(self, nodes: Ids) -> Ids:
         return self._in_edges[nodes]
+
+    def in_relation(self, block: Block) -> InRelation:
+        shard, edges = self.shard, block.edge_ids
+        if shard.edge_types is None or shard.relation_degrees is None:
+            targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
+            return InRelation(np.zeros(len(targets), np.int64), self.graph_in_degree[targets])
+        return InRelation(shard.edge_types[edges], shard.relation_degrees[edges, 0])
 
     def node_ids(self, nodes: Ids) -> Ids:
         return self.nodes[nodes]

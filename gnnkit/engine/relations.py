@@ -29,14 +29,17 @@ class RelationEdges:
     dst: Ids  # [num_edges] row
     types: Ids  # [num_edges]
     factor: Floats  # [num_edges] the edge's share in the mean of its relation, over all ranks
-    num_rows: int
+    num_rows: int  # rows that edges lead to
     num_relations: int
+    num_sources: int  # rows that edges leave
 
     @classmethod
     def of(
         cls, csc: CSC, types: Ids | None, degrees: tuple[Floats, Floats], *, num_relations: int, inverse: bool = False
     ) -> RelationEdges:
-        """Lists the edges of a block or shard. Rows are sources and targets.
+        """Lists the edges of a block or shard.
+
+        With inverse edges, rows are sources and targets.
 
         Args:
             csc: The edges, with their weights. The targets are the first sources.
@@ -51,10 +54,12 @@ class RelationEdges:
         types = np.zeros(len(src), np.int64) if types is None else np.asarray(types, np.int64)
         into, out_of = degrees
         factor = _shares(csc, into)
-        if inverse:
-            src, dst, types = np.append(src, dst), np.append(dst, src), np.append(types, types + num_relations)
-            factor = np.append(factor, _shares(csc, out_of))
-        return cls(src, dst, types, factor, max(csc.num_nodes, csc.num_sources), num_relations * (1 + inverse))
+        num_rows = max(csc.num_nodes, csc.num_sources)
+        if not inverse:
+            return cls(src, dst, types, factor, csc.num_nodes, num_relations, num_rows)
+        src, dst, types = np.append(src, dst), np.append(dst, src), np.append(types, types + num_relations)
+        factor = np.append(factor, _shares(csc, out_of))
+        return cls(src, dst, types, factor, num_rows, 2 * num_relations, num_rows)
 
     @classmethod
     def of_shard(cls, shard: Shard, degrees: Callable[[], tuple[Tensor, Tensor]], *, inverse: bool) -> RelationEdges:
@@ -202,7 +207,7 @@ class Pairs(RowPairs):
         heads = np.flatnonzero(first)
         rows, types = edges.dst[order][heads], edges.types[order][heads]
         indptr = np.append(heads, len(order))
-        into = CSC(indptr, edges.src[order], num_sources=edges.num_rows)
+        into = CSC(indptr, edges.src[order], num_sources=edges.num_sources)
         out = _into_rows(rows, edges.num_rows)
         sizes = np.bincount(types, minlength=edges.num_relations).tolist()
         return cls(sizes, HeldEdges(into, device), edges.factor[order], HeldEdges(out, device))

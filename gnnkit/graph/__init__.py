@@ -13,6 +13,7 @@ from gnnkit.graph.graph import EdgeListFields as EdgeListFields
 from gnnkit.graph.graph import Graph as Graph
 from gnnkit.graph.labels import labelled as labelled
 from gnnkit.graph.packed import PackedFeatures as PackedFeatures
+from gnnkit.graph.relation_groups import RelationGroups as RelationGroups
 from gnnkit.graph.schema import FeatureTable as FeatureTable
 from gnnkit.graph.schema import Relation as Relation
 from gnnkit.graph.schema import Schema as Schema

@@ -176,8 +176,23 @@ _STRATEGY = Topic(
             s.order.name not in USUAL_ORDERS and not p.strategy.reads.all_edges
         ),
         "model={p.source.name} distinguishes edge types, and strategy={s.strategy.name} "
-        "{lacks[Relations]}: choose strategy=vertex_centric with exchange=exact or quantized and "
-        "strategy.local_iterations=1": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
+        "{lacks[Relations]}": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
+        "model={p.source.name} is a PyG module that reads types, and strategy={s.strategy.name} makes batches: use "
+        "strategy=vertex_centric, model=rgcn, rgat or simple_hgn, or gnnkit.pyg.NeighborLoader with Lightning": lambda s, p: (
+            not p.strategy.reads.all_edges and p.source.reads_relations and isinstance(p.model, EdgeIndexModel)
+        ),
+        "task={s.task.name}: model={p.source.name} distinguishes edge types, which is supported for tasks about nodes: "
+        "choose such a task, or another model with types=ignore": lambda s, p: (
+            p.source.reads_relations and not isinstance(p.task, NodeTask)
+        ),
+        "sampler={s.sampler.name} does not draw by relation, as model={p.source.name} needs: use sampler=neighbor, "
+        "weighted, labor, balanced or full": lambda s, p: (
+            p.sampler is not None and p.source.reads_relations and not p.sampler.by_relation
+        ),
+        "sampler.fanouts={p.sampler.fanouts}: model={p.source.name} reads no relations: use one list of fanouts, or a model "
+        "such as rgcn": lambda s, p: (
+            p.sampler is not None and not p.source.reads_relations and getattr(p.sampler.fanouts, "by_relation", None)
+        ),
     },
 )
 _TYPES = Topic(

@@ -227,6 +227,9 @@ class OnRanks(Run):
             inputs=source.trains,
             reads_disk=not strategy.lacks(GatheredRows) and settings.inputs == "features" and source.trains,
             may_stay=may_stay(parts),
+            inverse_edges=source.reads_relations
+            and not strategy.reads.all_edges
+            and bool(getattr(parts.model, "inverse", False)),
             untyped_model=_untyped(order),
             rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,
         )

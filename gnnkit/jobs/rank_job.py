@@ -166,6 +166,8 @@ class RankJob:
             on_disk=self.on_disk,
             remote_edges=self.prepared.remote_edges,
             order=self.order(),
+            inverse_edges=self.prepared.inverse_edges,
+            relation_names=None if self.prepared.relations is None else tuple(self.prepared.relations),
         )
         if self.prepared.place == "memory":
             progress("reading features into memory")
@@ -181,7 +183,8 @@ class RankJob:
         edges = data.edge_features
         num_outputs = self.task().num_outputs(worker.shard.num_classes)
         width = self.settings.embedding or worker.features.width
-        return Widths(width, num_outputs, 0 if edges is None else edges.shape[1], worker.shard.num_relations)
+        num_relations = worker.shard.num_relations // (1 + worker.inverse_edges)
+        return Widths(width, num_outputs, 0 if edges is None else edges.shape[1], num_relations)
 
     def set_up(self, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> Embedding | None:
         """Sets up the strategy for a model. Collective.

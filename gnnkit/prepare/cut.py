@@ -27,7 +27,7 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all, uncut
 from gnnkit.partition.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, RankParts, Reads, without_edges, without_features
 from gnnkit.prepare import picture
-from gnnkit.prepare.inputs import check_types, load, named, with_inputs, with_kept, with_names
+from gnnkit.prepare.inputs import check_types, load, named, with_inputs, with_inverse_edges, with_kept, with_names
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.prepare.run_partition import keep, rebalanced
 from gnnkit.prepare.trained import as_read
@@ -62,6 +62,8 @@ class Prepared:
     schema: Json | None = None  # `Schema.as_plain`. None: a store of an earlier version
     place: str = "mapped"  # where feature rows are: memory, mapped or disk
     cache: int = 0  # bytes of rows that each rank caches, if rows stay on disk
+    relations: list[str] | None = None  # names of the relations, inverse ones last. None: there is one
+    inverse_edges: bool = False  # whether the reverse of each edge was added, with relations of its own
 
     @property
     def remote_edges(self) -> float:
@@ -93,6 +95,7 @@ class Needs:
     reads_disk: bool = False  # whether batches gather feature rows, so the rows may be in memory or on disk
     rows_last: bool = False  # whether batches read the same rows in each epoch, in memory or from disk
     may_stay: bool = False  # whether feature rows may stay on disk
+    inverse_edges: bool = False  # whether batches of a relational model contain the reverse of each edge
     untyped_model: str | None = None  # name of a model that reads no types. None: types are read, or ignored
 
     @property
@@ -164,6 +167,8 @@ def prepare(asked: Preparation) -> Json:
     summary = "\n".join([prepared.summary, *lines, *note, *cache.notes])
     cut_at = time.monotonic()
     seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
+    names = None if graph.edge_type_names is None else list(graph.edge_type_names)
+    prepared = replace(prepared, relations=names, inverse_edges=needs.inverse_edges)
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
 
 
@@ -179,6 +184,9 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | None, list[str]]:
     elif needs.inputs:
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
+    if needs.inverse_edges:
+        graph = with_inverse_edges(graph)
+        lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
     return graph, links, [*input_lines, *lines]
 
 

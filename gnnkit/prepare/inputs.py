@@ -9,7 +9,18 @@ import numpy as np
 
 from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, FeatureTable, Floats, Graph, PackedFeatures, Schema, SparseFeatures
+from gnnkit.graph import (
+    EdgeColumns,
+    Features,
+    FeatureTable,
+    Floats,
+    Graph,
+    PackedFeatures,
+    Relation,
+    Schema,
+    SparseFeatures,
+)
+from gnnkit.graph.csc import sort_edges
 from gnnkit.launch.phases import warnings_in_lines
 from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
@@ -95,10 +106,31 @@ def check_types(model: str | None, types: Schema) -> None:
         if len(names) > 1
     ]
     raise UserError(
-        f"model={model} reads no types, and the graph has {' and '.join(parts)}: choose model=rgcn, rgat or simple_hgn with "
-        "strategy=vertex_centric, or a PyG module of (x, edge_index, edge_type) or (x_dict, edge_index_dict), which read "
-        "types of edges, or types=ignore, which treats all types as one"
+        f"model={model} reads no types, and the graph has {' and '.join(parts)}: choose model=rgcn, rgat or simple_hgn, "
+        "or with strategy=vertex_centric a PyG module of (x, edge_index, edge_type) or (x_dict, edge_index_dict), which "
+        "read types of edges, or types=ignore, which treats all types as one"
     )
+
+
+def with_inverse_edges(graph: Graph) -> Graph:
+    """Adds the reverse of each edge, with relations numbered after the given ones.
+
+    Batches then contain them as in-edges, which samplers draw like any others.
+    """
+    csc, names = graph.csc, graph.edge_type_names or ("",)
+    src, dst = np.asarray(csc.indices), np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+    types = np.zeros(csc.num_edges, np.int64) if graph.edge_types is None else graph.edge_types.astype(np.int64)
+    ends = np.append(src, dst), np.append(dst, src)
+    both, order = sort_edges(*ends, csc.num_nodes, csc.num_nodes, True, None)
+    columns = EdgeColumns({**graph.edge_columns, "relation": types})
+    added = EdgeColumns({**columns, "relation": types + len(names)})
+    columns = EdgeColumns.concat([columns, added]).take(order)
+    relations, inverse_names = None, [f"rev_{name}" for name in names]
+    if graph.relations is not None:
+        inverse = [Relation(end, f"rev_{name}", start) for start, name, end in graph.relations]
+        relations, inverse_names = (*graph.relations, *inverse), [relation.edge_type for relation in inverse]
+    fields = {**columns.fields_of(Graph), "edge_type_names": (*names, *inverse_names), "relations": relations}
+    return replace(graph, csc=both.weighted(columns.get("weight")), **fields)
 
 
 def degree_features(graph: Graph) -> Floats:  # [num_nodes, 2]

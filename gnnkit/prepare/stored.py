@@ -90,6 +90,8 @@ def _adapt_facts(asked: Preparation, manifest: Manifest, root: Path, missing: Se
     lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines, *rounded]
     dense = manifest.holds["sparse"] and not needs.sparse
     counts = manifest.counts
+    relations = manifest.schema["edge_types"]
+    known = replace(known, relations=None if relations is None else list(relations))
     known = replace(known, num_nodes=counts["nodes"], num_edges=counts["edges"], num_classes=counts["classes"])
     known = replace(known, schema=manifest.types.as_plain())
     return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
@@ -120,6 +122,11 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
     if needs.trains and not is_split:
         raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
     check_types(needs.untyped_model, manifest.types)
+    if needs.inverse_edges:
+        raise UserError(
+            f"model.inverse=true: the store {root} has no inverse edges, which batches need: use model.inverse=false, "
+            "strategy=vertex_centric, or the original data set"
+        )
     if settings.inputs == "features" and needs.inputs:
         check_width(manifest.counts["features"])
     if settings.features.place == "disk" and manifest.holds["sparse"]:

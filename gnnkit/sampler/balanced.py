@@ -21,7 +21,8 @@ class BalancedSampler(NativeSampler):
     The n nodes that draw in a hop share a budget of n times the fanout. Low-degree
     nodes leave part of their share to the others (`water_fill`). Each node draws
     uniformly without replacement, and its number of draws depends on the hop's other
-    nodes.
+    nodes. If nodes draw by relation, the nodes of a hop with in-edges of a relation
+    share that relation's budget.
     """
 
     by_node = False

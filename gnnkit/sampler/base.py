@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
+from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.contract import Hop, check_hop
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
@@ -36,6 +36,9 @@ class Sampler(ABC):
 
     If False, they also depend on the other nodes of the batch.
     """
+
+    by_relation: bool = False
+    """Whether `sample` accepts `RelationGroups`, and then draws from each relation."""
 
     @property
     def draws_at_owners(self) -> bool:
@@ -121,6 +124,46 @@ class Sampler(ABC):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ReadRelations:
+    """The groups of in-edges that a native sampler draws from, and their fanouts.
+
+    The draws of a group are keyed by its relation and the global id of its node.
+    """
+
+    rows: RelationGroups
+    fanouts: Ids  # [num_hops * num_relations] int64 draws per node, by hop and then by relation
+    num_ids: int  # number of nodes of the complete graph
+
+    @classmethod
+    def of(cls, rows: RelationGroups, fanouts: Fanouts, num_ids: int | None = None) -> ReadRelations:
+        """Checks the fanouts. Raises `UserError` if they name an unknown relation.
+
+        Args:
+            rows: The in-edges of a graph, or of a part of one.
+            fanouts: Draws per node.
+            num_ids: Number of nodes of the complete graph. None: `rows` contain all.
+        """
+        by_hop = np.array(fanouts.by_hop(rows.names), np.int64)
+        return cls(rows, by_hop.reshape(-1), rows.csc.num_nodes if num_ids is None else num_ids)
+
+    @property
+    def indptr(self) -> Ids:  # [num_nodes + 1] int64
+        return self.rows.indptr
+
+    @property
+    def codes(self) -> Ids:  # [num_groups] int64
+        return self.rows.codes
+
+    @property
+    def starts(self) -> Ids:  # [num_groups + 1] int64
+        return self.rows.starts
+
+    @property
+    def num_relations(self) -> int:
+        return self.rows.num_relations
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Reading:
     """The arrays that a native sampler reads.
 
@@ -141,6 +184,7 @@ class Reading:
     keys: Ids | None = None  # [num_rows] int64 key of each node that draws in one hop. None: its global id
     begins: Ids | None = None  # [num_rows] int64 first in-edge that each such node may draw. None: its first
     ends: Ids | None = None  # [num_rows] int64 end of the in-edges that each such node may draw. None: all
+    relations: ReadRelations | None = None  # groups of in-edges. None: a node draws from all of its in-edges
 
     def __post_init__(self) -> None:
         csc = self.csc
@@ -158,6 +202,7 @@ class NativeSampler(Sampler):
 
     draws_edges: ClassVar[bool] = True  # False: a source may be a node that is not a neighbour
     draws_by_hop: ClassVar[bool] = False  # True: a node that draws once draws differently at each hop
+    by_relation = True
 
     def __init__(
         self,
@@ -175,7 +220,7 @@ class NativeSampler(Sampler):
 
         Args:
             fanouts: [num_hops] draws per node, from the seeds outward. -1 takes all
-                in-edges, 0 none.
+                in-edges, 0 none. Or such lists by relation, with a `default`.
             replace: Whether to draw with replacement.
             redraw: Whether all nodes of the batch draw again at every hop. Otherwise a
                 node draws once, when it enters the batch.
@@ -184,7 +229,9 @@ class NativeSampler(Sampler):
                 unbiased: mean, sum or None.
             threads: Threads per batch. Default: all available cores.
         """
-        self.fanouts: Fanouts = Fanouts.parse(fanouts).alike(type(self).__name__)
+        self.fanouts: Fanouts = Fanouts.parse(fanouts)
+        if not self.by_relation:
+            self.fanouts.alike(f"{type(self).__name__} does not draw by relation")
         self.num_hops = self.fanouts.num_hops
         self.replace = replace
         self.redraw = redraw
@@ -203,13 +250,25 @@ class NativeSampler(Sampler):
     def native(self) -> _core.Sampler:
         """Creates the native sampler, at little cost."""
 
-    def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
+    def costs(self, graph: CSC | RelationGroups, seeds: Ids) -> Floats:  # [num_seeds]
         """Estimates the size of each seed's tree under uniform draws."""
         return tree_sizes(graph, seeds, self.fanouts, replace=self.replace)
 
     def reading(self, graph: CSC) -> Reading:
         """Collects the arrays of `graph` that the sampler reads."""
         return Reading(graph)
+
+    def reads(self, graph: CSC | RelationGroups) -> Reading:
+        """Collects the arrays that the sampler reads, by relation for `RelationGroups`.
+
+        Raises `UserError` for fanouts by relation with a CSC, which has no relations.
+        """
+        if isinstance(graph, CSC):
+            self.fanouts.alike("this run does not distinguish relations")
+            return self.reading(graph)
+        if not self.by_relation:
+            raise UserError(f"{type(self).__name__} does not draw by relation; use NeighborSampler, or pass a CSC")
+        return replace(self.reading(graph.csc), relations=ReadRelations.of(graph, self.fanouts))
 
     @property
     def draws_at_owners(self) -> bool:
@@ -233,7 +292,7 @@ class NativeSampler(Sampler):
         """
         return Reading(csc, rows=rows, sources=sources)
 
-    def draw(self, graph: CSC | Reading, nodes: Ids, hop: int, *, key: int) -> Hop:
+    def draw(self, graph: CSC | RelationGroups | Reading, nodes: Ids, hop: int, *, key: int) -> Hop:
         """Draws one hop of `nodes`.
 
         Owners that each draw for their owned nodes, from the `Reading` of a part with
@@ -244,7 +303,8 @@ class NativeSampler(Sampler):
         [num_sources].
 
         Args:
-            graph: The graph, or the reading of a part of one.
+            graph: The graph, with its relations if each is drawn separately, or the
+                reading of a part of one.
             nodes: [num_nodes] destinations, as numbered in `graph`.
             hop: The hop, 0 for the seeds.
             key: The batch's key.
@@ -252,20 +312,32 @@ class NativeSampler(Sampler):
         Returns:
             The draws, with sources and edges as numbered in `graph`.
         """
-        reading = graph if isinstance(graph, Reading) else self.reading(graph)
+        reading = graph if isinstance(graph, Reading) else self.reads(graph)
         ids = int64s("nodes", nodes)
         hop = whole("hop", hop, 0)
         indptr, sources, edge_ids, weight = self.native().draw(reading, ids, hop, wrap(key), self._num_threads())
+        if reading.relations is not None:
+            edge_ids, relation = reading.relations.rows.edges(edge_ids)
+            return Hop(indptr, sources, edge_ids, weight, relation)
         return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight)
 
-    def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
+    def sample(self, graph: CSC | RelationGroups, seeds: Ids, *, key: int) -> MiniBatch:
         ids = int64s("seeds", seeds)
-        return self.batch(self.native().sample(self.reading(graph), ids, wrap(key), self._num_threads()))
+        sampled = self.native().sample(self.reads(graph), ids, wrap(key), self._num_threads())
+        return self.batch(sampled, None if isinstance(graph, CSC) else graph)
 
-    def batch(self, sampled: _core.Batch) -> MiniBatch:
-        """Slices the rows sampled by the core into blocks."""
+    def batch(self, sampled: _core.Batch, relations: RelationGroups | None = None) -> MiniBatch:
+        """Slices the rows sampled by the core into blocks.
+
+        Args:
+            sampled: The core's batch.
+            relations: The rows that the sampler drew from by relation, if it did.
+        """
         nodes, known, indptr, sources, edge_ids, weight = sampled
-        rows = Hop(indptr, sources, edge_ids if self.edge_ids and self.draws_edges else None, weight)
+        relation = None
+        if relations is not None:
+            edge_ids, relation = relations.edges(edge_ids)
+        rows = Hop(indptr, sources, edge_ids if self.edge_ids and self.draws_edges else None, weight, relation)
         return _batch(nodes, known, rows, self.redraw)
 
     def _num_threads(self) -> int:
@@ -295,7 +367,7 @@ def grow(
     for hop in range(sampler.num_hops):
         newest = known[-2] if len(known) > 1 else 0
         drawn = draw(numbering.nodes()[0 if sampler.redraw else newest :], hop)
-        hops.append(Hop(drawn.indptr, numbering.add(drawn.sources), drawn.edge_ids, drawn.weight))
+        hops.append(replace(drawn, sources=numbering.add(drawn.sources)))
         known.append(len(numbering.nodes()))
     return _batch(numbering.nodes().astype(dtype), known, join_hops(hops, dtype), sampler.redraw)
 
@@ -304,14 +376,12 @@ def join_hops(hops: Sequence[Hop], dtype: npt.DTypeLike) -> Hop:
     """Concatenates the rows of hops, and converts sources to `dtype`."""
     ends = [0, *accumulate(len(hop.sources) for hop in hops)]
     indptr = [np.zeros(1, np.int64), *(hop.indptr[1:] + end for hop, end in zip(hops, ends, strict=False))]
-    edge_ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None]
-    weight = [hop.weight for hop in hops if hop.weight is not None]
-    return Hop(
-        np.concatenate(indptr),
-        np.concatenate([np.empty(0, dtype), *(hop.sources for hop in hops)], dtype=dtype),
-        np.concatenate(edge_ids) if edge_ids else None,
-        np.concatenate(weight) if weight else None,
-    )
+    columns = {}
+    for name in ("edge_ids", "weight", "relation"):
+        parts = [values for hop in hops if (values := getattr(hop, name)) is not None]
+        columns[name] = np.concatenate(parts) if parts else None
+    sources = np.concatenate([np.empty(0, dtype), *(hop.sources for hop in hops)], dtype=dtype)
+    return Hop(np.concatenate(indptr), sources, **columns)
 
 
 def _batch(nodes: Ids, known: Sequence[int], rows: Hop, redraw: bool) -> MiniBatch:
@@ -331,6 +401,7 @@ def _batch(nodes: Ids, known: Sequence[int], rows: Hop, redraw: bool) -> MiniBat
                 src_nodes=nodes[:num_src],
                 edge_ids=None if rows.edge_ids is None else rows.edge_ids[edges],
                 weight=None if rows.weight is None else rows.weight[edges],
+                relation=None if rows.relation is None else rows.relation[edges],
             )
         )
         first += num_dst if redraw else 0

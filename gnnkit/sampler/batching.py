@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Floats, Ids
-from gnnkit.sampler.fanouts import Fanouts
+from gnnkit.graph import CSC, Floats, Ids, RelationGroups
+from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
 from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
 
 _SIZES = {"batch_size": 2**31 - 1, "world_size": 2**16, "window": 2**16}  # maxima, whose product fits in 63 bits
@@ -270,7 +270,7 @@ def bounds_of(
 
 
 def tree_sizes(
-    graph: CSC, seeds: Ids, fanouts: Sequence[int], *, replace: bool = False, threads: int = 1
+    graph: CSC | RelationGroups, seeds: Ids, fanouts: FanoutsLike, *, replace: bool = False, threads: int = 1
 ) -> npt.NDArray[np.float64]:  # [num_seeds]
     """Computes the expected number of edges in each seed's tree of uniform draws.
 
@@ -282,12 +282,30 @@ def tree_sizes(
     graph. Raises `UserError` if a seed is out of range.
 
     Args:
-        graph: The graph.
+        graph: The graph. With its relations, s and the mean are those of each relation,
+            and t is the sum over relations.
         seeds: [num_seeds] node ids.
         fanouts: [num_hops] draws per node, from the seeds outward. -1: all.
         replace: Whether draws are with replacement.
         threads: Number of threads.
     """
-    draws = Fanouts.parse(fanouts, "fanouts").default
+    parsed = Fanouts.parse(fanouts, "fanouts")
+    if isinstance(graph, RelationGroups):
+        return _tree_sizes_by_relation(graph, int64s("seeds", seeds), parsed, replace)
+    draws = parsed.default
     threads = whole("threads", threads, 1, MAX_THREADS)
     return _core.tree_sizes(graph.indptr, graph.indices, draws, replace, int64s("seeds", seeds), threads)
+
+
+def _tree_sizes_by_relation(
+    rows: RelationGroups, seeds: Ids, fanouts: Fanouts, replace: bool
+) -> npt.NDArray[np.float64]:  # [num_seeds]
+    degree = np.diff(rows.starts)
+    nodes, relation = np.divmod(rows.codes, rows.num_relations)
+    sizes = np.zeros(rows.csc.num_nodes)
+    for draws in reversed(fanouts.by_hop(rows.names)):
+        of_group = np.array(draws, np.int64)[relation]
+        drawn = np.where(of_group < 0, degree, of_group if replace else np.minimum(of_group, degree))
+        below = np.add.reduceat(sizes[rows.csc.indices], rows.starts[:-1]) if len(degree) else np.zeros(0)
+        sizes = np.bincount(nodes, drawn * (1 + below / degree), len(sizes)).astype(np.float64, copy=False)
+    return sizes[seeds]

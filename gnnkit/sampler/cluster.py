@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.graph import CSC, Floats, Ids, RelationGroups
 from gnnkit.sampler.base import NativeSampler, Reading, Sampler
 from gnnkit.sampler.fanouts import MAX_HOPS, Fanouts
 from gnnkit.utils.checks import int64s, whole
@@ -25,6 +25,7 @@ class ClusterSampler(NativeSampler):
     """
 
     by_node = False
+    by_relation = False
 
     def __init__(
         self,
@@ -57,8 +58,8 @@ class ClusterSampler(NativeSampler):
         self._check(graph)
         return self.clusters[seeds]
 
-    def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
-        return Sampler.costs(self, graph, seeds)
+    def costs(self, graph: CSC | RelationGroups, seeds: Ids) -> Floats:  # [num_seeds]
+        return Sampler.costs(self, graph if isinstance(graph, CSC) else graph.csc, seeds)
 
     def _check(self, graph: CSC) -> None:
         if len(self.clusters) != graph.num_sources:

@@ -24,6 +24,7 @@ class Hop:
     sources: Ids  # [num_draws] global ids
     edge_ids: Ids | None = None  # [num_draws] positions in the CSC. None: draws are not edges of the CSC
     weight: Floats | None = None  # [num_draws] importance weights
+    relation: Ids | None = None  # [num_draws] relation of each draw. None: not drawn by relation
 
 
 def check_hop(where: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:

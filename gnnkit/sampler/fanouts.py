@@ -21,7 +21,9 @@ KEY = "sampler.fanouts"
 class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
     """Draws per node at each hop, from the seeds outward.
 
-    -1 takes all in-edges, 0 none. As a sequence, it contains the default draws.
+    -1 takes all in-edges, 0 none. Where a sampler draws by relation, a node draws this
+    number from its in-edges of each relation, as in PyG, so one list applies to every
+    relation. As a sequence, fanouts contain the default draws.
     """
 
     default: tuple[int, ...]  # [num_hops] for relations that are not in `by_relation`
@@ -76,20 +78,33 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
         """Returns the draws per node for one relation's edges."""
         return self.by_relation.get(relation, self.default)
 
-    def alike(self, sampler: str) -> Fanouts:
+    def alike(self, reason: str) -> Fanouts:
         """Returns these fanouts, which must not differ between relations.
 
         Raises `UserError` for the first relation with separate fanouts.
 
         Args:
-            sampler: Sampler that supports one list only, for the message.
+            reason: Why only one list is supported, for the message.
         """
         for name, fanouts in self.by_relation.items():
-            raise UserError(
-                f"{KEY}.{name}={_listed(fanouts)}: {sampler} does not support fanouts by relation; "
-                f"use one list, {KEY}={_listed(self.default)}"
-            )
+            raise UserError(f"{KEY}.{name}={_listed(fanouts)}: {reason}; use one list, {KEY}={_listed(self.default)}")
         return self
+
+    def by_hop(self, relations: Sequence[str]) -> list[list[int]]:
+        """Returns the draws per node by hop, and then by relation.
+
+        Raises `UserError` if the fanouts name an unknown relation.
+
+        Args:
+            relations: [num_relations] names of the graph's relations, in order.
+        """
+        for name in self.by_relation:
+            if name not in relations:
+                raise UserError(
+                    f"{KEY}.{name} is not a relation of the graph: expected {DEFAULT} or one of {shown(', '.join(relations))}"
+                )
+        lists = [self.of(name) for name in relations]
+        return [[fanouts[hop] for fanouts in lists] for hop in range(self.num_hops)]
 
     def resized(self, num_hops: int) -> Fanouts:
         """Truncates to a number of hops, or repeats the last hop."""

@@ -12,7 +12,8 @@ class LaborSampler(NativeSampler):
 
     Each source has one random number per hop. An edge into a node of degree d is kept
     if this number is below fanout / d. Nodes thus share sources, and draw the fanout
-    only in expectation. The variance is the same as with uniform draws.
+    only in expectation. The variance is the same as with uniform draws. If nodes draw
+    by relation, d is the degree within the relation, and relations share the numbers.
     """
 
     draws_by_hop = True

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch
+from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch, RelationGroups
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
@@ -54,7 +54,8 @@ class Loader:
     Lightning would infer a wrong value from the first tensor.
 
     Args:
-        graph: A `Graph`, a `CSC`, or PyG's `Data` for `Graph.from_pyg`.
+        graph: A `Graph`, a `CSC`, or PyG's `Data` for `Graph.from_pyg`. From
+            `RelationGroups`, nodes draw from each relation separately.
         sampler: Sampler of the seeds' neighbourhoods. Lists of fanouts are rejected.
         seeds: [num_seeds] distinct ids, or a mask [num_nodes]. Default: all nodes.
         batch_size: This rank's seeds per batch, or groups of seeds if the sampler has
@@ -83,7 +84,7 @@ class Loader:
 
     def __init__(
         self,
-        graph: Graph | CSC | Any,
+        graph: Graph | CSC | RelationGroups | Any,
         sampler: Sampler,
         seeds: npt.ArrayLike | None = None,
         batch_size: int = 1024,
@@ -105,7 +106,8 @@ class Loader:
         transform: Callable[[LoadedBatch], Any] | None = None,
     ) -> None:
         """Checks the arguments. Raises `UserError` with an invalid argument's name."""
-        known = graph if isinstance(graph, CSC) else untyped(graph)
+        self._rows = graph if isinstance(graph, RelationGroups) else None  # the groups that nodes draw from
+        known = _read_graph(graph)
         self.csc = known if isinstance(known, CSC) else known.csc
         self.seeds = _seeds(seeds, self.csc.num_nodes)
         self.rank = whole("rank", rank, 0)
@@ -118,6 +120,8 @@ class Loader:
         # Not `sampler`: Lightning assumes a torch sampler in an attribute with that
         # name.
         self._sampler = _check_sampler(sampler).with_features(self.tables.features)
+        if self._rows is not None and not (sampler.by_relation and _is_native(sampler)):
+            raise UserError(f"sampler={type(sampler).__name__} does not draw by relation: use NeighborSampler")
         groups = sampler.groups(self.csc, self.seeds)
         if groups is not None:
             groups = int64s(f"{type(sampler).__name__}.groups", groups, len(self.seeds))
@@ -182,7 +186,8 @@ class Loader:
 
     def _seed_costs(self) -> Floats:  # [num_seeds]
         if self._priced is None:
-            costs = self._sampler.costs(self.csc, self.seeds)
+            drawn: Any = self.csc if self._rows is None else self._rows
+            costs = self._sampler.costs(drawn, self.seeds)
             self._priced = check_costs(f"{type(self._sampler).__name__}.costs", costs, len(self.seeds))
         return self._priced
 
@@ -230,7 +235,7 @@ class Loader:
         storage.expect_random_reads(features)
         self._begun = time.perf_counter()
         return _core.Loader(
-            sampler.reading(self.csc) if _is_native(sampler) else self.csc,
+            sampler.reads(self._rows or self.csc) if _is_native(sampler) else self.csc,
             sampler.native() if _is_native(sampler) else _Checked(sampler),
             (*steps, draws_key(wrap(self.seed), epoch)),
             None if features is None else as_bytes("features", features),
@@ -243,7 +248,7 @@ class Loader:
         batch, buffer = native_loader.take()
         if self._spans is not None:
             _add_work(self._spans, native_loader, self._begun, now[1] - 1)
-        minibatch = self._sampler.batch(batch) if _is_native(self._sampler) else batch
+        minibatch = self._sampler.batch(batch, self._rows) if _is_native(self._sampler) else batch
         features = self.tables.features
         x = None if buffer is None or features is None else _first_rows(buffer, features, len(minibatch.input_nodes))
         self._now = now
@@ -262,6 +267,13 @@ class _Checked:
         if type(self._sampler).sample is Sampler.sample:  # checks every hop itself
             return batch
         return check_batch(f"{type(self._sampler).__name__}.sample", batch, graph, seeds, self._sampler.num_hops)
+
+
+def _read_graph(graph: Any) -> Graph | CSC:
+    """Returns the graph whose rows batches contain."""
+    if isinstance(graph, RelationGroups):
+        return graph.csc.weighted(None)  # weights are in another order than edge ids
+    return graph if isinstance(graph, CSC) else untyped(graph)
 
 
 def untyped(value: Any) -> Graph:

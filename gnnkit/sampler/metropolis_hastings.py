@@ -63,6 +63,7 @@ class MetropolisHastingsSampler(NativeSampler):
     """
 
     draws_edges = False
+    by_relation = False
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gnnkit import _core
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.graph import CSC, Floats, Ids, RelationGroups
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.fanouts import FanoutsLike
@@ -61,5 +61,5 @@ class NeighborSampler(NativeSampler):
             return _core.Sampler.equal(self.fanouts.default, self.redraw, self.importance)
         return _core.Sampler.neighbor(self.fanouts.default, self.replace, self.redraw, self.importance)
 
-    def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
+    def costs(self, graph: CSC | RelationGroups, seeds: Ids) -> Floats:  # [num_seeds]
         return tree_sizes(graph, seeds, self.fanouts, replace=self.replace or self.fill)

@@ -90,7 +90,11 @@ class LearnedInputs(Ability):
 
 @dataclass(frozen=True)
 class Relations(Ability):
-    """Adjacencies have edge types: `aggregate_relations`."""
+    """Adjacencies have edge types: `aggregate_relations`.
+
+    If the model has `inverse`, the graph of a strategy that draws or cuts batches has
+    the inverse edges (`Worker.inverse_edges`).
+    """
 
     lacking = "hands out edges without types"
 

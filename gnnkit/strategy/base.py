@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Engine, Rows, Tally
+from gnnkit.engine import Adjacency, BlockLayers, Engine, Pool, Rows, Tally
 from gnnkit.engine.remote import FeatureStore, Reach, TableFeatures
 from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
 from gnnkit.engine.remote.features import Bits
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Ids, SparseFeatures, Split
+from gnnkit.graph import CSC, Graph, Ids, RelationGroups, SparseFeatures, Split
 from gnnkit.kernels.sparse_rows import SparseRows
 from gnnkit.partition.order import NodeOrder, renumbered
 from gnnkit.partition.shard import Shard
@@ -49,6 +49,8 @@ class Worker:
     on_disk: OnDisk | None = None  # set if feature rows are read from disk
     remote_edges: float = 0.0  # share of edges whose source has another owner
     order: NodeOrder | None = None  # row order of engines. None: by id
+    inverse_edges: bool = False  # whether the graph has the reverse of each edge, with relations numbered last
+    relation_names: tuple[str, ...] | None = None  # [num_relations] including inverse ones. None: 0, 1, ...
 
     @property
     def device(self) -> torch.device:
@@ -115,6 +117,36 @@ class Worker:
         """The features, if they are read from disk."""
         return self.features.disk
 
+    def layers(self, model: object, pool: Pool | None = None) -> BlockLayers:
+        """Returns the node and edge values of blocks of the complete graph.
+
+        Args:
+            model: The model. With `self_loops`, nodes without a self-loop get one.
+            pool: The ranks whose rows enter batch statistics. None: this rank only.
+        """
+        assert self.graph is not None, "needs the complete graph"
+        grouped = lambda: self._relation_groups  # noqa: E731 - grouped on first use
+        form = (self.dtype, self.device, pool)
+        return BlockLayers(self.graph, model, *form, inverse_edges=self.inverse_edges, grouped=grouped)
+
+    def drawn(self, model: object) -> CSC | RelationGroups:
+        """Returns the complete graph's in-edges, by relation if the model reads any."""
+        assert self.graph is not None, "needs the complete graph"
+        return self.graph.csc if self.relations_for(model) is None else self._relation_groups
+
+    @cached_property
+    def _relation_groups(self) -> RelationGroups:
+        graph = self.graph
+        assert graph is not None
+        names = self.relation_names or tuple(map(str, range(graph.num_relations)))
+        return RelationGroups.of(graph.csc, graph.edge_types, names)
+
+    def relations_for(self, model: object) -> tuple[str, ...] | None:
+        """Returns the names of the relations, or None if the model reads none."""
+        if not getattr(model, "reads_relations", False):
+            return None
+        return self.relation_names or tuple(map(str, range(self.shard.num_relations)))
+
     @cached_property
     def _engines(self) -> dict[bool, Engine]:
         return {}
@@ -128,7 +160,9 @@ class Worker:
         loops = bool(getattr(model, "self_loops", False))
         if loops not in self._engines:
             shard = renumbered(self.shard, self.order)
-            self._engines[loops] = Engine(shard.with_self_loops() if loops else shard, self.comm, self.dtype)
+            engine = Engine(shard.with_self_loops() if loops else shard, self.comm, self.dtype)
+            engine.inverse_edges = self.inverse_edges
+            self._engines[loops] = engine
         return self._engines[loops]
 
     @cached_property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ import numpy.typing as npt
 from torch import nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import BlockLayers, Pool, Tally
+from gnnkit.engine import Pool, Tally
 from gnnkit.engine.block import LayerValues
 from gnnkit.engine.remote.fetched import Fetched, FetchedLayers, RowRequest
 from gnnkit.engine.remote.frontier import Frontier
 from gnnkit.engine.remote.owners import Owners, Sent
 from gnnkit.engine.remote.row_cache import RowCache
 from gnnkit.engine.remote.tier import KeptRows
-from gnnkit.graph import CSC, Ids, MiniBatch
+from gnnkit.graph import Ids, MiniBatch
 from gnnkit.sampler import Fanouts, Sampler
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
@@ -31,18 +32,21 @@ Edges = npt.NDArray[Any]  # [num_edges] records of `Frontier`
 class Draw:
     """Draws one rank's batches, at the owners or from the complete topology."""
 
-    def __init__(self, worker: Worker, sampler: Sampler, owners: Owners) -> None:
+    def __init__(self, worker: Worker, sampler: Sampler, owners: Owners, model: nn.Module) -> None:
         """Prepares the draws. Collective.
 
         Args:
             worker: The rank, with or without the topology.
             sampler: The sampler.
             owners: The owner of every node.
+            model: The model, which may read relations.
         """
-        self.csc: CSC | None = None if worker.graph is None else worker.graph.csc
-        self.sampler = sampler
-        if self.csc is None:
-            self._frontier = Frontier(worker.shard, owners, sampler, worker.comm, worker.threads)
+        self._sample: Callable[..., MiniBatch] | None = None
+        if worker.graph is not None:
+            self._sample = partial(sampler.sample, worker.drawn(model))  # type: ignore[arg-type]
+            return
+        frontier = (worker.shard, owners, sampler, worker.comm, worker.threads)
+        self._frontier = Frontier(*frontier, relations=worker.relations_for(model))
 
     def __call__(self, seeds: Ids, key: int, comm: Communicator, sent: Sent) -> tuple[MiniBatch, Edges | None]:
         """Draws one batch. Collective if owners draw.
@@ -56,9 +60,9 @@ class Draw:
         Returns:
             The batch, and the drawn edges unless this rank has the topology.
         """
-        if self.csc is None:
+        if self._sample is None:
             return self._frontier.sample(seeds, key, comm, sent)
-        return self.sampler.sample(self.csc, seeds, key=key), None
+        return self._sample(seeds, key=key), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +116,9 @@ class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
         """
         self.model, self.cache, self.rows = model, cache, cache.owned
         sampler = drawing(worker)
-        self.draws = Draw(worker, sampler, self.rows.owners)
-        self.pool, graph = Pool(worker.comm, tally), worker.graph
-        self._whole = None
-        if graph is not None:
-            self._whole = BlockLayers(graph, model, worker.dtype, worker.device, self.pool)
+        self.pool = Pool(worker.comm, tally)
+        self._whole = None if worker.graph is None else worker.layers(model, self.pool)
+        self.draws = Draw(worker, sampler, self.rows.owners, model)
         fanouts = Fanouts.all(sampler.num_hops) if sampler.fanouts is None else Fanouts.parse(sampler.fanouts)
         if (filled := cache.begin(fanouts, seeds.chance)) is not None:
             self.rows.record(*filled, tally, worker.comm.rank)
@@ -169,4 +171,5 @@ class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
             assert self._whole is not None
             return self._whole
         nodes = (prepared.batch.input_nodes.astype(np.int64), prepared.fetched.rows)
-        return FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, nodes, prepared.edges, self.pool)
+        values = (worker.shard, self.model, worker.dtype, worker.device, nodes, prepared.edges, self.pool)
+        return FetchedLayers(*values, inverse_edges=worker.inverse_edges)

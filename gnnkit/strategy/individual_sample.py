@@ -24,6 +24,7 @@ from gnnkit.strategy.abilities import (
     LearnedInputs,
     MovableSeeds,
     Reads,
+    Relations,
     RowsOnDisk,
     SparseRows,
     Steps,
@@ -108,6 +109,7 @@ class IndividualSample(ExecutionStrategy):
         self.supports = (
             JoinedLayers(),
             SparseRows(),
+            Relations(),
             GatheredRows(),
             RowsOnDisk(but=_LRU if cache == "lru" else None),
             LearnedInputs(but=None if cache == "none" else f"with strategy.cache={cache} {_CACHED}"),
@@ -145,7 +147,8 @@ class IndividualSample(ExecutionStrategy):
             self.sampled = SampledBatches(worker, model, self.tally, **sizes, prefetch=self.prefetch)
             return
         self._hits = CacheHits(worker.comm)
-        seeds: Seeds = NodeSeeds(worker, **sizes) if worker.links is None else LinkSeeds(worker, self.batch_size)
+        links = worker.links is not None
+        seeds: Seeds = LinkSeeds(worker, self.batch_size) if links else NodeSeeds(worker, **sizes, model=model)
         owners = Owners.of(worker.shard, worker.comm)
         rows = OwnedRows(worker.shard, owners, worker.comm, values=not self.reads.graph, disk=worker.disk)
         cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)

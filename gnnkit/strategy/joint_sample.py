@@ -19,6 +19,7 @@ from gnnkit.strategy.abilities import (
     JoinedLayers,
     LearnedInputs,
     Reads,
+    Relations,
     RowsOnDisk,
     SparseRows,
     Steps,
@@ -38,6 +39,10 @@ _BATCHES: dict[tuple[str, str], type[CooperativeBatches | PushPullBatches | Push
 }
 _MODES = {"cooperative": ("partitioned", COOPERATIVE), "push_pull": ("shared", PARTITIONED)}
 
+_COLUMNS_OF_RELATIONS = (
+    "with strategy.mode=push_pull splits input rows by columns, which a relational layer does not: use "
+    "strategy.mode=cooperative"
+)
 _BY_COLUMNS = (  # for learned rows
     "with strategy.mode=push_pull splits input rows by columns, but learned rows are stored at the node's owner: use "
     "strategy.mode=cooperative"
@@ -87,7 +92,8 @@ class JointSample(ExecutionStrategy):
         cooperative, owned = mode == "cooperative", self.topology == "partitioned"
         self.reads = Reads(sampler=True, graph=not owned, one_column=owned, from_owners=owned and not cooperative)
         learned = LearnedInputs(but=None if cooperative else _BY_COLUMNS)
-        self.supports: tuple[Ability, ...] = (EdgeTask("all"), SparseRows(), learned)
+        relations = Relations(but=None if cooperative else _COLUMNS_OF_RELATIONS)
+        self.supports: tuple[Ability, ...] = (EdgeTask("all"), SparseRows(), learned, relations)
         if cooperative:
             self.supports += (GatheredRows(), RowsOnDisk(), JoinedLayers(by_owners=True))
 

@@ -56,8 +56,9 @@ class OwnerDraws:
         """
         assert worker.sampler is not None
         shard, comm, sampler = worker.shard, worker.comm, weighing_sums(worker.sampler)
-        self._frontier = Frontier(shard, owners, sampler, comm, worker.threads, COOPERATIVE)
-        self.layers = ShardLayers(shard, model, worker.dtype, worker.device)
+        relations = worker.relations_for(model)
+        self._frontier = Frontier(shard, owners, sampler, comm, worker.threads, COOPERATIVE, relations=relations)
+        self.layers = ShardLayers(shard, model, worker.dtype, worker.device, inverse_edges=worker.inverse_edges)
         self._plane = Peers(Wire(comm, range(comm.world_size), tally), Passes())
         self._place = np.full(len(self.layers.nodes), -1, np.int64)  # each node's row in the current batch
 
@@ -82,7 +83,7 @@ class OwnerDraws:
             known, away, route = self._reach(known, sources, comm)
             nodes = np.concatenate([known, away])
             self._place[away] = np.arange(len(known), len(nodes))
-            blocks.insert(0, Block(rows.indptr, self._place[sources], nodes, rows.edge_ids, rows.weight))
+            blocks.insert(0, Block(rows.indptr, self._place[sources], nodes, rows.edge_ids, rows.weight, rows.relation))
             routes.insert(0, route)
         self._place[known] = -1
         return Drawn(known, blocks, routes)

@@ -24,6 +24,7 @@ from gnnkit.strategy.abilities import (
     LastingRows,
     LearnedInputs,
     Reads,
+    Relations,
     SparseRows,
     Steps,
 )
@@ -40,6 +41,10 @@ from gnnkit.utils.approximate import approximate
 
 _ROWS_OF_SHARE = (
     "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
+)
+_PART_OF_RELATIONS = (
+    "does not weigh edges by relation with strategy.correction=coverage, strategy.degrees=local, "
+    "strategy.exchange_every above 1 or an exchange that keeps rows: remove these keys"
 )
 _CORRECTED = "with strategy.correction=llcg also draws batches, whose rows are read one by one: use another correction"
 _OTHER_EDGES = (  # for link tasks
@@ -155,6 +160,7 @@ class PresetWorkload(ExecutionStrategy):
             SparseRows(),
             LastingRows(but=_CORRECTED if llcg else None),
             LearnedInputs(but=_ROWS_OF_SHARE),
+            Relations(but=_PART_OF_RELATIONS if keys.covers or keys.degrees == "local" or keeps_rows else None),
         )
         if not self.builds_own_workload:
             complete = keys.halo != "cluster" and keys.correction == "none" and exchange_every is None

@@ -19,7 +19,7 @@ from gnnkit.engine.remote.disk import DiskFeatures
 from gnnkit.engine.remote.features import of_bits
 from gnnkit.engine.remote.owners import Sent
 from gnnkit.errors import UserError
-from gnnkit.graph import Block, Ids, Split
+from gnnkit.graph import CSC, Block, Ids, RelationGroups, Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import Loader, gather_rows
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
@@ -72,17 +72,18 @@ class SampledBatches:
         if worker.graph is None or worker.sampler is None:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
         self.worker, self.graph, self.model = worker, worker.graph, model
-        self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
+        self.layers = worker.layers(model, Pool(worker.comm, tally))
+        self._drawn = worker.drawn(model)
         self._source: _Nodes | _Links
         self._tally, self._disk, self._prefetch = tally, worker.disk if self.gathers else None, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
         if worker.links is not None:
-            self._source = _Links(worker, self.layers, batch_size, prefetch, gathers=self.gathers)
+            self._source = _Links(worker, self.layers, self._drawn, batch_size, prefetch, gathers=self.gathers)
             return
         sampler = weighing_sums(worker.sampler)
         self._source = _Nodes(
             Loader(
-                self.graph.csc,
+                self._drawn,
                 sampler.with_features(np.asarray(self.graph.features)) if sampler.reads_features else sampler,
                 np.flatnonzero(self.graph.split == Split.TRAIN),
                 batch_size,
@@ -215,17 +216,27 @@ class _Nodes:
 class _Links:
     """Batches of edges to predict, prefetched by one thread."""
 
-    def __init__(self, worker: Worker, layers: BlockLayers, batch_size: int, prefetch: int, *, gathers: bool) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        layers: BlockLayers,
+        drawn: CSC | RelationGroups,
+        batch_size: int,
+        prefetch: int,
+        *,
+        gathers: bool,
+    ) -> None:
         """Stores the arguments.
 
         Args:
             worker: This rank, with graph, sampler and links.
             layers: Layer values of the complete graph.
+            drawn: The in-edges that the sampler reads.
             batch_size: Number of edges per worker and step.
             prefetch: Number of prefetched batches.
             gathers: Whether a batch includes its nodes' features.
         """
-        self._worker, self._layers, self._prefetch = worker, layers, prefetch
+        self._worker, self._layers, self._drawn, self._prefetch = worker, layers, drawn, prefetch
         self._table = _table(worker) if gathers else None
         self._sampler, self._seeds = drawing(worker), LinkSeeds(worker, batch_size)
 
@@ -239,7 +250,7 @@ class _Links:
     def _make(self, deal: Deal, number: int) -> _Prefetched:
         worker, layers = self._worker, self._layers
         step = deal(number, worker.comm, Sent.nothing(1))
-        drawn = self._sampler.sample(layers.graph.csc, step.seeds, key=step.draws)
+        drawn = self._sampler.sample(self._drawn, step.seeds, key=step.draws)  # type: ignore[arg-type]
         x = None if self._table is None else gather_rows(self._table, drawn.input_nodes, threads=worker.threads)
         return _Prefetched(step, step.kept(drawn.blocks, layers), x)
 

@@ -115,7 +115,15 @@ class Seeds(ABC):
 class NodeSeeds(Seeds):
     """The training nodes, which all ranks' batches cover once per epoch."""
 
-    def __init__(self, worker: Worker, batch_size: int, batching: str = "plain", window: int = 8) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        batch_size: int,
+        batching: str = "plain",
+        window: int = 8,
+        *,
+        model: object = None,
+    ) -> None:
         """Gathers the training nodes. Collective if no rank has the complete graph.
 
         Args:
@@ -123,6 +131,7 @@ class NodeSeeds(Seeds):
             batch_size: Seeds, or groups of seeds, per worker and step.
             batching: "plain", or "balanced" if every rank reads the graph.
             window: Number of steps over which balanced batching evens out work.
+            model: The model, whose batches may draw by relation.
         """
         sampler, graph, comm = worker.sampler, worker.graph, worker.comm
         assert sampler is not None
@@ -133,7 +142,8 @@ class NodeSeeds(Seeds):
         else:
             self.ids = np.flatnonzero(graph.split == Split.TRAIN)
             groups = sampler.groups(graph.csc, self.ids)
-            self._costs = sampler.costs(graph.csc, self.ids) if batching == "balanced" else None
+            drawn: Any = worker.drawn(model)
+            self._costs = sampler.costs(drawn, self.ids) if batching == "balanced" else None
         self._schedule = BatchSchedule(self.ids, batch_size, comm.world_size, batching, window, groups=groups)
 
     def __len__(self) -> int:

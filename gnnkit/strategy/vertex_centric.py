@@ -30,6 +30,10 @@ _ALONE = (  # for learned rows
     "with strategy.local_iterations other than 1 lets workers step alone, while a learned row has one owner, who "
     "steps with the gradients of all workers"
 )
+_STALE = (
+    "with these options reads stale rows: use exchange=exact or quantized with strategy.local_iterations=1, or "
+    "strategy=individual_sample"
+)
 _NOT_OF_NOW = (  # for link tasks
     "rows that are not of now and exact are of other edges than those of the epoch, choose exchange=exact with "
     "strategy.local_iterations=1"
@@ -93,7 +97,7 @@ class VertexCentric(ExecutionStrategy):
             SparseRows(),
             LastingRows(),
             LearnedInputs(but=_ALONE if drift else None),
-            Relations(but="with these options reads rows that are not of now" if later else None),
+            Relations(but=_STALE if later else None),
             EdgeTask("share", but=None if self.steps.keep_sums else f"{reason}: {_NOT_OF_NOW}"),
             MovableNodes(but=_KEPT if self.steps.keep_state else None),
         )

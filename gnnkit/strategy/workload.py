@@ -71,7 +71,7 @@ class Reader:
             local_degrees: Whether a share is treated as a graph of its own.
         """
         assert worker.graph is not None, "needs the whole graph"
-        layers = BlockLayers(worker.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
+        layers = worker.layers(model, Pool(worker.comm, tally))
         num_layers: int = model.num_layers  # type: ignore[assignment]
         return cls(worker, model, worker.graph, layers, num_layers, local_degrees, tally)
 

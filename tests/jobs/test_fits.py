@@ -21,6 +21,7 @@ LEARNED, LOST = "inputs=learned", "sync.on_lost=continue"
 SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leader"
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
 OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
+OF_TYPES = "a module of (x, edge_index, edge_type)"  # likewise
 ON_DISK = "features.place=disk"
 LINK = "comm.link={gigabits:1,milliseconds:1}"
 TORCHRUN = {
@@ -48,7 +49,11 @@ REFUSED = [
     [FULL, "sampler=neighbor"],
     [SAMPLED, "partition=2d"],
     [SAMPLED, "order=rcm"],
-    [PRESET, "model=rgcn"],
+    [PRESET, "model=rgcn", "strategy.degrees=local"],
+    [SAMPLED, OF_TYPES],
+    [SAMPLED, "model=rgcn", LINKS],
+    [SAMPLED, "model=rgcn", "sampler=metropolis_hastings"],
+    [SAMPLED, "model=gcn", "sampler=neighbor", "sampler.fanouts={default:[5,5],cites:[1,1]}"],
     [FULL, "model=rgcn", "types=ignore"],
     [FULL, "types=ignore", "job=predict", TRAINED],
     [SAMPLED, LINKS, "job=predict", TRAINED],
@@ -88,6 +93,13 @@ REFUSED = [
 ROWS = [message for topic in fits.TOPICS for message in topic.refused]
 
 
+class TypedSum(nn.Module):
+    """A module that reads types of edges."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        return x.index_add(0, edge_index[1], x[edge_index[0]] * edge_type[:, None])
+
+
 class EdgeSum(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
@@ -102,8 +114,9 @@ def test_each_row_refuses_a_configuration(
         for name, value in TORCHRUN.items():
             monkeypatch.setenv(name, value)
         overrides = overrides[:-1]
-    model = EdgeSum() if OF_EDGES in overrides else None
-    plain = config.compose([text.replace("RUN", str(tmp_path)) for text in overrides if text != OF_EDGES])
+    models = {OF_EDGES: EdgeSum(), OF_TYPES: TypedSum()}
+    model = next((models[text] for text in overrides if text in models), None)
+    plain = config.compose([text.replace("RUN", str(tmp_path)) for text in overrides if text not in models])
     (tmp_path / "config.yaml").write_text(json.dumps(plain))
     pattern = ".*".join(map(re.escape, re.split(r"\{.*?\}", message)))
     with pytest.raises(UserError, match=f"^{pattern}$"):

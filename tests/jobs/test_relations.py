@@ -197,16 +197,15 @@ def test_types_of_nodes_may_have_rows_of_their_own_widths(tmp_path: Path, input_
 @pytest.mark.parametrize(
     "keys",
     [
-        {"strategy": "individual_sample"},
-        {"strategy": "joint_sample"},
-        {"strategy": "preset_workload"},
+        {"strategy": {"name": "joint_sample", "mode": "push_pull"}},
+        {"strategy": {"name": "preset_workload", "degrees": "local"}},
         {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
         {"strategy": {"name": "vertex_centric", "exchange": "sampled"}},
     ],
     ids=lambda keys: str(keys["strategy"]),
 )
-def test_strategies_whose_edges_have_no_types_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"model=rgcn distinguishes edge types, and .* choose strategy=v"):
+def test_options_whose_edges_have_no_types_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"model=rgcn distinguishes edge types, and strategy=.*: (use|remove)"):
         train(tmp_path, **keys)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.block import LayerValues, ValuesById
+from gnnkit.engine.block import InRelation, LayerValues, ValuesById
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.remote import padded
 from gnnkit.engine.remote.disk import DiskFeatures
@@ -19,7 +19,7 @@ from gnnkit.engine.remote.features import TableRows
 from gnnkit.engine.remote.owners import ByOwner, Owners, Sent, as_bytes, swap
 from gnnkit.engine.remote.tier import KeptRows, RowTier
 from gnnkit.exchange.tally import Exchange, Tally
-from gnnkit.graph import Floats, Ids, SparseFeatures, kept_rows
+from gnnkit.graph import Block, Ids, SparseFeatures, kept_rows
 from gnnkit.partition.shard import Shard
 from gnnkit.utils.checks import Array
 
@@ -212,6 +212,8 @@ class FetchedLayers(LayerValues):
         nodes: tuple[Ids, npt.NDArray[Any]],
         edges: npt.NDArray[Any],
         pool: Pool,
+        *,
+        inverse_edges: bool = False,
     ) -> None:
         """Indexes the values.
 
@@ -223,7 +225,12 @@ class FetchedLayers(LayerValues):
             nodes: [num_nodes] global ids, and [num_nodes] records of `OwnedRows`.
             edges: [num_edges] records of `Frontier`, for all drawn edges.
             pool: The ranks whose rows enter batch statistics.
+            inverse_edges: Whether the graph has the reverse of each edge, with
+                relations of its own.
         """
+        self.num_relations, self.inverse_edges = shard.num_relations, inverse_edges
+        self._relation = _of_edges(edges, "relation", shard.edge_types)
+        self._relation_degree = _of_edges(edges, "relation_degree", shard.relation_degrees)
         (ids, rows), self.pool = nodes, pool
         self.num_nodes, self.num_edges, self.dtype, self.device = shard.num_nodes, shard.num_edges, dtype, device
         self.self_loops = bool(getattr(model, "self_loops", False))
@@ -245,8 +252,15 @@ class FetchedLayers(LayerValues):
     def num_in_edges(self, nodes: Ids) -> Ids:
         return self._in_edges[nodes]
 
+    def in_relation(self, block: Block) -> InRelation:
+        ids = block.edge_ids
+        if self._relation is None or self._relation_degree is None or ids is None:
+            targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
+            return InRelation(np.zeros(len(targets), np.int64), self.graph_in_degree[targets])
+        return InRelation(self._relation[ids], self._relation_degree[ids])
 
-def _of_edges(edges: npt.NDArray[Any], name: str, held: Floats | None) -> ValuesById | None:
+
+def _of_edges(edges: npt.NDArray[Any], name: str, held: npt.NDArray[Any] | None) -> ValuesById | None:
     """Indexes a field of drawn edges by edge id, or returns None without it."""
     if held is None:
         return None

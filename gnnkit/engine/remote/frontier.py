@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.remote.owners import Bytes, Owners, Sent, as_bytes, swap
 from gnnkit.engine.remote.source_sums import SourceSums
 from gnnkit.errors import UserError
-from gnnkit.graph import Ids, MiniBatch
+from gnnkit.graph import Ids, MiniBatch, RelationGroups
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Hop, NativeSampler, Sampler
-from gnnkit.sampler.base import grow
+from gnnkit.sampler.base import Reading, ReadRelations, grow
 
 PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy.mode=cooperative"
 # Alternatives that read the complete graph.
@@ -37,8 +37,8 @@ class Draws:
     def hop(self) -> Hop:
         """The same draws as a sampler's result, in global ids."""
         edges, names = self.edges, self.edges.dtype.names or ()
-        weight = edges["importance"] if "importance" in names else None
-        return Hop(self.indptr, edges["source"].astype(np.int64), edges["id"].astype(np.int64), weight)
+        weight, relation = (edges[name] if name in names else None for name in ("importance", "relation"))
+        return Hop(self.indptr, edges["source"].astype(np.int64), edges["id"].astype(np.int64), weight, relation)
 
     @property
     def num_draws(self) -> Ids:  # [num_nodes]
@@ -76,6 +76,8 @@ class Frontier:
         comm: Communicator,
         threads: int = 1,
         mode: str = PARTITIONED,
+        *,
+        relations: Sequence[str] | None = None,
     ) -> None:
         """Reads the shard. Collective.
 
@@ -89,16 +91,29 @@ class Frontier:
             comm: The ranks.
             threads: Number of sampling threads. Default: 1.
             mode: The option that enables sampling at owners, for messages.
+            relations: Names of the relations, if nodes draw from each of them
+                separately.
         """
         self.sampler = copy.copy(check_sampler(sampler, mode))
         self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
         _check_shard(shard, comm, mode)
         self.shard, self.owners = shard, owners
         out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
-        self._reading = self.sampler.part(shard.csc, shard.owned, shard.sources, out_edges)
+        self._reading = self._reads(out_edges, relations)
         ids = np.dtype(np.int32) if max(shard.num_nodes, shard.num_edges) < 2**31 else np.dtype(np.int64)
         self.ids = ids  # id type of batches
-        self.edge = _edge(shard, ids, importance=self.draw_held(shard.owned[:0], 0, 0).weight is not None)
+        importance = self.draw_held(shard.owned[:0], 0, 0).weight is not None
+        self.edge = _edge(shard, ids, importance=importance, by_relation=relations is not None)
+
+    def _reads(self, out_edges: Ids | None, relations: Sequence[str] | None) -> Reading:
+        """Collects the arrays that the sampler reads."""
+        sampler, shard = self.sampler, self.shard
+        if relations is None:
+            sampler.fanouts.alike("this run does not distinguish relations")
+            return sampler.part(shard.csc, shard.owned, shard.sources, out_edges)
+        rows = RelationGroups.of(shard.csc, shard.edge_types, relations)
+        reading = sampler.part(rows.csc, shard.owned, shard.sources, out_edges)
+        return replace(reading, relations=ReadRelations.of(rows, sampler.fanouts, shard.num_nodes))
 
     def draw(
         self, nodes: Ids, hop: int, key: int, comm: Communicator, sent: Sent | None = None
@@ -139,7 +154,9 @@ class Frontier:
         edges = np.empty(len(drawn.sources), self.edge)
         edges["source"] = shard.sources[drawn.sources]
         edges["id"] = shard.edge_ids[drawn.edge_ids]
-        values = {"importance": drawn.weight, "weight": shard.csc.weight, "features": shard.edge_features}
+        degrees = None if shard.relation_degrees is None else shard.relation_degrees[:, 0]
+        values: dict[str, npt.NDArray[Any] | None] = {"importance": drawn.weight, "weight": shard.csc.weight}
+        values |= {"features": shard.edge_features, "relation": shard.edge_types, "relation_degree": degrees}
         for name in set(self.edge.names or ()) & values.keys():
             value = values[name]
             assert value is not None
@@ -168,9 +185,7 @@ class Frontier:
         def draw(nodes: Ids, hop: int) -> Hop:
             drawn = self.draw(nodes, hop, key, comm, sent)
             edges_by_hop.append(drawn.edges)
-            hop_of_all = drawn.hop
-            ids = hop_of_all.edge_ids if with_ids else None
-            return Hop(hop_of_all.indptr, hop_of_all.sources, ids, hop_of_all.weight)
+            return drawn.hop if with_ids else replace(drawn.hop, edge_ids=None)
 
         batch = grow(self.sampler, seeds.astype(np.int64), self.shard.num_nodes, self.ids, draw)
         return batch, np.concatenate(edges_by_hop)
@@ -223,7 +238,7 @@ def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
         )
 
 
-def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool) -> np.dtype[Any]:
+def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool, by_relation: bool) -> np.dtype[Any]:
     """Returns the record type of drawn edges."""
     fields: list[tuple[Any, ...]] = [("source", ids), ("id", ids)]
     if importance:
@@ -232,6 +247,8 @@ def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool) -> np.dtype[Any
         fields.append(("weight", shard.csc.weight.dtype))
     if shard.edge_features is not None and shard.edge_features.shape[1]:
         fields.append(("features", shard.edge_features.dtype, shard.edge_features.shape[1:]))
+    if by_relation and shard.edge_types is not None:
+        fields += [("relation", shard.edge_types.dtype), ("relation_degree", np.float64)]
     return np.dtype(fields)
 
 

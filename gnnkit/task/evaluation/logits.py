@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import BlockLayers, Engine, Rows, ShardAdjacency
+from gnnkit.engine import Engine, Rows, ShardAdjacency
 from gnnkit.engine.lent import lent
 from gnnkit.engine.remote import FeatureStore, LearnedRows, TableFeatures
 from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
@@ -134,7 +134,7 @@ class ChunkEvaluation(Evaluation):
         fits = graph.num_edges * BYTES_PER_EDGE <= self._memory  # omitting nodes would save little
         self._learned, self._all = learned, splits is None or learned is not None or fits
         self.worker = worker if self._all else _of_splits(worker, splits or ())
-        self._blocks = BlockLayers(graph, model, worker.dtype, worker.device)
+        self._blocks = worker.layers(model)
 
     def _logits(self, model: nn.Module) -> Tensor:
         if hasattr(model, "layer") and self._scratch is not None:

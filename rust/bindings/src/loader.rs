@@ -11,6 +11,7 @@ use gnnkit_core::float;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::loader::{Pipeline, Taken};
 use gnnkit_core::pool::MOST_THREADS;
+use gnnkit_core::relations::Relations;
 use gnnkit_core::rng;
 use gnnkit_core::sample::{Batch, Sampler, Scratch};
 use gnnkit_core::similarity::{Preference, Similarity};
@@ -23,7 +24,7 @@ use pyo3::{IntoPyObjectExt, ffi};
 
 use crate::arg::{self, Arg, Ids, Slice, attribute, count, exactly, items, key as key_of, optional, refuse, within};
 use crate::array::{Input, Output};
-use crate::sample::{PyReading, PySampler, batch_to_py, narrow};
+use crate::sample::{PyReading, PyRelations, PySampler, batch_to_py, narrow};
 use crate::user_error;
 
 /// How long a consumer waits before it looks for Ctrl-C.
@@ -127,6 +128,41 @@ struct Reading {
     rows: Option<Held<i64>>,
     sources: Option<Held<i64>>,
     counts: Option<Held<i64>>,
+    relations: Option<HeldRelations>,
+}
+
+/// The in-edges of nodes by relation.
+struct HeldRelations {
+    indptr: Held<i64>,
+    codes: Held<i64>,
+    starts: Held<i64>,
+    fanouts: Held<i64>,
+    num_relations: usize,
+    num_ids: usize,
+}
+
+impl HeldRelations {
+    fn new(relations: &PyRelations<'_>) -> Self {
+        Self {
+            indptr: Held::new(&relations.indptr),
+            codes: Held::new(&relations.codes),
+            starts: Held::new(&relations.starts),
+            fanouts: Held::new(&relations.fanouts),
+            num_relations: relations.num_relations,
+            num_ids: relations.num_ids,
+        }
+    }
+
+    fn view(&self) -> Relations<'_> {
+        Relations {
+            indptr: self.indptr.as_slice(),
+            codes: self.codes.as_slice(),
+            starts: self.starts.as_slice(),
+            fanouts: self.fanouts.as_slice(),
+            num_relations: self.num_relations,
+            num_ids: self.num_ids,
+        }
+    }
 }
 
 enum Floats {
@@ -164,6 +200,7 @@ impl Reading {
             rows: reading.rows.as_ref().map(Held::new),
             sources: reading.sources.as_ref().map(Held::new),
             counts: reading.counts.as_ref().map(Held::new),
+            relations: reading.relations.as_ref().map(HeldRelations::new),
         }
     }
 
@@ -177,6 +214,7 @@ impl Reading {
             rows: self.rows.as_ref().map(Held::as_slice),
             sources: self.sources.as_ref().map(Held::as_slice),
             counts: self.counts.as_ref().map(Held::as_slice),
+            relations: self.relations.as_ref().map(HeldRelations::view),
             ..Extra::default()
         }
     }

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use gnnkit_core::Error;
 use gnnkit_core::csc::{Id, check_ids};
 use gnnkit_core::memory::{Kept, List};
+use gnnkit_core::relations::Relations;
 use gnnkit_core::sample::{Batch, Hop, Importance, Kind, Limits, MAX_HOPS, Numbering, Sampler, Scratch, water_fill};
 use gnnkit_core::similarity::{Preference, Similarity};
 use gnnkit_core::view::{Extra, View};
@@ -42,6 +43,42 @@ pub(crate) struct PyReading<'py> {
     pub(crate) keys: Option<Slice<'py, i64>>,
     pub(crate) begins: Option<Slice<'py, i64>>,
     pub(crate) ends: Option<Slice<'py, i64>>,
+    pub(crate) relations: Option<PyRelations<'py>>,
+}
+
+/// The attributes of `gnnkit.sampler.base.ReadRelations`.
+pub(crate) struct PyRelations<'py> {
+    pub(crate) indptr: Slice<'py, i64>,
+    pub(crate) codes: Slice<'py, i64>,
+    pub(crate) starts: Slice<'py, i64>,
+    pub(crate) fanouts: Slice<'py, i64>,
+    pub(crate) num_relations: usize,
+    pub(crate) num_ids: usize,
+}
+
+impl<'py> PyRelations<'py> {
+    fn new(relations: Arg<'_, 'py>) -> PyResult<Self> {
+        let value = |name| attribute("relations", relations, name);
+        Ok(Self {
+            indptr: Slice::new("relations.indptr", &value("indptr")?)?,
+            codes: Slice::new("relations.codes", &value("codes")?)?,
+            starts: Slice::new("relations.starts", &value("starts")?)?,
+            fanouts: Slice::new("relations.fanouts", &value("fanouts")?)?,
+            num_relations: count("num_relations", &value("num_relations")?)?,
+            num_ids: count("num_ids", &value("num_ids")?)?,
+        })
+    }
+
+    fn view(&self) -> Relations<'_> {
+        Relations {
+            indptr: self.indptr.as_slice(),
+            codes: self.codes.as_slice(),
+            starts: self.starts.as_slice(),
+            fanouts: self.fanouts.as_slice(),
+            num_relations: self.num_relations,
+            num_ids: self.num_ids,
+        }
+    }
 }
 
 impl<'py> PyReading<'py> {
@@ -74,6 +111,7 @@ impl<'py> PyReading<'py> {
             keys: ids("keys")?,
             begins: ids("begins")?,
             ends: ids("ends")?,
+            relations: optional(&attribute("reading", reading, "relations")?, PyRelations::new)?,
         })
     }
 
@@ -90,6 +128,7 @@ impl<'py> PyReading<'py> {
             keys: self.keys.as_ref().map(Slice::as_slice),
             begins: self.begins.as_ref().map(Slice::as_slice),
             ends: self.ends.as_ref().map(Slice::as_slice),
+            relations: self.relations.as_ref().map(PyRelations::view),
         }
     }
 }

@@ -142,6 +142,12 @@ pub enum Error {
         /// Edges that there are.
         num_edges: usize,
     },
+    /// A node that draws by relation draws from all in-edges of each relation.
+    #[error("{name} does not apply to draws by relation")]
+    ByRelation {
+        /// The array or law.
+        name: &'static str,
+    },
     /// The in-edges that a node may draw must be some of its own.
     #[error("begins[{at}] = {begin}, ends[{at}] = {end} is not within the in-edges {first}..{last} of node {node}")]
     RowRange {

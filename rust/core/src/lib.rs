@@ -20,6 +20,7 @@ pub mod loader;
 pub mod memory;
 pub mod order;
 pub mod pool;
+pub mod relations;
 mod ring;
 pub mod rng;
 pub mod row_cache;

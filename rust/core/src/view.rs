@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::csc::Id;
 use crate::float::Floats;
+use crate::relations::Relations;
 use crate::similarity::Similarity;
 use crate::{Csc, Error};
 
@@ -48,6 +49,8 @@ pub struct Extra<'a> {
     pub begins: Option<&'a [i64]>,
     /// [num_rows] the end of the in-edges that each node of a hop may draw.
     pub ends: Option<&'a [i64]>,
+    /// The in-edges of each node by relation. `None`: a node draws from all of them.
+    pub relations: Option<Relations<'a>>,
 }
 
 impl Extra<'_> {
@@ -61,6 +64,9 @@ impl Extra<'_> {
                     actual,
                     expected: num_rows,
                 });
+            }
+            if array.is_some() && self.relations.is_some() {
+                return Err(Error::ByRelation { name });
             }
         }
         Ok(())
@@ -108,6 +114,9 @@ impl<'a, I: Id> View<'a, I> {
         length("rows", extra.rows.map(<[i64]>::len), self.num_nodes())?;
         length("sources", extra.sources.map(<[i64]>::len), self.num_sources)?;
         length("counts", extra.counts.map(<[i64]>::len), self.num_nodes())?;
+        if let Some(relations) = extra.relations {
+            relations.check(self.num_nodes())?;
+        }
         Ok(Self { extra, ..self })
     }
 
@@ -267,6 +276,9 @@ impl<'a, I: Id> View<'a, I> {
     #[inline(always)]
     pub(crate) fn prefetch_node(&self, node: usize) {
         prefetch(self.indptr, node);
+        if let Some(relations) = &self.extra.relations {
+            relations.prefetch_node(node);
+        }
         if let Some(ids) = self.extra.rows {
             prefetch(ids, node);
         }

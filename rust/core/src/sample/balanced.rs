@@ -2,10 +2,11 @@
 //! hop.
 
 use super::floyd::Bits;
-use super::law::{Law, Row};
+use super::law::{Law, Most, Row};
 use super::uniform::draw_distinct;
 use crate::Error;
 use crate::csc::Id;
+use crate::relations::Relations;
 use crate::view::{View, load};
 
 /// How many of a hop's draws a single node may have.
@@ -50,31 +51,62 @@ pub fn water_fill(degrees: &[usize], budget: usize, limits: Limits) -> Vec<usize
     degrees.iter().map(raise).collect()
 }
 
-/// Uniform draws, as many per row as water-filling says.
+/// Uniform draws, as many per row as water-filling says. By relation, the nodes of a
+/// hop with in-edges of a relation share its budget.
 pub(crate) struct Balanced {
     key: u64,
-    counts: Vec<usize>,
+    counts: Vec<usize>, // [num_rows]
+    firsts: Vec<usize>, // [num_nodes] the first row of each node. Empty: a node is a row
 }
 
 impl Balanced {
-    pub fn new<I: Id>(
-        graph: &View<'_, I>,
-        nodes: &[I],
-        key: u64,
-        fanout: usize,
-        limits: Limits,
-    ) -> Result<Self, Error> {
+    pub fn new<I: Id>(graph: &View<'_, I>, nodes: &[I], key: u64, most: &Most, limits: Limits) -> Result<Self, Error> {
+        let firsts = Vec::new();
+        if let Some(relations) = &graph.extra().relations {
+            return Self::by_relation(graph, relations, nodes, key, most, limits);
+        }
         if let Some(counts) = graph.extra().counts {
             let counts = nodes.iter().map(|node| given(counts, node.index()));
-            return Ok(Self {
-                key,
-                counts: counts.collect::<Result<_, _>>()?,
-            });
+            let counts = counts.collect::<Result<_, _>>()?;
+            return Ok(Self { key, counts, firsts });
         }
         let degree = |node: &I| graph.edges(node.index()).map(|edges| edges.len());
         let degrees: Vec<usize> = nodes.iter().map(degree).collect::<Result<_, _>>()?;
-        let counts = water_fill(&degrees, fanout.saturating_mul(nodes.len()), limits);
-        Ok(Self { key, counts })
+        let counts = water_fill(&degrees, most.of(0).saturating_mul(nodes.len()), limits);
+        Ok(Self { key, counts, firsts })
+    }
+
+    fn by_relation<I: Id>(
+        graph: &View<'_, I>,
+        relations: &Relations<'_>,
+        nodes: &[I],
+        key: u64,
+        most: &Most,
+        limits: Limits,
+    ) -> Result<Self, Error> {
+        if graph.extra().counts.is_some() {
+            return Err(Error::ByRelation { name: "counts" });
+        }
+        let (mut firsts, mut num_rows) = (Vec::with_capacity(nodes.len()), 0);
+        let mut rows = vec![(Vec::new(), Vec::new()); relations.num_relations]; // positions and degrees
+        for node in nodes {
+            firsts.push(num_rows);
+            let edges = graph.edges(node.index())?;
+            for group in relations.groups(node.index())? {
+                let group = relations.group(group, node.index(), &edges)?;
+                rows[group.relation].0.push(num_rows);
+                rows[group.relation].1.push(group.degree);
+                num_rows += 1;
+            }
+        }
+        let mut counts = vec![0; num_rows];
+        for (relation, (at, degrees)) in rows.iter().enumerate() {
+            let budget = most.of(relation).saturating_mul(degrees.len());
+            for (&at, count) in at.iter().zip(water_fill(degrees, budget, limits)) {
+                counts[at] = count;
+            }
+        }
+        Ok(Self { key, counts, firsts })
     }
 }
 
@@ -95,7 +127,8 @@ impl Law for Balanced {
 
     #[inline(always)]
     fn draw(&self, row: &Row, bits: &mut Bits, out: &mut Vec<i64>) -> Result<(), Error> {
-        draw_distinct(self.key, self.counts[row.at], row, bits, out);
+        let at = self.firsts.get(row.at).map_or(row.at, |first| first + row.nth);
+        draw_distinct(self.key, self.counts[at], row, bits, out);
         Ok(())
     }
 }

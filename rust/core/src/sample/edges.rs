@@ -88,24 +88,49 @@ impl<I: Id> Edges<I> {
                 id,
                 start: edges.start,
                 degree: edges.len(),
+                relation: 0,
+                nth: 0,
             };
-            let drawn = self.edge_ids.len();
-            law.draw(&row, room, &mut self.edge_ids)?;
-            let picks = &self.edge_ids[drawn..];
-            if !L::DRAWS_NODES {
-                picks.iter().for_each(|&edge| graph.prefetch_edge(edge as usize));
+            match &graph.extra().relations {
+                None => self.draw_row(graph, law, &row, room)?,
+                Some(relations) => {
+                    for (nth, group) in relations.groups(node)?.enumerate() {
+                        let group = relations.group(group, node, &edges)?;
+                        let row = Row {
+                            id: relations.key(group.relation, id),
+                            start: group.start,
+                            degree: group.degree,
+                            relation: group.relation,
+                            nth,
+                            ..row
+                        };
+                        self.draw_row(graph, law, &row, room)?;
+                    }
+                }
             }
             self.indptr.push(self.edge_ids.len() as i64);
-            if let (Some(weight), Some(importance)) = (&mut self.weight, self.importance) {
-                let scale = match importance {
-                    Importance::Mean => 1.0 / law.total(&row, room),
-                    Importance::Sum => 1.0,
-                };
-                reserve(weight, Some(picks.len()), "number of draws", drawn)?;
-                for &edge in picks {
-                    let inverse = law.inverse_expectation(&row, edge, picks.len(), room)?;
-                    weight.push((scale * inverse) as f32);
-                }
+        }
+        Ok(())
+    }
+
+    /// Draws the edges of one row, and prefetches their sources.
+    #[inline(always)]
+    fn draw_row<L: Law>(&mut self, graph: &View<'_, I>, law: &L, row: &Row, room: &mut L::Room) -> Result<(), Error> {
+        let drawn = self.edge_ids.len();
+        law.draw(row, room, &mut self.edge_ids)?;
+        let picks = &self.edge_ids[drawn..];
+        if !L::DRAWS_NODES {
+            picks.iter().for_each(|&edge| graph.prefetch_edge(edge as usize));
+        }
+        if let (Some(weight), Some(importance)) = (&mut self.weight, self.importance) {
+            let scale = match importance {
+                Importance::Mean => 1.0 / law.total(row, room),
+                Importance::Sum => 1.0,
+            };
+            reserve(weight, Some(picks.len()), "number of draws", drawn)?;
+            for &edge in picks {
+                let inverse = law.inverse_expectation(row, edge, picks.len(), room)?;
+                weight.push((scale * inverse) as f32);
             }
         }
         Ok(())

@@ -15,6 +15,29 @@ pub(crate) struct Row {
     pub start: usize,
     /// Number of in-edges that it may draw.
     pub degree: usize,
+    /// Relation of these in-edges, 0 where a node draws from all of its in-edges.
+    pub relation: usize,
+    /// Number of the relation among those of the node.
+    pub nth: usize,
+}
+
+/// The largest number of draws of a row in one hop. `usize::MAX`: all in-edges.
+#[derive(Debug, Clone)]
+pub(crate) struct Most {
+    all: usize,
+    by_relation: Vec<usize>, // empty where nodes do not draw by relation
+}
+
+impl Most {
+    /// `all` applies to every row unless draws are `by_relation`.
+    pub fn new(all: usize, by_relation: Vec<usize>) -> Self {
+        Self { all, by_relation }
+    }
+
+    #[inline(always)]
+    pub fn of(&self, relation: usize) -> usize {
+        self.by_relation.get(relation).copied().unwrap_or(self.all)
+    }
 }
 
 /// The rule by which nodes draw. The draws of a row follow from the row alone, so any

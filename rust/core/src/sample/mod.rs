@@ -41,6 +41,7 @@ pub use edges::Importance;
 use edges::{Draw, Edges};
 use expand::{DrawInto, Expand, Task};
 use labor::Labor;
+use law::Most;
 pub use numbering::Numbering;
 use numbering::number_seeds;
 pub use table::DENSE_NODES;
@@ -125,6 +126,25 @@ pub enum Kind {
     Cluster,
 }
 
+impl Kind {
+    /// Whether an edge may come several times, so that the degree does not bound draws.
+    fn repeats(self) -> bool {
+        matches!(
+            self,
+            Self::Neighbor { replace: true } | Self::Weighted { replace: true } | Self::Equal
+        )
+    }
+}
+
+fn too_many(value: usize) -> Error {
+    Error::Count {
+        name: "fanout with replacement",
+        value,
+        low: 0,
+        high: MAX_REPLACED as usize,
+    }
+}
+
 /// The rule by which a batch is made.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampler {
@@ -169,18 +189,9 @@ impl Sampler {
                 high: MAX_HOPS,
             });
         }
-        let replace = matches!(
-            kind,
-            Kind::Neighbor { replace: true } | Kind::Weighted { replace: true } | Kind::Equal
-        );
-        let most = if replace { MAX_REPLACED } else { i64::MAX };
+        let most = if kind.repeats() { MAX_REPLACED } else { i64::MAX };
         if let Some(hop) = fanouts.iter().position(|&fanout| fanout > most) {
-            return Err(Error::Count {
-                name: "fanout with replacement",
-                value: fanouts[hop] as usize,
-                low: 0,
-                high: most as usize,
-            });
+            return Err(too_many(fanouts[hop] as usize));
         }
         let fanouts = fanouts.iter().enumerate();
         Ok(Self {
@@ -308,26 +319,54 @@ impl Sampler {
     ) -> Result<(), Error> {
         let of_hop = derive(key, hop as u64);
         let key = if self.redraw { of_hop } else { key };
-        let fanout = self.fanouts[hop].most();
-        // All neighbours with replacement would be endless: -1 means each of them once.
-        let once = fanout == usize::MAX;
+        let most = self.most(graph, hop)?;
         match self.kind {
-            Kind::Neighbor { replace } if replace && !once => task.run(&UniformWithReplacement { key, fanout }),
-            Kind::Equal if !once => task.run(&Equal { key, fanout }),
-            Kind::Neighbor { .. } | Kind::Equal => task.run(&Uniform { key, fanout }),
-            Kind::Weighted { replace } if replace && !once => task.run(&WeightedWithReplacement { graph, key, fanout }),
-            Kind::Weighted { .. } => task.run(&Weighted { graph, key, fanout }),
+            Kind::Neighbor { replace: true } => task.run(&UniformWithReplacement { key, most }),
+            Kind::Neighbor { replace: false } => task.run(&Uniform { key, most }),
+            Kind::Equal => task.run(&Equal { key, most }),
+            Kind::Weighted { replace: true } => task.run(&WeightedWithReplacement { graph, key, most }),
+            Kind::Weighted { replace: false } => task.run(&Weighted { graph, key, most }),
             Kind::Balanced(limits) => {
-                let law = Balanced::new(graph, task.nodes(), key, fanout, limits)?;
+                let law = Balanced::new(graph, task.nodes(), key, &most, limits)?;
                 task.run(&law)
             }
             Kind::Labor => task.run(&Labor {
                 graph,
                 key: of_hop,
-                fanout,
+                most,
             }),
-            Kind::MetropolisHastings(walks) => task.run(&MostVisited::new(graph, key, fanout, walks)?),
+            Kind::MetropolisHastings(walks) => task.run(&MostVisited::new(graph, key, most.of(0), walks)?),
             Kind::Cluster => task.run(&WithinClusters::new(graph, seeds)?),
+        }
+    }
+
+    /// The draws of each row at `hop`.
+    fn most<I: Id>(&self, graph: &View<'_, I>, hop: usize) -> Result<Most, Error> {
+        let all = self.fanouts[hop].most();
+        let Some(relations) = &graph.extra().relations else {
+            return Ok(Most::new(all, Vec::new()));
+        };
+        match self.kind {
+            Kind::MetropolisHastings(_) => {
+                return Err(Error::ByRelation {
+                    name: "metropolis_hastings",
+                });
+            }
+            Kind::Cluster => return Err(Error::ByRelation { name: "cluster" }),
+            _ => {}
+        }
+        let by_relation = relations.of_hop(hop)?;
+        let limit = if self.kind.repeats() {
+            MAX_REPLACED as usize
+        } else {
+            usize::MAX
+        };
+        match by_relation
+            .iter()
+            .find(|&&fanout| fanout > limit && fanout != usize::MAX)
+        {
+            Some(&value) => Err(too_many(value)),
+            None => Ok(Most::new(all, by_relation)),
         }
     }
 }

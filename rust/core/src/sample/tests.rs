@@ -5,6 +5,7 @@ use super::table::{Dense, Hashed};
 use super::{Batch, Fanout, Importance, Kind, Limits, Sampler, Scratch};
 use crate::csc::Id;
 use crate::float::Floats;
+use crate::relations::Relations;
 use crate::rng::{Stream, derive};
 use crate::similarity::{Preference, Similarity};
 use crate::view::{Extra, View};
@@ -41,6 +42,49 @@ fn skewed<I: Id>() -> (Vec<i64>, Vec<I>) {
     ((0..=NUM_NODES).map(end).collect(), sources)
 }
 
+/// The in-edges of each node in consecutive groups of about equal size.
+struct Groups {
+    indptr: Vec<i64>,
+    codes: Vec<i64>,
+    starts: Vec<i64>,
+    num_relations: usize,
+}
+
+impl Groups {
+    fn of(indptr: &[i64], num_relations: usize) -> Self {
+        let (mut offsets, mut codes, mut starts) = (vec![0], Vec::new(), Vec::new());
+        for (node, row) in indptr.windows(2).enumerate() {
+            let (begin, count) = (row[0], row[1] - row[0]);
+            for relation in 0..num_relations as i64 {
+                let at = |relation| begin + count * relation / num_relations as i64;
+                if at(relation) < at(relation + 1) {
+                    codes.push(node as i64 * num_relations as i64 + relation);
+                    starts.push(at(relation));
+                }
+            }
+            offsets.push(codes.len() as i64);
+        }
+        starts.push(indptr[indptr.len() - 1]);
+        Self {
+            indptr: offsets,
+            codes,
+            starts,
+            num_relations,
+        }
+    }
+
+    fn relations(&self) -> Relations<'_> {
+        Relations {
+            indptr: &self.indptr,
+            codes: &self.codes,
+            starts: &self.starts,
+            fanouts: &[4, 0, -1, 3, 2, 1, 2, 2, 2][..3 * self.num_relations],
+            num_relations: self.num_relations,
+            num_ids: NUM_NODES,
+        }
+    }
+}
+
 fn sampler(kind: Kind, redraw: bool) -> Sampler {
     Sampler {
         kind,
@@ -67,7 +111,19 @@ fn each_batch<I: Id>(mut check: impl FnMut(&Sampler, &View<'_, I>, &[I])) {
     let similarity = Some(Similarity::new(Floats::F32(&rows), 11, preference));
     let compared = graph.with(Extra { similarity, ..extra }).unwrap();
     let cases = KINDS.iter().map(|kind| (*kind, graph));
-    for (kind, graph) in cases.chain([(WALKS, compared)]) {
+    let groups = Groups::of(&indptr, 3);
+    let typed = graph
+        .with(Extra {
+            cluster: None,
+            relations: Some(groups.relations()),
+            ..extra
+        })
+        .unwrap();
+    let of_relations = KINDS
+        .iter()
+        .filter(|kind| !matches!(kind, Kind::MetropolisHastings(_) | Kind::Cluster));
+    let of_relations = of_relations.map(|kind| (*kind, typed));
+    for (kind, graph) in cases.chain([(WALKS, compared)]).chain(of_relations) {
         for (num_seeds, redraw) in [(40, false), (300, true), (2000, false)] {
             let seeds: Vec<I> = (0..num_seeds)
                 .map(|seed| I::from_index(seed * 11 % NUM_NODES))
@@ -129,5 +185,59 @@ fn errors_do_not_depend_on_threads() {
         let error = sampler.sample(&graph, &seeds, 3, &mut one).unwrap_err();
         let on_many = sampler.sample(&graph, &seeds, 3, many.on_threads(4)).unwrap_err();
         assert_eq!(on_many.to_string(), error.to_string());
+    }
+}
+
+#[test]
+fn a_single_relation_draws_as_a_graph_without_relations() {
+    let (indptr, indices) = skewed::<i32>();
+    let graph = View::new(&indptr, &indices, NUM_NODES).unwrap();
+    let groups = Groups::of(&indptr, 1);
+    let fanouts = [20, 8, 7];
+    let relations = Relations {
+        fanouts: &fanouts,
+        ..groups.relations()
+    };
+    let typed = graph
+        .with(Extra {
+            relations: Some(relations),
+            ..Extra::default()
+        })
+        .unwrap();
+    let seeds: Vec<i32> = (0..400).collect();
+    let mut scratch = Scratch::default();
+    let by_node = KINDS
+        .into_iter()
+        .filter(|kind| !matches!(kind, Kind::MetropolisHastings(_) | Kind::Cluster | Kind::Balanced(_)));
+    for kind in by_node {
+        let sampler = sampler(kind, false);
+        let batch = sampler.sample(&graph, &seeds, 3, &mut scratch).unwrap();
+        assert!(
+            sampler.sample(&typed, &seeds, 3, &mut scratch).unwrap() == batch,
+            "{kind:?}"
+        );
+    }
+}
+
+#[test]
+fn rows_of_a_relation_draw_at_most_its_fanout() {
+    let (indptr, indices) = skewed::<i32>();
+    let groups = Groups::of(&indptr, 3);
+    let extra = Extra {
+        relations: Some(groups.relations()),
+        ..Extra::default()
+    };
+    let graph = View::new(&indptr, &indices, NUM_NODES).unwrap().with(extra).unwrap();
+    let nodes: Vec<i32> = (0..NUM_NODES as i32).collect();
+    let sampler = sampler(Kind::Neighbor { replace: false }, false);
+    let hop = sampler.draw(&graph, &nodes, 0, 3, &mut Scratch::default()).unwrap();
+    for node in 0..NUM_NODES {
+        let drawn = &hop.edge_ids[hop.indptr[node] as usize..hop.indptr[node + 1] as usize];
+        for group in groups.indptr[node] as usize..groups.indptr[node + 1] as usize {
+            let edges = groups.starts[group]..groups.starts[group + 1];
+            let count = drawn.iter().filter(|edge| edges.contains(edge)).count() as i64;
+            let most = [4, 0, i64::MAX][groups.codes[group] as usize % 3];
+            assert_eq!(count, (edges.end - edges.start).min(most));
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::law::{Law, Row};
+use super::law::{Law, Most, Row};
 use crate::Error;
 use crate::csc::Id;
 use crate::memory::reserve;
@@ -40,13 +40,13 @@ fn weight<I: Id>(graph: &View<'_, I>, edge: usize) -> Result<f64, Error> {
     Ok(own * graph.wanted(graph.source(edge)?)?)
 }
 
-/// The first `fanout` edges to arrive: without replacement, each draw in proportion to
+/// The first edges to arrive, at most the fanout: without replacement, each draw in proportion to
 /// the weights that are left (Efraimidis and Spirakis, Information Processing Letters
 /// 97(5), 2006). Edges of weight 0 never arrive.
 pub(crate) struct Weighted<'a, I> {
     pub graph: &'a View<'a, I>,
     pub key: u64,
-    pub fanout: usize,
+    pub most: Most,
 }
 
 /// The earliest edges of a row.
@@ -62,7 +62,8 @@ impl<I: Id> Law for Weighted<'_, I> {
 
     fn draw(&self, row: &Row, room: &mut Arrivals, out: &mut Vec<i64>) -> Result<(), Error> {
         room.next = f64::INFINITY;
-        if self.fanout == 0 {
+        let fanout = self.most.of(row.relation);
+        if fanout == 0 {
             return Ok(());
         }
         let stream = Stream::new(derive(self.key, row.id));
@@ -73,10 +74,10 @@ impl<I: Id> Law for Weighted<'_, I> {
             let weight = weight(self.graph, edge)?;
             if weight > 0.0 {
                 let uniform = 1.0 - (stream.word(at as u64) >> 11) as f64 * (1.0 / (1u64 << 53) as f64); // in (0, 1]
-                push_bounded(arrivals, self.fanout, uniform, weight, edge);
+                push_bounded(arrivals, fanout, uniform, weight, edge);
             }
         }
-        if arrivals.len() > self.fanout {
+        if arrivals.len() > fanout {
             room.next = arrivals.pop().map_or(f64::INFINITY, |last| last.time);
         }
         let first = out.len();
@@ -118,12 +119,12 @@ fn push_bounded(arrivals: &mut BinaryHeap<Arrival>, fanout: usize, uniform: f64,
     });
 }
 
-/// `fanout` independent draws in proportion to the weights. A row of zero weights draws
-/// none.
+/// As many independent draws as the fanout, in proportion to the weights. A row of zero
+/// weights draws none. All in-edges of positive weight are drawn once each.
 pub(crate) struct WeightedWithReplacement<'a, I> {
     pub graph: &'a View<'a, I>,
     pub key: u64,
-    pub fanout: usize,
+    pub most: Most,
 }
 
 impl<I: Id> Law for WeightedWithReplacement<'_, I> {
@@ -132,18 +133,25 @@ impl<I: Id> Law for WeightedWithReplacement<'_, I> {
 
     fn draw(&self, row: &Row, sums: &mut Vec<f64>, out: &mut Vec<i64>) -> Result<(), Error> {
         sums.clear();
-        let mut total = 0.0;
+        let (mut total, fanout) = (0.0, self.most.of(row.relation));
         for edge in row.start..row.start + row.degree {
-            total += weight(self.graph, edge)?;
+            let weight = weight(self.graph, edge)?;
+            if fanout == usize::MAX && weight > 0.0 {
+                out.push(edge as i64);
+            }
+            total += weight;
             sums.push(total);
+        }
+        if fanout == usize::MAX {
+            return Ok(());
         }
         if total == f64::INFINITY {
             return Err(Error::WeightSum { node: row.node });
         }
         if total > 0.0 {
-            reserve(out, Some(self.fanout), "fanout", self.fanout)?;
+            reserve(out, Some(fanout), "fanout", fanout)?;
             let mut stream = Stream::new(derive(self.key, row.id));
-            for _ in 0..self.fanout {
+            for _ in 0..fanout {
                 let mark = stream.next_f64() * total;
                 // Rounding may put the mark on the total itself: then the last edge of
                 // positive weight is meant.
@@ -159,7 +167,10 @@ impl<I: Id> Law for WeightedWithReplacement<'_, I> {
         Ok(())
     }
 
-    fn inverse_expectation(&self, _row: &Row, edge: i64, drawn: usize, sums: &Vec<f64>) -> Result<f64, Error> {
+    fn inverse_expectation(&self, row: &Row, edge: i64, drawn: usize, sums: &Vec<f64>) -> Result<f64, Error> {
+        if self.most.of(row.relation) == usize::MAX {
+            return Ok(1.0);
+        }
         let total = sums.last().copied().unwrap_or_default();
         Ok(total / (drawn as f64 * weight(self.graph, edge as usize)?))
     }

@@ -1,0 +1,182 @@
+"""Batches of a relational model, by every strategy that draws or cuts them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import gnnkit
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Relation
+from gnnkit.prepare.inputs import with_inverse_edges
+from gnnkit.testing.graphs import check_graph
+from tests.cases import few
+from tests.runs import BARE, within_process
+
+ALL = {"name": "neighbor", "fanouts": [-1, -1]}
+SOME = {"name": "neighbor", "fanouts": {"default": [2, 1], "1": [0, -1]}}
+PARTITIONED = {"name": "individual_sample", "batch_size": 4, "topology": "partitioned"}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "shared": {"name": "individual_sample", "batch_size": 4},
+    "features": {"name": "individual_sample", "batch_size": 4, "features": "partitioned"},
+    "partitioned": PARTITIONED,
+    "joint": {"name": "joint_sample", "batch_size": 4},
+}
+
+
+def run(folder: Path, graph: Graph, **keys: Any) -> Any:
+    """Runs a job on three ranks that are threads, unless keys say otherwise."""
+    usual: dict[str, Any] = {"workers": 3, "comm": "threads", "model": {"name": "rgcn", "hidden": 4}, **BARE}
+    trainer = {"max_epochs": 2, "precision": 64, "lr": 0.1}
+    with within_process():
+        return gnnkit.train(graph, folder=folder, **(usual | {"trainer": trainer} | keys))
+
+
+def with_lone_relations(graph: Graph) -> Graph:
+    """Returns the graph with a relation of one edge, and a relation without any."""
+    types = np.array(graph.edge_types)
+    types[7] = 3
+    return replace(graph, edge_types=types, edge_type_names=("0", "1", "2", "lone", "empty"))
+
+
+GRAPH = with_lone_relations(check_graph())
+UNWEIGHTED = replace(GRAPH, csc=GRAPH.csc.weighted(None))
+
+
+@pytest.mark.slow
+@few("name", STRATEGIES, default=["shared", "joint"])
+@few("model", ["rgcn", "rgat", "simple_hgn"], default=["rgcn", "rgat"])
+@few("inverse", [False, True], default=[True])
+def test_batches_of_all_neighbours_compute_what_the_full_graph_does(
+    tmp_path: Path, name: str, model: str, inverse: bool
+) -> None:
+    options = {"name": model, "hidden": 4, "num_layers": 2, "inverse": inverse, "dropout": 0.0}
+    one_step = {"model": options, "write": ["logits"], "trainer": {"max_epochs": 3, "precision": 64, "lr": 0.1}}
+    everything = {**STRATEGIES[name], "batch_size": 1000}
+    sampled = run(tmp_path / "sampled", GRAPH, strategy=everything, sampler=ALL, **one_step)
+    full = run(tmp_path / "full", GRAPH, strategy="vertex_centric", **one_step)
+    assert sampled["train_loss"] == pytest.approx(full["train_loss"], rel=1e-10)
+    logits = [np.load(tmp_path / folder / "logits.npy") for folder in ("sampled", "full")]
+    assert_allclose(*logits, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.slow
+@few("name", STRATEGIES, default=["partitioned"])
+@few("graph", [GRAPH, UNWEIGHTED], default=[GRAPH])
+@few("model", ["rgcn", "rgat", "simple_hgn"], default=["rgcn"])
+def test_ranks_compute_what_one_process_does(tmp_path: Path, name: str, graph: Graph, model: str) -> None:
+    sampler = {"name": "neighbor", "fanouts": {"default": [2, 2], "1": [-1, -1]}}  # equal at every hop
+    result = run(
+        tmp_path,
+        graph,
+        job="verify",
+        model={"name": model, "num_layers": 2},
+        strategy=STRATEGIES[name],
+        sampler=sampler,
+    )
+    assert result["verified"]
+    assert result["reference"] == "one rank with the whole graph"
+
+
+@pytest.mark.slow
+@few("name", ["neighbor", "weighted", "labor", "balanced"], default=["labor"])
+def test_owners_draw_what_the_whole_graph_gives(tmp_path: Path, name: str) -> None:
+    """The batches have equal bits, wherever nodes draw."""
+    sampler = {**SOME, "name": name}
+    names = ("shared", "features", "partitioned") if name != "balanced" else ("shared", "features")
+    results = [run(tmp_path / mode, GRAPH, strategy=STRATEGIES[mode], sampler=sampler) for mode in names]
+    assert len({result["train_loss"] for result in results}) == 1
+
+
+@pytest.mark.slow
+@few("halo", ["one_hop", "none", "cluster"], default=["one_hop"])
+def test_shares_of_a_graph_have_relations(tmp_path: Path, halo: str) -> None:
+    keys = {"clusters": 4, "clusters_per_batch": 2} if halo == "cluster" else {}
+    strategy = {"name": "preset_workload", "halo": halo, **keys}
+    assert run(tmp_path / "ranks", GRAPH, job="verify", strategy=strategy)["verified"]
+
+
+@pytest.mark.slow
+def test_the_share_of_one_rank_is_the_graph(tmp_path: Path) -> None:
+    runs = [run(tmp_path / name, GRAPH, strategy=name, workers=1) for name in ("preset_workload", "vertex_centric")]
+    assert runs[0]["train_loss"] == pytest.approx(runs[1]["train_loss"], rel=1e-10)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_draws_the_same(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"strategy": STRATEGIES["shared"], "sampler": SOME, "write": ["logits"]}
+    trainer = {"precision": 64, "lr": 0.1}
+    run(tmp_path / "whole", GRAPH, **keys, trainer=trainer | {"max_epochs": 3})
+    run(tmp_path / "first", GRAPH, **keys, trainer=trainer | {"max_epochs": 1})
+    resume = str(tmp_path / "first")
+    run(tmp_path / "rest", GRAPH, **keys, trainer=trainer | {"max_epochs": 3, "resume": resume})
+    logits = [np.load(tmp_path / name / "logits.npy") for name in ("whole", "rest")]
+    np.testing.assert_array_equal(*logits)
+
+
+@pytest.mark.slow
+def test_a_trained_model_predicts_under_any_strategy(tmp_path: Path) -> None:
+    run(tmp_path / "run", GRAPH, strategy=STRATEGIES["shared"], sampler=SOME, write=["logits"])
+    run(tmp_path / "predicted", GRAPH, job="predict", checkpoint=str(tmp_path / "run"), write=["logits"])
+    logits = [np.load(tmp_path / name / "logits.npy") for name in ("run", "predicted")]
+    assert_allclose(*logits, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"sampler": {"name": "metropolis_hastings"}}, "does not draw by relation"),
+        ({"sampler": {"name": "neighbor", "fanouts": {"default": [2, 2], "x": [1, 1]}}}, "x is not a relation"),
+        ({"model": "gcn", "types": "ignore", "sampler": SOME}, "reads no relations"),
+        ({"strategy": {"name": "joint_sample", "mode": "push_pull"}}, "use strategy.mode=cooperative"),
+        ({"strategy": {"name": "preset_workload", "degrees": "local"}}, "does not weigh edges by relation"),
+    ],
+)
+def test_what_does_not_draw_by_relation_is_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises((UserError, RuntimeError), match=message):
+        run(tmp_path / "run", GRAPH, **{"strategy": STRATEGIES["shared"], **keys})
+
+
+def test_inverse_edges_have_relations_of_their_own() -> None:
+    graph = with_inverse_edges(GRAPH)
+    assert graph.edge_type_names == (*GRAPH.edge_type_names, *(f"rev_{name}" for name in GRAPH.edge_type_names))
+
+    def edges(graph: Graph, of: Graph, *, reverse: bool) -> set[tuple[int, ...]]:
+        dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+        src, weight, types = graph.csc.indices, graph.csc.weight, graph.edge_types
+        ends = (dst, src) if reverse else (src, dst)
+        return set(zip(*ends, types % of.num_relations, np.float32(weight), graph.edge_features[:, 0], strict=True))
+
+    is_inverse = graph.edge_types >= GRAPH.num_relations
+    assert is_inverse.sum() == GRAPH.num_edges == (~is_inverse).sum()
+    given = edges(GRAPH, GRAPH, reverse=False)
+    for chosen, reverse in ((is_inverse, True), (~is_inverse, False)):
+        dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))[chosen]
+        indptr = np.searchsorted(dst, np.arange(graph.num_nodes + 1))
+        csc = replace(graph.csc, indptr=indptr, indices=graph.csc.indices[chosen], weight=graph.csc.weight[chosen])
+        columns = {"edge_types": graph.edge_types[chosen], "edge_features": graph.edge_features[chosen]}
+        part = replace(graph, csc=csc, edge_positions=None, **columns)
+        assert edges(part, GRAPH, reverse=reverse) == given
+
+
+def test_inverse_relations_are_named_after_the_given_ones() -> None:
+    relations = (Relation("a", "likes", "b"), Relation("b", "knows", "b"))
+    names = tuple(relation.edge_type for relation in relations)
+    ends = ([0, 2], [2, 3])
+    graph = Graph.from_edges(
+        *ends,
+        4,
+        edge_types=[0, 1],
+        edge_type_names=names,
+        node_types=(("a", 2), ("b", 2)),
+        relations=relations,
+    )
+    both = with_inverse_edges(graph)
+    assert both.edge_type_names == (*names, "b-rev_likes-a", "b-rev_knows-b")
+    assert both.relations == (*relations, Relation("b", "rev_likes", "a"), Relation("b", "rev_knows", "b"))
