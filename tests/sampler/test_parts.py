@@ -200,4 +200,4 @@ def test_empty_arrays_of_a_hop_do_not_change_a_batch(csc: CSC) -> None:
     empty = np.array([], np.int64)
     sampler, node = NeighborSampler([2, 2]).native(), np.array([3])
     batch = sampler.sample(Reading(csc, keys=empty, begins=empty, ends=empty), node, 0, 1)
-    assert np.array_equal(batch[0], sampler.sample(csc, node, 0, 1)[0])
+    assert np.array_equal(batch[0], sampler.sample(Reading(csc), node, 0, 1)[0])

@@ -8,8 +8,8 @@ use crate::csc::{Id, check_ids};
 use crate::error::Error;
 use crate::memory::filled;
 use crate::pool::for_each;
+use crate::read::prefetch;
 use crate::rng::mix;
-use crate::view::prefetch;
 
 /// Below this many ids per thread, starting the thread costs more than it saves.
 const MIN_WORK: usize = 1 << 14;

@@ -7,7 +7,7 @@ use crate::csc::{Csc, Id, check_ids};
 use crate::error::{Error, check_length};
 use crate::memory::filled;
 use crate::pool::for_each;
-use crate::view::prefetch;
+use crate::read::prefetch;
 
 /// Below this many edges per thread, starting the thread costs more than it saves.
 const MIN_WORK: usize = 1 << 16;

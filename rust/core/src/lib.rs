@@ -20,6 +20,7 @@ pub mod loader;
 pub mod memory;
 pub mod order;
 pub mod pool;
+mod read;
 pub mod relations;
 mod ring;
 pub mod rng;

@@ -3,7 +3,7 @@
 use crate::csc::{Csc, Id, check_ids};
 use crate::error::{Error, check_length};
 use crate::memory::filled;
-use crate::view::prefetch;
+use crate::read::prefetch;
 
 /// Rows are looked up this many edges ahead.
 const AHEAD: usize = 16;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::Error;
-use crate::view::{load, prefetch};
+use crate::read::{load, prefetch};
 
 /// The in-edges of each node in groups, one per relation that the node has.
 ///

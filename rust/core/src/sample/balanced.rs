@@ -6,8 +6,9 @@ use super::law::{Law, Most, Row};
 use super::uniform::draw_distinct;
 use crate::Error;
 use crate::csc::Id;
+use crate::read::load;
 use crate::relations::Relations;
-use crate::view::{View, load};
+use crate::view::View;
 
 /// How many of a hop's draws a single node may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

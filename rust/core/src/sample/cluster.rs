@@ -3,7 +3,8 @@
 use super::law::{Law, Row};
 use crate::Error;
 use crate::csc::Id;
-use crate::view::{View, load};
+use crate::read::load;
+use crate::view::View;
 
 /// All in-edges whose source lies in one of the clusters of the seeds.
 pub(crate) struct WithinClusters<'a, I> {

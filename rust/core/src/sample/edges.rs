@@ -11,7 +11,8 @@ use crate::Error;
 use crate::csc::Id;
 use crate::isa::{Isa, Kernel};
 use crate::memory::{List, reserve};
-use crate::view::{View, load};
+use crate::read::load;
+use crate::view::View;
 
 /// Rows of a block. Few rows let draws, which keep the processor busy, mix with reads,
 /// which keep the memory busy.

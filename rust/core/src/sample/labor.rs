@@ -3,8 +3,9 @@
 use super::law::{Law, Most, Row};
 use crate::Error;
 use crate::csc::Id;
+use crate::read::load;
 use crate::rng::Stream;
-use crate::view::{View, load};
+use crate::view::View;
 
 /// One number per source decides for all nodes of a hop: an edge is kept iff its
 /// source's is at most fanout / degree. Relations share the number of a source, so that

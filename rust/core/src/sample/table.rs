@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-use crate::view::prefetch;
+use crate::read::prefetch;
 
 /// Bits of a local id in the dense table. The other bits count batches.
 const LOCAL_BITS: u32 = 25;
