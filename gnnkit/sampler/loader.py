@@ -285,8 +285,8 @@ def untyped(value: Any) -> Graph:
     graph = Graph.of(value)
     if graph is not value and graph.schema.several:
         raise UserError(
-            f"{type(value).__name__} has node or edge types, which batches do not contain: pass a Graph from Graph.from_pyg, "
-            "and read a block's types as graph.edge_types[block.edge_ids]"
+            f"{type(value).__name__} has node or edge types, which batches do not contain: use gnnkit.pyg.NeighborLoader, or pass "
+            "a Graph from Graph.from_pyg, and read a block's types as graph.edge_types[block.edge_ids]"
         )
     return graph
 

@@ -169,7 +169,7 @@ def test_types_are_ignored_on_purpose_or_read(door: Any, tmp_path: Path) -> None
 def test_a_loader_takes_types_from_a_graph_alone() -> None:
     with pytest.raises(
         UserError,
-        match=r"^HeteroData has node or edge types, which batches do not contain: pass a Graph from Graph\.from_pyg",
+        match=r"^HeteroData has node or edge types, which batches do not contain: use gnnkit\.pyg\.NeighborLoader, or pass a Graph from Graph\.from_pyg",
     ):
         Loader(hetero(Path()), NeighborSampler([2]))
     graph = Graph.of(hetero(Path()))
