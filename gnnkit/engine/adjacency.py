@@ -229,7 +229,7 @@ class Adjacency(ABC):
             training: Whether dropout is active.
         """
         if (edges := self._attention_edges(h)) is not None:
-            source, rows = self._beside_halo(source), self._beside_halo(h)
+            source, rows = self.beside_halo(source), self.beside_halo(h)
             return attend(edges, rows, source, destination, edge, self.weighing(slope, p, training=training))
         scores = F.leaky_relu(self.scores(source, destination, edge), slope)
         weight = self.edge_dropout(self.softmax(scores), p, training=training)
@@ -242,7 +242,7 @@ class Adjacency(ABC):
         """
         return None
 
-    def _beside_halo(self, x: Tensor) -> Tensor:
+    def beside_halo(self, x: Tensor) -> Tensor:
         """Like `with_halo`, for rows that are not modified."""
         return self.with_halo(x)
 
@@ -499,8 +499,8 @@ class ShardAdjacency(Adjacency):
             self._enter_pass(operation)
         return self.engine.edges
 
-    def _beside_halo(self, x: Tensor) -> Tensor:
-        return self.engine.with_halo(x, self.layer)
+    def beside_halo(self, x: Tensor) -> Tensor:
+        return self._enter_pass("halo").with_halo(x, self.layer)
 
     def lent(self) -> dict[str, Tensor]:
         return self.engine.lent()
@@ -510,7 +510,7 @@ class ShardAdjacency(Adjacency):
         return self.engine.rank_graph
 
     def with_halo(self, x: Tensor) -> Tensor:
-        rows = self._enter_pass("halo").with_halo(x, self.layer)
+        rows = self.beside_halo(x)
         return copy_on_write(x) if rows is x else rows  # a layer may modify the rows
 
     def pool(self, num_rows: int) -> Pool:

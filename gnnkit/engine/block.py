@@ -349,7 +349,8 @@ class BlockAdjacency(Adjacency):
         held = self._held
         edge_index = torch.stack([self.edges.source_of_edge, held.ids(held.targets)])
         weight = held.factor("sum", self._layers.dtype)
-        return RankGraph(edge_index, None if weight is None else weight[:, 0], held.ids(held.source_ids))
+        nodes = held.ids(held.source_ids)
+        return RankGraph(edge_index, None if weight is None else weight[:, 0], nodes, edges=self.edges)
 
     def with_halo(self, x: Tensor) -> Tensor:
         return x

@@ -228,7 +228,7 @@ class Engine:
                 "do not support; use partition.grid=1d and a partition of nodes, not a vertex cut"
             )
         weight = self.edges.weight(self.dtype)
-        return RankGraph.of(self.shard, None if weight is None else weight[:, 0], self.device)
+        return RankGraph.of(self.shard, None if weight is None else weight[:, 0], self.edges)
 
     def with_halo(self, x: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, ...] -> [num_sources, ...]
         """Returns the source rows: the cell's, then the halo."""

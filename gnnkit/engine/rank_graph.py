@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.partition.shard import Shard
 
 
@@ -23,6 +25,8 @@ class RankGraph:
     weight: Tensor | None  # [held edges] the graph's weights
     nodes: Tensor | None = None  # [num_sources] int64 global ids. None: row numbers are ids
     dst_nodes: Tensor | None = None  # [num_dst] int64 global ids, if destinations are not the first sources
+    edges: HeldEdges | None = None  # kernels over the same edges. None: layers must not fuse their sums
+    edge_set: Any = field(default=None, init=False)  # what layers derived from these edges in earlier passes
 
     def lent(self) -> dict[str, Tensor]:
         """Returns the tensors by their attribute in an adjacency."""
@@ -30,7 +34,7 @@ class RankGraph:
         return {"rank_graph.edge_index": self.edge_index} | weight
 
     @classmethod
-    def of(cls, shard: Shard, weight: Tensor | None, device: torch.device) -> RankGraph:
+    def of(cls, shard: Shard, weight: Tensor | None, edges: HeldEdges) -> RankGraph:
         """Lists the edges of a shard.
 
         The shard must hold all in-edges of the owned rows, and no other edges.
@@ -38,9 +42,10 @@ class RankGraph:
         Args:
             shard: This rank's shard.
             weight: [held edges] edge weights. None: the graph has none.
-            device: Device of the result.
+            edges: Kernels over the shard's edges.
         """
+        device = edges.device
         rows = np.repeat(np.arange(len(shard.owned)), shard.num_in_edges)
         edge_index = np.stack([np.asarray(shard.csc.indices, np.int64), rows])
         nodes = torch.from_numpy(shard.sources.astype(np.int64)).to(device)
-        return cls(torch.from_numpy(edge_index).to(device), weight, nodes)
+        return cls(torch.from_numpy(edge_index).to(device), weight, nodes, edges=edges)

@@ -95,6 +95,11 @@ class HeldEdges:
         result: Tensor = _WeightedSum.apply(x, weight, self)
         return result
 
+    def dot(self, x: Tensor, y: Tensor) -> Tensor:  # -> [num_edges, H]
+        """Multiplies the sources' rows [num_src, H, d] with rows [num_dst, H, d]."""
+        result: Tensor = _Dot.apply(x, y, self)
+        return result
+
 
 class _Sum(Function):
     @staticmethod
@@ -141,3 +146,17 @@ class _WeightedSum(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         return ctx.edges.transposed.sum(grad, Factors(weight)), ctx.edges.kernels.edge_dot(x, grad), None
+
+
+class _Dot(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, edges: HeldEdges) -> Tensor:
+        ctx.save_for_backward(x, y)
+        ctx.edges = edges
+        return edges.kernels.edge_dot(x, y).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, y = ctx.saved_tensors
+        factors = Factors(grad.contiguous())
+        return ctx.edges.transposed.sum(y, factors.turned), ctx.edges.kernels.sum(x, factors), None

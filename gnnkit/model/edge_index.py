@@ -2,14 +2,17 @@
 
 Rows are numbered per rank: its own rows, then the halo. Layers read rows through
 `edge_index[0]` and write rows through `edge_index[1]`, so `x` may hold own rows only.
+Rows that are read are deferred, and sums of them at `edge_index[1]` are fused.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +20,10 @@ from torch import Tensor, nn
 from gnnkit.engine import Adjacency, RankGraph
 from gnnkit.engine.typed_graph import RelationRows
 from gnnkit.errors import UserError
-from gnnkit.kernels.dropout import edge_streams
+from gnnkit.model import deferred as deferring
+from gnnkit.model.deferred import Call, Constant, Deferred, Lazy, Origin, deferred_in, name_of, value_of
+from gnnkit.model.deferred_rows import Rows
+from gnnkit.model.edge_sets import EdgeSet, version_of
 
 _FACTS = {
     "size", "shape", "dim", "ndim", "numel", "nelement", "__len__", "dtype", "device", "layout", "is_sparse",
@@ -27,6 +33,7 @@ _FACTS = {
 }  # fmt: skip
 _COPIES = ("to", "long", "clone", "contiguous", "detach", "cpu", "cuda")
 _LARGEST = ("max", "amax")
+_EXPANDING = ("view", "reshape", "unsqueeze", "expand", "expand_as", "__getitem__", "view_as")
 _LOOPS_OF_TWO = (
     "looks for self-loops, or adds them, between nodes of two types: use add_self_loops=False, or relations between "
     "nodes of one type"
@@ -39,6 +46,7 @@ class Reads:
 
     last: Pass | None = None  # the pass through whose edges rows were last read
     count: int = 0  # equal on all ranks
+    origin: Origin = field(default_factory=lambda: Origin(_caller))  # of the rows that are deferred
 
     def note(self, called: Pass) -> None:
         """Records a read."""
@@ -64,31 +72,75 @@ class Pass:
         self.num_read = adjacency.num_dst  # own rows at edges' sources
         self.bipartite = False  # True: sources and destinations have separate numbers, so no edge is a loop
         self.reads = Reads()
-        self._read: Sources | None = None  # the edges through which rows were last read
+        self._read: EdgeSet | None = None  # the edges through which rows were last read
+        self._with_halos: WeakValueDictionary[tuple[int, int, bool], Lazy] = WeakValueDictionary()
 
     def edge_index(self) -> Edges:
         """Returns the rank's edges."""
-        return Edges.of(self._adjacency.rank_graph.edge_index, self)
+        return _edges(EdgeSet.of(self.rank_graph), self)
+
+    @cached_property
+    def rank_graph(self) -> RankGraph:
+        """The rank's edges. Those of an adjacency of another package are not fused."""
+        graph = self._adjacency.rank_graph
+        return graph if isinstance(graph, RankGraph) else RankGraph(graph.edge_index, graph.weight)
 
     def end(self) -> None:
         """Ends the pass. Its edges cannot be used any more."""
         self._over = True
 
-    def read(self, x: Tensor, dim: int, sources: Sources) -> Tensor:
-        """Selects source rows by edge along a dimension. Collective."""
-        self._read = sources
-        self.reads.note(self)
-        return self.with_halo(x, dim).index_select(dim, _plain(sources))
+    def read(self, x: Tensor, dim: int, ends: Sources | Destinations) -> Tensor:
+        """Selects rows of nodes by edge along a dimension. Rows of floats are deferred.
 
-    def with_halo(self, x: Tensor, dim: int) -> Tensor:
-        """Appends the halo to the own rows, along dimension `dim`. Collective."""
-        self._check(x, dim)
-        rows = x.movedim(dim, 0)
-        halo_rows = self._append_halo(rows[:, None] if rows.dim() == 1 else rows.flatten(1))
-        return halo_rows.view(len(halo_rows), *rows.shape[1:]).movedim(0, dim)
+        Args:
+            x: Own rows, along dimension `dim`.
+            dim: The dimension.
+            ends: Source or destination of each edge.
+        """
+        at_source = isinstance(ends, Sources)
+        if at_source:
+            self._check(x, dim)
+            self._read = ends.edge_set
+            self.reads.note(self)
+        if dim or x.dim() < 2 or isinstance(x, Deferred) or not self.adds(x):
+            if x.dim() > 1:
+                self.reads.origin.count("index_select")
+            rows = self._with_halo(value_of(x), dim) if at_source else value_of(x)
+            return rows.index_select(dim, _plain(ends))
+        shape, version = tuple(x.shape[1:]), version_of(x)
 
-    def _append_halo(self, rows: Tensor) -> Tensor:
-        return self._adjacency.with_halo(rows)
+        def unchanged() -> Tensor:
+            if version_of(x) != version:
+                raise self.error("changes rows in place after it read them by edge: change a copy, as by x.clone()")
+            return x
+
+        rows = self._rows(x, unchanged) if at_source else Lazy(unchanged, shape, x.dtype)
+        index, edge_set = _plain(ends), ends.edge_set
+        sums = at_source and edge_set is EdgeSet.of(self.rank_graph) and self._unweighted and x.dim() < 4
+        add_up = (lambda: self._adjacency.aggregate(unchanged())) if sums else None
+        meaning = Rows(edge_set, rows, at_source, shape, None, add_up)
+        lazy = Lazy(lambda: rows.value().index_select(0, index), shape, x.dtype)
+        return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
+
+    @property
+    def _unweighted(self) -> bool:
+        return self.rank_graph.weight is None
+
+    def adds(self, rows: Tensor) -> bool:
+        """Whether kernels add up rows of this type."""
+        kinds = (torch.float32, torch.float64, torch.bfloat16)
+        edges = self.rank_graph.edges
+        return edges is not None and rows.dtype in kinds and rows.device == edges.device
+
+    def _rows(self, x: Tensor, unchanged: Callable[[], Tensor]) -> Lazy:
+        """Returns `x` with the halo, exchanged once for all edges that read it."""
+        key = (id(x), version_of(x), torch.is_grad_enabled())
+        rows = self._with_halos.get(key)
+        if rows is None or rows.source is not x:
+            rows = Lazy(lambda: self._with_halo(unchanged(), 0), tuple(x.shape[1:]), x.dtype)
+            rows.source = x
+            self._with_halos[key] = rows
+        return rows
 
     def _check(self, x: Tensor, dim: int) -> None:
         """Raises `UserError` unless `x` has a row for each of the rank's."""
@@ -102,15 +154,24 @@ class Pass:
                 "row of x, as by num_nodes=x.size(0)"
             )
 
+    def _with_halo(self, x: Tensor, dim: int) -> Tensor:
+        """Appends the halo to the own rows, along dimension `dim`. Collective."""
+        self._check(x, dim)
+        rows = x.movedim(dim, 0)
+        flat = rows[:, None] if rows.dim() == 1 else rows.flatten(1)
+        every = self._append_halo(flat)
+        return x if every is flat else every.view(len(every), *rows.shape[1:]).movedim(0, dim)
+
+    def _append_halo(self, rows: Tensor) -> Tensor:
+        return self._adjacency.beside_halo(rows)
+
     def edge_ids(self) -> Tensor | None:  # [num_edges] int64
         """Returns ids of the edges through which rows were last read.
 
         They are derived from both ends' ids, so parallel edges share one. Returns None
         if no rows were read.
         """
-        if self._read is None:
-            return None
-        return _edge_ids(self._read, self._adjacency.rank_graph)
+        return None if self._read is None else self._read.streams(self.rank_graph)
 
     def error(self, text: str) -> UserError:
         """Creates an error that names the calling layer."""
@@ -121,12 +182,13 @@ class _Ends(Tensor):
     """A rank's row numbers, whose values must not be used as numbers."""
 
     called: Pass
+    edge_set: EdgeSet
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        name, kwargs = _name(func), kwargs or {}
+        name, kwargs = name_of(func), kwargs or {}
         if name in _FACTS and not _flat_ends((args[1:], *kwargs.values())):
             return _plainly(func, args, kwargs)
         if name in _SERVED:
@@ -142,43 +204,18 @@ E = TypeVar("E", bound=_Ends)
 class Edges(_Ends):
     """[2, num_edges] source row, destination row."""
 
-    @classmethod
-    def of(cls, rows: Tensor, called: Pass) -> Edges:
-        """Wraps row numbers [2, num_edges]."""
-        return _marked(cls, rows, called)
-
     @property
     def ends(self) -> tuple[Sources, Destinations]:
         """Source rows and destination rows."""
-        source, destination = _plain(self).unbind(0)
-        return Sources.of(source, destination, self.called), _marked(Destinations, destination, self.called)
+        return _marked_ends(self.edge_set, self.called)
 
 
 class Destinations(_Ends):
-    """[num_edges] destination rows, all of this rank."""
+    """[num_edges] destination rows, all of this rank. [num_edges, ...] if expanded."""
 
 
 class Sources(_Ends):
     """[num_edges] source rows, of this rank and its halo."""
-
-    into: Tensor  # [num_edges] each edge's destination row
-
-    @classmethod
-    def of(cls, rows: Tensor, into: Tensor, called: Pass) -> Sources:
-        """Wraps row numbers.
-
-        Args:
-            rows: [num_edges].
-            into: [num_edges] each edge's destination row.
-            called: The forward pass.
-        """
-        sources = _marked(cls, rows, called)
-        sources.into = into
-        return sources
-
-    def read(self, x: Tensor, dim: int) -> Tensor:
-        """Selects rows along a dimension, including other ranks' rows. Collective."""
-        return self.called.read(x, dim, self)
 
     def shifted(self, offset: int) -> Sources:
         """Returns sources whose rows begin at `offset` of a concatenation.
@@ -188,24 +225,29 @@ class Sources(_Ends):
         called, rows = self.called, _plain(self)
         if isinstance(called, JoinedPass):
             moved = JoinedPass([(part, first + offset) for part, first in called.parts])
-            return Sources.of(torch.where(rows < 0, rows, rows + offset), self.into, moved)
-        if not isinstance(called, RelationPass):
+            rows = torch.where(rows < 0, rows, rows + offset)
+        elif isinstance(called, RelationPass):
+            moved = JoinedPass([(called, offset)])
+            rows = torch.where(rows < called.num_read, rows + offset, called.num_read - 1 - rows)
+        else:
             raise _refused("add", (self,))
-        coded = torch.where(rows < called.num_read, rows + offset, called.num_read - 1 - rows)
-        return Sources.of(coded, self.into, JoinedPass([(called, offset)]))
+        return _marked_ends(self.edge_set.between(rows, self.edge_set.destination), moved)[0]
 
 
-def _edge_ids(sources: Sources, graph: RankGraph) -> Tensor:  # [num_edges] int64
-    source, destination = _plain(sources), sources.into
-    if graph.nodes is not None:
-        dst_nodes = graph.nodes if graph.dst_nodes is None else graph.dst_nodes
-        source, destination = graph.nodes[source], dst_nodes[destination]
-    return edge_streams(source, destination)
+def _edges(edge_set: EdgeSet, called: Pass) -> Edges:
+    return _marked(Edges, edge_set.edge_index, edge_set, called)
 
 
-def _marked(kind: type[E], rows: Tensor, called: Pass) -> E:
+def _marked_ends(edge_set: EdgeSet, called: Pass) -> tuple[Sources, Destinations]:
+    return (
+        _marked(Sources, edge_set.source, edge_set, called),
+        _marked(Destinations, edge_set.destination, edge_set, called),
+    )
+
+
+def _marked(kind: type[E], rows: Tensor, edge_set: EdgeSet, called: Pass) -> E:
     ends = rows.as_subclass(kind)
-    ends.called = called
+    ends.called, ends.edge_set = called, edge_set
     return ends
 
 
@@ -230,13 +272,13 @@ def _get(func: Any, x: Tensor, index: Any) -> Any:
     if isinstance(x, Edges):
         return _of_edges(x, index)
     if isinstance(x, Sources):
-        return Sources.of(_plain(x)[index], x.into[index], x.called)
-    if isinstance(x, Destinations) and _flat_ends(index, Sources):
-        raise _refused("x[index]", (x, index))
-    if isinstance(index, Sources):
-        return index.read(x, 0)
+        return _marked_ends(x.edge_set.select(index), x.called)[0]
+    if isinstance(x, Destinations):
+        return _of_destinations(func, x, index)
+    if isinstance(index, Sources | Destinations):
+        return _select(func, x, 0, index)
     if isinstance(index, tuple) and index and isinstance(index[0], Sources) and not _flat_ends(index[1:]):
-        return index[0].read(x, 0)[(slice(None), *index[1:])]
+        return _select(func, x, 0, index[0])[(slice(None), *index[1:])]
     return _at_destinations(func, (x, index), {})
 
 
@@ -247,8 +289,18 @@ def _of_edges(edges: Edges, index: Any) -> Any:
         row = edges.ends[first]
         return row[rest] if rest else row
     if isinstance(first, slice) and first == slice(None) and len(rest) == 1 and not isinstance(rest[0], int):
-        return Edges.of(_plain(edges)[:, rest[0]], edges.called)
+        return _edges(edges.edge_set.select(rest[0]), edges.called)
     raise _refused("edge_index[index]", (edges,))
+
+
+def _of_destinations(func: Any, rows: Destinations, index: Any) -> Any:
+    """Implements destinations[chosen]."""
+    if _flat_ends(index, Sources):
+        raise _refused("x[index]", (rows, index))
+    chosen = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+    if rows.dim() == 1 and isinstance(chosen, Tensor | slice | list) and not _flat_ends(index):
+        return _marked_ends(rows.edge_set.select(chosen), rows.called)[1]
+    return _at_destinations(func, (rows, index), {})
 
 
 def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
@@ -256,18 +308,22 @@ def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
     if isinstance(x, Edges):
         _set_row(x, index, value)
         return
-    if isinstance(index, Sources) and not index.called.bipartite and torch.equal(_plain(index), index.into):
-        index = index.into
+    if isinstance(index, Sources) and not index.called.bipartite and _are_loops(index):
+        index = index.edge_set.destination
     if isinstance(x, _Ends) or _flat_ends((index, value), Edges | Sources):
         raise _refused("x[index] = value", (x, index, value))
     func(x, _plain(index), _plain(value))
 
 
+def _are_loops(sources: Sources) -> bool:
+    return torch.equal(_plain(sources), sources.edge_set.destination)
+
+
 def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
     """Implements index_select."""
     if isinstance(input, Edges) and dim in (1, -1) and not isinstance(index, _Ends):
-        return Edges.of(_plain(input).index_select(1, index), input.called)
-    if isinstance(input, Sources) and not isinstance(index, _Ends):
+        return _edges(input.edge_set.select(index), input.called)
+    if isinstance(input, Sources | Destinations) and not isinstance(index, _Ends):
         return _get(func, input, index)
     if (
         isinstance(input, Edges | Sources)
@@ -275,7 +331,18 @@ def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
         or (_flat_ends(input) and _flat_ends(index, Sources))
     ):
         raise _refused("index_select", (input, index))
-    return index.read(input, dim) if isinstance(index, Sources) else _plainly(func, (input, dim, index), {})
+    if not isinstance(index, Sources | Destinations) or isinstance(input, _Ends) or index.dim() != 1:
+        return _plainly(func, (input, dim, index), {})
+    spread = _meaning_step("spread", input, index)
+    dim = dim + input.dim() if dim < 0 else dim
+    return index.called.read(input, dim, index) if spread is None else spread
+
+
+def _meaning_step(name: str, tensor: Tensor, index: _Ends) -> Tensor | None:
+    """Lets a deferred tensor defer a function of destinations too."""
+    if not isinstance(tensor, Deferred) or tensor.meaning is None or not isinstance(index, Destinations):
+        return None
+    return tensor.meaning.at_destinations(name, tensor, index.edge_set)
 
 
 def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
@@ -293,13 +360,16 @@ def _join(func: Any, tensors: Any, dim: int = 0) -> Any:
     others = [tensor for tensor in tensors if not isinstance(tensor, Edges)]
     if not ends or dim not in (1, -1) or _flat_ends(others, Sources):
         return _unless_sources(func, tensors, dim)
-    if any(edges.called is not ends[0].called or isinstance(edges.called, JoinedPass) for edges in ends):
+    called = ends[0].called
+    if any(edges.called is not called or isinstance(edges.called, JoinedPass) for edges in ends):
         if others:
-            raise ends[0].called.error("adds edges to those of several relations: add these to the graph")
+            raise called.error("adds edges to those of several relations: add these to the graph")
         return joined(ends)
     for tensor in others:
-        _check_loops(tensor, ends[0].called)
-    return Edges.of(torch.cat(_plain(list(tensors)), 1), ends[0].called)
+        _check_loops(tensor, called)
+    if len(tensors) == 2 and len(others) == 1 and tensors[0] is ends[0]:
+        return _edges(ends[0].edge_set.with_loops(others[0][0]), called)
+    return _edges(EdgeSet(torch.cat(_plain(list(tensors)), 1), ends[0].edge_set.num_rows), called)
 
 
 def _check_loops(tensor: Tensor, called: Pass) -> None:
@@ -318,14 +388,14 @@ def _stack(func: Any, tensors: Any, dim: int = 0) -> Any:
     """Implements torch.stack([source, destination])."""
     if dim == 0 and len(tensors) == 2 and isinstance(tensors[0], Sources) and isinstance(tensors[1], Destinations):
         source, destination = tensors
-        if torch.equal(source.into, _plain(destination)):
-            return Edges.of(torch.stack(_plain([source, destination])), source.called)
+        if source.edge_set is destination.edge_set or torch.equal(source.edge_set.destination, _plain(destination)):
+            return _edges(source.edge_set, source.called)
     return _unless_sources(func, tensors, dim)
 
 
 def _unless_sources(func: Any, tensors: Any, dim: int) -> Any:
     if _flat_ends(tensors, Edges | Sources):
-        raise _refused(_name(func), tensors)
+        raise _refused(name_of(func), tensors)
     return _plainly(func, (tensors, dim), {})
 
 
@@ -337,19 +407,24 @@ def _compare(func: Any, input: Any, other: Any) -> Any:
         raise sources[0].called.error(_LOOPS_OF_TWO)
     if not _flat_ends(both, Edges | Sources):
         return _plainly(func, both, {})
-    if len(sources) == 1 and _flat_ends(both, Destinations) and sources[0].shape == sources[0].into.shape:
+    destinations = [tensor for tensor in both if isinstance(tensor, Destinations)]
+    if len(sources) == 1 and len(destinations) == 1:
+        if sources[0].edge_set is destinations[0].edge_set and destinations[0].dim() == 1:
+            loopless = sources[0].edge_set.loopless()
+            return ~loopless if name_of(func) in ("eq", "__eq__") else loopless
         return _plainly(func, both, {})
-    raise _refused(_name(func), both)
+    raise _refused(name_of(func), both)
 
 
 def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:
     """Implements edge_index.to(device) and other copies."""
     copied = _plainly(func, (input, *args), kwargs)
     if copied.dtype != torch.int64:
-        raise _refused(_name(func), (input,))
-    if isinstance(input, Sources):
-        return Sources.of(copied, input.into.to(copied.device), input.called)
-    return _marked(type(input), copied, input.called)
+        raise _refused(name_of(func), (input,))
+    if copied.device != input.edge_set.source.device:
+        moved = EdgeSet(input.edge_set.edge_index.to(copied.device), input.edge_set.num_rows)
+        return _marked(type(input), copied, moved, input.called)
+    return _marked(type(input), copied, input.edge_set, input.called)
 
 
 def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
@@ -361,11 +436,11 @@ def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
         return torch.add(*_plain((input, other)), alpha=alpha)
     numbers = _offsets(other)
     if numbers is None or alpha != 1 or not isinstance(input, Edges | Sources):
-        raise _refused(_name(func), (input, other))
+        raise _refused(name_of(func), (input, other))
     if isinstance(input, Edges):
         source, destination = input.ends
         source = source.shifted(numbers[0])
-        return Edges.of(torch.stack([_plain(source), _plain(destination) + numbers[-1]]), source.called)
+        return _edges(source.edge_set.between(_plain(source), _plain(destination) + numbers[-1]), source.called)
     return input.shifted(numbers[0])
 
 
@@ -385,10 +460,11 @@ def _set_row(edges: Edges, row: Any, value: Any) -> None:
     if row not in (0, 1) or not isinstance(value, right) or (row == 1 and isinstance(value, Edges | Sources)):
         raise _refused("x[index] = value", (edges, value))
     ends[row] = _plain(value)
-    called = value.called if isinstance(value, Sources) else edges.called
+    if isinstance(value, Sources):
+        edges.called = value.called
+    edges.edge_set = edges.edge_set.between(*ends)
     with torch._C.DisableTorchFunctionSubclass():
-        edges.data = torch.stack(ends)
-    edges.called = called
+        edges.data = edges.edge_set.edge_index
 
 
 class RelationPass(Pass):
@@ -404,10 +480,11 @@ class RelationPass(Pass):
         """
         self.model, self._relation, self.reads, self._over = model, rows, reads, False
         self.num_owned, self.num_read, self.bipartite = rows.num_dst, rows.num_src, rows.bipartite
-        self._read: Sources | None = None
+        self._read: EdgeSet | None = None
 
-    def edge_index(self) -> Edges:
-        return Edges.of(self._relation.rank_graph.edge_index, self)
+    @cached_property
+    def rank_graph(self) -> RankGraph:
+        return self._relation.rank_graph
 
     def _append_halo(self, rows: Tensor) -> Tensor:
         return torch.cat([rows, self.halo(rows)])
@@ -422,9 +499,6 @@ class RelationPass(Pass):
         """Number of rows of other ranks."""
         return self._relation.num_halo
 
-    def edge_ids(self) -> Tensor | None:
-        return None if self._read is None else _edge_ids(self._read, self._relation.rank_graph)
-
 
 class JoinedPass(Pass):
     """Edges of several relations, which read one concatenation of source rows.
@@ -438,12 +512,19 @@ class JoinedPass(Pass):
         Args:
             parts: Each relation's pass, and the first row of its sources.
         """
-        self.model, self.parts = parts[0][0].model, parts
+        self.model, self.parts, self.reads = parts[0][0].model, parts, parts[0][0].reads
         self.num_owned, self.bipartite = None, True
 
-    def read(self, x: Tensor, dim: int, sources: Sources) -> Tensor:
-        self.parts[0][0].reads.note(self)
-        rows, index = x.movedim(dim, 0), _plain(sources)
+    def adds(self, rows: Tensor) -> bool:
+        return False
+
+    def read(self, x: Tensor, dim: int, ends: Sources | Destinations) -> Tensor:
+        x, index = value_of(x), _plain(ends)
+        if isinstance(ends, Destinations):
+            return x.index_select(dim, index)
+        self.reads.note(self)
+        self.reads.origin.count("index_select")
+        rows = x.movedim(dim, 0)
         flat, halos = rows.reshape(len(rows), -1), []
         for part, first in self.parts:
             own_rows = flat[first : first + part.num_read]
@@ -467,22 +548,117 @@ def joined(ends: Sequence[Edges]) -> Edges:
         columns.append(torch.stack([torch.where(rows < 0, rows - num_halo, rows), _plain(destination)]))
         parts += source.called.parts
         num_halo += sum(part.num_halo for part, _ in source.called.parts)
-    return Edges.of(torch.cat(columns, 1), JoinedPass(parts))
+    return _edges(EdgeSet(torch.cat(columns, 1), (0, 0)), JoinedPass(parts))
 
 
 def _at_destinations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls a function of destination rows, which are all this rank's own."""
-    first = args[0] if args else None
-    if isinstance(first, Destinations) and len(args) == 1 and not kwargs and _name(func) in _LARGEST:
+    first, name = args[0] if args else None, name_of(func)
+    if isinstance(first, Destinations) and len(args) == 1 and not kwargs and name in _LARGEST:
         if first.called.num_owned is None:
-            raise _refused(_name(func), args)
+            raise _refused(name, args)
         return first.new_tensor(
             first.called.num_owned - 1
         )  # so that the result covers all own rows, as in degree(index)
+    if name == "expand_as" and isinstance(first, Destinations):  # of which only the shape is read
+        func, args = Tensor.expand, (first, args[1].shape)
     result = _plainly(func, args, kwargs)
-    if isinstance(first, Destinations) and _name(func) in ("__getitem__", "index_select") and result.dim() == 1:
-        return _marked(Destinations, result, first.called)
+    if isinstance(first, Destinations) and name in _EXPANDING and _expands(result, first):
+        return _marked(Destinations, result, first.edge_set, first.called)
     return result
+
+
+def _expands(result: Tensor, rows: Destinations) -> bool:
+    """Whether a view repeats each destination along further dimensions."""
+    repeats = all(size == 1 or stride == 0 for size, stride in zip(result.shape[1:], result.stride()[1:], strict=True))
+    return len(result) == len(rows.edge_set) and repeats and result.dim() > 0
+
+
+def _add(
+    func: Any, input: Tensor, dim: int, index: Tensor, src: Any = None, *, source: Any = None, alpha: Any = 1
+) -> Any:
+    """Implements scatter_add and index_add, also in place."""
+    rows, name = src if src is not None else source, name_of(func)
+    if _flat_ends((input, index, rows), Edges | Sources):
+        raise _refused(name, (input, index, rows))
+    if alpha == 1 and isinstance(index, Destinations) and _is_by_destination(input, dim, index, rows):
+        total = _sum_of(rows, index.edge_set)
+        if _is_fresh(input):
+            return _put(input, total, name)
+        return value_of(input).add_(total) if name.endswith("_") else value_of(input) + total
+    keys = {} if name.startswith("scatter") else {"alpha": alpha}
+    return _computed(func, (input, dim, index, rows), keys)
+
+
+def _reduce(
+    func: Any, input: Tensor, dim: int, index: Tensor, src: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Implements scatter_reduce, also in place."""
+    name = name_of(func)
+    if _flat_ends((input, index, src), Edges | Sources):
+        raise _refused(name, (input, index, src))
+    if isinstance(index, Destinations) and _is_by_destination(input, dim, index, src):
+        if reduce == "sum" and include_self:
+            return _add(func, input, dim, index, src)
+        if reduce == "amax" and not include_self and not input.requires_grad:
+            largest = _largest(input, index, src)
+            if largest is not None:
+                return _put(input, largest, name)
+    return _computed(func, (input, dim, index, src, reduce), {"include_self": include_self})
+
+
+def _largest(input: Tensor, index: Destinations, rows: Tensor) -> Tensor | None:
+    """Returns the largest row by destination, and `input` where there are no edges."""
+    deferred = _meaning_step("amax", rows, index) if _is_fresh(input) else None
+    if deferred is not None or (rows.requires_grad and torch.is_grad_enabled()):
+        return deferred
+    best = rows.meaning.largest(index.edge_set) if isinstance(rows, Deferred) and rows.meaning is not None else None
+    if best is None:
+        best = index.edge_set.largest(value_of(rows))
+    return torch.where(best == -torch.inf, value_of(input), best)
+
+
+def _is_by_destination(input: Any, dim: int, index: Destinations, rows: Any) -> bool:
+    """Whether a reduction adds one row per edge to the rows of the destinations."""
+    if not isinstance(rows, Tensor) or not isinstance(input, Tensor):
+        return False
+    edge_set, called = index.edge_set, index.called
+    if dim not in (0, -input.dim()) or rows.shape[1:] != input.shape[1:] or len(rows) != len(edge_set):
+        return False
+    whole = index.dim() == 1 or index.shape == rows.shape
+    return whole and len(input) == called.num_owned and rows.dtype == input.dtype and called.adds(rows)
+
+
+def _sum_of(rows: Tensor, edge_set: EdgeSet) -> Tensor:
+    """Sums edge rows by destination."""
+    if isinstance(rows, Deferred) and rows.meaning is not None:
+        total = rows.meaning.sum(rows, edge_set)
+        if total is not None:
+            return total
+        rows.origin.count("sum")
+    return edge_set.sum_values(value_of(rows))
+
+
+def _is_fresh(input: Tensor) -> bool:
+    """Whether a tensor is deferred zeros, which a reduction may replace."""
+    meaning = input.meaning if isinstance(input, Deferred) else None
+    return isinstance(meaning, Constant) and meaning.number == 0
+
+
+def _put(input: Tensor, result: Tensor, name: str) -> Tensor:
+    """Returns the result of a reduction, and makes it the input of one in place."""
+    if name.endswith("_"):
+        if isinstance(input, Deferred):
+            input.become(result)
+        else:
+            input.copy_(result)
+    return result
+
+
+def _computed(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function on computed rows and plain destinations."""
+    call = Call(func, name_of(func), tuple(_plain(args)), kwargs)
+    return Deferred.plainly(call) if deferred_in(args) else func(*call.args, **kwargs)
 
 
 _SERVED: dict[str, Callable[..., Any]] = {
@@ -497,6 +673,8 @@ _SERVED: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("__eq__", "__ne__", "eq", "ne", "not_equal"), _compare),
     **dict.fromkeys(_COPIES, _copy),
     **dict.fromkeys(("__add__", "__iadd__", "add", "add_"), _shift),
+    **dict.fromkeys(("scatter_add", "scatter_add_", "index_add", "index_add_"), _add),
+    **dict.fromkeys(("scatter_reduce", "scatter_reduce_"), _reduce),
 }
 
 
@@ -506,12 +684,6 @@ def _flat(value: Any) -> list[Any]:
 
 def _flat_ends(value: Any, kinds: Any = _Ends) -> bool:
     return any(isinstance(item, kinds) for item in _flat(value))
-
-
-def _name(func: Any) -> str:
-    """Returns the name of a torch function or tensor property."""
-    name: str = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
-    return name
 
 
 def _refused(name: str, values: Any) -> UserError:

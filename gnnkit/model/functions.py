@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from gnnkit.engine import Adjacency
 from gnnkit.engine.adjacency import dropout_key
 from gnnkit.kernels.dropout import derive, dropout
+from gnnkit.model.deferred import Deferred, computed, written
 from gnnkit.model.edge_index import Reads
 from gnnkit.nn import normalize
 
@@ -53,6 +54,9 @@ class ExactFunctions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        target = written(func, args, kwargs)
+        if target is not None and not isinstance(target, Deferred):
+            self._reads.origin.before_write(target)
         if func is F.dropout:
             return self._dropout(*args, **kwargs)
         if func is F.batch_norm:
@@ -65,6 +69,7 @@ class ExactFunctions(TorchFunctionMode):
         draw = next(self._draws)  # advances on all ranks
         if not training or inplace or not 0 < p < 1:
             return F.dropout(x, p, training, inplace)
+        x = computed(x, "dropout")
         ids = self._row_ids(x, draw) if x.dim() == 2 else None
         return F.dropout(x, p) if ids is None else dropout(x, ids, p, dropout_key(self._adjacency.key, draw))
 
@@ -81,9 +86,14 @@ class ExactFunctions(TorchFunctionMode):
             return F.dropout(x, p, training, inplace)
         ids = self._reads.edge_ids()
         if ids is None or len(ids) != len(x):
-            return F.dropout(x, p)
+            return F.dropout(computed(x, "dropout"), p)
         key = derive(self._adjacency.key, 3, self._reads.count, draw)
-        return dropout(x.reshape(len(x), -1), ids, p, key).view_as(x)
+        if isinstance(x, Deferred) and x.meaning is not None:
+            dropped = x.meaning.drop(x, ids, p, key)
+            if dropped is not None:
+                return dropped
+        values = computed(x, "dropout")
+        return dropout(values.reshape(len(values), -1), ids, p, key).view_as(values)
 
     def _ids_of_all(self, x: Tensor, draw: int) -> Tensor | None:
         adjacency = self._adjacency

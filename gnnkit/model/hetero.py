@@ -157,6 +157,7 @@ class HeteroModel(EdgeIndexModel):
         finally:
             for called in passes.values():
                 called.end()
+            self.fallbacks = reads.origin.fallbacks
         return self._placed(out, graph, adjacency.num_dst)
 
     def _placed(self, out: Any, graph: TypedGraph, num_rows: int) -> Tensor:

@@ -6,6 +6,7 @@ PyG does not have to be installed, because `forward` is recognised by parameter 
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ class EdgeIndexModel(nn.Module):
 
     num_layers = 1  # number of adjacencies per batch. A sampled batch has one per hop
     adds_rows_itself = True
+    fallbacks: Counter[str]  # functions of the last call that computed a row per edge, by layer
 
     def __init__(self, module: nn.Module) -> None:
         """Inspects the module's `forward`, and shares its parameters."""
@@ -133,6 +135,7 @@ class EdgeIndexModel(nn.Module):
                 yield x, adjacency, called
         finally:
             called.end()
+            self.fallbacks = called.reads.origin.fallbacks
 
     def _values(self, x: Tensor, adjacency: Adjacency, called: Pass) -> dict[str, Any]:
         """Returns the module's arguments by name."""

@@ -163,11 +163,15 @@ def differentiate(logits: Tensor, labels: Tensor, model: nn.Module) -> tuple[Ten
     return loss.detach(), [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
 
 
+def arguments_of(shard: Shard, comm: Communicator) -> tuple[Tensor, list[Any]]:
+    """A rank's rows and layers."""
+    x = shard.features.dense() if hasattr(shard.features, "dense") else np.asarray(shard.features)
+    return torch.tensor(x, dtype=torch.float64), ShardAdjacency.layers(Engine(shard, comm, torch.float64), 1, 0)
+
+
 def on_rank(shards: list[Shard], model: nn.Module, comm: Communicator) -> tuple[Tensor, list[Tensor]]:
     model, shard = copy.deepcopy(model), shards[comm.rank]  # ranks are threads
-    layers = ShardAdjacency.layers(Engine(shard, comm, torch.float64), 1, 0)
-    x = shard.features.dense() if hasattr(shard.features, "dense") else np.asarray(shard.features)
-    logits = model(torch.tensor(x, dtype=torch.float64), layers)
+    logits = model(*arguments_of(shard, comm))
     loss, gradients = differentiate(logits, torch.from_numpy(shard.labels), model)
     return comm.all_reduce(loss), [comm.all_reduce(gradient.clone()) for gradient in gradients]
 
@@ -202,6 +206,15 @@ def test_a_heterogeneous_class_of_pyg_gives_what_pyg_gives(name: str, ranks: int
 def test_heterogeneous_layers_are_exact_on_any_number_of_workers(name: str) -> None:
     model = make_model(name, Graph.of(hetero_data()).schema)
     assert inexact(model, sum(WIDTHS.values()) + 1, 2) == []
+
+
+@pytest.mark.parametrize("name", ["HGT", "to_hetero"])
+def test_rows_read_at_once_are_counted(name: str) -> None:
+    graph = Graph.of(hetero_data())
+    model = make_model(name, graph.schema)
+    Threads.run(lambda comm: model(*arguments_of(cut(graph, 1)[0], comm)), 1, timeout=20)
+    layer = "HGTConv" if name == "HGT" else "SAGEConv"
+    assert model.fallbacks[f"{layer}.index_select"] >= 2
 
 
 def test_the_order_of_reads_is_compared_between_ranks() -> None:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from gnnkit import engine
 from gnnkit.engine import Adjacency
+from gnnkit.model.adapt import adapted
 from gnnkit.model.rgcn import RGCN
 from gnnkit.nn import BatchNorm
 from gnnkit.partition import Partition
@@ -55,6 +56,21 @@ def test_the_witness_has_all_that_a_layer_may_ask_for() -> None:
 
 def _takes(function: Callable[..., Any]) -> list[tuple[str, Any]]:
     return [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
+
+
+class Sums(nn.Module):
+    """A module of (x, edge_index) that adds up rows of sources."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+
+
+def test_a_module_of_edge_index_reads_the_edges_of_the_witness() -> None:
+    (adjacency,) = layers_of(DenseEdges.of(GRAPH, self_loops=False), 1, 0)
+    x = torch.rand(GRAPH.num_nodes, 3, dtype=torch.float64)
+    source, destination = adjacency.rank_graph.edge_index
+    expected = torch.zeros_like(x).index_add(0, destination, x[source])
+    torch.testing.assert_close(adapted(Sums())(x, [adjacency]), expected)
 
 
 @pytest.mark.parametrize("module", [dense, noise, serial])

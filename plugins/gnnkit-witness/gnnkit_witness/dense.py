@@ -335,6 +335,9 @@ class DenseAdjacency:
     def with_halo(self, x: Tensor) -> Tensor:
         return x
 
+    def beside_halo(self, x: Tensor) -> Tensor:
+        return x
+
     def degree_with_halo(self, loop: float) -> Tensor:  # [num_src]
         edges = self._edges
         looped = torch.isin(self.src_nodes, edges.src[edges.src == edges.dst])

@@ -1,0 +1,201 @@
+"""Deferred rows of nodes, one per edge, and the functions that keep them deferred."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnkit.model.deferred import DIVIDE, MULTIPLY, Call, Deferred, Lazy, Meaning, deferred_in
+from gnnkit.model.deferred_attention import combine
+from gnnkit.model.edge_sets import EdgeSet
+
+_POINTWISE = {
+    "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub", "mul", "__mul__", "__rmul__", "multiply",
+    "div", "__truediv__", "__rtruediv__", "divide", "true_divide", "neg", "__neg__", "abs", "exp", "log", "sqrt",
+    "square", "pow", "__pow__", "clamp", "relu", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "tanh",
+    "sigmoid", "softplus", "detach", "to", "float", "double", "type_as",
+}  # fmt: skip
+_PRODUCTS = {"linear", "matmul", "__matmul__", "mm"}
+_VIEWS = {"view", "reshape", "unsqueeze", "flatten", "__getitem__", "contiguous", "view_as"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows(Meaning):
+    """Rows at one end of edges, times factors per edge and head."""
+
+    edges: EdgeSet
+    rows: Lazy  # [num_src or num_dst, ...]
+    at_source: bool
+    shape: tuple[int, ...]  # shape of an edge's row
+    weight: Tensor | None = None  # [num_edges, 1] or [num_edges, heads]
+    add_up: Callable[[], Tensor] | None = None  # sums of the unmodified rows, instead of `rows`
+
+    def step(self, call: Call, tensor: Deferred) -> Any:
+        if call.name in MULTIPLY or call.name in DIVIDE:
+            weighted = self._weighted(call, tensor)
+            if weighted is not NotImplemented:
+                return weighted
+        if call.name in _VIEWS:
+            return self._viewed(call, tensor)
+        if call.name in _POINTWISE or (call.name in _PRODUCTS and call.args[0] is tensor):
+            pushed = self._pushed(call, tensor)
+            return combine(call, tensor) if pushed is NotImplemented else pushed
+        return NotImplemented
+
+    def sum(self, tensor: Deferred, edges: EdgeSet) -> Tensor | None:
+        if not self.at_source or edges is not self.edges:
+            return None
+        if self.weight is None and self.add_up is not None and not self.rows.computed:
+            return self.add_up()
+        sums = self.edges.sum_rows(self.rows.value(), self.weight)
+        return sums.view(len(sums), *self.shape)
+
+    def largest(self, edges: EdgeSet) -> Tensor | None:
+        if not self.at_source or edges is not self.edges or self.weight is not None:
+            return None
+        rows = self.rows.value()
+        best = edges.kernels.kernels.max(rows.reshape(len(rows), math.prod(self.shape)))[0]
+        return best.view(len(best), *self.shape)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the rows are those of nodes, without factors of edges."""
+        return self.weight is None
+
+    def tail_of(self, call: Call) -> tuple[int, ...] | None:
+        """Returns a row's shape in a view of all rows. None: the view mixes rows."""
+        args = call.args[1:]
+        sizes = args[0] if args and isinstance(args[0], list | tuple) else args
+        return None if call.kwargs else _tail(sizes, len(self.edges), self.shape)
+
+    def _weighted(self, call: Call, tensor: Deferred) -> Any:
+        """Multiplies or divides by a plain factor of each edge, or edge and head."""
+        first, second = call.args if len(call.args) == 2 else (None, None)
+        factor = second if first is tensor else first
+        divides = call.name in DIVIDE
+        if not isinstance(factor, Tensor) or isinstance(factor, Deferred) or (divides and first is not tensor):
+            return NotImplemented
+        if not self.at_source or not factor.is_floating_point() or factor.dim() != tensor.dim():
+            return NotImplemented
+        heads = tuple(factor.shape[1:])
+        if len(factor) != len(self.edges) or not _is_factor(heads, self.rows.shape):
+            return NotImplemented
+        weight = factor.reshape(len(factor), math.prod(heads))
+        weight = weight.reciprocal() if divides else weight
+        dtype = torch.promote_types(tensor.dtype, factor.dtype)
+        meaning = replace(self, weight=weight if self.weight is None else self.weight * weight, add_up=None)
+        return tensor.result(meaning, call, tuple(tensor.shape), dtype)
+
+    def _viewed(self, call: Call, tensor: Deferred) -> Any:
+        """Changes the shape of each row."""
+        if deferred_in((call.args[1:], call.kwargs)):
+            return NotImplemented
+        if call.name == "contiguous":
+            return tensor
+        change = _change_of_rows(call, len(self.edges), self.shape)
+        if change is None:
+            return NotImplemented
+        if self.weight is not None and self.weight.shape[1] > 1:  # heads stay a dimension of the rows
+            shape = tuple(change(torch.empty(0, *self.shape)).shape[1:])
+            if math.prod(shape) != math.prod(self.shape) or call.name == "__getitem__":
+                return NotImplemented
+            return tensor.result(replace(self, shape=shape), call, (len(self.edges), *shape), tensor.dtype)
+        return self._mapped(call, tensor, lambda rows: change(rows[0]), [self])
+
+    def _pushed(self, call: Call, tensor: Deferred) -> Any:
+        """Applies a function of single rows to the rows of nodes."""
+        values = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
+        meanings = [value.meaning for value in values if isinstance(value, Deferred)]
+        others = [meaning for meaning in meanings if isinstance(meaning, Rows) and self._is_alike(meaning)]
+        if len(others) < len(meanings):
+            return NotImplemented
+        plain = [value for value in values if not isinstance(value, Deferred)]
+        common = all(self._is_common(value, tensor) for value in plain)
+        if not (common if call.name in _POINTWISE else all(value.dim() < 3 for value in plain)):
+            return NotImplemented
+        scales = call.name in MULTIPLY or (call.name in DIVIDE and call.args[0] is tensor)
+        if self.weight is not None and not (scales and len(others) == 1 and self._scales(plain)):
+            return NotImplemented
+
+        def function(rows: list[Tensor]) -> Tensor:
+            remaining = iter(rows)
+            result: Tensor = call.on(lambda _: next(remaining))
+            return result
+
+        return self._mapped(call, tensor, function, others)
+
+    def _mapped(
+        self, call: Call, tensor: Deferred, function: Callable[[list[Tensor]], Tensor], of: list[Rows]
+    ) -> Deferred:
+        """Defers a function of each row, given by `function` of the nodes' rows."""
+        with torch.no_grad():
+            device = tensor.device
+            sample = function([torch.empty((0, *rows.rows.shape), dtype=rows.rows.dtype, device=device) for rows in of])
+        shape = tuple(sample.shape[1:])
+        rows = Lazy(lambda: function([rows.rows.value() for rows in of]), shape, sample.dtype)
+        meaning = replace(self, rows=rows, shape=shape, add_up=None)
+        dtype = sample.dtype if self.weight is None else torch.promote_types(sample.dtype, self.weight.dtype)
+        return tensor.result(meaning, call, (len(self.edges), *shape), dtype)
+
+    def _is_alike(self, other: Rows) -> bool:
+        alike = other.edges is self.edges and other.at_source == self.at_source
+        return alike and (other is self or (other.weight is None and self.weight is None))
+
+    def _scales(self, plain: list[Tensor]) -> bool:
+        """Whether the factors of weighted rows may be applied before the sum."""
+        return self.rows.shape == self.shape and all(value.dim() < 2 for value in plain)
+
+    def _is_common(self, value: Tensor, tensor: Deferred) -> bool:
+        """Whether a plain operand is the same for all rows."""
+        if value.dim() < tensor.dim() or value.dim() == 0:
+            return True
+        return value.dim() == tensor.dim() and len(value) == 1 and len(self.edges) != 1
+
+
+def _is_factor(heads: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether factors of an edge apply to all numbers of its row, or of a head."""
+    if math.prod(heads) == 1:
+        return True
+    return len(shape) > 1 and heads[0] == shape[0] and math.prod(heads[1:]) == 1
+
+
+def _change_of_rows(call: Call, count: int, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor] | None:
+    """Returns a change of shape as a function of [n, ...] rows. None: not by row."""
+    args, change = call.args[1:], None
+    if call.name == "__getitem__":
+        index = args[0]
+        if isinstance(index, tuple) and index and _is_all(index[0], count) and not _has_tensor(index):
+            change = lambda rows: rows[(slice(None), *index[1:])]  # noqa: E731
+    elif call.name in ("view", "reshape"):
+        tail = _tail(args[0] if args and isinstance(args[0], list | tuple) else args, count, shape)
+        change = None if tail is None or call.kwargs else lambda rows: rows.reshape(len(rows), *tail)
+    elif call.name == "flatten" and args[:1] == (1,):
+        change = lambda rows: rows.flatten(*args, **call.kwargs)  # noqa: E731
+    elif call.name == "unsqueeze":
+        dim = call.kwargs.get("dim", args[0] if args else 0)
+        change = None if dim in (0, -len(shape) - 2) else lambda rows: rows.unsqueeze(dim)
+    return change
+
+
+def _tail(sizes: Sequence[Any], count: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Returns a row's shape in a view of all rows, or None if the view mixes rows."""
+    if not sizes or not all(isinstance(size, int) for size in sizes) or sizes[0] not in (-1, count):
+        return None
+    tail, total = list(sizes[1:]), math.prod(shape)
+    if -1 in tail:
+        rest = -math.prod(tail)
+        tail[tail.index(-1)] = total // rest if rest > 0 else -1
+    return tuple(tail) if math.prod(tail) == total else None
+
+
+def _is_all(index: Any, count: int) -> bool:
+    return index is Ellipsis or (isinstance(index, slice) and range(count)[index] == range(count))
+
+
+def _has_tensor(index: tuple[Any, ...]) -> bool:
+    return any(not isinstance(item, int | slice | type(None) | type(Ellipsis)) for item in index)
