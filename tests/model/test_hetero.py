@@ -335,7 +335,7 @@ def test_what_a_run_cannot_give_is_refused(tmp_path: Path) -> None:
         UserError, match=r"model=Reads: forward returns rows of author, and the labels are those of paper"
     ):
         train(tmp_path, Reads(of_authors, 4))
-    with pytest.raises(UserError, match=r"model=HGT distinguishes edge types, and strategy=individual_sample"):
+    with pytest.raises(UserError, match=r"model=HGT is a PyG module that reads types, and strategy=individual_sample"):
         train(tmp_path, HGT(), strategy="individual_sample")
     with pytest.raises(UserError, match=r"distributes a node's in-edges over ranks.*; use partition.grid=1d"):
         train(tmp_path, HGT(), partition="2d", workers=4)
