@@ -29,7 +29,7 @@ import torch
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, join
+from gnnkit.jobs import Order, run
 from gnnkit.jobs import start as start_job
 from gnnkit.training import checkpoint
 from tests.cases import few
@@ -221,6 +221,6 @@ def by_itself(
 def test_a_host_that_does_not_see_the_run_folder_is_told_so(tmp_path: Path) -> None:
     refused = "^output=.*: host .* finds no data there that the leader prepared, name a folder on a disk that all"
     with pytest.raises(UserError, match=refused):
-        join._check_shared(tmp_path)
+        run._check_shared(tmp_path)
     (tmp_path / "prepared").mkdir()
-    assert join._check_shared(tmp_path) == tmp_path
+    assert run._check_shared(tmp_path) == tmp_path
