@@ -143,6 +143,7 @@ def reading(random: Random) -> Any:
     extra: dict[str, Make] = {"wanted": costs, "features": rows}
     extra |= dict.fromkeys(("cluster", "rows", "sources", "counts", "keys", "begins", "ends"), ids)
     given = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
+    given["relations"] = None
     given["floor"] = odd(random, Random.random)
     given["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
     weight = edge_values(random) if random.random() < 0.1 else None

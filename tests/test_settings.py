@@ -158,6 +158,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "model.hidden": [*COUNT, 2**70],
     "model.num_layers": [*COUNT, 1001],
     "model.heads": [*COUNT, 2**70],
+    "model.relation_width": [*COUNT, 2**70],
+    "model.beta": [-0.1, 1, NAN, INF],
     "model.out_heads": COUNT,
     "model.norm": ["", "rows", 3],
     "model.dropout": [-0.1, 1, NAN, INF],
@@ -235,7 +237,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
 SWITCHES = ("report", "profile", "leader.rebalance", "features.direct")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
                  "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "self_loop", "one_hot",
-                 "replace", "fill", "contiguous", "checkpoint", "final_average", "name", "options",
+                 "replace", "fill", "contiguous", "residual", "normalize", "checkpoint", "final_average", "name", "options",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri", "address")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
 FIRST = [(section, plugins.options(section)[0]) for section in SECTIONS]

@@ -130,7 +130,9 @@ def manifest(
         keys=shaping(settings.cut),
         counts=_count_items(graph),
         schema=_schema_of(named_graph, graph),
-        prepared=cut.described(settings, graph, quality, decision).to_dict(),
+        prepared=replace(
+            cut.described(settings, graph, quality, decision), schema=None
+        ).to_dict(),  # the store has its own
         quality=quality.to_dict(),
         coordination=cut.coordination(quality, decision),
         picture=picture.describe(graph, quality.partition),
