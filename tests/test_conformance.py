@@ -175,6 +175,7 @@ def test_synchronisations(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("logger"))
+@pytest.mark.long("imports the loggers of other packages")
 def test_loggers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     if (module := plugins.load("logger", name).module) is not None:

@@ -174,6 +174,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long("parses all modules")
 def test_imports_point_one_way() -> None:
     wrong = [f"{path} imports {module}, {why}" for path in sources() for module, why in misplaced(path)]
     assert wrong == []
