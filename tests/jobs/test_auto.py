@@ -217,6 +217,7 @@ def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
 
 
 @pytest.mark.slow
+@pytest.mark.long("plans and trains twice")
 def test_a_resumed_run_takes_the_decision_of_its_checkpoint(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +250,7 @@ def test_a_graph_that_does_not_fit_is_refused_for_a_strategy_that_was_named(grap
 
 
 @pytest.mark.slow
+@pytest.mark.long("plans and trains")
 def test_a_graph_that_does_not_fit_is_sampled(graph: Graph, tmp_path: Path) -> None:
     found = gnnkit.train(graph, strategy="auto", partition="auto", folder=tmp_path / "run", **TINY)
     assert (found["strategy"], found["sampler"], found["nodes"]) == ("individual_sample", "neighbor", "contiguous")

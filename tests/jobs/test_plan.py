@@ -327,6 +327,7 @@ def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_trials")
+@pytest.mark.long("tries all layouts")
 def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
     result = gnnkit.train(
         make_graph(typed=False),

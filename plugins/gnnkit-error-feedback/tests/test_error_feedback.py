@@ -79,6 +79,7 @@ def blocks() -> Graph:
     ],
     default=["2d"],
 )
+@pytest.mark.long("trains twice by command")
 def test_runs_by_command_learn_and_send_fewer_bytes(keys: dict[str, Any], tmp_path: Path) -> None:
     sent, options = {}, {"workers": 4, "threads": 1, "comm": "threads", **BARE}
     trainer = {"max_epochs": 20, "check_val_every_n_epoch": 20, "checkpoint": False}
