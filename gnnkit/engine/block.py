@@ -21,7 +21,7 @@ from gnnkit.engine.engine import Message
 from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine
-from gnnkit.engine.typed_attention import RelationAttention, attend_locally
+from gnnkit.engine.typed_attention import RelationAttention, attend_locally, edge_softmax
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Floats, Graph, Ids, RelationGroups
 from gnnkit.kernels.aggregate import HeldEdges
@@ -335,11 +335,7 @@ class BlockAdjacency(Adjacency):
         return scores if edge is None else scores + edge
 
     def softmax(self, scores: Tensor) -> Tensor:
-        by_destination = self.edges.by_destination
-        with torch.no_grad():
-            largest = by_destination.spread(by_destination.kernels.max(scores)[0])
-        powers = (scores - largest).exp()
-        return powers / by_destination.spread(by_destination.sum(powers))
+        return edge_softmax(scores, self.edges)
 
     def _attention_edges(self, h: Tensor) -> HeldEdges | None:
         return self.edges if serves(self.edges, h) else None

@@ -74,7 +74,7 @@ def attend_locally(
     if serves(held, messages):
         no_part = messages.new_zeros(held.num_src, scores.shape[1]), messages.new_zeros(held.num_dst, scores.shape[1])
         return attend(held, messages, *no_part, scores, weighing)
-    weight = _drop(_softmax(scores, edges, lambda largest: largest, lambda total: total), weighing)
+    weight = _drop(edge_softmax(scores, edges.rows), weighing)
     return held.weighted_sum(messages, weight)
 
 
@@ -115,7 +115,7 @@ class SharedAttention:
         scores = attention.scores(rows, targets, self.edges)
         columns = slicing.columns(attention.width) if slicing else slice(0, attention.width)
         messages, held = attention.messages(rows, self.edges, columns)
-        weight = _drop(_softmax(scores, self.edges, self._largest, self._total), weighing)
+        weight = _drop(edge_softmax(scores, self.edges.rows, self._largest, self._total), weighing)
         z = self._at_owners(held.weighted_sum(messages, weight))
         return slicing.join(z, attention.width, self.layer) if slicing else z
 
@@ -178,8 +178,11 @@ class SharedAttention:
         return torch.cat(parts)
 
 
-def _softmax(
-    scores: Tensor, edges: TypedEdges, largest: Callable[[Tensor], Tensor], total: Callable[[Tensor], Tensor]
+def edge_softmax(
+    scores: Tensor,
+    edges: HeldEdges,
+    largest: Callable[[Tensor], Tensor] | None = None,
+    total: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:  # [num_edges, H]
     """Computes the softmax over the in-edges of each row.
 
@@ -187,13 +190,16 @@ def _softmax(
         scores: [num_edges, H].
         edges: The edges.
         largest: From the held edges' maxima [num_targets, H] to those of all edges.
-        total: From the held edges' sums [num_targets, H] to those of all edges.
+            Default: all edges are held.
+        total: Likewise for the held edges' sums [num_targets, H].
     """
-    by_destination = edges.rows.by_destination
+    by_destination = edges.by_destination
     with torch.no_grad():
-        maxima = by_destination.spread(largest(by_destination.kernels.max(scores)[0]))
+        maxima = by_destination.kernels.max(scores)[0]
+        maxima = by_destination.spread(maxima if largest is None else largest(maxima))
     powers = (scores - maxima).exp()
-    return powers / by_destination.spread(total(by_destination.sum(powers)))
+    sums = by_destination.sum(powers)
+    return powers / by_destination.spread(sums if total is None else total(sums))
 
 
 def _drop(weight: Tensor, weighing: Weighing) -> Tensor:

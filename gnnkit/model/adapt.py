@@ -8,9 +8,9 @@ from torch import nn
 
 from gnnkit.model import unchanged
 from gnnkit.model.hetero import HeteroModel
-from gnnkit.model.hetero_forward import HeteroArguments, model_error
+from gnnkit.model.hetero_forward import HeteroArguments
 from gnnkit.model.pyg_steps import own_steps
-from gnnkit.model.unchanged import EdgeIndexModel, EdgeIndexSteps
+from gnnkit.model.unchanged import EdgeIndexModel, EdgeIndexSteps, model_error
 
 
 def adapted(model: Any) -> Any:

@@ -18,9 +18,9 @@ from gnnkit.graph import Graph, Ids
 from gnnkit.graph.schema import Schema
 from gnnkit.model.edge_index import Reads, RelationPass
 from gnnkit.model.functions import ExactFunctions
-from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors, model_error
+from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors
 from gnnkit.model.norms import exact_norms
-from gnnkit.model.unchanged import EdgeIndexModel, uncached
+from gnnkit.model.unchanged import EdgeIndexModel, model_error, uncached
 
 _FEW, _FEW_EDGES = 6, 10  # nodes of each type and edges of each relation, in a small graph
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from gnnkit.errors import UserError
 from gnnkit.graph.schema import Schema
 from gnnkit.model.functions import in_messages
+from gnnkit.model.unchanged import model_error
 from gnnkit.utils.ranges import one_line
 
 Tensors = dict[Any, Tensor]  # by node type, or by (source type, name, destination type)
@@ -202,8 +203,3 @@ def _small_graph(schema: Schema, widths: Mapping[str, int], edge_width: int, dty
 def _dtype(module: nn.Module) -> torch.dtype:
     floats = (value.dtype for value in module.parameters() if is_lazy(value) or value.is_floating_point())
     return next(floats, torch.float32)
-
-
-def model_error(module: nn.Module, text: str) -> UserError:
-    """Creates an error that names the model."""
-    return UserError(f"model={type(module).__name__}: {text}")

@@ -87,14 +87,14 @@ class EdgeIndexModel(nn.Module):
         self._asked = self._inspect(module)
         for part in module.modules():
             if _of_pyg(part) and getattr(part, "flow", None) == "target_to_source":
-                raise _error(
+                raise model_error(
                     module,
                     f"{type(part).__name__}(flow='target_to_source') reads edges against their direction: leave flow out, and "
                     "turn the edges around with data.edge_index.flip(0)",
                 )
             for name, why in _REFUSED.items():
                 if _of_pyg(part) and getattr(part, name, False) is True:
-                    raise _error(module, f"{type(part).__name__}({name}=True) {why}: use {name}=False")
+                    raise model_error(module, f"{type(part).__name__}({name}=True) {why}: use {name}=False")
 
     def _inspect(self, module: nn.Module) -> _Asked | None:
         return _Asked.of(module)
@@ -111,7 +111,7 @@ class EdgeIndexModel(nn.Module):
             out: Tensor = self.module(**self._values(rows, adjacency, called))  # type: ignore[operator]
         if not isinstance(out, Tensor) or out.dim() == 0 or len(out) < num_dst:
             description = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-            raise _error(self, f"forward must return one tensor with a row for each row of x, found {description}")
+            raise model_error(self, f"forward must return one tensor with a row for each row of x, found {description}")
         return out[:num_dst]
 
     @property
@@ -147,7 +147,7 @@ class EdgeIndexModel(nn.Module):
         passed = {name: edge_values[name] for name in asked.of_edges if edge_values[name] is not None}
         for name in asked.needed:
             if name not in passed:
-                raise _error(self, f"forward asks for {name}, which the graph lacks: give {name} the default None")
+                raise model_error(self, f"forward asks for {name}, which the graph lacks: give {name} the default None")
         return {asked.rows: x, asked.edges: edges, **passed}
 
     def decayed_parameters(self) -> Iterable[Parameter]:
@@ -183,7 +183,7 @@ class EdgeIndexSteps(EdgeIndexModel):
                 loss = user_step(Values(self, values), *rest)
         loss = loss["loss"] if isinstance(loss, Mapping) else loss
         if not isinstance(loss, Tensor):
-            raise _error(self, f"training_step must return the loss, found {type(loss).__name__}")
+            raise model_error(self, f"training_step must return the loss, found {type(loss).__name__}")
         return loss
 
 
@@ -209,7 +209,7 @@ class _Asked:
         edges = next(name for name in _EDGES if name in asked)
         others = [name for name in asked if name != edges]
         if not others or others[0] in _OF_EDGES:
-            raise _error(
+            raise model_error(
                 module,
                 f"forward({', '.join(asked)}) takes no rows of features: write forward(x, edge_index), and inputs=learned "
                 "gives each node a learned row",
@@ -219,7 +219,7 @@ class _Asked:
         for name in needed:
             if name not in _OF_EDGES:
                 usual = f"give {name} a default, or keep it in the module"
-                raise _error(
+                raise model_error(
                     module,
                     f"forward asks for {name}, and a graph gives x, edge_index, {', '.join(_OF_EDGES)}: {usual}",
                 )
@@ -260,5 +260,6 @@ def _of_pyg(module: nn.Module) -> bool:
     return any(base.__module__.startswith("torch_geometric.") for base in type(module).__mro__)
 
 
-def _error(module: nn.Module, text: str) -> UserError:
+def model_error(module: nn.Module, text: str) -> UserError:
+    """Creates an error that names the model."""
     return UserError(f"model={type(module).__name__}: {text}")
