@@ -1,4 +1,4 @@
-"""Builds gnnkit by maturin, and says in one line what is missing.
+"""Builds gnnkit with maturin, and reports missing requirements in one line.
 
 Without Rust, maturin itself would download a toolchain, or end with
 `No module named 'puccinialin'` where it cannot.

@@ -27,9 +27,9 @@ from lightning.pytorch.callbacks import Callback
 from gnnkit.callback.leader import Leader
 from gnnkit.errors import UserError
 
-_INSTEAD = {  # alternatives to Lightning's callbacks that do not support several ranks here
-    "BackboneFinetuning": "parameters are frozen in the model",
-    "BaseFinetuning": "parameters are frozen in the model",
+_ALTERNATIVES = {  # alternatives to Lightning's callbacks that do not support several ranks here
+    "BackboneFinetuning": "freeze the parameters in the model",
+    "BaseFinetuning": "freeze the parameters in the model",
     "BatchSizeFinder": "set strategy.batch_size",
     "Checkpoint": "use trainer.monitor and trainer.checkpoint",
     "DeviceStatsMonitor": "workers.jsonl has every worker's memory",
@@ -44,13 +44,13 @@ _INSTEAD = {  # alternatives to Lightning's callbacks that do not support severa
     "WeightAveraging": "average the parameters in a callback of your own",
 }
 _NOT_CALLED = {  # hooks that are not called, with the reason
-    "on_after_backward": "a rank sees its own gradient or the sum then, use on_before_optimizer_step",
+    "on_after_backward": "gradients may not be summed over ranks yet, use on_before_optimizer_step",
     "on_load_checkpoint": "checkpoints are gnnkit's, use state_dict and load_state_dict",
     "on_save_checkpoint": "checkpoints are gnnkit's, use state_dict and load_state_dict",
     "on_sanity_check_start": "there is no sanity check, use on_train_start",
     "on_sanity_check_end": "there is no sanity check, use on_train_start",
 }
-_NEVER = ("on_predict_", "on_validation_batch_", "on_test_")  # prefixes of hooks for steps that gnnkit runs itself
+_UNCALLED_PREFIXES = ("on_predict_", "on_validation_batch_", "on_test_")  # prefixes of hooks for steps that gnnkit runs itself
 
 
 def check(name: str, callback: object) -> None:
@@ -65,14 +65,14 @@ def check(name: str, callback: object) -> None:
     if isinstance(callback, Leader):
         raise UserError(f"callback={name}: every run has a Leader already; use trainer.monitor")
     for base in type(callback).__mro__:
-        if base.__module__.startswith(("lightning.", "pytorch_lightning.")) and base.__name__ in _INSTEAD:
+        if base.__module__.startswith(("lightning.", "pytorch_lightning.")) and base.__name__ in _ALTERNATIVES:
             raise UserError(
-                f"callback={name}: {base.__name__} does not work on several ranks: {_INSTEAD[base.__name__]}"
+                f"callback={name}: {base.__name__} does not work on several ranks: {_ALTERNATIVES[base.__name__]}"
             )
     for hook in sorted(_overridden(callback)):
         if hook in _NOT_CALLED:
             raise UserError(f"callback={name}: {hook} is not called: {_NOT_CALLED[hook]}")
-        if hook.startswith(_NEVER):
+        if hook.startswith(_UNCALLED_PREFIXES):
             raise UserError(f"callback={name}: {hook} is not called: leave the hook out")
 
 

@@ -80,10 +80,10 @@ def attend_locally(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedAttention:
-    """Attention over edges of which several ranks may hold a destination's.
+    """Attention in which several ranks may hold in-edges of one node.
 
     Rows are sent to the edges' holders once, for any number of relations. Holders
-    compute messages and scores. Sums of powers, and of weighted messages, are sent to
+    compute messages and scores. Sums of exponentials, and of weighted messages, are sent to
     the owners.
 
     On a grid with slices, all ranks of a cell compute the scores from complete rows,
@@ -189,8 +189,8 @@ def edge_softmax(
     Args:
         scores: [num_edges, H].
         edges: The edges.
-        largest: From the held edges' maxima [num_targets, H] to those of all edges.
-            Default: all edges are held.
+        largest: Converts the held edges' maxima [num_targets, H] to the maxima of all
+            edges. Default: identity, if all edges are held.
         total: Likewise for the held edges' sums [num_targets, H].
     """
     by_destination = edges.by_destination

@@ -154,7 +154,7 @@ _TRAINER = Topic(
         "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes}: trainer.checkpoint=false saves none: "
         "leave one of them out": lambda s, p: s.trainer.checkpoint_every_minutes and not s.trainer.checkpoint,
         "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes} needs workers that step together, "
-        "sync={s.sync.name} has none: use trainer.checkpoint_every": lambda s, p: (
+        "unlike sync={s.sync.name}: use trainer.checkpoint_every": lambda s, p: (
             s.trainer.checkpoint_every_minutes and not p.sync.lockstep
         ),
         "trainer.clip_norm={s.trainer.clip_norm}: with sync={s.sync.name} servers step, each with some of the "
@@ -274,7 +274,7 @@ _PLACE = Topic(
         "features.place=mapped: strategy={s.strategy.name} reads all of its rows in each epoch: use "
         "features.place=memory or disk": lambda s, p: s.features.place == "mapped" and p.strategy.lacks(GatheredRows),
         "features.place=disk: the first layer of model={p.source.name} reads rows before a product, so a worker keeps "
-        "all of its rows in memory: use features.place=memory, more workers, or model=gcn, sage, gat or gin": lambda s, p: (
+        "all of its rows in memory: use features.place=memory, or model=gcn, sage, gat, gin, rgat or simple_hgn": lambda s, p: (
             s.features.place == "disk" and p.strategy.lacks(GatheredRows) and not p.source.reads_sparse
         ),
         "features.place={s.features.place}: job=plan counts the rows of strategy={s.strategy.name} in memory: leave the "

@@ -89,7 +89,7 @@ def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, comman
     Args:
         folder: The new folder.
         choices: The content.
-        found: The trials, if any.
+        tested: The trials, if any.
         command: Trains with the experiment.
     """
     try:

@@ -78,7 +78,7 @@ class RankRun(LeaderRun):
 
     @property
     def worker(self) -> Worker:
-        """This rank, which rebalancing replaces."""
+        """This rank's data and settings, a new object after rebalancing."""
         return self.module.worker
 
     @property
@@ -110,7 +110,7 @@ class RankRun(LeaderRun):
         progress(activity)
 
     def take_shard(self, module: Any, name: str, balance: Mapping[str, float]) -> None:
-        progress("taking other nodes")
+        progress("loading the new shard")
         comm, strategy, tally = module.worker.comm, module.strategy, module.strategy.tally
         strategy.close()
         worker = self.job.worker(comm, f"{name}/{comm.rank}")
@@ -156,8 +156,8 @@ def open_run(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Iterator[Ran
 def _tolerate_losses(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Iterator[Communicator]:
     """Yields the workers, as `Survivors` under `sync.on_lost=continue`.
 
-    After the first collective, workers other than the leader tell the launcher that the
-    run may continue without them.
+    After the first collective, workers other than the leader notify the launcher that
+    the run may continue without them.
     """
     if sync.on_lost != "continue":
         yield workers

@@ -48,7 +48,7 @@ class Restart:
         if self.position is None:
             return "training starts from the beginning"
         epoch, _, steps = self.position
-        return f"training goes on after step {steps} (epoch {epoch + 1})"
+        return f"training resumes after step {steps} (epoch {epoch + 1})"
 
     def repeats(self, before: Restart) -> bool:
         """Whether the same failure occurred at the same step and checkpoint."""
@@ -98,7 +98,7 @@ def _record_restart(error: RankError, job: RankJob, done: Sequence[Restart]) -> 
     restart = Restart(error.failure, _find_newest(job.folder))
     if done and restart.repeats(done[-1]):
         raise RankError(
-            _final_message(error, "the same failure came twice at the same step", most, done), error.failure
+            _final_message(error, "the same failure occurred twice at the same step", most, done), error.failure
         )
     if number > most:
         raise RankError(_final_message(error, "no restart is left", most, done), error.failure)

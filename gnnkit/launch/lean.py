@@ -1,10 +1,10 @@
-"""Stand-ins for large modules that Lightning imports and a run does not use.
+"""Placeholders for large modules that Lightning imports and a run does not use.
 
 torch's compiler (with SymPy), SciPy's signals and Triton take most of the time to
-import Lightning. A stand-in knows the few names that Lightning, torch's optimisers and
-DDP ask for. Any other name, and any submodule, brings the module itself. So a model
-that is compiled works as ever, and starts later. The stand-ins are put in place by a
-command or a call of `gnnkit.train`, not by an import of gnnkit.
+import Lightning. A placeholder provides the few names that Lightning, torch's
+optimisers and DDP request. Any other name, and any submodule, imports the module
+itself, so a compiled model works, but starts later. A command or a call of
+`gnnkit.train` installs the placeholders, an import of gnnkit does not.
 """
 
 from __future__ import annotations

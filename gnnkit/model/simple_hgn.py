@@ -20,9 +20,9 @@ class SimpleHGNConv(nn.Module):
     """Sums W x over in-edges with attention that also depends on the relation.
 
     Attention is softmax(leaky_relu(a_src . W x_u + a_dst . W x_v + a_r . W_r r)) over
-    the in-edges of all relations, where r is the embedding of the edge's relation. With
-    earlier layers' scores, it is (1 - beta) times this plus beta times the attention of
-    the layer before.
+    the in-edges of all relations, where r is the embedding of the edge's relation. If
+    the previous layer's attention is passed, the result is (1 - beta) times this
+    attention plus beta times that one.
     """
 
     dropout = 0.0
@@ -121,11 +121,11 @@ class EdgeTypeAttention:
 class SimpleHGN(GraphModel):
     """Simple-HGN (Lv et al., KDD 2021), for typed edges.
 
-    Follows the authors' code: hidden layers after the first one have a residual, the
-    residual of attention has no gradient, and the last layer has none. Input rows are
+    Follows the authors' code: layers after the first one have a residual. Attention has
+    a residual too, without gradient, in all layers but the last. Input rows are
     projected by one weight for all types. This is one weight for each node type if
-    types have separate columns. With `normalize`, logits have length 1 as published, so
-    probabilities are far from 0 and 1.
+    types have separate columns. With `normalize`, logits are divided by their L2 norm,
+    as published, so probabilities stay away from 0 and 1.
 
     Args:
         in_features: Number of input features.

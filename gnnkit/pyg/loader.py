@@ -23,9 +23,9 @@ class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # ty
     `SubgraphSampler` samples them, unless `neighbor_sampler` is given. Batches are the
     same for any `num_workers` and any number of threads.
 
-    `threads` is the one argument that PyG's class lacks: with `num_workers=0`, so many
-    threads make batches ahead. Default: the available cores, at most 4. 0 makes each
-    batch when it is asked for.
+    `threads` is the only argument that PyG's class does not have: the number of threads
+    that prepare batches if `num_workers=0`. Default: the available cores, at most 4. 0
+    creates each batch on request.
     """
 
     sampler_name = "node_sampler"

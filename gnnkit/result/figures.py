@@ -48,7 +48,7 @@ class Plugins(FigureTopic):
 
 @dataclass(frozen=True, slots=True)
 class Progress(FigureTopic):
-    """The last epoch."""
+    """Number of epochs, last loss and stragglers."""
 
     epochs: int
     train_loss: float | None
@@ -117,8 +117,8 @@ class Classes(FigureTopic):
 class Drift(FigureTopic):
     """The largest difference of parameters between two ranks."""
 
-    drift: float  # of the last step
-    final_drift: float  # of the saved model
+    drift: float  # before the final average
+    final_drift: float  # after the final average, of the saved model
     joint_loss_ratio: float | None  # loss of the averaged model over that of the workers' own models
 
 
@@ -174,7 +174,7 @@ class Figures:
 
     plugins: Plugins = field(init=False)
     progress: Progress = field(init=False)
-    scores: Mapping[str, float | None] = field(init=False)  # of the task
+    scores: Mapping[str, float | None] = field(init=False)  # the task's metrics
     pace: Pace = field(init=False)
     traffic: TrafficFigures = field(init=False)
     load: Load = field(init=False)

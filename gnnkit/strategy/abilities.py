@@ -85,7 +85,7 @@ class LastingRows(Ability):
 class LearnedInputs(Ability):
     """Batches contain the `nodes` of their input rows, so rows may be learned."""
 
-    lacking = "hands out batches that do not name the nodes of their input rows"
+    lacking = "provides batches that do not name the nodes of their input rows"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Relations(Ability):
     the inverse edges (`Worker.inverse_edges`).
     """
 
-    lacking = "hands out edges without types"
+    lacking = "provides edges without types"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class JoinedLayers(Ability):
 class EdgeTask(Ability):
     """Batches may be pairs of rows, drawn from `worker.links`."""
 
-    lacking = "this strategy hands out rows of nodes only: choose another strategy"
+    lacking = "this strategy provides rows of nodes only: choose another strategy"
     # The edges predicted in an epoch: all of them, or a random share
     # `supervision_share`.
     predicts: Literal["all", "share"]

@@ -48,8 +48,8 @@ _PART_OF_RELATIONS = (
 )
 _CORRECTED = "with strategy.correction=llcg also draws batches, whose rows are read one by one: use another correction"
 _OTHER_EDGES = (  # for link tasks
-    "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an epoch does "
-    "not tell apart: leave these keys out"
+    "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges from which the epoch's predicted "
+    "edges are not removed: leave these keys out"
 )
 
 

@@ -41,10 +41,10 @@ def reassign(chunk_rank: Ids, costs: Floats, seconds: Floats) -> Ids:  # [num_ch
     """Moves chunks from slow ranks to fast ones until no move evens out more.
 
     Seconds grow faster than the cost of a rank's chunks, because a larger share keeps
-    more of its edges. So a rank counts as slow as the root of its seconds says. Seconds
-    then become even from split to split, where full steps would swing to and fro. Most
-    chunks stay, because neighbouring chunks share edges. A rank without seconds counts
-    as the median of the others. The result follows from the arguments alone.
+    more of its edges. The square root of each rank's time per cost therefore damps the
+    correction: full corrections would oscillate. Most chunks stay, because neighbouring
+    chunks share edges. A rank without seconds gets the median of the others. The result
+    depends on the arguments only.
 
     Args:
         chunk_rank: [num_chunks] rank of each chunk.

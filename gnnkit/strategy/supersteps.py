@@ -111,8 +111,8 @@ class Supersteps:
         self.rule = replace(self.rule, max_iterations=1)
         if tells:
             print(
-                f"strategy.local_iterations=auto: stays at 1, as {remote_edges:.0%} of the edges lead from other "
-                "workers' nodes, and late rows lose accuracy there: choose a partition that cuts fewer edges",
+                f"strategy.local_iterations=auto stays at 1: the sources of {remote_edges:.0%} of the edges belong to "
+                "other workers, and stale rows would reduce accuracy: use a partition that cuts fewer edges",
                 file=sys.stderr,
                 flush=True,
             )

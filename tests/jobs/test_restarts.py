@@ -184,7 +184,7 @@ def test_a_run_whose_ranks_are_killed_ends_as_an_unbroken_one(
         r"(?m)^gnnkit: restart 1 of 2: rank 0 was ended by .*, in step \d \(epoch \d\): training starts from", told
     )
     assert re.search(
-        r"\ngnnkit: restart 2 of 2: rank 2 was ended .*: training goes on after step 2 \(epoch 3\)\n", told
+        r"\ngnnkit: restart 2 of 2: rank 2 was ended .*: training resumes after step 2 \(epoch 3\)\n", told
     )
     assert "last.json is not whole" in told
     assert told.count("gnnkit: restart") == 2
@@ -269,7 +269,7 @@ def test_the_same_failure_twice_at_one_step_ends_the_run(tmp_path: Path) -> None
         run(tmp_path / "run", crashes, restarts=4, **FULL)
     message = str(error.value)
     assert message.startswith("rank 0 failed: ZeroDivisionError: mine\n")
-    assert "\nrestarts=4: the same failure came twice at the same step (rank 0 failed" in message
+    assert "\nrestarts=4: the same failure occurred twice at the same step (rank 0 failed" in message
     assert message.count("\n  restart ") == 1
     assert "Traceback" in (tmp_path / "run/failure-1.txt").read_text()
 
@@ -370,7 +370,7 @@ SAME = died(4)
 def test_a_failure_is_the_same_by_rank_cause_and_step(tmp_path: Path, second: RankError, is_same: bool) -> None:
     ranks = Ranks(tmp_path, SAME, second)
     if is_same:
-        with pytest.raises(RankError, match=r"the same failure came twice at the same step"):
+        with pytest.raises(RankError, match=r"the same failure occurred twice at the same step"):
             restarting(ranks, job(tmp_path, 5))
     else:
         assert restarting(ranks, job(tmp_path, 5))["restarts"] == 2

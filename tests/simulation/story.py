@@ -40,7 +40,7 @@ from tests.simulation.world import Signal, Task, World, play
 
 END = 900.0  # seconds after which a run hangs
 LEFT = 60.0  # seconds after which no process of a run is left
-OURS = ("no restart is left", "the same failure came twice at the same step")
+OURS = ("no restart is left", "the same failure occurred twice at the same step")
 
 
 class Broken(Exception):
@@ -193,7 +193,7 @@ class Story:
         if self.started_here > self.most + 1:
             self.break_(f"start {self.started_here} with restarts={self.most}")
         if len(self.failures) >= 2 and self.started_here > 2 and _same(*self.failures[-2:]):
-            self.break_("a start after the same failure came twice at one step")
+            self.break_("a start after the same failure occurred twice at one step")
         try:
             with job.writing() as own:
                 self.starts.append(start)  # from here on no earlier one may write
