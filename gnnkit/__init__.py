@@ -61,7 +61,8 @@ def train(
         logger: Name of a logger, a mapping with name and keys, a Lightning logger, or a
             list of these. Default: tensorboard and csv.
         overrides: Further keys, as on the command line.
-        folder: The run folder. If it contains a run, `on_exists` decides. Default: `outputs/<date>/<time>`.
+        folder: The run folder. If it contains a run, `on_exists` decides. Default:
+            `outputs/<date>/<time>`.
         **keys: Sections of the configuration, each the name of an option or a mapping:
             `partition="2d"`, `trainer={"max_epochs": 5}`.
 
@@ -108,7 +109,8 @@ def predict(
         graph: A `Graph`, or PyG's `Data`. Default: the training run's dataset.
         model: The model, if it was passed from Python in training.
         overrides: Further keys, as on the command line.
-        folder: The run folder. If it contains a run, `on_exists` decides. Default: `outputs/<date>/<time>`.
+        folder: The run folder. If it contains a run, `on_exists` decides. Default:
+            `outputs/<date>/<time>`.
         **keys: Sections of the configuration, as for `train`. With `job="test"`,
             metrics are computed too.
 

@@ -50,7 +50,11 @@ _NOT_CALLED = {  # hooks that are not called, with the reason
     "on_sanity_check_start": "there is no sanity check, use on_train_start",
     "on_sanity_check_end": "there is no sanity check, use on_train_start",
 }
-_UNCALLED_PREFIXES = ("on_predict_", "on_validation_batch_", "on_test_")  # prefixes of hooks for steps that gnnkit runs itself
+_UNCALLED_PREFIXES = (
+    "on_predict_",
+    "on_validation_batch_",
+    "on_test_",
+)  # prefixes of hooks for steps that gnnkit runs itself
 
 
 def check(name: str, callback: object) -> None:

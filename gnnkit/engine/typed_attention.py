@@ -83,8 +83,8 @@ class SharedAttention:
     """Attention in which several ranks may hold in-edges of one node.
 
     Rows are sent to the edges' holders once, for any number of relations. Holders
-    compute messages and scores. Sums of exponentials, and of weighted messages, are sent to
-    the owners.
+    compute messages and scores. Sums of exponentials, and of weighted messages, are
+    sent to the owners.
 
     On a grid with slices, all ranks of a cell compute the scores from complete rows,
     and each one some columns of the messages. Their gradients are parts of a sum, which

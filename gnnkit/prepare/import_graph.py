@@ -108,6 +108,7 @@ def _import(settings: Settings, folder: Path, key: str, group: WorkGroup) -> str
     with disk_errors(folder):
         memory = group.run_on_leader(lambda: _open_journal(work, key, room, group.size, data))
         journal = Journal(work, key, writes=group.is_leader)
+        group.wait()  # all have read the same entries, and then take the same steps
         journal.note(room=(memory, group.size))  # they determine the buckets
         gaps = settings.inputs != "features" or settings.features.fill != "refuse"
         reporter = ProgressReporter(heartbeat, quiet=not group.is_leader)

@@ -89,6 +89,9 @@ class SharedFolderGroup(WorkGroup):
         result: T = self._result(f"step {self._step}", 0)
         return result
 
+    def wait(self) -> None:
+        self.run(lambda rank: None)
+
     def _clear(self) -> None:
         """Removes the folder after the others have read the last results."""
         deadline = time.monotonic() + LOST

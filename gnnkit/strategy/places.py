@@ -24,8 +24,7 @@ def place(key: str, value: Any) -> str:
     """
     if value == "replicated":
         raise UserError(
-            f"strategy.{key}=replicated is not supported: all workers of a host map one copy: "
-            f"use strategy.{key}=shared"
+            f"strategy.{key}=replicated is not supported: all workers of a host map one copy: use strategy.{key}=shared"
         )
     chosen: str = one_of(f"strategy.{key}", value, _PLACES)
     return chosen

@@ -35,6 +35,9 @@ class WorkGroup(ABC):
         """
         return work()
 
+    def wait(self) -> None:  # noqa: B027 - processes started for each pass have ended by then
+        """Waits until all processes call it, for instance before files are removed."""
+
     def check(self) -> None:  # noqa: B027 - most groups notice failures without it
         """Raises an error if another process has failed. Called often during a pass."""
 

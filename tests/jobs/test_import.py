@@ -28,6 +28,8 @@ from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.dataset.importing import graph as importing_graph
+from gnnkit.dataset.importing.scatter import scatter_edges
 from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -223,6 +225,19 @@ def test_ranks_from_outside_write_the_same_store_together(symmetrize: str, tmp_p
     run("import", data, tmp_path / "alone", dataset=dataset, workers=3)
     assert made(tmp_path / "store") == made(tmp_path / "alone")
     assert {path.name for path in tmp_path.iterdir()} == {"data", "store", "alone", "rank0", "rank1", "rank2"}
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_the_records_remain_until_a_slow_rank_has_opened_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scatter(*arguments: Any) -> None:
+        scatter_edges(*arguments)
+        time.sleep(2 if os.environ["RANK"] == "1" else 0)
+
+    monkeypatch.setattr(importing_graph, "scatter_edges", scatter)
+    keys = ["dataset.symmetrize=true", f"output={tmp_path / 'store'}"]
+    ended = together(tables(tmp_path / "data"), tmp_path, [keys] * 3)
+    assert [code for code, _ in ended] == [0, 0, 0], ended
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,17 @@ def test_members_get_the_results_of_all_and_the_folder_is_gone(size: int, tmp_pa
     found = together(size, tmp_path, work)
     assert found == [([*range(1, size + 1)], "once", [None] * size, rank == 0) for rank in range(size)]
     assert (led, list(tmp_path.iterdir())) == ([True], [])
+
+
+def test_wait_returns_when_all_members_have_called_it(tmp_path: Path) -> None:
+    def work(group: SharedFolderGroup) -> list[str]:
+        if not group.is_leader:
+            time.sleep(0.3)
+        (tmp_path / f"arrived {threading.get_ident()}").touch()
+        group.wait()
+        return sorted(path.name for path in tmp_path.glob("arrived *"))
+
+    assert [len(arrived) for arrived in together(3, tmp_path, work)] == [3, 3, 3]
 
 
 @pytest.mark.slow

@@ -78,6 +78,8 @@ def _import(run: ImportRun, work: Path, room: Room, gaps: bool) -> None:
             _sort(run, summary, num_nodes, work / _RECORDS)
         journal.write(sorted=True)
 
+    group.wait()  # all have closed the records
+
     def finish() -> None:
         shutil.rmtree(work / _RECORDS, ignore_errors=True)
         meta = {
