@@ -228,6 +228,9 @@ def test_models_and_programs(name: str, grids: str) -> None:
     elif name == "simple_hgn":
         small = configured("model", name, hidden=3, heads=2, relation_width=4)
         check(lambda width, classes: small(in_features=width, num_classes=classes, num_relations=3))
+    elif name == "hgt":
+        small = configured("model", name, hidden=3, heads=2)
+        check(lambda width, classes: small(in_features=width, num_classes=classes, num_relations=3))
     elif name == "rgcn":
         check(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
         projects = configured("model", name, project=True, hidden=4)

@@ -17,6 +17,7 @@ from gnnkit.engine.pool import Pool as Pool
 from gnnkit.engine.rank_graph import RankGraph as RankGraph
 from gnnkit.engine.relations import Combine as Combine
 from gnnkit.engine.relations import Pairs as Pairs
+from gnnkit.engine.row_types import RowTypes as RowTypes
 from gnnkit.engine.subgraph import Subgraph as Subgraph
 from gnnkit.engine.typed_attention import RelationAttention as RelationAttention
 from gnnkit.engine.typed_edges import AddedRelations as AddedRelations

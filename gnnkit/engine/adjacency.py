@@ -16,6 +16,7 @@ from gnnkit.engine.pool import Pool
 from gnnkit.engine.quarters import inverse_sqrt
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine
+from gnnkit.engine.row_types import RowTypes
 from gnnkit.engine.typed_attention import RelationAttention
 from gnnkit.engine.typed_graph import RelationGraph, RelationRows, TypedGraph
 from gnnkit.errors import UserError
@@ -278,6 +279,19 @@ class Adjacency(ABC):
             f"{type(self).__name__} does not provide edge types; use strategy=vertex_centric for models that read them"
         )
 
+    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
+        """Returns the node types of the first source rows.
+
+        Raises `UserError` if the model has weights for another number of types.
+
+        Args:
+            num_rows: Number of rows: `num_src`, or the first `num_dst`.
+            num_types: Number of node types that the model has weights for.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not provide node types; use strategy=vertex_centric for models that read them"
+        )
+
     def typed_graph(self, schema: Schema) -> TypedGraph:
         """Returns the held edges by relation. Collective on first use.
 
@@ -442,6 +456,10 @@ class ShardAdjacency(Adjacency):
     @property
     def edge_types(self) -> Tensor:
         return self.engine.edge_types
+
+    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
+        assert num_rows == self.num_dst, "a shard's source rows are its destinations"
+        return self.engine.row_types(num_types)
 
     def typed_graph(self, schema: Schema) -> TypedGraph:
         return self.engine.typed_graph(schema)

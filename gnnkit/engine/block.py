@@ -21,6 +21,7 @@ from gnnkit.engine.engine import Message
 from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine
+from gnnkit.engine.row_types import RowTypes
 from gnnkit.engine.typed_attention import RelationAttention, attend_locally, edge_softmax
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Floats, Graph, Ids, RelationGroups
@@ -101,6 +102,7 @@ class LayerValues(ABC):
     out_degree: Values  # [num_nodes] including added self-loops
     gets_loop: Values  # [num_nodes] bool, nodes without a self-loop
     mean_edge_features: Values | None  # [num_nodes, edge_width] features of added self-loops
+    type_sizes: tuple[int, ...] | None = None  # [num_node_types] as `Shard.type_sizes`
     num_relations: int = 1  # in the complete graph, including inverse ones if it `inverse_edges`
     inverse_edges: bool = False  # whether the graph has the reverse of each edge, with relations of its own
 
@@ -156,7 +158,7 @@ class BlockLayers(LayerValues):
         """
         self.num_relations, self.inverse_edges, self._grouped = graph.num_relations, inverse_edges, grouped
         self.graph, self.dtype, self.device, self.pool = graph, dtype, device, pool or Pool()
-        self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
+        self.num_nodes, self.num_edges, self.type_sizes = graph.num_nodes, graph.num_edges, graph.type_sizes
         self.weight, self.edge_features = graph.csc.weight, graph.edge_features
         self.self_loops = bool(getattr(model, "self_loops", False))
         self._read_degrees()
@@ -242,6 +244,7 @@ class BlockAdjacency(Adjacency):
         self.key, self.num_dst, self._layers, self._block = key, block.num_dst, layers, block
         self._pool, self._read = layers.pool, block.src_nodes  # [num_src]
         self._held = BlockEdges(layers, block, counted=counted)
+        self._row_types: dict[int, RowTypes] = {}  # by number of rows
         self.edges, self.num_edges = self._held.edges, self._held.edges.num_edges
 
     def with_key(self, key: int) -> BlockAdjacency:
@@ -283,6 +286,13 @@ class BlockAdjacency(Adjacency):
     def edge_features(self) -> Tensor | None:  # type: ignore[override]
         features = self._held.features
         return None if features is None else self._held.tensor(features)
+
+    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
+        known = self._row_types.get(num_rows)
+        if known is None or len(known.sizes) != num_types:
+            ids, layers = self._held.source_ids[:num_rows], self._layers
+            known = self._row_types[num_rows] = RowTypes.of(ids, layers.type_sizes, num_types, layers.device)
+        return known
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         x = self.with_halo(x)

@@ -25,6 +25,7 @@ from gnnkit.engine.copies import copy_on_write
 from gnnkit.engine.quarters import Degrees, Kind, Quarters
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine, Pairs, RelationEdges
+from gnnkit.engine.row_types import RowTypes
 from gnnkit.engine.typed_attention import RelationAttention, SharedAttention
 from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
 from gnnkit.engine.typed_graph import RelationGraph, TypedGraph
@@ -78,6 +79,7 @@ class Engine:
         self._kept_means: dict[bool, Tensor] = {}  # cached means of pairs over these rows
         self._pairs: dict[bool, Pairs] = {}
         self._typed_edges: dict[AddedRelations, TypedEdges] = {}
+        self._row_types: RowTypes | None = None
         self._typed: tuple[Schema, TypedGraph] | None = None
         self.inverse_edges = False  # True: the held edges include the reverse of each edge, with separate relations
         self.nodes, self.edge_ids, self.source_ids = (
@@ -331,6 +333,16 @@ class Engine:
         if self.shard.edge_types is None:
             return torch.zeros_like(self.edge_ids)
         return torch.tensor(np.asarray(self.shard.edge_types, np.int64), device=self.device)
+
+    def row_types(self, num_types: int) -> RowTypes:
+        """Returns the node types of the owned rows.
+
+        Raises `UserError` if the graph has another number of node types.
+        """
+        if self._row_types is None or len(self._row_types.sizes) != num_types:
+            owned = np.asarray(self.shard.owned)
+            self._row_types = RowTypes.of(owned, self.shard.type_sizes, num_types, self.device)
+        return self._row_types
 
     def typed_graph(self, schema: Schema) -> TypedGraph:
         """Returns the held edges by relation. Collective on first use.

@@ -48,7 +48,7 @@ class ShardLayers(LayerValues):
         """
         self.num_relations, self.inverse_edges = shard.num_relations, inverse_edges
         self.shard, self.num_nodes, self.num_edges = shard, shard.num_nodes, shard.num_edges
-        self.dtype, self.device = dtype, device
+        self.dtype, self.device, self.type_sizes = dtype, device, shard.type_sizes
         self.self_loops = bool(getattr(model, "self_loops", False))
         self.num_owned, self.halo, self.halo_owner = len(shard.owned), shard.halo, shard.halo_cell
         self._in_edges = shard.num_in_edges

@@ -154,6 +154,16 @@ class RowPairs:
         result: Tensor = _Products.apply(x, weights, self)
         return result
 
+    def head_products(self, x: Tensor, weights: Tensor) -> Tensor:  # [num_rows, H, f] -> [num_pairs, H, k]
+        """Multiplies each head of a pair's row by the relation's weight of this head.
+
+        Args:
+            x: [num_rows, H, f].
+            weights: [num_relations, H, f, k].
+        """
+        result: Tensor = _HeadProducts.apply(x, weights, self)
+        return result
+
     def pieces(self, rows: Tensor) -> Iterator[tuple[int, slice]]:
         """Yields relations, and ranges of pairs whose rows fit into the cache.
 
@@ -311,6 +321,32 @@ class _Products(Function):
                 torch.mm(grad[piece], rounded[relation].t(), out=of_pairs[piece])
             if of_weights is not None:
                 of_weights[relation] += x.index_select(0, pairs.rows[piece]).t() @ grad[piece]
+        return None if of_pairs is None else pairs.out_sum(of_pairs), of_weights, None
+
+
+class _HeadProducts(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, pairs: RowPairs) -> Tensor:
+        ctx.save_for_backward(x, weights)
+        ctx.pairs = pairs
+        result, weights = x.new_empty(len(pairs), *weights.shape[1::2]), weights.to(x.dtype)
+        for relation, piece in pairs.pieces(x.flatten(1)):
+            rows = x.index_select(0, pairs.rows[piece])
+            result[piece] = torch.bmm(rows.transpose(0, 1), weights[relation]).transpose(0, 1)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, weights = ctx.saved_tensors
+        pairs, turned = ctx.pairs, weights.to(x.dtype).transpose(2, 3)
+        of_pairs = x.new_empty(len(pairs), *x.shape[1:]) if ctx.needs_input_grad[0] else None
+        of_weights = torch.zeros_like(weights) if ctx.needs_input_grad[1] else None
+        for relation, piece in pairs.pieces(x.flatten(1)):
+            of_piece = grad[piece].transpose(0, 1)
+            if of_pairs is not None:
+                of_pairs[piece] = torch.bmm(of_piece, turned[relation]).transpose(0, 1)
+            if of_weights is not None:
+                of_weights[relation] += torch.bmm(x.index_select(0, pairs.rows[piece]).permute(1, 2, 0), of_piece)
         return None if of_pairs is None else pairs.out_sum(of_pairs), of_weights, None
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -40,6 +40,21 @@ class Sizes:
     pairs: int = 1  # (row, relation) pairs with edges, if the model reads relations
 
 
+class TypeCounts(NamedTuple):
+    """Numbers of types that a model has weights for."""
+
+    of_edges: int = 1
+    of_nodes: int = 1
+
+    @classmethod
+    def of(cls, model: object) -> TypeCounts:
+        """Reads a model's attributes."""
+        return cls(*(int(getattr(model, name, 1)) for name in ("num_relations", "num_node_types")))
+
+
+_ONE_TYPE = TypeCounts()
+
+
 class ModelTrial:
     """One rank's engine on placeholder rows, with peers that send zeros."""
 
@@ -50,7 +65,7 @@ class ModelTrial:
         edge_width: int,
         dtype: torch.dtype,
         sizes: Sizes | None = None,
-        num_relations: int = 1,
+        types: TypeCounts = _ONE_TYPE,
         inputs: torch.dtype | None = None,
     ) -> None:
         """Creates the rows.
@@ -61,7 +76,7 @@ class ModelTrial:
             edge_width: Number of edge features, possibly 0.
             dtype: Type of rows.
             sizes: Numbers of rows. None: one of each kind.
-            num_relations: Number of edge types.
+            types: Numbers of types that the model was built for.
             inputs: Type of input rows, as `Worker.input_dtype`. None: `dtype`.
         """
         grid, sizes = traffic.grid, sizes or Sizes()
@@ -69,14 +84,16 @@ class ModelTrial:
             sizes = replace(sizes, cell_nodes=sizes.owned)
         self._tally, self._inputs = _RecordingTally(), inputs or dtype
         self.comm = Alone(slice_, grid.world_size)
-        self.engine = Engine(_shard(traffic, slice_, edge_width, sizes), self.comm, dtype, self._tally)
+        shard = _shard(traffic, slice_, edge_width, sizes)
+        shard = replace(shard, type_sizes=(shard.num_nodes, *[0] * (types.of_nodes - 1)))
+        self.engine = Engine(shard, self.comm, dtype, self._tally)
         set_row_counts(self.engine)
         self.engine.set_pairs(
-            {inverse: _pairs(self.engine, sizes, num_relations, inverse) for inverse in (False, True)}
+            {inverse: _pairs(self.engine, sizes, types.of_edges, inverse) for inverse in (False, True)}
         )
         every = (AddedRelations(inverse, loops) for inverse in (False, True) for loops in (False, True))
         self.engine.set_typed_edges(
-            {added: _typed_edges(self.engine.shard, sizes, num_relations, added) for added in every}
+            {added: _typed_edges(self.engine.shard, sizes, types.of_edges, added) for added in every}
         )
 
     def adjacencies(self, num_layers: int) -> tuple[Adjacency, ...]:
@@ -153,7 +170,7 @@ def exchanges(
         keeps_sums: Whether sums over constant input rows are cached. Default: no.
         inputs: Type of input rows. None: the parameters' type.
     """
-    trial = ModelTrial(traffic, slice_, edge_width, _dtype(model), num_relations=relations_of(model), inputs=inputs)
+    trial = ModelTrial(traffic, slice_, edge_width, _dtype(model), types=TypeCounts.of(model), inputs=inputs)
     trial.forward(model, in_features, keeps_sums=keeps_sums)[0].sum().backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
     return trial.take_exchanges()
@@ -189,7 +206,7 @@ def activations(
     """
 
     def kept(sizes: Sizes) -> int:
-        trial = ModelTrial(traffic, slice_, edge_width, _dtype(model), sizes, relations_of(model), inputs)
+        trial = ModelTrial(traffic, slice_, edge_width, _dtype(model), sizes, TypeCounts.of(model), inputs)
         return trial.forward(model, in_features, sparse=sparse)[1]
 
     some = Sizes(owned=2, cell_nodes=4, partial=2, edges=2, halo=2, pairs=2)
@@ -228,11 +245,6 @@ class SavedTensors(saved_tensors_hooks):
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def relations_of(model: object) -> int:
-    """Returns the number of edge types a model was built for."""
-    return int(getattr(model, "num_relations", 1))
 
 
 def _pairs(engine: Engine, sizes: Sizes, num_relations: int, inverse: bool) -> Pairs:

@@ -156,6 +156,15 @@ class TypedEdges:
         """Copies values of `targets` to their edges."""
         return self._spread_targets.sum(z)
 
+    def dot(self, z: Tensor, targets: Tensor) -> Tensor:  # -> [num_edges, H]
+        """Multiplies rows of `sources` with rows of destinations.
+
+        Args:
+            z: [num source pairs, H, d].
+            targets: [num_targets, H, d].
+        """
+        return self.from_pairs.dot(z, targets)
+
     @cached_property
     def _spread_sources(self) -> HeldEdges:
         return self._spread(self._source_of_edge, len(self.sources))

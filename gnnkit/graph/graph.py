@@ -89,7 +89,7 @@ class Graph:
     other features. `edge_category_of` does the same for edge features.
 
     `edge_types` are relation numbers, named by `edge_type_names`, by default 0, 1, ...
-    Only relational models (`rgcn`, `rgat`, `simple_hgn`) distinguish relations; all
+    Only relational models (`rgcn`, `rgat`, `simple_hgn`, `hgt`) distinguish relations; all
     other models and all samplers treat edges alike.
 
     `node_types` are (name, number of nodes) pairs. A type's nodes have consecutive ids.
@@ -561,6 +561,11 @@ class Graph:
     def num_relations(self) -> int:
         """Number of relations, 1 without edge types."""
         return 1 if self.edge_type_names is None else max(len(self.edge_type_names), 1)
+
+    @property
+    def type_sizes(self) -> tuple[int, ...] | None:  # [num_node_types]
+        """Number of nodes of each type, in the order of ids. None: one type."""
+        return None if self.node_types is None else tuple(count for _, count in self.node_types)
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:  # [num_nodes]

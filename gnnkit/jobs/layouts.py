@@ -177,7 +177,8 @@ class _Counter:
         graph, lines = with_kept(graph, settings.input_rows, sparse, settings.features.dtype)
         counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
         width, edge_width = graph_widths(counted_graph)
-        widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, graph.num_relations, graph.schema)
+        types = graph.num_relations, len(graph.schema.node_types)
+        widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, *types, graph.schema)
         model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
         dtype = DTYPES[settings.trainer.precision]
         adds = not source.trains or getattr(model, "adds_rows_itself", False)

@@ -53,7 +53,12 @@ class Widths:
     num_classes: int  # output width
     edge_width: int  # 0: no edge features
     num_relations: int = 1  # edge types
+    num_node_types: int = 1
     schema: Schema | None = None  # the data's types. None: not read yet
+
+
+# The sizes that constructors take.
+WIDTHS = ("in_features", "num_classes", "edge_width", "num_relations", "num_node_types")
 
 
 def check_given(model: object) -> None:
@@ -152,7 +157,7 @@ class ModelSource:
             module: nn.Module = adapted(self.python_model)
             return module
         if self.python_model is None:
-            self.choice.check(extra=("in_features", "num_classes", "edge_width", "num_relations"))
+            self.choice.check(extra=WIDTHS)
         widths = Widths(in_features=16, num_classes=16, edge_width=16, num_relations=2)
         try:
             with _building, torch.device("meta"), torch.random.fork_rng(devices=[]):
@@ -223,7 +228,7 @@ class ModelSource:
             check_module(result)
             return result  # type: ignore[no-any-return]
         arguments = {"in_features": widths.in_features, "num_classes": widths.num_classes}
-        arguments |= {name: getattr(widths, name) for name in ("edge_width", "num_relations") if name in self._takes}
+        arguments |= {name: getattr(widths, name) for name in WIDTHS[2:] if name in self._takes}
         model: nn.Module = self.choice.create(**arguments)
         return model
 

@@ -26,6 +26,7 @@ from gnnkit.launch.progress import progress
 from gnnkit.model.exactness import inexact
 from gnnkit.model.hetero import HeteroModel
 from gnnkit.partition.order import NodeOrder
+from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.parts import RankParts
 from gnnkit.prepare.cut import Prepared
 from gnnkit.strategy import ExecutionStrategy, Worker
@@ -153,7 +154,7 @@ class RankJob:
         inputs = input_dtype(settings) if dtype is None else None
         worker = Worker(
             comm,
-            parts.shard(comm.rank if shard is None else shard),
+            self._with_types(parts.shard(comm.rank if shard is None else shard)),
             dtype or DTYPES[settings.trainer.precision],
             settings.seed,
             parts.graph(),
@@ -177,6 +178,12 @@ class RankJob:
                 bring_pages(table)
         return worker
 
+    def _with_types(self, shard: Shard) -> Shard:
+        """Adds the sizes of node types, which stores of earlier versions do not have."""
+        if shard.type_sizes is not None or self.schema is None:
+            return shard
+        return replace(shard, type_sizes=tuple(count for _, count in self.schema.node_types))
+
     def widths(self, worker: Worker) -> Widths:
         """Returns the input and output widths of the run's model."""
         data = worker.shard if worker.graph is None else worker.graph
@@ -184,7 +191,8 @@ class RankJob:
         num_outputs = self.task().num_outputs(worker.shard.num_classes)
         width = self.settings.embedding or worker.features.width
         num_relations = worker.shard.num_relations // (1 + worker.inverse_edges)
-        return Widths(width, num_outputs, 0 if edges is None else edges.shape[1], num_relations)
+        edge_width, sizes = 0 if edges is None else edges.shape[1], worker.shard.type_sizes
+        return Widths(width, num_outputs, edge_width, num_relations, 1 if sizes is None else len(sizes))
 
     def set_up(self, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> Embedding | None:
         """Sets up the strategy for a model. Collective.

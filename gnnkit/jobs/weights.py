@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from gnnkit.config import of_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
-from gnnkit.jobs.models import HEAD, ModelSource, Widths, check_module
+from gnnkit.jobs.models import HEAD, WIDTHS, ModelSource, Widths, check_module
 from gnnkit.model.adapt import reads_edges
 from gnnkit.model.plain import as_trained, in_unit, takes_edges
 from gnnkit.model.program import is_iterated
@@ -35,7 +35,7 @@ from gnnkit.utils.storage import write_atomically
 
 FILE = "model.safetensors"
 _METADATA = "gnnkit"  # a single key, because safetensors writes several in random order
-_WIDTHS = ("in_features", "num_classes", "edge_width", "num_relations")
+_OPTIONAL = "num_node_types"  # left out if it is 1, as in files of earlier versions
 _DIGEST = "sha256"
 
 
@@ -52,13 +52,18 @@ def save(model: nn.Module, widths: Widths, folder: Path) -> None:
         for name, value in model.state_dict().items()
         if isinstance(value, Tensor)
     }
-    facts = json.dumps({name: getattr(widths, name) for name in _WIDTHS} | {_DIGEST: _digest(tensors, widths)})
+    facts = json.dumps(_stored(widths) | {_DIGEST: _digest(tensors, widths)})
     write_atomically(folder / FILE, dump_tensors(tensors, metadata={_METADATA: facts}))
+
+
+def _stored(widths: Widths) -> dict[str, int]:
+    sizes = {name: getattr(widths, name) for name in WIDTHS}
+    return {name: size for name, size in sizes.items() if name != _OPTIONAL or size > 1}
 
 
 def _digest(tensors: Mapping[str, Tensor], widths: Widths) -> str:
     """Hashes the tensors and widths."""
-    digest = hashlib.sha256(str([getattr(widths, name) for name in _WIDTHS]).encode())
+    digest = hashlib.sha256(str([*_stored(widths).values()]).encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -76,10 +81,8 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
     try:
         with safe_open(path, framework="pt") as opened:
             facts = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
-            in_features, num_classes, edge_width, num_relations = (
-                whole(name, facts[name], 0, MAX_COUNT) for name in _WIDTHS
-            )
-            widths = Widths(in_features, num_classes, edge_width, num_relations)
+            sizes = {_OPTIONAL: 1, **facts}
+            widths = Widths(*(whole(name, sizes[name], 0, MAX_COUNT) for name in WIDTHS))
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             is_whole = facts[_DIGEST] == _digest(tensors, widths)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
@@ -193,7 +196,7 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
     )
     try:
         source = ModelSource(choice)
-        choice.check(extra=_WIDTHS)
+        choice.check(extra=WIDTHS)
     except UserError as error:
         raise UserError(f"checkpoint={folder}: model={choice.name} is not installed: pass the trained model") from error
     return source.make_model(widths, 0, task.create())

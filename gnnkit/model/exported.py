@@ -12,9 +12,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency, Combine, Pairs, RankGraph, Reduce, RelationAttention, TypedEdges
+from gnnkit.engine import Adjacency, Combine, Pairs, RankGraph, Reduce, RelationAttention, RowTypes, TypedEdges
 from gnnkit.engine.engine import Message
-from gnnkit.engine.trial import relations_of
+from gnnkit.engine.trial import TypeCounts
 from gnnkit.errors import UserError
 from gnnkit.model.parameters import dtype_of
 
@@ -94,7 +94,7 @@ class PlainLayers(Plain):
         edge_type: Tensor | None = None,
     ) -> Tensor:
         loops = bool(getattr(self.model, "self_loops", False))
-        relations = None if edge_type is None else (edge_type, relations_of(self.model))
+        relations = None if edge_type is None else (edge_type, TypeCounts.of(self.model).of_edges)
         rows, weight, features = self._rows(x), self._cast(edge_weight), self._cast(edge_attr)
         adjacency = TensorAdjacency(rows, edge_index, weight, features, relations, loops=loops)
         num_layers: int = self.model.num_layers  # type: ignore[assignment]
@@ -205,6 +205,9 @@ class TensorAdjacency(Adjacency):
         weight = edges.softmax(scores, self.num_dst)
         messages = rows[cast("Tensor", place)] * weight[:, :, None]
         return _zeros(self.num_dst, messages).index_add(0, edges.dst, messages)
+
+    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
+        raise NotImplementedError("an exported model does not take node types")
 
     @property
     def rank_graph(self) -> RankGraph:

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
-from gnnkit.engine.trial import relations_of
+from gnnkit.engine.trial import TypeCounts
 from gnnkit.graph import Graph
 from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.parameters import dtype_of
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import Shard, cut_all, uncut
+from gnnkit.utils.ranges import even_ranges
 
 _NODES, _EDGES = 12, 40
 _TIMEOUT = 20.0  # deadline of a rank's waits, in seconds
@@ -53,7 +54,7 @@ def small_graph(model: nn.Module, in_features: int, edge_width: int) -> tuple[nn
     """
     if isinstance(model, HeteroModel):
         return model.on_small_graph(in_features, edge_width)
-    return model, _graph(in_features, edge_width, relations_of(model))
+    return model, _graph(in_features, edge_width, TypeCounts.of(model))
 
 
 def run_alone(
@@ -74,15 +75,22 @@ def run_alone(
     model.train()(torch.tensor(np.asarray(graph.features), dtype=dtype), layers)
 
 
-def _graph(in_features: int, edge_width: int, num_relations: int) -> Graph:
+def _graph(in_features: int, edge_width: int, types: TypeCounts) -> Graph:
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, _NODES, (2, _EDGES))
     edge_features = rng.normal(size=(_EDGES, edge_width)) if edge_width else None
     features = rng.normal(size=(_NODES, in_features))
-    names = [str(relation) for relation in range(num_relations)]
-    types = rng.integers(0, num_relations, _EDGES)
+    names = [str(relation) for relation in range(types.of_edges)]
+    sizes = [len(part) for part in even_ranges(_NODES, types.of_nodes)]
     return Graph.from_edges(
-        src, dst, _NODES, features=features, edge_features=edge_features, edge_types=types, edge_type_names=names
+        src,
+        dst,
+        _NODES,
+        features=features,
+        edge_features=edge_features,
+        edge_types=rng.integers(0, types.of_edges, _EDGES),
+        edge_type_names=names,
+        node_types=tuple((str(number), size) for number, size in enumerate(sizes)),
     )
 
 

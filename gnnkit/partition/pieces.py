@@ -68,7 +68,8 @@ def write_shards(
     shared = {"looped": looped(graph.csc), **degrees}
     _release_pages(graph)
     sources = _source_degrees(graph, root / _SOURCES, edges)
-    scalars = {name: getattr(graph, name) for name in ("num_nodes", "num_edges", "num_classes", "num_relations")}
+    names = ("num_nodes", "num_edges", "num_classes", "num_relations", "type_sizes")
+    scalars = {name: getattr(graph, name) for name in names}
 
     def work(first: int) -> None:
         for rank in range(first, grid.world_size, group.size):

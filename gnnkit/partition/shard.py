@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class Shard:
     edge_features: Floats | None  # [num_held_edges, edge_width]
     mean_edge_features: Floats | None  # [num_cell_nodes, edge_width] mean over all in-edges, for added loops
     num_relations: int = 1  # as `Graph.num_relations`
+    type_sizes: tuple[int, ...] | None = None  # [num_node_types] nodes per type, in the order of ids. None: one type
     edge_types: Ids | None = None  # [num_held_edges]. None: one relation, or added loops, which have none
     relation_degrees: Floats | None = None  # [num_held_edges, 2] degrees of target and source in the edge's relation
 
@@ -125,7 +126,7 @@ class Shard:
         """Writes one `.npy` per array to `folder`, atomically."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {name: getattr(self.csc, name) for name in _CSC_ARRAYS} | feature_arrays(self.features)
-        scalars = {name: getattr(self, name) for name in _SCALARS}
+        scalars = {name: getattr(self, name) for name in (*_SCALARS, "type_sizes")}
         save_arrays(folder, arrays, {**scalars, "grid": asdict(self.grid)})
 
     @classmethod
@@ -154,6 +155,7 @@ class Shard:
             csc = make(arrays["indptr"], arrays["indices"], arrays.get("weight"), num_sources)
             rest: dict[str, Any] = {name: arrays.get(name) if name in _OPTIONAL else arrays[name] for name in _ARRAYS}
             rest |= {"features": read_features(arrays), "grid": Grid(**meta["grid"]), "csc": csc}
+            rest["type_sizes"] = _read_type_sizes(meta)
             return cls(**{name: meta[name] for name in _SCALARS}, **rest)
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
@@ -169,6 +171,8 @@ class Shard:
         whole("num_edges", self.num_edges, 0, 2**48)
         whole("num_classes", self.num_classes, 0, _MAX_CLASSES)
         whole("num_relations", self.num_relations, 1, MAX_COUNT)
+        if self.type_sizes is not None and sum(self.type_sizes) != self.num_nodes:
+            raise UserError(f"type_sizes={list(self.type_sizes)}: expected sizes that add up to {self.num_nodes} nodes")
         whole("rank", self.rank, 0, self.grid.world_size - 1)
         ends = {"owned": self.num_nodes, "cell_nodes": self.num_nodes, "halo": self.num_nodes}
         ends |= {"partial": self.num_nodes, "halo_cell": self.grid.num_cells, "partial_cell": self.grid.num_cells}
@@ -196,7 +200,18 @@ _MAX_CLASSES = 1 << 24  # larger values are probably node ids
 _SCALARS = ("rank", "num_nodes", "num_edges", "num_classes", "num_relations")
 _OPTIONAL = (*EdgeColumns().fields_of(Shard), "mean_edge_features", "relation_degrees")
 _CSC_ARRAYS = ("indptr", "indices", "weight")
-_ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SCALARS, "grid", "csc", "features"))
+_NOT_ARRAYS = (*_SCALARS, "type_sizes", "grid", "csc", "features")
+_ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in _NOT_ARRAYS)
+
+
+def _read_type_sizes(meta: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Reads the sizes of node types, which older files do not have."""
+    sizes = meta.get("type_sizes")
+    if sizes is None:
+        return None
+    if not isinstance(sizes, list):
+        raise TypeError(f"type_sizes={sizes}: expected a list of whole numbers")
+    return tuple(whole("type_sizes", size, 0, 2**48) for size in sizes)
 
 
 def cut(graph: Graph, partition: Partition, rank: int) -> Shard:
@@ -339,6 +354,7 @@ class _SharedValues:
             split=graph.split[owned],
             mean_edge_features=None if self.mean_edge_features is None else self.mean_edge_features[cell_nodes],
             num_relations=graph.num_relations,
+            type_sizes=graph.type_sizes,
             relation_degrees=held.relation_degrees,
             **held.columns.fields_of(Shard),
         )

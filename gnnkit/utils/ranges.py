@@ -62,6 +62,7 @@ _OTHER_WORDS = {
     "rgcn": "rgcnconv relgraphconv",
     "rgat": "rgatconv",
     "simple_hgn": "simplehgn hgn",
+    "hgt": "hgtconv",
 }  # last part of a gnnkit key, or a gnnkit name -> names in other tools
 _ALSO_CALLED = {word: name for name, words in _OTHER_WORDS.items() for word in words.split()}
 

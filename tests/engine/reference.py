@@ -30,6 +30,7 @@ class OneProcess(Adjacency):
 
     types: np.ndarray | None = None  # [num_edges]
     num_relations = 1
+    node_types: list[int]  # [num_nodes]
 
     def __init__(
         self, edges: list[tuple[int, int, int]], weight: Tensor, features: Tensor | None, num_nodes: int, key: int
@@ -93,6 +94,9 @@ class OneProcess(Adjacency):
         pairs: Any = PlainPairs(names, self.num_dst, self.num_relations * (1 + inverse))
         return combine(rows, pairs, slice(0, x.shape[1]))
 
+    def row_types(self, num_rows: int, num_types: int) -> Any:
+        return RowByRow(self.node_types[:num_rows])
+
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
         return src[self.src] + dst[self.dst] + (0 if edge is None else edge)
 
@@ -128,6 +132,20 @@ class OneProcess(Adjacency):
         return torch.stack(rows)
 
 
+class RowByRow:
+    """The types of rows."""
+
+    def __init__(self, types: list[int]) -> None:
+        self.types = types
+
+    def products(self, x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
+        rows = zip(x, self.types, strict=True)
+        return torch.stack([row @ weights[node_type] + biases[node_type] for row, node_type in rows])
+
+    def spread(self, values: Tensor) -> Tensor:
+        return values[self.types]
+
+
 class EdgeByEdge:
     """Typed edges as a list, each with pairs of its own."""
 
@@ -136,6 +154,9 @@ class EdgeByEdge:
         self.rows, self.entered, self.types = (torch.tensor(column, dtype=torch.int64) for column in columns)
         self.from_pairs = torch.arange(len(edges))
         self.sources, self.targets = EdgeEnds(self.rows, self.types), EdgeEnds(self.entered, self.types)
+
+    def dot(self, z: Tensor, targets: Tensor) -> Tensor:
+        return (z * targets[self.entered]).sum(-1)
 
     def of_sources(self, z: Tensor) -> Tensor:
         return z
@@ -161,6 +182,9 @@ class EdgeEnds:
 
     def products(self, x: Tensor, weights: Tensor) -> Tensor:
         return (x[self.rows][:, None] @ weights[self.types])[:, 0]
+
+    def head_products(self, x: Tensor, weights: Tensor) -> Tensor:
+        return (x[self.rows][:, :, None] @ weights[self.types])[:, :, 0]
 
 
 class PlainPairs:
@@ -215,6 +239,7 @@ def whole_graph(graph: Graph, model: nn.Module) -> list[Adjacency]:
     ]
     for layer in layers:
         layer.types, layer.num_relations = graph.edge_types, graph.num_relations
+        layer.node_types = [number for number, (_, count) in enumerate(graph.schema.node_types) for _ in range(count)]
     return layers
 
 

@@ -16,6 +16,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.graph import CSC, Graph, SparseFeatures, Split
+from gnnkit.model.hgt import HGT
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.partition.base import Grid
@@ -33,6 +34,7 @@ WIDTH, CLASSES = 6, 3
 OWN = {
     **MODELS,
     "rgcn": functools.partial(RGCN, num_relations=1),
+    "hgt": functools.partial(HGT, num_relations=1, heads=2),
     "rgat": functools.partial(RGAT, num_relations=1, heads=2),
 }
 

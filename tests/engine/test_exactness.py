@@ -18,6 +18,7 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.hgt import HGT
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
@@ -42,6 +43,10 @@ MODELS = {
     "rgcn-sums": functools.partial(RGCN, num_relations=len(RELATIONS), bases=1),
     "rgat": functools.partial(RGAT, num_relations=len(RELATIONS), heads=2),
     "simple_hgn": functools.partial(SimpleHGN, num_relations=len(RELATIONS), heads=2, relation_width=4),
+    "hgt": functools.partial(HGT, num_relations=len(RELATIONS), num_node_types=3, heads=2),
+    "hgt-given": functools.partial(
+        HGT, num_relations=len(RELATIONS), num_node_types=3, heads=2, inverse=False, self_loop=True, norm="batch"
+    ),
     "rgat-given": functools.partial(
         RGAT, num_relations=len(RELATIONS), heads=2, inverse=False, self_loop=False, project=False
     ),
@@ -74,6 +79,7 @@ def make_graph(n: int, pairs: np.ndarray, weighted: bool) -> Graph:
         rng.standard_normal((len(pairs), EDGE_WIDTH)),
         edge_types=rng.choice([0, 2, 3, 3, 3], len(pairs)),
         edge_type_names=RELATIONS,
+        node_types=(("some", n // 3), ("none", 0), ("most", n - n // 3)),
     )
 
 

@@ -30,6 +30,7 @@ from gnnkit.leader.plan.volume import Volume, volume
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.hgt import HGT
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.program import Nodes, Program
@@ -58,6 +59,7 @@ MODELS = {
     "rgcn": functools.partial(RGCN, num_relations=3),
     "rgcn-bases": functools.partial(RGCN, num_relations=3, bases=2, inverse=False),
     "rgat": functools.partial(RGAT, num_relations=3, heads=2),
+    "hgt": functools.partial(HGT, num_relations=3, heads=2),
     "simple_hgn": functools.partial(SimpleHGN, num_relations=3, heads=2, relation_width=4),
 }
 GRIDS = [

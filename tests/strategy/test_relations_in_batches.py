@@ -38,10 +38,11 @@ def run(folder: Path, graph: Graph, **keys: Any) -> Any:
 
 
 def with_lone_relations(graph: Graph) -> Graph:
-    """Returns the graph with a relation of one edge, and a relation without any."""
+    """Adds node types, a relation of one edge, and an empty relation and node type."""
     types = np.array(graph.edge_types)
     types[7] = 3
-    return replace(graph, edge_types=types, edge_type_names=("0", "1", "2", "lone", "empty"))
+    node_types = (("a", 10), ("empty", 0), ("b", graph.num_nodes - 10))
+    return replace(graph, edge_types=types, edge_type_names=("0", "1", "2", "lone", "empty"), node_types=node_types)
 
 
 GRAPH = with_lone_relations(check_graph())
@@ -50,7 +51,7 @@ UNWEIGHTED = replace(GRAPH, csc=GRAPH.csc.weighted(None))
 
 @pytest.mark.slow
 @few("name", STRATEGIES, default=["shared", "joint"])
-@few("model", ["rgcn", "rgat", "simple_hgn"], default=["rgcn", "rgat"])
+@few("model", ["rgcn", "rgat", "simple_hgn", "hgt"], default=["rgcn", "hgt"])
 @few("inverse", [False, True], default=[True])
 def test_batches_of_all_neighbours_compute_what_the_full_graph_does(
     tmp_path: Path, name: str, model: str, inverse: bool
@@ -68,7 +69,7 @@ def test_batches_of_all_neighbours_compute_what_the_full_graph_does(
 @pytest.mark.slow
 @few("name", STRATEGIES, default=["partitioned"])
 @few("graph", [GRAPH, UNWEIGHTED], default=[GRAPH])
-@few("model", ["rgcn", "rgat", "simple_hgn"], default=["rgcn"])
+@few("model", ["rgcn", "rgat", "simple_hgn", "hgt"], default=["hgt"])
 def test_ranks_compute_what_one_process_does(tmp_path: Path, name: str, graph: Graph, model: str) -> None:
     sampler = {"name": "neighbor", "fanouts": {"default": [2, 2], "1": [-1, -1]}}  # equal at every hop
     result = run(

@@ -229,6 +229,7 @@ class FetchedLayers(LayerValues):
                 relations of its own.
         """
         self.num_relations, self.inverse_edges = shard.num_relations, inverse_edges
+        self.type_sizes = shard.type_sizes
         self._relation = _of_edges(edges, "relation", shard.edge_types)
         self._relation_degree = _of_edges(edges, "relation_degree", shard.relation_degrees)
         (ids, rows), self.pool = nodes, pool

@@ -23,6 +23,7 @@ from gnnkit.graph import Graph, Split
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.hgt import HGT
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
@@ -43,6 +44,7 @@ from gnnkit_witness.negatives import NegativeCounts, check_negatives
 from gnnkit_witness.plan import Plan
 
 _GRIDS = [(1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1), (1, 3, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2)]
+NODE_TYPES = 3
 _NOT_LINEAR = ("max", "messages", "attend")  # nonlinear ways to read rows
 _MODELS: dict[str, Callable[..., nn.Module]] = {
     "gcn": GCN,
@@ -63,6 +65,7 @@ _RELATIONAL: dict[str, Callable[..., nn.Module]] = {
     "rgcn of bases": functools.partial(RGCN, num_relations=RELATIONS, bases=2, inverse=False),
     "rgat": functools.partial(RGAT, num_relations=RELATIONS, heads=2),
     "simple_hgn": functools.partial(_simple_hgn, num_relations=RELATIONS, heads=2, relation_width=4),
+    "hgt": functools.partial(HGT, num_relations=RELATIONS, num_node_types=NODE_TYPES, heads=2),
     "rgat of given edges": functools.partial(
         RGAT, num_relations=RELATIONS, heads=2, bases=2, inverse=False, self_loop=False, project=False
     ),
@@ -192,6 +195,7 @@ def _graph(rng: Random) -> Graph:
     numbers = np.random.default_rng(rng.randrange(1000))
     split = [rng.choice([Split.TRAIN, Split.TRAIN, Split.VAL, Split.NONE]) for _ in range(n)]
     split[rng.randrange(n)] = Split.TRAIN
+    ends = sorted([0, *(rng.randint(0, n) for _ in range(NODE_TYPES - 1)), n])
     features = numbers.normal(size=(n, HIDDEN)) * numbers.integers(0, 2, (n, HIDDEN))  # some features are 0
     return Graph.from_edges(
         np.array(src, np.int64),
@@ -204,6 +208,7 @@ def _graph(rng: Random) -> Graph:
         edge_features=numbers.normal(size=(len(src), EDGE_WIDTH)),
         edge_types=numbers.integers(0, RELATIONS, len(src)),
         edge_type_names=[str(relation) for relation in range(RELATIONS)],
+        node_types=[(str(number), ends[number + 1] - ends[number]) for number in range(NODE_TYPES)],
     )
 
 

@@ -31,6 +31,7 @@ class DenseEdges:
     features: Tensor | None  # [num_edges, edge_width] float64
     types: Tensor  # [num_edges] int64 relation, -1 for an added loop
     num_relations: int
+    node_types: Tensor  # [num_nodes] int64
 
     @classmethod
     def of(cls, graph: Graph, *, self_loops: bool) -> DenseEdges:
@@ -44,7 +45,9 @@ class DenseEdges:
         weight, features = (_to_float64(values) for values in (csc.weight, graph.edge_features))
         types = torch.zeros(len(src)).long() if graph.edge_types is None else torch.tensor(graph.edge_types).long()
         ids = torch.arange(len(src))
-        edges = cls(csc.num_nodes, src, dst, ids, weight, features, types, graph.num_relations)
+        counts = [count for _, count in graph.schema.node_types]
+        node_types = torch.tensor([number for number, count in enumerate(counts) for _ in range(count)]).long()
+        edges = cls(csc.num_nodes, src, dst, ids, weight, features, types, graph.num_relations, node_types)
         return edges._with_loops() if self_loops else edges
 
     def _with_loops(self) -> DenseEdges:
@@ -59,6 +62,7 @@ class DenseEdges:
             None if self.features is None else torch.cat([self.features, self._means(self.features)[added]]),
             torch.cat([self.types, torch.full((len(added),), -1)]),
             self.num_relations,
+            self.node_types,
         )
 
     def _means(self, values: Tensor) -> Tensor:  # [num_edges, k] -> [num_nodes, k]
@@ -115,6 +119,22 @@ class DensePlaces:
     def products(self, x: Tensor, weights: Tensor) -> Tensor:  # [num_rows, f] -> [num_edges, k]
         return torch.einsum("ef,efk->ek", x[self._rows], weights[self._types])
 
+    def head_products(self, x: Tensor, weights: Tensor) -> Tensor:  # [num_rows, H, f] -> [num_edges, H, k]
+        return torch.einsum("ehf,ehfk->ehk", x[self._rows], weights[self._types])
+
+
+class DenseRowTypes:
+    """The node type of each row."""
+
+    def __init__(self, types: Tensor) -> None:
+        self._types = types  # [num_rows]
+
+    def products(self, x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
+        return torch.einsum("nf,nfk->nk", x, weights[self._types]) + biases[self._types]
+
+    def spread(self, values: Tensor) -> Tensor:
+        return values[self._types]
+
 
 class DenseTypedEdges:
     """Typed edges, with every (row, relation) pair repeated for each of its edges."""
@@ -123,6 +143,9 @@ class DenseTypedEdges:
         self.src, self.dst, self.types = src, dst, types
         self.sources, self.targets = DensePlaces(src, types), DensePlaces(dst, types)
         self.from_pairs, self.rows = torch.arange(len(src)), src  # the message of each edge
+
+    def dot(self, z: Tensor, targets: Tensor) -> Tensor:
+        return (z * targets[self.dst]).sum(-1)
 
     def of_sources(self, z: Tensor) -> Tensor:
         return z
@@ -274,6 +297,9 @@ class DenseAdjacency:
         weight = _drop(weight, torch.cat(ids), p, derived(self.key, 1)) if training else weight
         into = (typed.dst == torch.arange(self.num_dst)[:, None]).double()
         return torch.einsum("ve,ehd->vhd", into, messages[place] * weight[:, :, None])
+
+    def row_types(self, num_rows: int, num_types: int) -> DenseRowTypes:
+        return DenseRowTypes(self._edges.node_types[self.src_nodes[:num_rows]])
 
     def add_columns(self, z: Tensor) -> Tensor:
         return z
