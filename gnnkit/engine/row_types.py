@@ -49,8 +49,8 @@ class RowTypes:
         count = 1 if type_sizes is None else len(type_sizes)
         if count != num_types:
             raise UserError(
-                f"the model has weights for num_node_types={num_types}, and the graph's nodes have {count} types: make "
-                f"the model with num_node_types={count}"
+                f"the model has weights for num_node_types={num_types}, and the graph has {count}: make the model "
+                f"with num_node_types={count}"
             )
         ends = np.cumsum(type_sizes or ())[:-1]
         return cls(np.searchsorted(ends, ids, side="right"), num_types, device)

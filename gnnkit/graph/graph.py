@@ -89,8 +89,8 @@ class Graph:
     other features. `edge_category_of` does the same for edge features.
 
     `edge_types` are relation numbers, named by `edge_type_names`, by default 0, 1, ...
-    Only relational models (`rgcn`, `rgat`, `simple_hgn`, `hgt`) distinguish relations; all
-    other models and all samplers treat edges alike.
+    Only relational models (`rgcn`, `rgat`, `simple_hgn`, `hgt`) distinguish relations;
+    all other models and all samplers treat edges alike.
 
     `node_types` are (name, number of nodes) pairs. A type's nodes have consecutive ids.
     `schema` returns each type's range of ids. `feature_tables` map node types to

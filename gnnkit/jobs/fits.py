@@ -178,7 +178,7 @@ _STRATEGY = Topic(
         "model={p.source.name} distinguishes edge types, and strategy={s.strategy.name} "
         "{lacks[Relations]}": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
         "model={p.source.name} is a PyG module that reads types, and strategy={s.strategy.name} makes batches: use "
-        "strategy=vertex_centric, model=rgcn, rgat or simple_hgn, or gnnkit.pyg.NeighborLoader with Lightning": lambda s, p: (
+        "strategy=vertex_centric, model=rgcn, rgat, hgt or simple_hgn, or gnnkit.pyg.NeighborLoader with Lightning": lambda s, p: (
             not p.strategy.reads.all_edges and p.source.reads_relations and isinstance(p.model, EdgeIndexModel)
         ),
         "task={s.task.name}: model={p.source.name} distinguishes edge types, which is supported for tasks about nodes: "

@@ -253,7 +253,7 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
     types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
     if small and graph.num_relations > 1 and graph.labelled.any():
-        yield KeyChoice("model", "rgat", "attention that distinguishes types of edges, or rgcn, simple_hgn")
+        yield KeyChoice("model", "rgat", "attention that distinguishes types of edges, or rgcn, hgt, simple_hgn")
         yield KeyChoice("types", "read", f"{types}. ignore, with model=sage: all are treated alike")
         yield KeyChoice("model.hidden", 8, "width of each of the hidden layers' 8 heads")
         return
@@ -263,7 +263,7 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice(
             "types",
             "ignore",
-            f"{types} are ignored by this model. model=rgcn, rgat or simple_hgn with types=read distinguishes edge types",
+            f"{types} are ignored by this model. model=rgcn, rgat, hgt or simple_hgn with types=read distinguishes edge types",
         )
     yield KeyChoice("model.hidden", 64, "width of the hidden layers")
 

@@ -18,6 +18,7 @@ from gnnkit.jobs.models import Widths
 from gnnkit.jobs.outputs import EMBEDDING, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.leader.channel import LEADER
+from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
 from gnnkit.training.step import own_method
@@ -80,6 +81,15 @@ def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
     return learned
 
 
+def _check_node_types(job: RankJob) -> None:
+    """Raises `UserError` unless node types are those of training, in its order."""
+    assert job.settings.checkpoint is not None, "a trained model was read"
+    folder, schema = Path(job.settings.checkpoint), job.schema
+    facts = Inputs.load(folder)
+    if facts is not None and schema is not None:
+        facts.check_node_types([name for name, _ in schema.node_types], folder)
+
+
 def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] | None) -> None:
     """Raises `UserError` for a graph that does not fit the trained model.
 
@@ -97,6 +107,8 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] |
     ):
         if value != wanted:
             raise UserError(f"dataset has {value} {what}, the model of {job.settings.checkpoint} reads {wanted}")
+    if widths.num_node_types > 1:
+        _check_node_types(job)
     if job.settings.job.needs_labels and data_widths.num_classes > widths.num_classes:
         raise UserError(
             f"dataset has labels for {data_widths.num_classes} outputs, the model of {job.settings.checkpoint} has "

@@ -179,7 +179,7 @@ class RankJob:
         return worker
 
     def _with_types(self, shard: Shard) -> Shard:
-        """Adds the sizes of node types, which stores of earlier versions do not have."""
+        """Adds the sizes of node types, if a store of an earlier version has none."""
         if shard.type_sizes is not None or self.schema is None:
             return shard
         return replace(shard, type_sizes=tuple(count for _, count in self.schema.node_types))

@@ -8,7 +8,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -52,6 +52,7 @@ def save(model: nn.Module, widths: Widths, folder: Path) -> None:
         for name, value in model.state_dict().items()
         if isinstance(value, Tensor)
     }
+    widths = replace(widths, num_node_types=getattr(model, _OPTIONAL, 1))
     facts = json.dumps(_stored(widths) | {_DIGEST: _digest(tensors, widths)})
     write_atomically(folder / FILE, dump_tensors(tensors, metadata={_METADATA: facts}))
 
@@ -82,7 +83,10 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
         with safe_open(path, framework="pt") as opened:
             facts = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
             sizes = {_OPTIONAL: 1, **facts}
-            widths = Widths(*(whole(name, sizes[name], 0, MAX_COUNT) for name in WIDTHS))
+            in_features, num_classes, edge_width, num_relations, num_node_types = (
+                whole(name, sizes[name], 0, MAX_COUNT) for name in WIDTHS
+            )
+            widths = Widths(in_features, num_classes, edge_width, num_relations, num_node_types)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             is_whole = facts[_DIGEST] == _digest(tensors, widths)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
@@ -129,7 +133,9 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
     if facts.mean is not None and facts.deviation is not None:
         in_unit(model, facts.mean, facts.deviation)
     if hasattr(model, "num_layers") and not reads_edges(model):
-        takes_edges(model, None if inputs is None else functools.partial(inputs.read, folder=folder))
+        typed = getattr(model, "num_node_types", 1) > 1
+        reads = None if inputs is None else functools.partial(inputs.read, folder=folder, node_types=typed)
+        takes_edges(model, reads)
     return model
 
 

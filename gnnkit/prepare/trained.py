@@ -41,6 +41,7 @@ class Inputs:
     category_of: list[str] | None = None  # [width] as `Graph.category_of`
     text: str = "one_hot"  # one of TEXTS: how unseen text values are handled
     edge_category_of: list[str] | None = None  # as `category_of`, for `edge_features`
+    node_types: list[str] | None = None  # names in the order of ids. None: one type, or saved by an earlier version
     edge_weight: bool | None = None  # whether edges have weights. None: saved by an earlier version
 
     @classmethod
@@ -55,6 +56,7 @@ class Inputs:
             None if graph.edge_type_names is None else list(graph.edge_type_names),
             category_of=list(graph.category_of) if reads and graph.category_of else None,
             edge_category_of=list(graph.edge_category_of) if graph.edge_category_of else None,
+            node_types=None if graph.node_types is None else [name for name, _ in graph.node_types],
             edge_weight=graph.csc.weight is not None,
         )
 
@@ -79,20 +81,26 @@ class Inputs:
 
     @property
     def all_names(self) -> tuple[list[str] | None, ...]:
-        return self.features, self.edge_features, self.edge_types, self.category_of, self.edge_category_of
+        columns = self.features, self.edge_features, self.category_of, self.edge_category_of
+        return *columns, self.edge_types, self.node_types
 
     @property
     def transform(self) -> ColumnTransform:
         return ColumnTransform(self.fill, self.scale)
 
-    def read(self, graph: Graph, folder: Path) -> Graph:
+    def read(self, graph: Graph, folder: Path, *, node_types: bool = False) -> Graph:
         """Returns a graph in the form that the model reads: ordered, filled and scaled.
 
         Raises `UserError` for other columns and for unfilled cells.
 
         Args:
+            graph: The graph.
             folder: The folder of the training run, for messages.
+            node_types: Whether the model has weights by node type. Raises `UserError`
+                if the graph's types are others. Default: no.
         """
+        if node_types:
+            self.check_node_types([name for name, _ in graph.schema.node_types], folder)
         graph = self.ordered(graph, folder)
         table = NumericTable.of_nodes(graph)
         filled = FilledTable.create(table, self.fill, folder)
@@ -100,6 +108,19 @@ class Inputs:
         for line in self.scale.describe_clipped(filled):
             print(f"gnnkit: warning: {line}", file=sys.stderr)
         return with_columns(graph, rows)
+
+    def check_node_types(self, names: Sequence[str], folder: Path) -> None:
+        """Raises `UserError` unless node types are those of training, in its order.
+
+        Args:
+            names: The node types of the data.
+            folder: The folder of the training run, for the message.
+        """
+        if self.node_types is not None and list(names) != self.node_types:
+            raise UserError(
+                f"node types are {', '.join(names) or 'not named'} here, and {', '.join(self.node_types)} in the training data of {folder}, "
+                "whose model has weights for each in this order: give the data the same types in the same order"
+            )
 
     def ordered(self, graph: Graph, folder: Path) -> Graph:
         """Returns a graph with columns and relations in the model's order."""

@@ -141,8 +141,8 @@ def test_words_are_scaled_by_rows_and_tables_never() -> None:
     typed = replace(narrow, edge_types=np.arange(narrow.num_edges) % 2, edge_type_names=("a", "b"))
     planned = trials.candidates(typed, "features")
     assert planned[0]["model"] == "rgat"
-    assert {each["types"] for each in planned if each["model"] in ("rgat", "rgcn")} == {"read"}
-    assert {each["types"] for each in planned if each["model"] not in ("rgat", "rgcn")} == {"ignore"}
+    assert {each["types"] for each in planned if each["model"] in ("rgat", "rgcn", "hgt")} == {"read"}
+    assert {each["types"] for each in planned if each["model"] not in ("rgat", "rgcn", "hgt")} == {"ignore"}
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_sparse_rows_give_the_logits_of_dense_rows() -> None:
 def test_another_number_of_node_types_is_refused() -> None:
     model = HGT(ROWS, CLASSES, len(ENDS), num_node_types=2).double()
     data = hetero_data()
-    with pytest.raises(UserError, match=r"num_node_types=2, and the graph's nodes have 4 types: make"):
+    with pytest.raises(UserError, match=r"num_node_types=2, and the graph has 4: make"):
         model(torch.cat([*data.x_dict.values()]), layers_of(Graph.of(data), 2))
 
 

@@ -27,6 +27,7 @@ def make_graph(src: npt.ArrayLike, dst: npt.ArrayLike, num_nodes: int, *, rich: 
         weight=rng.uniform(0.5, 2, np.size(src)) if rich else None,
         edge_features=rng.normal(size=(np.size(src), 2)) if rich else None,
         edge_types=rng.integers(0, 3, np.size(src)) if rich else None,
+        node_types=(("some", num_nodes // 2), ("none", 0), ("rest", num_nodes - num_nodes // 2)) if rich else None,
     )
 
 

@@ -80,3 +80,11 @@ def test_a_forged_fact_is_refused(name: str, value: Any, folder: Path) -> None:
         (folder / "meta.json").write_text(json.dumps(forged))
         with pytest.raises(UserError, match=str(folder)):
             Shard.load(folder)
+
+
+@pytest.mark.parametrize("value", ["x", -3, 2**62, [1], [-1, 31], [1.5, 28.5], [[30]], {"rows": "x"}])
+def test_forged_sizes_of_node_types_are_refused(value: Any, folder: Path) -> None:
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, "type_sizes": value}))
+    with pytest.raises(UserError, match="type_sizes"):
+        Shard.load(folder)

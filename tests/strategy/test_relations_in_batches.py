@@ -129,6 +129,24 @@ def test_a_trained_model_predicts_under_any_strategy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_model_of_node_types_expects_those_of_training(tmp_path: Path) -> None:
+    options = {"name": "hgt", "hidden": 4, "heads": 2}
+    run(tmp_path / "run", GRAPH, strategy=STRATEGIES["shared"], model=options)
+    again: dict[str, Any] = {"job": "predict", "checkpoint": str(tmp_path / "run"), "model": options}
+    run(tmp_path / "predicted", GRAPH, **again)
+    model = gnnkit.load(tmp_path / "run")
+    assert model(GRAPH).shape == (GRAPH.num_nodes, GRAPH.num_classes)
+    other = replace(GRAPH, node_types=(("b", 10), ("empty", 0), ("a", GRAPH.num_nodes - 10)))
+    message = "node types are b, empty, a here, and a, empty, b in the training data"
+    with pytest.raises((UserError, RuntimeError), match=message):
+        run(tmp_path / "other", other, **again)
+    with pytest.raises(UserError, match=message):
+        model(other)
+    with pytest.raises((UserError, RuntimeError), match="node types are not named here, and a, empty, b"):
+        run(tmp_path / "untyped", replace(GRAPH, node_types=None), **again)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

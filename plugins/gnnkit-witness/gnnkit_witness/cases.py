@@ -208,7 +208,7 @@ def _graph(rng: Random) -> Graph:
         edge_features=numbers.normal(size=(len(src), EDGE_WIDTH)),
         edge_types=numbers.integers(0, RELATIONS, len(src)),
         edge_type_names=[str(relation) for relation in range(RELATIONS)],
-        node_types=[(str(number), ends[number + 1] - ends[number]) for number in range(NODE_TYPES)],
+        node_types=tuple((str(number), ends[number + 1] - ends[number]) for number in range(NODE_TYPES)),
     )
 
 
