@@ -22,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ import torch_geometric.typing
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit.pyg import NeighborLoader, SubgraphSampler
-from gnnkit.sampler import LoadedBatch, Loader, NeighborSampler
+from gnnkit.sampler import LoadedBatch, Loader
 
 WIDTH = 100  # float32 features of a node
 FANOUTS = [15, 10]
@@ -58,7 +59,7 @@ class Contender:
 
     def measure(self, num_batches: int) -> None:
         """Makes one round of batches."""
-        batches = iter(self.loader)
+        batches = chain.from_iterable(repeat(self.loader))
         for _ in range(WARM_UP):
             next(batches)
         begin, cpu = time.perf_counter(), cpu_seconds()
@@ -95,7 +96,7 @@ def typed(num_nodes: int, num_edges: int) -> HeteroData:
 
 
 def contenders(data: Data | HeteroData, num_workers: int) -> list[Contender]:
-    """Makes the loaders of a graph, the one of gnnkit first."""
+    """Makes the loaders of a graph, gnnkit's `Loader` first."""
     options: dict[str, Any] = {"num_neighbors": FANOUTS, "batch_size": BATCH_SIZE, "shuffle": True}
     if isinstance(data, HeteroData):
         options["input_nodes"] = TYPES[0]
@@ -113,10 +114,9 @@ def contenders(data: Data | HeteroData, num_workers: int) -> list[Contender]:
         made.append(Contender(f"gnnkit.pyg, num_workers={num_workers}", workers))
     if torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE:
         made.append(Contender("PyG", make(data, **options)))
-    if isinstance(data, Data):
-        own = Loader(data, NeighborSampler(FANOUTS), batch_size=BATCH_SIZE, transform=LoadedBatch.to_pyg)
-        made.insert(0, Contender("gnnkit's Loader, to_pyg", own))
-    return made
+    seeds = TYPES[0] if isinstance(data, HeteroData) else None
+    own = Loader(data, FANOUTS, seeds, batch_size=BATCH_SIZE, transform=LoadedBatch.to_pyg)
+    return [Contender("gnnkit's Loader, to_pyg", own), *made]
 
 
 def print_table(measured: list[Contender]) -> None:

@@ -651,7 +651,9 @@ class Loader:
         graph: The reading of a native sampler, or the graph of a sampler in Python.
         sampler: A native sampler, or an object with a method `sample`.
         steps: Seeds, offsets, number of the first step, and key.
-        table: [num_rows, row_bytes] rows to gather for the input nodes of each batch.
+        tables: Rows to gather for the input nodes of each batch: the first node and
+            [num_rows, row_bytes] for consecutive nodes, or None for all nodes. A table
+            is read for those of the batch's nodes that it has, in their order.
         allocate: Returns an array of uint8 for a number of bytes. Nobody else may hold
             the array or the memory. The loader uses the memory again when no view is
             left.
@@ -664,13 +666,15 @@ class Loader:
         graph: Reading | CSC,
         sampler: object,
         steps: tuple[_Ids, Sequence[int], int, int],
-        table: _Bytes | None,
+        tables: Sequence[tuple[int | None, _Bytes]],
         allocate: Callable[[int], _Bytes],
         threads: int,
         depth: int,
     ) -> Loader: ...
-    def take(self) -> tuple[Any, _Bytes | None]:
-        """Returns the next batch, and a buffer that begins with the rows of the batch.
+    def take(self) -> tuple[Any, list[_Bytes]]:
+        """Returns the next batch, and a buffer for each table.
+
+        A buffer begins with the rows of the batch.
 
         Raises the error of a thread. Raises `RuntimeError` after the last batch, after
         `close` and after a fork.

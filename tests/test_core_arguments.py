@@ -677,7 +677,7 @@ def test_rows_to_compare_are_refused_by_name(features: Any, floor: Any, message:
         MetropolisHastingsSampler([2]).native().sample(reading, np.arange(2), 1, 2)
     native, steps = MetropolisHastingsSampler([2]).native(), (np.arange(2), [0, 2], 0, 7)
     with pytest.raises((UserError, TypeError), match=message):
-        _core.Loader(reading, native, steps, None, lambda size: np.empty(size, np.uint8), 1, 1).take()
+        _core.Loader(reading, native, steps, (), lambda size: np.empty(size, np.uint8), 1, 1).take()
 
 
 def test_tables_without_nodes_or_columns_are_walked_by_the_floor() -> None:

@@ -24,7 +24,7 @@ def take():
         print(error.args[0], flush=True)
 
 steps = np.arange(2), [0, 1, 2], 0, 7
-loader = _core.Loader(None, Sampler(), steps, None, lambda size: np.empty(size, np.uint8), 2, 2)
+loader = _core.Loader(None, Sampler(), steps, (), lambda size: np.empty(size, np.uint8), 2, 2)
 consumer = threading.Thread(target=take)
 consumer.start()
 time.sleep(0.05)

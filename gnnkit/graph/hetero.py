@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import as_column, as_row, getter, optional, split_of, warn_unread
+from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, split_of, warn_unread
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.schema import Relation, pack_tables
 from gnnkit.graph.split import SPLITS
@@ -20,15 +20,18 @@ _READ_OF_NODES = {"x", "y", "num_nodes"}
 _READ_OF_EDGES = {"edge_index", "edge_weight", "edge_attr"}
 
 
+def is_hetero(value: Any) -> bool:
+    """Returns whether a value is a `HeteroData`."""
+    return hasattr(value, "node_types") and hasattr(value, "edge_types") and hasattr(value, "to_homogeneous")
+
+
 def from_hetero(data: Any, split: int | None) -> Graph:
     """Converts a `HeteroData`, as documented by `Graph.from_pyg`.
 
     The node types are concatenated in order.
     """
-    counts = {name: _count_nodes(data, name) for name in data.node_types}
-    starts = dict(zip(counts, np.cumsum([0, *counts.values()]).tolist(), strict=False))
-    total = sum(counts.values())
-    edges = [_read_ends(data, kind, counts) + _to_column(starts[kind[0]], starts[kind[2]]) for kind in data.edge_types]
+    counts, edges = _read_structure(data)
+    starts, total = _starts(counts), sum(counts.values())
     predicted = _find_predicted(data)
     target = slice(starts[predicted], starts[predicted] + counts[predicted])
     part, masks = split_of(
@@ -36,25 +39,56 @@ def from_hetero(data: Any, split: int | None) -> Graph:
     )
     splits = np.zeros(total, np.int8)
     splits[target] = part
-    types = np.repeat(np.arange(len(edges)), [ends.shape[1] for ends in edges])
-    src, dst = np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64)
     weight, edge_features, unread = _read_edge_columns(data, [ends.shape[1] for ends in edges])
     features, tables = pack_tables(_read_tables(data, counts), list(counts.values()))
     warn_unread("Graph.from_pyg", [*_list_unread(data, predicted, masks), *unread], has_split=bool(masks))
-    return Graph.from_edges(
-        src,
-        dst,
-        total,
+    return _build(
+        data,
+        counts,
+        edges,
         features=features,
         labels=_read_labels(data, predicted, target, total),
         split=splits,
         weight=weight,
         edge_features=edge_features,
-        edge_types=types,
+        feature_tables=tables,
+    )
+
+
+def read_topology(data: Any) -> Graph:
+    """Converts the types, edges and edge weights of a `HeteroData`.
+
+    The node types are concatenated in order.
+    """
+    counts, edges = _read_structure(data)
+    weight = _read_weights(data, [ends.shape[1] for ends in edges])
+    return _build(data, counts, edges, weight=weight)
+
+
+def _read_structure(data: Any) -> tuple[dict[str, int], list[Array]]:
+    """Returns each type's number of nodes, and each edge type's ends [2, num_edges]."""
+    counts = {name: _count_nodes(data, name) for name in data.node_types}
+    starts = _starts(counts)
+    kinds = data.edge_types
+    return counts, [_read_ends(data, kind, counts) + _to_column(starts[kind[0]], starts[kind[2]]) for kind in kinds]
+
+
+def _starts(counts: Mapping[str, int]) -> dict[str, int]:
+    """Returns the id of each type's first node."""
+    return dict(zip(counts, np.cumsum([0, *counts.values()]).tolist(), strict=False))
+
+
+def _build(data: Any, counts: Mapping[str, int], edges: list[Array], **fields: Any) -> Graph:
+    src, dst = np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64)
+    return Graph.from_edges(
+        src,
+        dst,
+        sum(counts.values()),
+        edge_types=np.repeat(np.arange(len(edges)), [ends.shape[1] for ends in edges]),
         edge_type_names=["-".join(kind) for kind in data.edge_types],
         node_types=tuple(counts.items()),
-        feature_tables=tables,
         relations=tuple(Relation(*kind) for kind in data.edge_types),
+        **fields,
     )
 
 
@@ -145,18 +179,28 @@ def _read_edge_columns(data: Any, counts: list[int]) -> tuple[Array | None, Arra
     Edges of a type without weights have weight 1. Features are read only if all types
     have the same number of columns.
     """
-    stores = {"-".join(kind): getter(_present_attributes(data[kind])) for kind in data.edge_types}
-    weights = [as_row(optional(f"data[{name!r}].", get, "edge_weight")) for name, get in stores.items()]
-    weight = None
-    if any(column is not None for column in weights):
-        parts = zip(weights, counts, strict=True)
-        weight = np.concatenate([np.ones(count, np.float32) if column is None else column for column, count in parts])
+    weight = _read_weights(data, counts)
+    stores = _edge_stores(data)
     rows = [as_column(optional(f"data[{name!r}].", get, "edge_attr")) for name, get in stores.items()]
     tables = [table for table in rows if table is not None]
     if len(tables) == len(rows) and len({table.shape[1:] for table in tables}) == 1:
         return weight, np.concatenate(tables), []
     unread = [f"data[{name!r}].edge_attr" for name, table in zip(stores, rows, strict=True) if table is not None]
     return weight, None, unread
+
+
+def _read_weights(data: Any, counts: list[int]) -> Array | None:  # [num_edges]
+    """Reads edge weights, 1 for edges of a type without. None: no type has weights."""
+    weights = [as_row(optional(f"data[{name!r}].", get, "edge_weight")) for name, get in _edge_stores(data).items()]
+    if all(column is None for column in weights):
+        return None
+    parts = zip(weights, counts, strict=True)
+    return np.concatenate([np.ones(count, np.float32) if column is None else column for column, count in parts])
+
+
+def _edge_stores(data: Any) -> dict[str, Get]:
+    """Returns a lookup into the attributes of each edge type."""
+    return {"-".join(kind): getter(_present_attributes(data[kind])) for kind in data.edge_types}
 
 
 def _list_unread(data: Any, predicted: str, masks: set[str]) -> list[str]:

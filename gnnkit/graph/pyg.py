@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, optional, ranges_of, split_of, types_of, warn_unread
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.hetero import from_hetero
+from gnnkit.graph.hetero import from_hetero, is_hetero
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 
@@ -24,7 +24,7 @@ _NEGATIVE = {"neg_edge_label", "neg_edge_label_index"}
 def is_pyg(value: Any) -> bool:
     """Checks whether a value is a PyG graph."""
     homogeneous = hasattr(value, "edge_index") and hasattr(value, "num_nodes")
-    return homogeneous or _is_hetero(value) or _is_temporal(value)
+    return homogeneous or is_hetero(value) or _is_temporal(value)
 
 
 def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
@@ -34,7 +34,7 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
             f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
         )
     data = _homogeneous(data, predicts=val is not None or test is not None)
-    if _is_hetero(data):
+    if is_hetero(data):
         return from_hetero(data, split)
     num_nodes = whole("data.num_nodes", data.num_nodes, 0)
     attributes = _list_attributes(data)
@@ -58,7 +58,7 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
 
 def _homogeneous(data: Any, *, predicts: bool) -> Any:
     """Returns a graph of one type as `Data`, and others unchanged."""
-    if not _is_hetero(data):
+    if not is_hetero(data):
         return data
     if len(data.node_types) == len(data.edge_types) == 1:
         return data.to_homogeneous(add_node_type=False, add_edge_type=False)
@@ -111,10 +111,6 @@ def _read_labels(get: Get, num_nodes: int) -> Array | None:
         what = "data.batch holds several graphs" if several else f"data.y has shape {list(labels.shape)}"  # type: ignore[union-attr]
         raise UserError(f"{what} for {num_nodes} nodes: graph labels are not supported yet, only node labels")
     return labels
-
-
-def _is_hetero(value: Any) -> bool:
-    return hasattr(value, "node_types") and hasattr(value, "edge_types") and hasattr(value, "to_homogeneous")
 
 
 def _is_temporal(value: Any) -> bool:

@@ -13,4 +13,7 @@ from gnnkit.sampler.loaded import LoadedBatch as LoadedBatch
 from gnnkit.sampler.loader import Loader as Loader
 from gnnkit.sampler.metropolis_hastings import MetropolisHastingsSampler as MetropolisHastingsSampler
 from gnnkit.sampler.neighbor import NeighborSampler as NeighborSampler
+from gnnkit.sampler.typed_batch import RelationBlock as RelationBlock
+from gnnkit.sampler.typed_batch import TypedBatch as TypedBatch
+from gnnkit.sampler.typed_batch import TypedBlock as TypedBlock
 from gnnkit.sampler.weighted import WeightedSampler as WeightedSampler

@@ -37,14 +37,15 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
 
         Args:
             value: [num_hops] integers, or a mapping from relation names, and `default`,
-                to such sequences of equal length.
+                to such sequences of equal length. PyG's edge types are names too.
             key: Configuration key or argument, for the message.
         """
         if isinstance(value, Fanouts):
             return value
         if not isinstance(value, Mapping):
             return cls(_per_hop(key, value))
-        parsed = {str(name): _per_hop(f"{key}.{name}", fanouts) for name, fanouts in value.items()}
+        named = {"-".join(name) if isinstance(name, tuple) else str(name): fanouts for name, fanouts in value.items()}
+        parsed = {name: _per_hop(f"{key}.{name}", fanouts) for name, fanouts in named.items()}
         if DEFAULT not in parsed:
             raise UserError(f"{key}={shown(dict(value))} must have an entry {DEFAULT}, for all other relations")
         default = parsed.pop(DEFAULT)
@@ -156,7 +157,7 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
         return [self.default, *self.by_relation.values()]
 
 
-FanoutsLike: TypeAlias = Sequence[int] | Mapping[str, Sequence[int]]  # argument of `Fanouts.parse`
+FanoutsLike: TypeAlias = Sequence[int] | Mapping[Any, Sequence[int]]  # argument of `Fanouts.parse`
 
 
 def _per_hop(key: str, value: object) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Each function imports its library when called.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from gnnkit.sampler.loaded import LoadedBatch
+    from gnnkit.sampler.typed_batch import TypedBatch, TypedBlock
+    from gnnkit.sampler.typed_tables import EdgeTable
 
 
 def page_locked(num_bytes: int) -> npt.NDArray[np.uint8]:
@@ -43,10 +46,7 @@ def to_pyg(batch: LoadedBatch) -> Any:
     """Creates a PyG `Data` object, as described at `LoadedBatch.to_pyg`."""
     from torch_geometric.data import Data
 
-    hops = batch.blocks[::-1]
-    outer = batch.blocks[0]
-    if not all(_begins_with(outer, hop) for hop in hops):
-        raise UserError("redraw=true: to_pyg needs blocks in which a node draws once, as in PyG; use redraw=false")
+    hops, outer = _nested_hops(batch), batch.blocks[0]
     num_edges = [0, *(len(hop.indices) for hop in hops)]
     targets = np.repeat(np.arange(outer.num_dst), np.diff(outer.indptr))
     tables = batch.tables
@@ -65,6 +65,55 @@ def to_pyg(batch: LoadedBatch) -> Any:
         num_sampled_edges=np.diff(num_edges).tolist(),
         num_nodes=len(outer.src_nodes),
     )
+
+
+def typed_to_pyg(batch: TypedBatch) -> Any:
+    """Creates a PyG `HeteroData` object, as described at `LoadedBatch.to_pyg`."""
+    from torch_geometric.data import HeteroData
+
+    hops, tables, data = _nested_hops(batch), batch.tables, HeteroData()
+    counts = batch.node_counts([len(batch.minibatch.seeds), *(len(hop.src_nodes) for hop in hops)])
+    for table, num_sampled in zip(tables.nodes, counts, strict=True):
+        nodes, store = batch.input_nodes[table.name], data[table.name]
+        if table.name in batch.x:
+            store.x = tensor(batch.x[table.name])
+        if table.y is not None:
+            store.y = tensor(gather_rows(table.y, nodes))
+        store.n_id, store.num_nodes, store.num_sampled_nodes = tensor(nodes), len(nodes), num_sampled
+    seeds = data[tables.seed_type.name]
+    seeds.input_id, seeds.batch_size = tensor(batch.positions), len(batch.seeds)
+    block = batch.typed(batch.minibatch.blocks[0])
+    hop_ends = [0, *(len(hop.indices) for hop in hops)]
+    for edges in tables.edges:
+        data[tuple(edges.relation)].update(_pyg_edges(batch, edges, block, hop_ends))
+    return data
+
+
+def _pyg_edges(batch: TypedBatch, table: EdgeTable, block: TypedBlock, hop_ends: list[int]) -> dict[str, Any]:
+    """Returns the attributes of one relation's edges that are present."""
+    drawn, rows = block.relations[table.relation], batch.tables.edge_rows
+    columns: dict[str, npt.NDArray[Any] | None] = {"importance": drawn.weight, "e_id": drawn.edge_positions}
+    if drawn.edge_ids is not None:
+        index = drawn.edge_ids if rows is None else drawn.edge_positions
+        for name in ("edge_attr", "edge_weight"):
+            values = getattr(table, name)
+            columns[name] = None if values is None or index is None else gather_rows(values, index)
+    return {
+        "edge_index": tensor(np.stack([drawn.row, drawn.col])),
+        "num_sampled_edges": np.diff(np.searchsorted(drawn.edges, hop_ends)).tolist(),
+        **{name: tensor(column) for name, column in columns.items() if column is not None},
+    }
+
+
+def _nested_hops(batch: LoadedBatch) -> Sequence[Block]:
+    """Returns the blocks from the seeds outward, if each continues the previous one.
+
+    Raises `UserError` otherwise.
+    """
+    outer, *_ = blocks = batch.minibatch.blocks
+    if not all(_begins_with(outer, hop) for hop in blocks):
+        raise UserError("redraw=true: to_pyg needs blocks in which a node draws once, as in PyG; use redraw=false")
+    return blocks[::-1]
 
 
 def _begins_with(outer: Block, inner: Block) -> bool:
@@ -103,4 +152,29 @@ def _dgl_block(block: Block) -> Any:
     dgl_block.dstdata[dgl.NID] = tensor(block.src_nodes[: block.num_dst])
     if block.edge_ids is not None:
         dgl_block.edata[dgl.EID] = tensor(block.edge_ids)
+    return dgl_block
+
+
+def typed_to_dgl(batch: TypedBatch) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[Any]]:
+    """Creates heterogeneous DGL blocks, as described at `LoadedBatch.to_dgl`."""
+    inputs = {name: tensor(nodes) for name, nodes in batch.input_nodes.items()}
+    outputs = {batch.tables.seed_type.name: tensor(batch.seeds)}
+    return inputs, outputs, [_typed_dgl_block(block) for block in batch.blocks]
+
+
+def _typed_dgl_block(block: TypedBlock) -> Any:
+    import dgl
+
+    structure = {
+        tuple(relation): ("csc", (tensor(edges.indptr), tensor(edges.row), tensor(np.empty(0, np.int64))))
+        for relation, edges in block.relations.items()
+    }
+    num_src = {name: len(nodes) for name, nodes in block.src_nodes.items()}
+    dgl_block = dgl.create_block(structure, num_src_nodes=num_src, num_dst_nodes=dict(block.num_dst))
+    for name, nodes in block.src_nodes.items():
+        dgl_block.srcnodes[name].data[dgl.NID] = tensor(nodes)
+        dgl_block.dstnodes[name].data[dgl.NID] = tensor(nodes[: block.num_dst[name]])
+    for relation, edges in block.relations.items():
+        if edges.edge_positions is not None:
+            dgl_block.edges[tuple(relation)].data[dgl.EID] = tensor(edges.edge_positions)
     return dgl_block

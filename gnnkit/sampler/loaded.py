@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from gnnkit.graph import Block, Ids, MiniBatch
 from gnnkit.sampler import frameworks
-from gnnkit.sampler.tables import Tables
 
 if TYPE_CHECKING:
     import torch
+
+    from gnnkit.sampler.tables import Tables
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +61,8 @@ class LoadedBatch:
 
     def to_torch(self) -> dict[str, Any]:
         """Returns `arrays()` as tensors that share their memory."""
-        return _map(frameworks.tensor, self.arrays())
+        tensors: dict[str, Any] = _map(frameworks.tensor, self.arrays())
+        return tensors
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> dict[str, Any]:
         """Copies `to_torch()` to a device. Lightning calls this method for each batch.
@@ -69,7 +71,8 @@ class LoadedBatch:
             device: The torch device.
             non_blocking: Whether to return before the copy has finished.
         """
-        return _map(lambda tensor: tensor.to(device, non_blocking=non_blocking), self.to_torch())
+        moved: dict[str, Any] = _map(lambda tensor: tensor.to(device, non_blocking=non_blocking), self.to_torch())
+        return moved
 
     def to_pyg(self) -> Any:
         """Creates a `torch_geometric.data.Data` with the fields of `NeighborLoader`.
@@ -86,11 +89,24 @@ class LoadedBatch:
 
         Other node attributes (`pos`, `train_mask`, ...) are not copied. Index the
         original ones by `n_id`. Raises `UserError` for a sampler with `redraw`.
+
+        If the seeds have a type, the result is a `HeteroData`, with these fields for
+        each node type and relation. `e_id` are positions among the relation's edges.
         """
+        return self._as_pyg()
+
+    def to_dgl(self) -> tuple[Any, Any, list[Any]]:
+        """Returns input nodes, output nodes and blocks, like DGL's `DataLoader`.
+
+        If the seeds have a type, nodes are dictionaries by node type, and blocks are
+        heterogeneous.
+        """
+        return self._as_dgl()
+
+    def _as_pyg(self) -> Any:
         return frameworks.to_pyg(self)
 
-    def to_dgl(self) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
-        """Returns input nodes, output nodes and blocks, like DGL's `DataLoader`."""
+    def _as_dgl(self) -> tuple[Any, Any, list[Any]]:
         return frameworks.to_dgl(self)
 
 
@@ -98,7 +114,8 @@ def _present(named: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _map(convert: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
-    """Converts all arrays, including those of blocks."""
-    blocks = [{name: convert(array) for name, array in block.items()} for block in arrays["blocks"]]
-    return {name: blocks if name == "blocks" else convert(value) for name, value in arrays.items()}
+def _map(convert: Callable[[Any], Any], arrays: Any) -> Any:
+    """Converts all arrays in nested dictionaries and lists."""
+    if isinstance(arrays, dict):
+        return {name: _map(convert, value) for name, value in arrays.items()}
+    return [_map(convert, value) for value in arrays] if isinstance(arrays, list) else convert(arrays)

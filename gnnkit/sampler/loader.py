@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, TypeGuard
 
@@ -21,9 +20,12 @@ from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
 from gnnkit.sampler.batching import BatchSchedule, Epoch, check_costs, draws_key, order_key
 from gnnkit.sampler.contract import check_batch
+from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
 from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
+from gnnkit.sampler.neighbor import NeighborSampler
 from gnnkit.sampler.tables import Tables
+from gnnkit.sampler.typed_tables import TypedSource, TypedTables, names_a_type
 from gnnkit.utils import storage
 from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
 from gnnkit.utils.ranges import num_cores
@@ -55,13 +57,19 @@ class Loader:
 
     Args:
         graph: A `Graph`, a `CSC`, or PyG's `Data` for `Graph.from_pyg`. From
-            `RelationGroups`, nodes draw from each relation separately.
-        sampler: Sampler of the seeds' neighbourhoods. Lists of fanouts are rejected.
-        seeds: [num_seeds] distinct ids, or a mask [num_nodes]. Default: all nodes.
+            `RelationGroups`, nodes draw from each relation separately. With typed
+            seeds, PyG's `HeteroData`, or a `Graph` whose relations have known ends.
+        sampler: Sampler of the seeds' neighbourhoods, or the fanouts of a
+            `NeighborSampler`.
+        seeds: [num_seeds] distinct ids, or a mask [num_nodes]. Default: all nodes. A
+            pair of a node type and its ids or mask, or a type, for all of its nodes,
+            yields a `TypedBatch`. Nodes then draw from each relation separately.
         batch_size: This rank's seeds per batch, or groups of seeds if the sampler has
             groups.
-        features: [num_nodes, ...] C-contiguous. Default: the graph's features.
-        labels: [num_nodes, ...]. Default: the graph's labels.
+        features: [num_nodes, ...] C-contiguous, with typed seeds a mapping from node
+            types. Default: the graph's features.
+        labels: [num_nodes, ...], with typed seeds a mapping from node types. Default:
+            the graph's labels.
         costs: [num_seeds] for balanced batches. Default: `sampler.costs`.
         rank: This rank.
         world_size: Number of ranks.
@@ -85,12 +93,12 @@ class Loader:
     def __init__(
         self,
         graph: Graph | CSC | RelationGroups | Any,
-        sampler: Sampler,
-        seeds: npt.ArrayLike | None = None,
+        sampler: Sampler | FanoutsLike,
+        seeds: npt.ArrayLike | str | tuple[str, npt.ArrayLike | None] | None = None,
         batch_size: int = 1024,
         *,
-        features: npt.NDArray[Any] | None = None,
-        labels: npt.NDArray[Any] | None = None,
+        features: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
+        labels: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
         costs: Floats | None = None,
         rank: int = 0,
         world_size: int = 1,
@@ -106,22 +114,20 @@ class Loader:
         transform: Callable[[LoadedBatch], Any] | None = None,
     ) -> None:
         """Checks the arguments. Raises `UserError` with an invalid argument's name."""
-        self._rows = graph if isinstance(graph, RelationGroups) else None  # the groups that nodes draw from
-        known = _read_graph(graph)
-        self.csc = known if isinstance(known, CSC) else known.csc
-        self.seeds = _seeds(seeds, self.csc.num_nodes)
+        sampler = _read_sampler(sampler)
+        source = _Source.of(graph, seeds, features, labels)
+        self._rows, self.csc, self.tables, self.seeds = source.rows, source.csc, source.tables, source.seeds
         self.rank = whole("rank", rank, 0)
         self.seed = whole("seed", seed)
         self.threads = num_cores() if threads is None else whole("threads", threads, 1, MAX_THREADS)
         self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, _MAX_PREFETCH)
         self.transform = transform
-        self.tables = Tables.of(known, features, labels)
         self.costs = None if costs is None else check_costs("costs", costs, len(self.seeds))
+        if self._rows is not None:
+            _check_by_relation(sampler, self._rows)
         # Not `sampler`: Lightning assumes a torch sampler in an attribute with that
         # name.
-        self._sampler = _check_sampler(sampler).with_features(self.tables.features)
-        if self._rows is not None and not (sampler.by_relation and _is_native(sampler)):
-            raise UserError(f"sampler={type(sampler).__name__} does not draw by relation: use NeighborSampler")
+        self._sampler = sampler.with_features(self.tables.features)
         groups = sampler.groups(self.csc, self.seeds)
         if groups is not None:
             groups = int64s(f"{type(sampler).__name__}.groups", groups, len(self.seeds))
@@ -231,29 +237,51 @@ class Loader:
 
         `steps` contains the seeds, the batch offsets, and the first step.
         """
-        sampler, features = self._sampler, self.tables.features
-        storage.expect_random_reads(features)
+        sampler, tables = self._sampler, self.tables.gathered()
+        for _, _, rows in tables:
+            storage.expect_random_reads(rows)
         self._begun = time.perf_counter()
         return _core.Loader(
             sampler.reads(self._rows or self.csc) if _is_native(sampler) else self.csc,
             sampler.native() if _is_native(sampler) else _Checked(sampler),
             (*steps, draws_key(wrap(self.seed), epoch)),
-            None if features is None else as_bytes("features", features),
+            [(first, as_bytes(name, rows)) for first, name, rows in tables],
             self._allocate,
             self.threads,
             self.prefetch,
         )
 
     def _loaded(self, native_loader: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
-        batch, buffer = native_loader.take()
+        batch, buffers = native_loader.take()
         if self._spans is not None:
             _add_work(self._spans, native_loader, self._begun, now[1] - 1)
         minibatch = self._sampler.batch(batch, self._rows) if _is_native(self._sampler) else batch
-        features = self.tables.features
-        x = None if buffer is None or features is None else _first_rows(buffer, features, len(minibatch.input_nodes))
         self._now = now
-        loaded = LoadedBatch(minibatch, positions, x, self.tables)
+        loaded = self.tables.load(minibatch, positions, buffers)
         return loaded if self.transform is None else self.transform(loaded)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """What a loader draws from and gathers, and its seeds."""
+
+    rows: RelationGroups | None  # the groups that nodes draw from. None: all in-edges alike
+    csc: CSC
+    tables: Tables | TypedTables
+    seeds: npt.NDArray[np.int64]  # [num_seeds] ids in `csc`
+
+    @classmethod
+    def of(cls, graph: Any, seeds: Any, features: object | None, labels: object | None) -> _Source:
+        """Reads the loader's first arguments."""
+        if names_a_type(seeds):
+            source = TypedSource.of(graph, seeds, features, labels)
+            nodes = source.tables.seed_type
+            ids = _seeds(source.seeds, nodes.count) + nodes.first
+            return cls(source.rows, source.rows.csc, source.tables, ids)
+        rows = graph if isinstance(graph, RelationGroups) else None
+        known = _read_graph(graph)
+        csc = known if isinstance(known, CSC) else known.csc
+        return cls(rows, csc, Tables.of(known, features, labels), _seeds(seeds, csc.num_nodes))
 
 
 class _Checked:
@@ -285,8 +313,8 @@ def untyped(value: Any) -> Graph:
     graph = Graph.of(value)
     if graph is not value and graph.schema.several:
         raise UserError(
-            f"{type(value).__name__} has node or edge types, which batches do not contain: use gnnkit.pyg.NeighborLoader, or pass "
-            "a Graph from Graph.from_pyg, and read a block's types as graph.edge_types[block.edge_ids]"
+            f"{type(value).__name__} has node or edge types: name the seeds' type in a Loader, as seeds=({graph.schema.node_types[0][0]!r}, mask), "
+            "or pass a Graph from Graph.from_pyg, and read a block's types as graph.edge_types[block.edge_ids]"
         )
     return graph
 
@@ -307,11 +335,20 @@ def _add_work(spans: Spans, native_loader: _core.Loader, begun: float, step: int
         spans.add(track, f"gather batch {step}", begun + drawn, begun + gathered)
 
 
-def _check_sampler(sampler: object) -> Sampler:
-    if not isinstance(sampler, Sampler):
-        hint = f": NeighborSampler({sampler})" if isinstance(sampler, list | tuple) else ""
-        raise UserError(f"sampler={sampler} must be a Sampler, got {type(sampler).__name__}{hint}")
-    return sampler
+def _read_sampler(sampler: Any) -> Sampler:
+    """Returns a sampler, or the uniform sampler of some fanouts."""
+    if isinstance(sampler, Sampler):
+        return sampler
+    if not isinstance(sampler, list | tuple | Mapping | Fanouts):
+        raise UserError(f"sampler={sampler} must be a Sampler or fanouts, got {type(sampler).__name__}")
+    return NeighborSampler(sampler)
+
+
+def _check_by_relation(sampler: Sampler, rows: RelationGroups) -> None:
+    """Raises `UserError` unless a sampler can draw from each relation of `rows`."""
+    if not (sampler.by_relation and _is_native(sampler)):
+        raise UserError(f"sampler={type(sampler).__name__} does not draw by relation: use NeighborSampler")
+    sampler.fanouts.by_hop(rows.names)
 
 
 def _is_native(sampler: Sampler) -> TypeGuard[NativeSampler]:
@@ -322,7 +359,7 @@ def _is_native(sampler: Sampler) -> TypeGuard[NativeSampler]:
     return isinstance(sampler, NativeSampler) and type(sampler).sample is NativeSampler.sample
 
 
-def _seeds(seeds: npt.ArrayLike | None, num_nodes: int) -> npt.NDArray[np.int64]:
+def _seeds(seeds: Any, num_nodes: int) -> npt.NDArray[np.int64]:
     if seeds is None:
         return np.arange(num_nodes)
     values = array("seeds", seeds)
@@ -333,12 +370,6 @@ def _seeds(seeds: npt.ArrayLike | None, num_nodes: int) -> npt.NDArray[np.int64]
     ids = int64s("seeds", values)
     _core.Numbering(ids, num_nodes)  # rejects ids that are out of range or repeated
     return ids
-
-
-def _first_rows(buffer: npt.NDArray[np.uint8], table: npt.NDArray[Any], num_rows: int) -> npt.NDArray[Any]:
-    """Views the first rows of `buffer` as rows of `table`."""
-    shape = (num_rows, *table.shape[1:])
-    return buffer[: math.prod(shape) * table.itemsize].view(table.dtype).reshape(shape)
 
 
 def _pageable(num_bytes: int) -> npt.NDArray[np.uint8]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Floats, Graph, Ids
+from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch
+from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.utils.checks import array
 
 
@@ -38,8 +41,26 @@ class Tables:
         num_nodes = graph.num_sources if isinstance(graph, CSC) else graph.num_nodes
         replacements = {"features": features, "labels": labels}
         return replace(
-            known, **{name: _table(name, rows, num_nodes) for name, rows in replacements.items() if rows is not None}
+            known,
+            **{
+                name: rows_per_node(name, array(name, rows), num_nodes)
+                for name, rows in replacements.items()
+                if rows is not None
+            },
         )
+
+    def gathered(self) -> list[tuple[int | None, str, npt.NDArray[Any]]]:
+        """Returns first node, name and rows of each table that batches contain.
+
+        The first node is None for tables of all nodes.
+        """
+        return [] if self.features is None else [(None, "features", self.features)]
+
+    def load(self, minibatch: MiniBatch, positions: Ids, buffers: Sequence[npt.NDArray[np.uint8]]) -> LoadedBatch:
+        """Joins a batch with its gathered rows, one buffer per table of `gathered`."""
+        num_rows = len(minibatch.input_nodes)
+        x = None if self.features is None else first_rows(buffers[0], self.features, num_rows)
+        return LoadedBatch(minibatch, positions, x, self)
 
 
 def _tables(graph: Graph) -> Tables:
@@ -48,10 +69,18 @@ def _tables(graph: Graph) -> Tables:
     )
 
 
-def _table(name: str, values: object, num_nodes: int) -> npt.NDArray[Any]:
-    """Checks that a table has a row for each node."""
-    rows = array(name, values)
+def rows_per_node(name: str, rows: npt.NDArray[Any], num_nodes: int) -> npt.NDArray[Any]:
+    """Returns a table that has a row of fixed size for each node.
+
+    Raises `UserError` with `name` for any other.
+    """
     if rows.ndim == 0 or len(rows) != num_nodes or rows.dtype.hasobject:
         shape = f"{rows.dtype} of shape {list(rows.shape)}"
         raise UserError(f"{name} must have a row of fixed size for each of {num_nodes} nodes, got {shape}")
     return rows
+
+
+def first_rows(buffer: npt.NDArray[np.uint8], table: npt.NDArray[Any], num_rows: int) -> npt.NDArray[Any]:
+    """Views the first rows of `buffer` as rows of `table`."""
+    shape = (num_rows, *table.shape[1:])
+    return buffer[: math.prod(shape) * table.itemsize].view(table.dtype).reshape(shape)

@@ -254,11 +254,15 @@ enum Draws {
     },
 }
 
-/// The rows to gather for the input nodes of each batch.
+/// The rows to gather for input nodes of each batch.
 struct Table {
     bytes: Held<u8>,
     num_rows: usize,
     row_bytes: usize,
+    /// The first of the table's nodes, whose ids are consecutive. None: the table has a
+    /// row for every node.
+    first: Option<i64>,
+    buffers: Buffers,
 }
 
 /// Memory for gathered rows. A buffer goes back to work when no view of it is left.
@@ -274,8 +278,7 @@ struct Plan {
     seeds: Vec<i64>,
     offsets: Vec<usize>,
     key: u64,
-    table: Option<Table>,
-    buffers: Buffers,
+    tables: Vec<Table>,
     since: Instant,
 }
 
@@ -287,7 +290,7 @@ enum Drawn {
 
 struct Made {
     batch: Drawn,
-    rows: Option<Buffer>,
+    rows: Vec<Buffer>,
     work: Work,
 }
 
@@ -328,10 +331,10 @@ impl Plan {
         let batch = self.draws.draw(seeds, rng::derive(self.key, step as u64), scratch)?;
         let drawn = self.now();
         let rows = self
-            .table
-            .as_ref()
-            .map(|table| self.gather(table, &batch))
-            .transpose()?;
+            .tables
+            .iter()
+            .map(|table| table.gather(&batch))
+            .collect::<PyResult<_>>()?;
         let ended = self.now();
         let work = Work {
             thread,
@@ -346,27 +349,59 @@ impl Plan {
     fn now(&self) -> f64 {
         self.since.elapsed().as_secs_f64()
     }
+}
 
-    fn gather(&self, table: &Table, batch: &Drawn) -> PyResult<Buffer> {
+impl Table {
+    /// The table of (first node or None, rows).
+    fn new(table: Arg<'_, '_>, allocate: Arg<'_, '_>) -> PyResult<Self> {
+        let [first, rows] = exactly("tables", table)?;
+        let bytes = Input::<u8>::new("table", &rows)?;
+        let (num_rows, row_bytes) = bytes.rows()?;
+        let first = optional(&first, |first| count("first node", first))?;
+        Ok(Self {
+            bytes: Held::of(bytes.as_slice()?, &rows),
+            num_rows,
+            row_bytes,
+            first: first.map(|first| first as i64),
+            buffers: Buffers {
+                allocate: allocate.clone().unbind(),
+                free: Mutex::default(),
+                lent: Mutex::default(),
+            },
+        })
+    }
+
+    fn gather(&self, batch: &Drawn) -> PyResult<Buffer> {
         match batch {
-            Drawn::I32(batch) => self.gather_rows(table, &batch.nodes),
-            Drawn::I64(batch) => self.gather_rows(table, &batch.nodes),
+            Drawn::I32(batch) => self.gather_rows(&batch.nodes),
+            Drawn::I64(batch) => self.gather_rows(&batch.nodes),
             Drawn::Python(batch) => match attached(|py| input_nodes(batch.bind(py)))? {
-                Edges::I32(nodes) => self.gather_rows(table, nodes.as_slice()),
-                Edges::I64(nodes) => self.gather_rows(table, nodes.as_slice()),
+                Edges::I32(nodes) => self.gather_rows(nodes.as_slice()),
+                Edges::I64(nodes) => self.gather_rows(nodes.as_slice()),
             },
         }
     }
 
-    fn gather_rows<I: Id>(&self, table: &Table, nodes: &[I]) -> PyResult<Buffer> {
-        let rows = Rows::new(table.bytes.as_slice(), table.num_rows, table.row_bytes).map_err(user_error)?;
-        let num_bytes = nodes.len().saturating_mul(table.row_bytes);
+    /// The rows of those nodes that are the table's, in their order.
+    fn gather_rows<I: Id>(&self, nodes: &[I]) -> PyResult<Buffer> {
+        let Some(first) = self.first else {
+            return self.gather_ids(nodes);
+        };
+        let num_rows = self.num_rows as i64;
+        let ids = nodes.iter().map(|node| node.signed() - first);
+        let ids: Vec<i64> = ids.filter(|id| (0..num_rows).contains(id)).collect();
+        self.gather_ids(&ids)
+    }
+
+    fn gather_ids<I: Id>(&self, ids: &[I]) -> PyResult<Buffer> {
+        let rows = Rows::new(self.bytes.as_slice(), self.num_rows, self.row_bytes).map_err(user_error)?;
+        let num_bytes = ids.len().saturating_mul(self.row_bytes);
         if num_bytes > isize::MAX as usize {
-            return Err(refuse("table", format_args!("has no memory for {} rows", nodes.len())));
+            return Err(refuse("table", format_args!("has no memory for {} rows", ids.len())));
         }
         let mut buffer = self.buffers.take(num_bytes)?;
         let out = &mut buffer.as_mut_slice()[..num_bytes];
-        rows.gather(nodes, out, 1).map_err(user_error)?;
+        rows.gather(ids, out, 1).map_err(user_error)?;
         Ok(buffer)
     }
 }
@@ -453,8 +488,8 @@ impl Steps {
 }
 
 /// A batch as `Sampler.sample` of `gnnkit._core` or of a sampler in Python returns it,
-/// and the buffer that begins with its rows.
-type PyMade = (Py<PyAny>, Option<Py<PyAny>>);
+/// and for each table the buffer that begins with its rows.
+type PyMade = (Py<PyAny>, Vec<Py<PyAny>>);
 
 /// An epoch's batches of one rank, in order.
 #[pyclass(frozen, name = "Loader", module = "gnnkit._core")]
@@ -467,12 +502,12 @@ struct PyLoader {
 #[pymethods]
 impl PyLoader {
     #[new]
-    #[pyo3(signature = (graph, sampler, steps, table, allocate, threads, depth))]
+    #[pyo3(signature = (graph, sampler, steps, tables, allocate, threads, depth))]
     fn new(
         graph: Arg<'_, '_>,
         sampler: Arg<'_, '_>,
         steps: Arg<'_, '_>,
-        table: Arg<'_, '_>,
+        tables: Arg<'_, '_>,
         allocate: Arg<'_, '_>,
         threads: Arg<'_, '_>,
         depth: Arg<'_, '_>,
@@ -494,12 +529,10 @@ impl PyLoader {
             seeds,
             offsets,
             key,
-            table: optional(table, held_table)?,
-            buffers: Buffers {
-                allocate: allocate.clone().unbind(),
-                free: Mutex::default(),
-                lent: Mutex::default(),
-            },
+            tables: items("tables", tables)?
+                .iter()
+                .map(|table| Table::new(table, allocate))
+                .collect::<PyResult<_>>()?,
             since: Instant::now(),
         });
         let worker = |thread| {
@@ -528,7 +561,9 @@ impl PyLoader {
                 "this iterator was made before a fork, which its threads do not survive: make a new one of the loader",
             ));
         }
-        self.plan.buffers.recycle(py);
+        for table in &self.plan.tables {
+            table.buffers.recycle(py);
+        }
         let made = next(py, &ahead);
         // The last reference waits for threads, which may need the interpreter's lock.
         py.detach(|| drop(ahead));
@@ -539,7 +574,8 @@ impl PyLoader {
             Drawn::I64(batch) => batch_to_py(py, batch)?.into_py_any(py)?,
             Drawn::Python(batch) => batch,
         };
-        Ok((batch, made.rows.map(|rows| self.plan.buffers.lend(py, rows))))
+        let rows = self.plan.tables.iter().zip(made.rows);
+        Ok((batch, rows.map(|(table, rows)| table.buffers.lend(py, rows)).collect()))
     }
 
     /// The thread that made the last batch taken, and when it began, had drawn and had
@@ -591,16 +627,6 @@ fn draws(graph: &Bound<'_, PyAny>, sampler: &Bound<'_, PyAny>) -> PyResult<Draws
     Ok(Draws::Native {
         sampler: native.get().0.clone(),
         reading: Box::new(Reading::new(&PyReading::new(graph)?)),
-    })
-}
-
-fn held_table(table: Arg<'_, '_>) -> PyResult<Table> {
-    let bytes = Input::<u8>::new("table", table)?;
-    let (num_rows, row_bytes) = bytes.rows()?;
-    Ok(Table {
-        bytes: Held::of(bytes.as_slice()?, table),
-        num_rows,
-        row_bytes,
     })
 }
 

@@ -1,0 +1,165 @@
+"""A batch of several node types, yielded by a loader whose seeds have a type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnnkit.graph import Block, Floats, Ids, Relation
+from gnnkit.sampler import frameworks
+from gnnkit.sampler.loaded import LoadedBatch
+from gnnkit.utils.checks import Array
+
+if TYPE_CHECKING:
+    from gnnkit.sampler.typed_tables import TypedTables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelationBlock:
+    """The edges of one relation in one hop, in positions within the node types."""
+
+    row: Ids  # [num_edges] position of each source in `src_nodes` of its type
+    col: Ids  # [num_edges] position of each destination, ascending
+    num_dst: int
+    edges: Ids  # [num_edges] position of each edge in the hop's `Block`
+    edge_ids: Ids | None  # [num_edges] ids in the sampled graph
+    edge_positions: Ids | None  # [num_edges] positions among the edges of the relation
+    weight: Floats | None  # [num_edges] keeps the estimate unbiased
+
+    @property
+    def indptr(self) -> Ids:  # [num_dst + 1]
+        counts = np.bincount(self.col, minlength=self.num_dst)
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+    def arrays(self) -> dict[str, Array]:
+        """Returns the edges as a CSC, without the columns that are absent."""
+        columns = {"edge_ids": self.edge_positions, "weight": self.weight}
+        present = {name: column for name, column in columns.items() if column is not None}
+        return {"indptr": self.indptr, "indices": self.row, **present}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypedBlock:
+    """One hop of a batch by type. The destinations of a type are its first sources."""
+
+    src_nodes: Mapping[str, Ids]  # by node type: [num_src] ids within the type
+    num_dst: Mapping[str, int]  # by node type
+    relations: Mapping[Relation, RelationBlock]
+
+
+@dataclass(frozen=True, eq=False)
+class _NodesByType:
+    """The nodes of a batch, in order of discovery, divided by type."""
+
+    at: tuple[Ids, ...]  # by type: positions in the batch
+    ids: tuple[Ids, ...]  # by type: ids within the type
+    local: Ids  # [num_nodes] position of each node among those of its type
+
+    @classmethod
+    def of(cls, nodes: Ids, tables: TypedTables) -> _NodesByType:
+        ends = [table.first + table.count for table in tables.nodes]
+        types = np.searchsorted(ends, nodes, side="right")
+        at = tuple(np.flatnonzero(types == number) for number in range(len(ends)))
+        local = np.empty(len(nodes), np.int64)
+        for positions in at:
+            local[positions] = np.arange(len(positions))
+        firsts = [table.first for table in tables.nodes]
+        ids = tuple(nodes[some].astype(np.int64) - first for some, first in zip(at, firsts, strict=True))
+        return cls(at, ids, local)
+
+    def counts(self, num_nodes: int) -> list[int]:
+        """Counts the nodes of each type among the first `num_nodes` of the batch."""
+        return [int(np.searchsorted(positions, num_nodes)) for positions in self.at]
+
+
+@dataclass(frozen=True, eq=False)
+class TypedBatch(LoadedBatch):
+    """A `LoadedBatch` of a heterogeneous graph: each node type has its own rows.
+
+    Nodes of a type are in order of discovery, the seeds first.
+    """
+
+    x: dict[str, Array]  # type: ignore[assignment]  # [num_input_nodes, ...] by node type, those with features
+    tables: TypedTables  # type: ignore[assignment]
+
+    @property
+    def seeds(self) -> Ids:  # [num_seeds] ids within their type
+        return self.minibatch.seeds.astype(np.int64) - self.tables.seed_type.first
+
+    @cached_property
+    def blocks(self) -> tuple[TypedBlock, ...]:  # type: ignore[override]
+        """One block per hop, outermost first."""
+        return tuple(self.typed(block) for block in self.minibatch.blocks)
+
+    @property
+    def input_nodes(self) -> dict[str, Ids]:  # type: ignore[override]
+        """By node type: [num_input_nodes] ids within the type."""
+        return {table.name: ids for table, ids in zip(self.tables.nodes, self._nodes.ids, strict=True)}
+
+    @property
+    def y(self) -> Array | None:  # [num_seeds, ...]
+        labels = self.tables.seed_type.y
+        return None if labels is None else labels[self.seeds]
+
+    def arrays(self) -> dict[str, Any]:
+        """Returns all arrays that are not None, by name, and by node type or relation.
+
+        `blocks` is a list, outermost hop first. Each block has `src_nodes` by node
+        type, and `edges` by relation name (`author-writes-paper`), with `indptr`,
+        `indices` and, if present, `edge_ids` and `weight`.
+        """
+        blocks = [
+            {
+                "src_nodes": dict(block.src_nodes),
+                "edges": {relation.edge_type: edges.arrays() for relation, edges in block.relations.items()},
+            }
+            for block in self.blocks
+        ]
+        named = {"x": self.x, "y": self.y, "seeds": self.seeds, "input_nodes": self.input_nodes}
+        return {**{name: value for name, value in named.items() if value is not None}, "blocks": blocks}
+
+    def node_counts(self, hop_ends: list[int]) -> list[list[int]]:
+        """Counts the nodes that each hop adds, by type and hop.
+
+        Args:
+            hop_ends: Number of nodes of the batch after each hop, the seeds first.
+        """
+        counts = [self._nodes.counts(end) for end in [0, *hop_ends]]
+        return [list(by_hop) for by_hop in np.diff(counts, axis=0).T.tolist()]
+
+    def typed(self, block: Block) -> TypedBlock:
+        """Divides a block by relation."""
+        tables, nodes = self.tables, self._nodes
+        num_src, num_dst = nodes.counts(len(block.src_nodes)), nodes.counts(block.num_dst)
+        names = [table.name for table in tables.nodes]
+        dst_of = dict(zip(names, num_dst, strict=True))
+        relation = np.zeros(len(block.indices), np.int16) if block.relation is None else block.relation
+        order = np.argsort(relation, kind="stable")
+        ends = np.cumsum(np.bincount(relation, minlength=len(tables.edges)))[:-1]
+        row = nodes.local[block.indices[order]]
+        col = nodes.local[np.repeat(np.arange(block.num_dst), np.diff(block.indptr))[order]]
+        columns: list[Array | None] = [row, col, order]
+        ids = None if block.edge_ids is None else block.edge_ids[order]
+        columns += [ids, None if ids is None else tables.edge_positions[ids].astype(np.int64)]
+        columns.append(None if block.weight is None else block.weight[order])
+        parts = [[None] * len(tables.edges) if values is None else np.split(values, ends) for values in columns]
+        relations = {
+            table.relation: RelationBlock(row, col, dst_of[table.relation.destination], *others)
+            for table, row, col, *others in zip(tables.edges, *parts, strict=True)
+        }
+        src_nodes = {name: ids[:count] for name, ids, count in zip(names, nodes.ids, num_src, strict=True)}
+        return TypedBlock(src_nodes, dst_of, relations)
+
+    def _as_pyg(self) -> Any:
+        return frameworks.typed_to_pyg(self)
+
+    def _as_dgl(self) -> tuple[Any, Any, list[Any]]:
+        return frameworks.typed_to_dgl(self)
+
+    @cached_property
+    def _nodes(self) -> _NodesByType:
+        return _NodesByType.of(self.minibatch.input_nodes, self.tables)
