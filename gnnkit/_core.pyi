@@ -120,6 +120,7 @@ def negative_pairs(
     count: int,
     key: int,
     threads: int,
+    ends: tuple[int, int, int, int] | None = None,
 ) -> npt.NDArray[np.int64]:
     """Draws pairs of nodes for each edge, with another source or destination.
 
@@ -133,6 +134,9 @@ def negative_pairs(
         count: Pairs for each edge.
         key: Key of all draws.
         threads: Threads that draw.
+        ends: First and last position among the candidates of sources, then of
+            destinations, the last ones excluded. Pairs then have another destination,
+            unless all are excluded. None: either end is any candidate.
 
     Returns:
         Pairs [k * count * 2].

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import CSC, Graph, Relation
 
 
 def random_graph(num_nodes: int = 40, seed: int = 0) -> Graph:
@@ -28,3 +28,41 @@ def pyg_data(width: int, num_classes: int) -> Any:
     x = torch.tensor(rng.normal(size=(60, width)), dtype=torch.float32)
     y = torch.tensor(rng.integers(0, num_classes, 60))
     return Data(x, torch.tensor(rng.integers(0, 60, (2, 200))), y=y, **masks)
+
+
+def shop(num_users: int, num_items: int, num_tags: int, *, num_buys: int, seed: int = 0) -> Graph:
+    """Draws users who buy items of their taste, with a stored reverse relation.
+
+    Users also view items, some of which they buy, and follow users. Items have tags,
+    which depend on the items' kind.
+    """
+    rng, kinds = np.random.default_rng(seed), 4
+    taste, kind = rng.integers(0, kinds, num_users), rng.integers(0, kinds, num_items)
+    liked = np.where(taste[:, None] == kind, 1.0, 0.03)
+    chosen = rng.choice(num_users * num_items, num_buys, replace=False, p=(liked / liked.sum()).ravel())
+    user, item = np.divmod(chosen, num_items)
+    item += num_users
+    views = np.stack([rng.integers(0, num_users, num_buys), num_users + rng.integers(0, num_items, num_buys)])
+    views[:, ::3] = user[::3], item[::3]
+    tags = num_users + num_items + (kind + rng.integers(0, 2, num_items)) % num_tags
+    follows = rng.integers(0, num_users, (2, 3 * num_users))
+    follows = np.concatenate([follows, follows[::-1, ::3]], 1)
+    ends = [(user, item), (item, user), views, (num_users + np.arange(num_items), tags), follows]
+    names = ["user-buys-item", "item-sold_to-user", "user-views-item", "item-has-tag", "user-follows-user"]
+    pairs, first = np.unique(
+        np.concatenate([np.array([*part, np.full(len(part[0]), i)]).T for i, part in enumerate(ends)]),
+        axis=0,
+        return_index=True,
+    )
+    pairs = pairs[np.argsort(first)]
+    num_nodes = num_users + num_items + num_tags
+    return Graph.from_edges(
+        pairs[:, 0],
+        pairs[:, 1],
+        num_nodes,
+        features=rng.normal(size=(num_nodes, 3)),
+        edge_types=pairs[:, 2],
+        edge_type_names=names,
+        node_types=(("user", num_users), ("item", num_items), ("tag", num_tags)),
+        relations=tuple(Relation(*name.split("-")) for name in names),
+    )

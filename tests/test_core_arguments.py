@@ -280,6 +280,7 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "count": number,
         "key": number,
         "threads": few,
+        "ends": lambda random: random.choice([None, tuple(odd(random, few, 20) for _ in range(4))]),
     },
     "pair_draws": {"pairs": pairs, "num_nodes": eight, "key": number, "threads": few},
     "edges_without": {**GRAPH, "src_nodes": ids, "excluded": codes, "num_nodes": eight},

@@ -127,6 +127,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "task.supervision_share": [0, 1, -0.1, NAN, INF],
     "task.filtered": [1, "yes"],
     "task.seed": [-1, 2**63, 1.5],
+    "task.relation": ["", True, 1.5, ["a"]],
     "task.loss": ["cubed"],
     "task.scale": ["row", 1],
     "task.class_weights": ["even", [], [0], [1, -1], [NAN], [INF], 3, True],

@@ -75,7 +75,7 @@ class InRelation:
 
     types: Ids  # [num_edges] relation of each edge
     degree: Floats  # [num_edges] in-degree of its target within its relation, a sum of weights if edges have weights
-    count: Ids | None = None  # [num_edges] number of these in-edges. None: unknown, so blocks must have weights
+    count: Ids | None = None  # [num_edges] number of these in-edges. None: unknown, blocks have weights or all edges
 
 
 class LayerValues(ABC):
@@ -97,6 +97,7 @@ class LayerValues(ABC):
     self_loops: bool  # whether nodes without a self-loop get one
     weight: Values | None  # [num_edges] None: 1 each
     edge_features: Values | None  # [num_edges, edge_width]
+    edge_types: Values | None  # [num_edges] relation of each edge. None: one relation, or unread
     graph_in_degree: Values  # [num_nodes] without added self-loops
     in_degree: Values  # [num_nodes] including added self-loops
     out_degree: Values  # [num_nodes] including added self-loops
@@ -160,6 +161,7 @@ class BlockLayers(LayerValues):
         self.graph, self.dtype, self.device, self.pool = graph, dtype, device, pool or Pool()
         self.num_nodes, self.num_edges, self.type_sizes = graph.num_nodes, graph.num_edges, graph.type_sizes
         self.weight, self.edge_features = graph.csc.weight, graph.edge_features
+        self.edge_types = graph.edge_types
         self.self_loops = bool(getattr(model, "self_loops", False))
         self._read_degrees()
 

@@ -106,7 +106,7 @@ class BlockEdges:
         layers, block, known = self._layers, self._block, self._in_relation(inverse=inverse)
         assert block.edge_ids is not None, "relations are read by edge id"
         weight = np.ones(len(block.indices)) if layers.weight is None else layers.weight[block.edge_ids]
-        counts = self._relation_counts(known) if self._counted else None
+        counts = relation_counts(block, known) if self._counted else None
         weight = weight if counts is None else weight * counts
         csc = CSC(block.indptr, block.indices, weight, len(block.src_nodes))
         return RelationEdges.of(csc, known.types, (known.degree, known.degree), num_relations=layers.num_relations)
@@ -122,16 +122,6 @@ class BlockEdges:
                 "or strategy=vertex_centric"
             )
         return layers.in_relation(self._block)
-
-    def _relation_counts(self, known: InRelation) -> Floats | None:  # [edges of the block]
-        """Returns each edge's count in an estimate of a sum over its relation."""
-        block = self._block
-        if block.weight is not None:
-            return block.weight
-        assert known.count is not None, "blocks without weights are made from a complete graph"
-        rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
-        ones = np.ones(len(rows))
-        return known.count / shared_weights(rows, known.types, max(block.num_dst, 1), ones)
 
     def with_loops(self, values: npt.NDArray[Any], of_loops: npt.NDArray[Any] | float) -> npt.NDArray[Any]:
         """Merges values of the block's edges with those of added self-loops.
@@ -236,6 +226,21 @@ class BlockEdges:
         at_destination = np.repeat(inverse_sqrt(layers.in_degree[self.dst]), np.diff(csc.indptr))
         factor: Floats = inverse_sqrt(layers.out_degree[self._block.src_nodes])[csc.indices] * at_destination
         return factor if self._weight is None else factor * self._weight
+
+
+def relation_counts(block: Block, known: InRelation) -> Floats:  # [edges of the block]
+    """Returns each edge's count in an estimate of a sum over its relation.
+
+    Args:
+        block: The block.
+        known: The relations of its edges.
+    """
+    if block.weight is not None:
+        return block.weight
+    if known.count is None:
+        return np.ones(len(block.indices))
+    rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
+    return known.count / shared_weights(rows, known.types, max(block.num_dst, 1), np.ones(len(rows)))
 
 
 def _pair_ids(block: Block, dst: Ids, num_nodes: int) -> Ids:  # [edges of the block] int64

@@ -9,7 +9,7 @@ the gradient of the weights is summed over the cell.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -36,6 +36,7 @@ from gnnkit.exchange.tally import Tally
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.graph.schema import Schema
+from gnnkit.graph.types import take
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import Weighing
 from gnnkit.kernels.product_rows import Rows
@@ -81,6 +82,7 @@ class Engine:
         self._typed_edges: dict[AddedRelations, TypedEdges] = {}
         self._row_types: RowTypes | None = None
         self._typed: tuple[Schema, TypedGraph] | None = None
+        self._outdated: tuple[int, ...] = ()  # relations whose degrees in the shard include removed edges
         self.inverse_edges = False  # True: the held edges include the reverse of each edge, with separate relations
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)
@@ -101,7 +103,7 @@ class Engine:
         first = sum(self.slicing.row_counts[: self.shard.slice]) if self.slicing else 0
         return slice(first, first + len(self.shard.owned))
 
-    def keeping(self, positions: Ids) -> Engine:
+    def keeping(self, positions: Ids, relations: Sequence[int] | None = None) -> Engine:
         """Returns an engine restricted to some of the held edges.
 
         Degrees are recomputed. All ranks must select edges by the same rule.
@@ -109,6 +111,8 @@ class Engine:
 
         Args:
             positions: [num_kept] ascending positions of held edges.
+            relations: The only relations of edges that are not selected. None: unknown,
+                so the result has no edge types.
         """
         other, shard = copy.copy(self), self.shard
         weight, features = shard.csc.weight, shard.edge_features
@@ -124,9 +128,10 @@ class Engine:
             csc=csc,
             edge_ids=shard.edge_ids[positions],
             edge_features=edge_features,
-            edge_types=None,
-            relation_degrees=None,
+            edge_types=None if relations is None else take(shard.edge_types, positions),
+            relation_degrees=None if relations is None else take(shard.relation_degrees, positions),
         )
+        other._outdated = tuple(relations or ())
         for name in ("rank_graph", "quarters", "edge_types"):
             other.__dict__.pop(name, None)  # derived from all edges
         other.fixed, other._kept, other._degrees = None, {}, None
@@ -142,6 +147,30 @@ class Engine:
         other.shard = replace(other.shard, in_degree=into.cpu().numpy(), out_degree=out_of.cpu().numpy())
         other.in_degree, other.out_degree = into[self._own_rows], out_of[self._own_rows]
         return other
+
+    def _with_relation_degrees(self) -> Shard:
+        """Returns the shard with current degrees within relations.
+
+        Collective on first use after `keeping`.
+        """
+        shard, relations = self.shard, self._outdated
+        if shard.edge_types is None or shard.relation_degrees is None or not relations:
+            return shard
+        weights = torch.from_numpy(shard.edge_types[:, None] == np.array(relations)).to(self.device, self.dtype)
+        held = self.edges.weight(self.dtype)
+        weights = weights if held is None else weights * held
+        into = self._owners_sum(self.edges.by_destination.sum(weights), self.targets)
+        out_of = self._owners_sum(self.edges.of_sources.spread(weights), self.sources)
+        of_targets = torch.cat([into, self.targets.values(into)]).cpu().numpy()
+        of_sources = torch.cat([out_of, self.sources.values(out_of)]).cpu().numpy()
+        destinations = np.repeat(np.arange(shard.csc.num_nodes), np.diff(shard.csc.indptr))
+        degrees = np.array(shard.relation_degrees)
+        for column, relation in enumerate(relations):
+            edges = np.flatnonzero(shard.edge_types == relation)
+            degrees[edges, 0] = of_targets[destinations[edges], column]
+            degrees[edges, 1] = of_sources[shard.csc.indices[edges], column]
+        self.shard, self._outdated = replace(shard, relation_degrees=degrees), ()
+        return self.shard
 
     def _owners_sum(self, z: Tensor, route: Route) -> Tensor:  # [num_cell_nodes + num_rows, f] -> [num_cell_nodes, f]
         """Adds the holders' rows to the owners' rows."""
@@ -319,7 +348,8 @@ class Engine:
         """
         if inverse not in self._pairs:
             self._check_types()
-            edges = RelationEdges.of_shard(self.shard, lambda: self.degrees, inverse=inverse)
+            shard = self._with_relation_degrees()
+            edges = RelationEdges.of_shard(shard, lambda: self.degrees, inverse=inverse)
             self._pairs[inverse] = Pairs.of_edges(edges, self.device)
         return self._pairs[inverse]
 
@@ -373,8 +403,8 @@ class Engine:
     def _check_types(self) -> None:
         if self.shard.num_relations > 1 and self.shard.edge_types is None:
             raise UserError(
-                "these edges have no types: a relational model does not support added self-loops (self_loops) or "
-                "task=link_prediction"
+                "these edges have no types: a relational model does not support added self-loops (self_loops), or "
+                "a task that predicts edges of several relations"
             )
 
     def typed_edges(self, added: AddedRelations) -> TypedEdges:

@@ -53,6 +53,7 @@ class ShardLayers(LayerValues):
         self.num_owned, self.halo, self.halo_owner = len(shard.owned), shard.halo, shard.halo_cell
         self._in_edges = shard.num_in_edges
         self.weight, self.edge_features = shard.csc.weight, shard.edge_features
+        self.edge_types = shard.edge_types
         self.gets_loop, self.mean_edge_features = ~shard.looped, shard.mean_edge_features
         loops = self.gets_loop.astype(np.float64) if self.self_loops else np.zeros(self.num_owned)
         self.graph_in_degree = shard.in_degree

@@ -248,7 +248,7 @@ def _words(order: Order, named: Mapping[str, PartitionSettings]) -> dict[str, fl
     settings = order.settings
     graph = load(settings, order.graph)
     if order.source.trains and not settings.job.reads_checkpoint:
-        graph, _ = read(settings, graph)
+        graph, _ = read(settings, graph, relational=order.source.reads_relations)
     return {name: float(quality.words.max()) for name, quality in measure_candidates(settings, graph, named)}
 
 

@@ -181,10 +181,6 @@ _STRATEGY = Topic(
         "strategy=vertex_centric, model=rgcn, rgat, hgt or simple_hgn, or gnnkit.pyg.NeighborLoader with Lightning": lambda s, p: (
             not p.strategy.reads.all_edges and p.source.reads_relations and isinstance(p.model, EdgeIndexModel)
         ),
-        "task={s.task.name}: model={p.source.name} distinguishes edge types, which is supported for tasks about nodes: "
-        "choose such a task, or another model with types=ignore": lambda s, p: (
-            p.source.reads_relations and not isinstance(p.task, NodeTask)
-        ),
         "sampler={s.sampler.name} does not draw by relation, as model={p.source.name} needs: use sampler=neighbor, "
         "weighted, labor, balanced or full": lambda s, p: (
             p.sampler is not None and p.source.reads_relations and not p.sampler.by_relation

@@ -231,6 +231,7 @@ class OnRanks(Run):
             and not strategy.reads.all_edges
             and bool(getattr(parts.model, "inverse", False)),
             untyped_model=_untyped(order),
+            relational=source.reads_relations,
             rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,
         )
 

@@ -171,7 +171,7 @@ class _Counter:
         graph = load(settings, order.graph)
         task: Task = settings.task.create()
         if source.trains:
-            graph, links = read(settings, graph)
+            graph, links = read(settings, graph, relational=source.reads_relations)
         strategy: ExecutionStrategy = settings.create_strategy()
         sparse = reads_sparse(settings, source, strategy)
         graph, lines = with_kept(graph, settings.input_rows, sparse, settings.features.dtype)

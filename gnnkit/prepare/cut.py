@@ -27,7 +27,16 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all, uncut
 from gnnkit.partition.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, RankParts, Reads, without_edges, without_features
 from gnnkit.prepare import picture
-from gnnkit.prepare.inputs import check_types, load, named, with_inputs, with_inverse_edges, with_kept, with_names
+from gnnkit.prepare.inputs import (
+    check_relation,
+    check_types,
+    load,
+    named,
+    with_inputs,
+    with_inverse_edges,
+    with_kept,
+    with_names,
+)
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.prepare.run_partition import keep, rebalanced
 from gnnkit.prepare.trained import as_read
@@ -97,6 +106,7 @@ class Needs:
     may_stay: bool = False  # whether feature rows may stay on disk
     inverse_edges: bool = False  # whether batches of a relational model contain the reverse of each edge
     untyped_model: str | None = None  # name of a model that reads no types. None: types are read, or ignored
+    relational: bool = False  # whether a model reads edge types, and so predicts edges of one relation
 
     @property
     def shares_all(self) -> bool:
@@ -114,10 +124,18 @@ class Preparation:
     graph: Graph | None = None  # replaces the data set
 
 
-def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
-    """Returns the training graph and the edges to predict, as the task defines them."""
+def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, Links | None]:
+    """Returns the training graph and the edges to predict, as the task defines them.
+
+    Args:
+        settings: The run's settings.
+        graph: The graph with all edges.
+        relational: Whether the model reads edge types.
+    """
     task: Task = settings.task.create()
     prepared, links = task.prepare(graph)
+    if relational:
+        check_relation(graph.schema, links)
     needed = [SPLITS[name] for name in settings.job.splits]
     if links is None and not np.isin(prepared.split, needed).any():
         raise UserError(no_split(settings, labelled=bool(prepared.labelled.any())))
@@ -180,11 +198,12 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | None, list[str]]:
     graph, input_lines = as_read(settings, named_graph, asked.folder)
     graph, links = named(load(settings, graph), asked.folder), None
     if needs.trains:
-        graph, links = read(settings, graph)
+        graph, links = read(settings, graph, relational=needs.relational)
     elif needs.inputs:
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
     if needs.inverse_edges:
+        links = None if links is None else links.with_inverse_edges(graph.num_relations)
         graph = with_inverse_edges(graph)
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
     return graph, links, [*input_lines, *lines]

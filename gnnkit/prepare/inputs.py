@@ -24,6 +24,7 @@ from gnnkit.graph.csc import sort_edges
 from gnnkit.launch.phases import warnings_in_lines
 from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
+from gnnkit.sampler.links import Links
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import save_array
 
@@ -110,6 +111,20 @@ def check_types(model: str | None, types: Schema) -> None:
         "or with strategy=vertex_centric a PyG module of (x, edge_index, edge_type) or (x_dict, edge_index_dict), which "
         "read types of edges, or types=ignore, which treats all types as one"
     )
+
+
+def check_relation(types: Schema, links: Links | None) -> None:
+    """Raises `UserError` if a relational model would predict several relations.
+
+    Args:
+        types: The graph's types.
+        links: The edges that the task predicts, if any.
+    """
+    if links is not None and links.relation is None and len(types.edge_types) > 1:
+        raise UserError(
+            f"task.relation is not set, and the graph has {len(types.edge_types):,} relations "
+            f"({', '.join(types.edge_types)}): name the relation to predict, such as task.relation={types.edge_types[0]}"
+        )
 
 
 def with_inverse_edges(graph: Graph) -> Graph:

@@ -17,16 +17,17 @@ from gnnkit.graph import SparseFeatures
 from gnnkit.launch.phases import phase
 from gnnkit.launch.processes import run_in_child
 from gnnkit.partition.store.join import whole
-from gnnkit.partition.store.manifest import Manifest, differing
+from gnnkit.partition.store.manifest import PARTS, Manifest, differing
 from gnnkit.partition.store.pairs import with_pairs
-from gnnkit.partition.store.parts import GRAPH, Reads, without_features
+from gnnkit.partition.store.parts import GRAPH, LINKS, Reads, without_features
 from gnnkit.prepare import cut
 from gnnkit.prepare.cut import Needs, Preparation, Prepared
-from gnnkit.prepare.inputs import IDS, check_types, check_width
+from gnnkit.prepare.inputs import IDS, check_relation, check_types, check_width
 from gnnkit.prepare.placed import place_features
 from gnnkit.prepare.run_partition import keep, load_partition, rebalanced
 from gnnkit.prepare.trained import take_stored
 from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
+from gnnkit.sampler.links import Links
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import passing, write_atomically
 
@@ -113,11 +114,8 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
         )
     if manifest.holds["vertex_cut"]:
         cut.check_owned(asked)
-    if manifest.holds["links"] and not needs.trains:
-        raise UserError(
-            f"dataset.root={root}: parts of task={settings.task.name} do not contain the held-out edges, which this job "
-            "reads: use the original data set"
-        )
+    if manifest.holds["links"]:
+        _check_links(asked, manifest, root)
     is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
     if needs.trains and not is_split:
         raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
@@ -140,6 +138,17 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
             f"trainer.resume={settings.trainer.resume}: this run was rebalanced, but the parts of {root} were not: "
             "use the original data set"
         )
+
+
+def _check_links(asked: Preparation, manifest: Manifest, root: Path) -> None:
+    """Raises `UserError` if the run cannot use the store's held-out edges."""
+    if not asked.needs.trains:
+        raise UserError(
+            f"dataset.root={root}: parts of task={asked.settings.task.name} do not contain the held-out edges, which "
+            "this job reads: use the original data set"
+        )
+    if asked.needs.relational:
+        check_relation(manifest.types, Links.load(root / PARTS / LINKS))
 
 
 def _format_value(value: Any) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,42 @@ from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
 from gnnkit.utils.storage import load_arrays, save_arrays
 
 _MAX_NODES = math.isqrt(2**63 - 1)  # so that the codes of all pairs fit in int64
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRelation:
+    """The predicted relation.
+
+    Edges of the `hidden` relations pass no messages between the ends of a predicted
+    edge: those of the relation itself, and of its reverse relations.
+    """
+
+    number: int
+    hidden: tuple[int, ...]
+    # The first and last node of its sources, then of its destinations, the last ones
+    # excluded. Negative pairs then have another destination. None: all nodes.
+    ends: tuple[int, int, int, int] | None = None
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any] | None) -> LinkRelation | None:
+        """Reads the plain values that `Links.save` writes."""
+        if plain is None:
+            return None
+        ends = plain["ends"]
+        return cls(plain["number"], tuple(plain["hidden"]), None if ends is None else tuple(ends))
+
+    def check(self, num_nodes: int) -> None:
+        """Raises `UserError` if a number is out of range."""
+        ends = np.array([0, 0, 0, 0] if self.ends is None else self.ends)
+        for name, numbers, last in (("hidden", np.array(self.hidden), MAX_COUNT), ("ends", ends, num_nodes + 1)):
+            if numbers.dtype.kind != "i" or numbers.ndim != 1:
+                raise UserError(f"{name} is not a list of integers")
+            check_range(name, numbers, 0, last)
+        if self.number not in self.hidden:
+            raise UserError(f"hidden={list(self.hidden)} must include the relation {self.number}")
+        if len(ends) != 4 or ends[0] > ends[1] or ends[2] > ends[3]:
+            raise UserError(f"ends={ends.tolist()} must be the first and last sources and destinations")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,11 +74,45 @@ class Links:
     supervision_share: float  # share of edges predicted per epoch, unless all are
     seed: int  # seed of the evaluation negatives
     given: bool = False  # whether the data set defines `val` and `test`
+    relation: LinkRelation | None = None  # None: edges of all relations are predicted
+
+    def predicts(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
+        """Returns whether edges are predicted, self-loops aside.
+
+        Args:
+            types: [num_edges] relation of each edge. None: the graph has one relation.
+        """
+        if self.relation is None or types is None:
+            return np.True_
+        return np.asarray(types == self.relation.number)
+
+    def hides(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
+        """Returns which edges pass no messages if their ends are a predicted pair.
+
+        Args:
+            types: [num_edges] relation of each edge. None: the graph has one relation.
+        """
+        if self.relation is None or types is None:
+            return np.True_
+        return np.isin(types, self.relation.hidden)
+
+    def with_inverse_edges(self, num_relations: int) -> Links:
+        """Hides the inverse edges too. Their relations are numbered after the others.
+
+        Args:
+            num_relations: Number of relations without the inverse ones. 1 if this task
+                predicts the edges of all relations.
+        """
+        assert self.relation is not None or num_relations == 1, "a relational model predicts one relation"
+        relation = self.relation or LinkRelation(0, (0,))
+        hidden = (*relation.hidden, *(number + num_relations for number in relation.hidden))
+        return replace(self, relation=replace(relation, hidden=hidden))
 
     def save(self, folder: Path) -> None:
         """Writes the arrays into `folder` atomically."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        save_arrays(folder, arrays, {name: getattr(self, name) for name in _SCALARS})
+        relation = None if self.relation is None else asdict(self.relation)
+        save_arrays(folder, arrays, {**{name: getattr(self, name) for name in _SCALARS}, "relation": relation})
 
     @classmethod
     def load(cls, folder: Path) -> Links:
@@ -58,20 +129,20 @@ class Links:
             )
         fields: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
         try:
+            fields["relation"] = LinkRelation.of_plain(meta.get("relation"))
             links = cls(**fields, **{name: meta[name] for name in _SCALARS})
             links.check()
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise UserError(f"{folder}: {error}") from error
         return links
 
     def check(self) -> None:
         """Raises `UserError` if an array or number is out of range."""
-        whole("num_nodes", self.num_nodes, 0, _MAX_NODES)
-        for name in ("negatives", "eval_negatives"):
-            whole(name, getattr(self, name), 0, MAX_COUNT)
-        whole("seed", self.seed, 0, 2**64 - 1)
+        limits = {"num_nodes": _MAX_NODES, "negatives": MAX_COUNT, "eval_negatives": MAX_COUNT, "seed": 2**64 - 1}
+        for name, high in limits.items():
+            whole(name, getattr(self, name), 0, high)
         real("supervision_share", self.supervision_share, 0, 1)
         if not isinstance(self.given, bool):
             raise UserError(f"given={shown(self.given)} must be true or false")
@@ -87,6 +158,8 @@ class Links:
             if filtered.dtype != np.int64 or filtered.ndim != 1 or np.any(np.diff(filtered) <= 0):
                 raise UserError(f"{name} is not a list of int64 in ascending order")
             check_range(name, filtered, 0, self.num_nodes**2)
+        if self.relation is not None:
+            self.relation.check(self.num_nodes)
 
     def negative_pairs(
         self,
@@ -102,10 +175,12 @@ class Links:
         """Draws negative pairs for each edge, with another source or destination.
 
         Draws depend only on the key and the edge's id. Both ends are replaced equally
-        often, by a node drawn uniformly from all nodes that give a valid pair. No pair
-        is a self-loop. Evaluation pairs exclude all edges. Training pairs exclude
-        training edges only, so that negatives do not reveal held-out edges. Raises
-        `UserError` if no valid pair is found.
+        often, by a node drawn uniformly from all nodes that give a valid pair. If the
+        relation's end types are known, the destination is replaced by a node of its
+        type; the source only if there is no such node. No pair is a self-loop.
+        Evaluation pairs exclude all edges. Training pairs exclude training edges only,
+        so that negatives do not reveal held-out edges. Raises `UserError` if no valid
+        pair is found.
 
         Args:
             pairs: [k, 2] edges.
@@ -116,14 +191,25 @@ class Links:
             threads: Number of threads. Default: 1.
             evaluates: Whether the pairs are used for evaluation.
         """
-        nodes, filtered = None if among is None else _int64(among), self.known if evaluates else self.training
+        filtered = self.known if evaluates else self.training
+        nodes, ends = self._candidates(among)
         drawn_from = (_int64(pairs), _int64(ids), self.num_nodes, filtered, nodes, count, key % 2**64, threads)
         try:
-            return _core.negative_pairs(*drawn_from).reshape(len(ids), count, 2)
+            return _core.negative_pairs(*drawn_from, *ends).reshape(len(ids), count, 2)
         except UserError as error:
             config_key = "task.eval_negatives" if evaluates else "task.negatives"
             cure = "" if filtered is None else "; use task.filtered=false"
             raise UserError(f"{config_key}={count}: {error}{cure}") from error
+
+    def _candidates(self, among: Ids | None) -> tuple[Ids | None, tuple[tuple[int, int, int, int], ...]]:
+        """Returns the nodes to draw, and the ranges of the core's `ends`, if any."""
+        ends = None if self.relation is None else self.relation.ends
+        nodes = None if among is None else _int64(among)
+        if nodes is None or ends is None:
+            return nodes, () if ends is None else (ends,)
+        sources, destinations = (nodes[(nodes >= first) & (nodes < last)] for first, last in (ends[:2], ends[2:]))
+        nodes = np.concatenate([sources, destinations])
+        return nodes, ((0, len(sources), len(sources), len(nodes)),)
 
 
 _SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
@@ -161,7 +247,32 @@ def draw_for_pairs(pairs: Ids, num_nodes: int, key: int, threads: int = 1) -> np
     return _core.pair_draws(_int64(pairs), num_nodes, key % 2**64, threads)
 
 
-def without_pairs(block: Block, degree: Ids, excluded: npt.NDArray[np.int64], num_nodes: int) -> Block:
+def edges_without(
+    block: Block, excluded: npt.NDArray[np.int64], num_nodes: int, hidden: Mask | None = None
+) -> tuple[Ids, Ids]:
+    """Returns the edges of a block that do not join given pairs, in either direction.
+
+    Args:
+        block: The block.
+        excluded: [k] ascending codes of pairs, from `unordered`.
+        num_nodes: Number of nodes of the graph.
+        hidden: [num_edges] edges that may be left out. None: all.
+
+    Returns:
+        The row offsets [num_dst + 1] and positions of the remaining edges.
+    """
+    indptr, edges = _core.edges_without(block.indptr, block.indices, block.src_nodes, excluded, num_nodes)
+    if hidden is None:
+        return indptr, edges
+    remains = ~hidden
+    remains[edges] = True
+    edges = np.flatnonzero(remains)
+    return np.searchsorted(edges, block.indptr), edges
+
+
+def without_pairs(
+    block: Block, degree: Ids, excluded: npt.NDArray[np.int64], num_nodes: int, hidden: Mask | None = None
+) -> Block:
     """Removes the edges of a block that join given pairs, in either direction.
 
     A remaining edge keeps its weight, so that sums estimate the sums over all in-edges
@@ -172,8 +283,9 @@ def without_pairs(block: Block, degree: Ids, excluded: npt.NDArray[np.int64], nu
         degree: [num_dst] in-degree of each destination in the graph.
         excluded: [k] ascending codes of pairs, from `unordered`.
         num_nodes: Number of nodes of the graph.
+        hidden: [num_edges] edges that may be removed. None: all.
     """
-    indptr, edges = _core.edges_without(block.indptr, block.indices, block.src_nodes, excluded, num_nodes)
+    indptr, edges = edges_without(block, excluded, num_nodes, hidden)
     rest = block.with_edges(indptr, edges)
     if rest.weight is not None:
         return rest

@@ -46,7 +46,8 @@ class Draw:
             self._sample = partial(sampler.sample, worker.drawn(model))  # type: ignore[arg-type]
             return
         frontier = (worker.shard, owners, sampler, worker.comm, worker.threads)
-        self._frontier = Frontier(*frontier, relations=worker.relations_for(model))
+        types = worker.links is not None and worker.links.relation is not None
+        self._frontier = Frontier(*frontier, relations=worker.relations_for(model), types=types)
 
     def __call__(self, seeds: Ids, key: int, comm: Communicator, sent: Sent) -> tuple[MiniBatch, Edges | None]:
         """Draws one batch. Collective if owners draw.

@@ -17,7 +17,7 @@ from gnnkit.graph import CSC, Ids
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of
-from gnnkit.sampler.links import pairs_of, supervised_pairs, unordered
+from gnnkit.sampler.links import Mask, pairs_of, supervised_pairs, unordered
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.seeds import Deal, SeedPairs, Seeds, Step
 
@@ -29,7 +29,8 @@ _Edges = npt.NDArray[Any]  # records of type `_EDGE`
 class LinkSeeds(Seeds):
     """The ends of the edges to predict, and of negative pairs.
 
-    Together, all ranks' batches cover the graph's edges once per epoch.
+    Together, all ranks' batches cover the graph's edges once per epoch, or those of one
+    relation.
     """
 
     def __init__(self, worker: Worker, batch_size: int) -> None:
@@ -44,9 +45,11 @@ class LinkSeeds(Seeds):
         self._threads = worker.threads
         self._edges: GraphEdges | ShardEdges
         if worker.graph is None:
-            self._edges = ShardEdges(worker.shard, batch_size, worker.comm)
+            predicted = self._links.predicts(worker.shard.edge_types)
+            self._edges = ShardEdges(worker.shard, batch_size, worker.comm, predicted)
         else:
-            self._edges = GraphEdges(worker.graph.csc, batch_size, worker.comm)
+            predicted = self._links.predicts(worker.graph.edge_types)
+            self._edges = GraphEdges(worker.graph.csc, batch_size, worker.comm, predicted)
 
     def __len__(self) -> int:
         return self._edges.num_steps
@@ -58,7 +61,8 @@ class LinkSeeds(Seeds):
         key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
         pairs, labels = supervised_pairs(links, edges.own["ends"], edges.own["id"], key, threads=self._threads)
         seeds, rows = np.unique(pairs, return_inverse=True)
-        wanted = SeedPairs(rows.reshape(-1, 2), labels, edges.excluded)
+        hidden = None if links.relation is None else links.relation.hidden
+        wanted = SeedPairs(rows.reshape(-1, 2), labels, edges.excluded, hidden)
         return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
@@ -83,17 +87,18 @@ DealEdges = Callable[[int, Communicator, Sent], StepEdges]  # like `Deal`
 class GraphEdges:
     """The edges of a graph that every rank can read, without communication."""
 
-    def __init__(self, csc: CSC, batch_size: int, comm: Communicator) -> None:
+    def __init__(self, csc: CSC, batch_size: int, comm: Communicator, predicted: Mask | np.bool_ = np.True_) -> None:
         """Collects the edges, without self-loops.
 
         Args:
             csc: The graph.
             batch_size: Number of edges per worker and step.
             comm: Connects the ranks.
+            predicted: [num_edges] the edges to predict, by default all.
         """
         pairs = pairs_of(csc)
         self._csc, self._rank = csc, comm.rank
-        self._ids = np.flatnonzero(pairs[:, 0] != pairs[:, 1]).astype(np.int64)
+        self._ids = np.flatnonzero(predicted & (pairs[:, 0] != pairs[:, 1])).astype(np.int64)
         self._schedule = BatchSchedule(self._ids, batch_size, comm.world_size)
         self.num_edges, self.num_steps = len(self._ids), self._schedule.num_steps
 
@@ -117,27 +122,30 @@ class ShardEdges:
     In each step, all ranks exchange the step's edges.
     """
 
-    def __init__(self, shard: Shard, batch_size: int, comm: Communicator) -> None:
+    def __init__(
+        self, shard: Shard, batch_size: int, comm: Communicator, predicted: Mask | np.bool_ = np.True_
+    ) -> None:
         """Counts the edges of all ranks. Collective.
 
         Args:
             shard: The owned nodes' in-edges.
             batch_size: Number of edges per worker and step.
             comm: Connects the ranks.
+            predicted: [num_held_edges] the edges to predict, by default all.
         """
-        self._shard, self._rank = shard, comm.rank
+        self._shard, self._rank, self._predicted = shard, comm.rank, predicted
         count = torch.tensor([len(self._held())], device=comm.device)
         self.num_edges = int(comm.all_reduce(count).item())
         self._bounds = bounds_of(self.num_edges, batch_size, comm.world_size)
         self.num_steps = len(self._bounds)
 
     def _held(self) -> _Edges:  # [num_held]
-        """Returns the held edges, without self-loops."""
+        """Returns the held edges to predict, without self-loops."""
         shard = self._shard
         ends = [shard.sources[shard.csc.indices], np.repeat(shard.targets, np.diff(shard.csc.indptr))]
         edges = np.empty(len(shard.edge_ids), _EDGE)
         edges["id"], edges["ends"] = shard.edge_ids, np.stack(ends, 1)
-        return np.asarray(edges[edges["ends"][:, 0] != edges["ends"][:, 1]])
+        return np.asarray(edges[self._predicted & (edges["ends"][:, 0] != edges["ends"][:, 1])])
 
     def deal(self, key: int, comm: Communicator, sent: Sent) -> DealEdges:
         """Shuffles the edges by `key`, and assigns each rank its part of each step.

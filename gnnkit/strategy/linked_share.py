@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.graph import Block, Ids
+from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler.links import Links, draw_for_pairs, pairs_of, supervised_pairs
 from gnnkit.strategy.share import StepInputs, WorkerShare, in_neighbours, induced
@@ -42,6 +43,8 @@ class LinkedShare(Workload):
         self._x = reader.rows(self._block.src_nodes)
         assert self._block.edge_ids is not None
         self._pairs = pairs_of(graph.csc, self._block.edge_ids)
+        types = take(graph.edge_types, self._block.edge_ids)
+        self._predicted, self._hidden = links.predicts(types), links.hides(types)
         self._place = np.full(graph.num_nodes, -1)
         self._place[self._block.src_nodes] = np.arange(len(self._block.src_nodes))
         self.num_own = len(nodes)
@@ -51,12 +54,12 @@ class LinkedShare(Workload):
         block, worker = self._block, self._reader.worker
         assert block.edge_ids is not None
         taken = self._taken(self._pairs, epoch)
-        is_own = taken & (self._owner[self._pairs[:, 1]] == worker.comm.rank)
+        is_own = taken & self._predicted & (self._owner[self._pairs[:, 1]] == worker.comm.rank)
         keyed = derive(worker.seed, epoch, _NEGATIVES)
         pairs, labels = supervised_pairs(
             self._links, self._pairs[is_own], block.edge_ids[is_own], keyed, block.src_nodes
         )
-        share = WorkerShare(_without(block, taken), len(block.src_nodes))
+        share = WorkerShare(_without(block, taken & self._hidden), len(block.src_nodes))
         rows = torch.from_numpy(self._place[pairs]).to(worker.device)
         share_inputs = self._reader.hold(share, self._x).inputs(key)
         return replace(share_inputs, rows=rows, labels=torch.from_numpy(labels).to(worker.device))
@@ -65,7 +68,7 @@ class LinkedShare(Workload):
         return sum(self._count(epoch) for epoch in range(first, last))  # an epoch has one step
 
     def _taken(self, pairs: Ids, epoch: int) -> npt.NDArray[np.bool_]:  # [k]
-        """Returns a mask of the pairs predicted in an epoch, without self-loops."""
+        """Returns a mask of the pairs drawn in an epoch, without self-loops."""
         num_nodes, key = self._reader.graph.num_nodes, derive(self._reader.worker.seed, epoch, _EDGES)
         drawn = draw_for_pairs(pairs, num_nodes, key) < self._links.supervision_share
         return np.asarray(drawn & (pairs[:, 0] != pairs[:, 1]))
@@ -73,7 +76,7 @@ class LinkedShare(Workload):
     def _count_pairs(self, epoch: int) -> int:
         """Counts the pairs of all ranks in an epoch."""
         pairs, owner = pairs_of(self._reader.graph.csc), self._owner
-        taken = self._taken(pairs, epoch)
+        taken = self._taken(pairs, epoch) & self._links.predicts(self._reader.graph.edge_types)
         if not self._one_hop:
             taken &= owner[pairs[:, 0]] == owner[pairs[:, 1]]
         return int(taken.sum()) * (1 + self._links.negatives)

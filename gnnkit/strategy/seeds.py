@@ -16,15 +16,17 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Rows
 from gnnkit.engine.block import LayerValues
+from gnnkit.engine.block_edges import relation_counts
 from gnnkit.engine.remote import Reach
 from gnnkit.engine.remote.owners import Sent, to_all
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids, Split
 from gnnkit.kernels.dropout import derive
+from gnnkit.partition.relations import shared_weights
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import BatchSchedule, Epoch, draws_key, order_key
-from gnnkit.sampler.links import without_pairs
+from gnnkit.sampler.links import edges_without, without_pairs
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 
 
@@ -35,6 +37,7 @@ class SeedPairs:
     rows: Ids  # [k, 2] positions of the pairs' ends among the seeds
     labels: npt.NDArray[np.float32]  # [k] 1 for an edge, else 0
     excluded: npt.NDArray[np.int64]  # [num_excluded] ascending `unordered` codes of all ranks' edges
+    relations: tuple[int, ...] | None = None  # relations whose edges may join excluded pairs. None: all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +58,7 @@ class Step:
             layers: Values of the blocks' nodes.
         """
         pairs = self.pairs
-        return blocks if pairs is None else [_without(block, layers, pairs.excluded) for block in blocks]
+        return blocks if pairs is None else [_without(block, layers, pairs) for block in blocks]
 
     def batch(
         self,
@@ -185,16 +188,44 @@ def drawing(worker: Worker) -> Sampler:
     return sampler
 
 
-def _without(block: Block, layers: LayerValues, excluded: npt.NDArray[np.int64]) -> Block:
-    """Removes a block's edges between given pairs.
+def _without(block: Block, layers: LayerValues, pairs: SeedPairs) -> Block:
+    """Removes the edges that a step predicts from a block.
 
     Args:
         block: The block, in the numbering of `layers`.
         layers: Values of the block's nodes.
-        excluded: [num_excluded] ascending codes of `unordered` pairs.
+        pairs: The excluded pairs, and the relations of the removed edges.
     """
     if block.edge_ids is None:
         raise UserError("task=link_prediction: the sampler gives no edge ids, by which a strategy weighs drawn edges")
-    named = replace(block, src_nodes=layers.node_ids(block.src_nodes))
-    degree = layers.num_in_edges(block.src_nodes[: block.num_dst])
-    return replace(without_pairs(named, degree, excluded, layers.num_nodes), src_nodes=block.src_nodes)
+    named, hidden = replace(block, src_nodes=layers.node_ids(block.src_nodes)), None
+    if pairs.relations is not None and layers.edge_types is not None:
+        hidden = np.isin(layers.edge_types[block.edge_ids], pairs.relations)
+    if block.relation is None:
+        degree = layers.num_in_edges(block.src_nodes[: block.num_dst])
+        rest = without_pairs(named, degree, pairs.excluded, layers.num_nodes, hidden)
+        return replace(rest, src_nodes=block.src_nodes)
+    return _with_means(block, layers, *edges_without(named, pairs.excluded, layers.num_nodes, hidden))
+
+
+def _with_means(block: Block, layers: LayerValues, indptr: Ids, edges: Ids) -> Block:
+    """Selects edges of a block, in which nodes draw by relation.
+
+    The mean over a node's selected edges then estimates the mean over its in-edges of
+    the relation. A mean over fewer edges would reveal the node of a predicted edge.
+
+    Args:
+        block: The block.
+        layers: Values of the block's nodes.
+        indptr: [num_dst + 1] row offsets of the selected edges.
+        edges: [k] positions of the selected edges, ascending.
+    """
+    assert block.edge_ids is not None, "relations are read by edge id"
+    known, rest = layers.in_relation(block), block.with_edges(indptr, edges)
+    counts = relation_counts(block, known)
+    weight = counts if layers.weight is None else counts * layers.weight[block.edge_ids]
+    sums = [
+        shared_weights(np.repeat(np.arange(part.num_dst), np.diff(part.indptr)), types, max(part.num_dst, 1), weights)
+        for part, types, weights in ((block, known.types, weight), (rest, known.types[edges], weight[edges]))
+    ]
+    return replace(rest, weight=counts[edges] * (sums[0][edges] / np.where(sums[1] == 0, 1, sums[1])))

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gnnkit.engine import Engine
 from gnnkit.engine.remote import Lookup, Reach
-from gnnkit.graph import Split
+from gnnkit.graph import Ids, Split
 from gnnkit.kernels.dropout import derive
+from gnnkit.partition.shard import Shard
 from gnnkit.sampler.links import Links, draw_for_pairs, supervised_pairs
 from gnnkit.strategy.base import Worker
 
@@ -69,8 +70,9 @@ class KeyedEdges(Supervision):
     """A random share of the edges, drawn in each epoch and removed from its graph.
 
     An edge and its reverse edge are drawn together, so no layer reads an edge that the
-    loss predicts. Degrees are those of the remaining edges. A rank predicts edges that
-    it holds, and fetches both ends' rows from their owners.
+    loss predicts. If one relation is predicted, edges of other relations remain, except
+    those of reverse relations. Degrees are those of the remaining edges. A rank
+    predicts edges that it holds, and fetches both ends' rows from their owners.
     """
 
     def __init__(self, worker: Worker, engine: Engine, links: Links, num_layers: int) -> None:
@@ -87,18 +89,38 @@ class KeyedEdges(Supervision):
         self._lookup = Lookup(worker.comm, shard.owned, worker.owner, engine.tally)
         destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
         self._pairs = np.stack([shard.sources[shard.csc.indices], destinations], 1)  # [held edges, 2]
+        types = _types_of(worker.shard, shard.edge_ids)
+        self._predicted, self._hidden = links.predicts(types), links.hides(types)
 
     def epoch(self, epoch: int) -> Supervised:
         worker, shard, links = self._worker, self._engine.shard, self._links
         draw = draw_for_pairs(self._pairs, shard.num_nodes, derive(worker.seed, epoch, _EDGES), worker.threads)
         taken = (draw < links.supervision_share) & (self._pairs[:, 0] != self._pairs[:, 1])
         # A cell's slice ranks hold the same edges, and each predicts a part of them.
-        shared_edges = np.flatnonzero(taken & (shard.edge_ids % shard.grid.slices == shard.slice))
+        shared_edges = np.flatnonzero(taken & self._predicted & (shard.edge_ids % shard.grid.slices == shard.slice))
         key = derive(worker.seed, epoch, _NEGATIVES)
         pairs, labels = supervised_pairs(
             links, self._pairs[shared_edges], shard.edge_ids[shared_edges], key, threads=worker.threads
         )
         reach, rows = self._lookup.find(pairs, self._num_layers)
         count = worker.comm.all_reduce(torch.tensor([len(pairs)], device=worker.device))
-        engine = self._engine.keeping(np.flatnonzero(~taken))
+        relations = None if links.relation is None else links.relation.hidden
+        engine = self._engine.keeping(np.flatnonzero(~(taken & self._hidden)), relations)
         return Supervised(engine, rows, torch.from_numpy(labels).to(worker.device), int(count.item()), reach)
+
+
+def _types_of(shard: Shard, edge_ids: Ids) -> Ids | None:  # [num_edges]
+    """Returns the relations of edges, -1 for added self-loops, or None without types.
+
+    Args:
+        shard: The rank's shard, without added self-loops.
+        edge_ids: [num_edges] ids of its edges in any order, and of self-loops.
+    """
+    if shard.edge_types is None:
+        return None
+    types = np.full(len(edge_ids), -1, np.int64)
+    is_loop = edge_ids >= shard.num_edges
+    order = np.argsort(shard.edge_ids)
+    places = np.searchsorted(shard.edge_ids, edge_ids[~is_loop], sorter=order)
+    types[~is_loop] = shard.edge_types[order[places]]
+    return types

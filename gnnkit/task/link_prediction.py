@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,13 +17,14 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.graph.attributes import warn_times
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import Links, codes, draw_for_pairs, pairs_of, unordered
+from gnnkit.sampler.links import LinkRelation, Links, codes, draw_for_pairs, pairs_of, unordered
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
 from gnnkit.task.decoder import ProductMLP, dot
+from gnnkit.task.link_relation import Mask, check_ends, find_relation, relation_number
 from gnnkit.task.ranking import HITS, ranked, ranking
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
+from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, shown, switch, whole
 
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all
@@ -41,6 +41,9 @@ class LinkPrediction(Task):
     removed from the graph first. No step passes messages over the edges that it
     predicts.
 
+    In a graph with several relations, the edges of one relation are predicted. All
+    other relations pass messages, except its reverse relations.
+
     Args:
         width: Embedding size.
         decoder: "dot" or "mlp".
@@ -53,6 +56,8 @@ class LinkPrediction(Task):
         filtered: Whether to exclude edges from negative pairs: training edges in
             training, and all edges in evaluation.
         seed: Seed for the split and for negative pairs in evaluation.
+        relation: Name of the relation to predict, one of `graph.schema.edge_types`.
+            None: the only relation, or all edges for models that read no types.
     """
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
@@ -71,6 +76,7 @@ class LinkPrediction(Task):
         supervision_share: float | None = None,
         filtered: bool = True,
         seed: int = 0,
+        relation: str | None = None,
     ) -> None:
         self.width = whole("task.width", width, 1, MAX_WIDTH)
         self.decoder = one_of("task.decoder", decoder, ("dot", "mlp"))
@@ -88,6 +94,9 @@ class LinkPrediction(Task):
         self.supervision_share = supervision_share
         self.filtered = switch("task.filtered", filtered)
         self.seed = whole("task.seed", seed, 0, 2**63 - 1)
+        if isinstance(relation, bool) or not isinstance(relation, str | int | None) or relation == "":
+            raise UserError(f"task.relation={shown(relation)} must be the name of a relation, such as user-buys-item")
+        self.relation = None if relation is None else str(relation)  # unnamed relations are numbers
 
     def num_outputs(self, num_classes: int) -> int:
         return self.width
@@ -121,14 +130,22 @@ class LinkPrediction(Task):
             )
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
-        pairs, n = pairs_of(graph.csc), graph.num_nodes
+        pairs, n, number = pairs_of(graph.csc), graph.num_nodes, relation_number(graph, self.relation)
+        predicted = np.ones(len(pairs), bool)
+        if number is not None and graph.edge_types is not None:
+            predicted = graph.edge_types == number
         has_held_out = graph.val_edges is not None or graph.test_edges is not None
-        val, test, held = self._given(graph, pairs) if has_held_out else self._drawn(n, pairs)
+        val, test, held = self._given(graph, pairs, number) if has_held_out else self._drawn(n, pairs, predicted)
         if not has_held_out:
             warn_times([*(graph.feature_names or ()), *(graph.edge_feature_names or ())])
-        if not np.any(~held & (pairs[:, 0] != pairs[:, 1])):
-            raise UserError("task=link_prediction: the dataset has no training edges")
-        training, known = _filters(pairs, held, np.concatenate([val, test]), n) if self.filtered else (None, None)
+        relation = None if number is None else find_relation(graph, number, pairs, held)
+        if not np.any(predicted & ~held & (pairs[:, 0] != pairs[:, 1])):
+            of_relation = "" if number is None else f" of the relation {graph.schema.edge_types[number]}"
+            raise UserError(f"task=link_prediction: the dataset has no training edges{of_relation}")
+        training = known = None
+        if self.filtered:
+            filtered = pairs[predicted], held[predicted], np.concatenate([val, test])
+            training, known = _filters(*filtered, n, relation)
         links = Links(
             n,
             val,
@@ -140,20 +157,25 @@ class LinkPrediction(Task):
             _SUPERVISED if self.supervision_share is None else self.supervision_share,
             derive(self.seed, _EVALUATION),
             has_held_out,
+            relation,
         )
-        return with_edges(graph, np.flatnonzero(~held)), links
+        return with_edges(graph, np.flatnonzero(~(held & links.hides(graph.edge_types)))), links
 
-    def _drawn(self, num_nodes: int, pairs: Ids) -> tuple[Ids, Ids, npt.NDArray[np.bool_]]:
-        """Samples validation and test edges. Also returns which of `pairs` they are."""
+    def _drawn(self, num_nodes: int, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, Mask]:
+        """Samples validation and test edges.
+
+        Also returns which of `pairs` join their ends. `predicted` are those to sample.
+        """
         draw = draw_for_pairs(pairs, num_nodes, derive(self.seed, _SPLIT))
         draw[pairs[:, 0] == pairs[:, 1]] = 1  # self-loops are never held out
         val, held = draw < self.val_share, draw < self.val_share + self.test_share
-        return pairs[val], pairs[held & ~val], held
+        return pairs[val & predicted], pairs[held & ~val & predicted], held
 
-    def _given(self, graph: Graph, pairs: Ids) -> tuple[Ids, Ids, npt.NDArray[np.bool_]]:
+    def _given(self, graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, Mask]:
         """Returns the dataset's validation and test edges.
 
-        Also returns which of `pairs` are such edges or their reverse edges.
+        Also returns which of `pairs` are such edges or their reverse edges. `number` is
+        the relation's position in the schema.
         """
         for key, value in self.shares.items():
             if value is not None:
@@ -162,6 +184,9 @@ class LinkPrediction(Task):
                 )
         none = np.zeros((0, 2), np.int64)
         val, test = (none if edges is None else edges for edges in (graph.val_edges, graph.test_edges))
+        if number is not None:
+            check_ends("val_edges", val, graph.schema, number)
+            check_ends("test_edges", test, graph.schema, number)
         held = unordered(np.concatenate([val, test]), graph.num_nodes)
         return val, test, np.isin(unordered(pairs, graph.num_nodes), held)
 
@@ -244,27 +269,32 @@ def _are_tied(split: str, measured: Mapping[str, float], negatives: int) -> bool
     return area == 0.5 and math.isclose(mrr, 1 / (1 + negatives / 2), rel_tol=1e-9)
 
 
-def _filters(pairs: Ids, held: npt.NDArray[np.bool_], held_out: Ids, num_nodes: int) -> tuple[Ids, Ids]:
+def _filters(pairs: Ids, held: Mask, held_out: Ids, num_nodes: int, relation: LinkRelation | None) -> tuple[Ids, Ids]:
     """Returns codes for the training edges, and for all edges.
 
     If each training edge has its reverse edge, the graph is undirected. The reverse of
     a held-out edge then counts as an edge, even if the dataset lists it once.
 
     Args:
-        pairs: [k, 2] edges of the graph.
+        pairs: [k, 2] edges of the graph, or of the relation.
         held: [k] which of them are held out.
         held_out: [num_held, 2] validation and test edges.
+        num_nodes: Number of nodes of the graph.
+        relation: The relation to predict, or None.
     """
     training = np.unique(codes(pairs[~held], num_nodes))
     is_undirected = np.array_equal(training, np.unique(codes(pairs[~held, ::-1], num_nodes)))
     held_out = np.concatenate([pairs[held], held_out, *([held_out[:, ::-1]] if is_undirected else [])])
     known = np.union1d(training, codes(held_out, num_nodes))
     num_loops = np.count_nonzero(known % max(num_nodes, 1) == known // max(num_nodes, 1))
-    if len(known) - num_loops == num_nodes * (num_nodes - 1):
-        raise UserError(
-            f"task=link_prediction: each of the {num_nodes} nodes has an edge to every other node, so there are no negative "
-            "pairs: use task.filtered=false"
-        )
+    ends = None if relation is None else relation.ends
+    first, last, begin, end = ends or (0, num_nodes, 0, num_nodes)
+    num_pairs = (last - first) * (end - begin) - max(min(last, end) - max(first, begin), 0)
+    if len(known) - num_loops == num_pairs:
+        reason = f"each of the {last - first} nodes has an edge to every other node"
+        if ends is not None:
+            reason = f"each of the {last - first} sources has an edge to all {end - begin} destinations"
+        raise UserError(f"task=link_prediction: {reason}, so there are no negative pairs: use task.filtered=false")
     return training, known
 
 

@@ -51,7 +51,6 @@ REFUSED = [
     [SAMPLED, "order=rcm"],
     [PRESET, "model=rgcn", "strategy.degrees=local"],
     [SAMPLED, OF_TYPES],
-    [SAMPLED, "model=rgcn", LINKS],
     [SAMPLED, "model=rgcn", "sampler=metropolis_hastings"],
     [SAMPLED, "model=gcn", "sampler=neighbor", "sampler.fanouts={default:[5,5],cites:[1,1]}"],
     [FULL, "model=rgcn", "types=ignore"],

@@ -67,6 +67,16 @@ def test_batches_of_all_neighbours_compute_what_the_full_graph_does(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["partitioned", "joint"])
+def test_a_sampler_of_all_in_edges_needs_no_weights(tmp_path: Path, name: str) -> None:
+    results = [
+        run(tmp_path / str(number), UNWEIGHTED, strategy=STRATEGIES[name], sampler=sampler)
+        for number, sampler in enumerate((ALL, {"name": "full", "num_hops": 2}))
+    ]
+    assert results[0]["train_loss"] == pytest.approx(results[1]["train_loss"], rel=1e-12)
+
+
+@pytest.mark.slow
 @few("name", STRATEGIES, default=["partitioned"])
 @few("graph", [GRAPH, UNWEIGHTED], default=[GRAPH])
 @few("model", ["rgcn", "rgat", "simple_hgn", "hgt"], default=["hgt"])

@@ -230,7 +230,7 @@ class FetchedLayers(LayerValues):
         """
         self.num_relations, self.inverse_edges = shard.num_relations, inverse_edges
         self.type_sizes = shard.type_sizes
-        self._relation = _of_edges(edges, "relation", shard.edge_types)
+        self.edge_types = _of_edges(edges, "relation", shard.edge_types)
         self._relation_degree = _of_edges(edges, "relation_degree", shard.relation_degrees)
         (ids, rows), self.pool = nodes, pool
         self.num_nodes, self.num_edges, self.dtype, self.device = shard.num_nodes, shard.num_edges, dtype, device
@@ -255,10 +255,10 @@ class FetchedLayers(LayerValues):
 
     def in_relation(self, block: Block) -> InRelation:
         ids = block.edge_ids
-        if self._relation is None or self._relation_degree is None or ids is None:
+        if self.edge_types is None or self._relation_degree is None or ids is None:
             targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
             return InRelation(np.zeros(len(targets), np.int64), self.graph_in_degree[targets])
-        return InRelation(self._relation[ids], self._relation_degree[ids])
+        return InRelation(self.edge_types[ids], self._relation_degree[ids])
 
 
 def _of_edges(edges: npt.NDArray[Any], name: str, held: npt.NDArray[Any] | None) -> ValuesById | None:

@@ -78,6 +78,7 @@ class Frontier:
         mode: str = PARTITIONED,
         *,
         relations: Sequence[str] | None = None,
+        types: bool = False,
     ) -> None:
         """Reads the shard. Collective.
 
@@ -93,6 +94,7 @@ class Frontier:
             mode: The option that enables sampling at owners, for messages.
             relations: Names of the relations, if nodes draw from each of them
                 separately.
+            types: Whether draws include the relations of edges in any case.
         """
         self.sampler = copy.copy(check_sampler(sampler, mode))
         self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
@@ -103,7 +105,7 @@ class Frontier:
         ids = np.dtype(np.int32) if max(shard.num_nodes, shard.num_edges) < 2**31 else np.dtype(np.int64)
         self.ids = ids  # id type of batches
         importance = self.draw_held(shard.owned[:0], 0, 0).weight is not None
-        self.edge = _edge(shard, ids, importance=importance, by_relation=relations is not None)
+        self.edge = _edge(shard, ids, importance=importance, by_relation=relations is not None, types=types)
 
     def _reads(self, out_edges: Ids | None, relations: Sequence[str] | None) -> Reading:
         """Collects the arrays that the sampler reads."""
@@ -238,7 +240,7 @@ def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
         )
 
 
-def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool, by_relation: bool) -> np.dtype[Any]:
+def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool, by_relation: bool, types: bool) -> np.dtype[Any]:
     """Returns the record type of drawn edges."""
     fields: list[tuple[Any, ...]] = [("source", ids), ("id", ids)]
     if importance:
@@ -247,8 +249,10 @@ def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool, by_relation: bo
         fields.append(("weight", shard.csc.weight.dtype))
     if shard.edge_features is not None and shard.edge_features.shape[1]:
         fields.append(("features", shard.edge_features.dtype, shard.edge_features.shape[1:]))
+    if (by_relation or types) and shard.edge_types is not None:
+        fields.append(("relation", shard.edge_types.dtype))
     if by_relation and shard.edge_types is not None:
-        fields += [("relation", shard.edge_types.dtype), ("relation_degree", np.float64)]
+        fields.append(("relation_degree", np.float64))
     return np.dtype(fields)
 
 

@@ -1,11 +1,11 @@
 //! Pairs of nodes.
 
 use gnnkit_core::Csc;
-use gnnkit_core::links::{NonEdges, Pair, draws, edges_without as core_edges_without};
+use gnnkit_core::links::{Ends, NonEdges, Pair, draws, edges_without as core_edges_without};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 
-use crate::arg::{Arg, Ids, Slice, count as count_of, key as key_of, optional, refuse};
+use crate::arg::{Arg, Ids, Slice, count as count_of, exactly, key as key_of, optional, refuse};
 use crate::array::Input;
 use crate::user_error;
 
@@ -20,9 +20,19 @@ fn pairs_of<'a>(array: &'a Input<'_, i64>) -> PyResult<&'a [Pair]> {
     }
 }
 
+/// The first and last candidate of both ends.
+fn ends_of(value: Arg<'_, '_>) -> PyResult<Ends> {
+    let [a, b, c, d] = exactly("ends", value)?;
+    let bound = |value| count_of("ends", value);
+    Ok(Ends {
+        sources: bound(&a)?..bound(&b)?,
+        destinations: bound(&c)?..bound(&d)?,
+    })
+}
+
 /// Pairs without an edge, [k * count * 2].
 #[pyfunction]
-#[pyo3(signature = (pairs, ids, num_nodes, known, among, count, key, threads))]
+#[pyo3(signature = (pairs, ids, num_nodes, known, among, count, key, threads, ends=None))]
 #[allow(clippy::too_many_arguments, reason = "one for each argument of Python")]
 fn negative_pairs<'py>(
     py: Python<'py>,
@@ -34,7 +44,9 @@ fn negative_pairs<'py>(
     count: Arg<'_, 'py>,
     key: Arg<'_, 'py>,
     threads: Arg<'_, 'py>,
+    ends: Option<Arg<'_, 'py>>,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let ends = ends.map(ends_of).transpose()?;
     let (pairs, ids) = (Input::new("pairs", pairs)?, Slice::new("ids", ids)?);
     let known = optional(known, |known| Slice::new("known", known))?;
     let among = optional(among, |among| Slice::new("among", among))?;
@@ -43,7 +55,13 @@ fn negative_pairs<'py>(
     let (pairs, ids) = (pairs_of(&pairs)?, ids.as_slice());
     let known = known.as_ref().map_or(&[][..], Slice::as_slice);
     let among = among.as_ref().map(Slice::as_slice);
-    let drawn = py.detach(|| NonEdges::new(num_nodes, known, among)?.draw(pairs, ids, count, key, threads));
+    let drawn = py.detach(|| {
+        let mut non_edges = NonEdges::new(num_nodes, known, among)?;
+        if let Some(ends) = ends {
+            non_edges = non_edges.between(ends)?;
+        }
+        non_edges.draw(pairs, ids, count, key, threads)
+    });
     Ok(drawn.map_err(user_error)?.into_flattened().into_pyarray(py))
 }
 

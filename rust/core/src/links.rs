@@ -5,6 +5,7 @@
 //! call change a draw.
 
 use std::hint::select_unpredictable;
+use std::ops::Range;
 
 use crate::csc::{Csc, Id, check_ids};
 use crate::error::Error;
@@ -68,12 +69,22 @@ impl Plane {
     }
 }
 
+/// The candidates for each end of a pair, as positions among all candidates.
+#[derive(Debug, Clone)]
+pub struct Ends {
+    /// Candidates for the source.
+    pub sources: Range<usize>,
+    /// Candidates for the destination.
+    pub destinations: Range<usize>,
+}
+
 /// The pairs that may be drawn: no loop, and no pair of `known`.
 #[derive(Debug)]
 pub struct NonEdges<'a> {
     plane: Plane,
     known: &'a [i64],
     among: Option<&'a [i64]>,
+    ends: Option<Ends>,
 }
 
 impl<'a> NonEdges<'a> {
@@ -84,11 +95,32 @@ impl<'a> NonEdges<'a> {
         if let Some(nodes) = among {
             plane.check("among", nodes)?;
         }
-        Ok(Self { plane, known, among })
+        Ok(Self {
+            plane,
+            known,
+            among,
+            ends: None,
+        })
+    }
+
+    /// Restricts each end to some of the candidates, as the ends of a relation.
+    pub fn between(self, ends: Ends) -> Result<Self, Error> {
+        let nodes = self.num_candidates();
+        for range in [&ends.sources, &ends.destinations] {
+            for (value, low, high) in [(range.end, 0, nodes), (range.start, 0, range.end)] {
+                if value > high {
+                    let name = "ends";
+                    return Err(Error::Count { name, value, low, high });
+                }
+            }
+        }
+        let ends = Some(ends);
+        Ok(Self { ends, ..self })
     }
 
     /// Draws `count` pairs for each edge of `pairs`, with another source or another
-    /// destination, which are equally likely.
+    /// destination, which are equally likely. Between given ends, pairs have another
+    /// destination.
     ///
     /// Draws follow from the key, the id of the edge and the number of the pair. An end
     /// is uniform over the nodes that give a pair. Where draws find no such node, the
@@ -150,19 +182,32 @@ impl<'a> NonEdges<'a> {
 
     /// The pairs to try for an edge, in order. Nothing where there are no nodes.
     fn tries(&self, edge: Pair, mut stream: Stream) -> impl Iterator<Item = Pair> {
-        let nodes = self.among.map_or(self.plane.num_nodes as usize, <[i64]>::len);
-        let first = stream.next_u64() as usize & 1;
-        let tries = if nodes == 0 { 0 } else { 2 * TRIES + TRIES_OF_BOTH };
+        let (first, ranges) = match &self.ends {
+            None => {
+                let nodes = self.num_candidates();
+                (stream.next_u64() as usize & 1, [0..nodes, 0..nodes])
+            }
+            Some(ends) => (1, [ends.sources.clone(), ends.destinations.clone()]),
+        };
+        let is_empty = ranges.iter().any(Range::is_empty);
+        let tries = if is_empty { 0 } else { 2 * TRIES + TRIES_OF_BOTH };
         (0..tries).map(move |at| {
-            let mut node = || self.node(stream.below(nodes as u64));
+            let mut node = |end: usize| {
+                let range = &ranges[end];
+                self.node(range.start as u64 + stream.below(range.len() as u64))
+            };
             let mut pair = edge;
             match at / TRIES {
-                0 => pair[first] = node(),
-                1 => pair[1 - first] = node(),
-                _ => pair = [node(), node()],
+                0 => pair[first] = node(first),
+                1 => pair[1 - first] = node(1 - first),
+                _ => pair = [node(0), node(1)],
             }
             pair
         })
+    }
+
+    fn num_candidates(&self) -> usize {
+        self.among.map_or(self.plane.num_nodes as usize, <[i64]>::len)
     }
 
     /// Says which of at most `GROUP` pairs are known. The searches go in step, so that
@@ -360,6 +405,38 @@ mod tests {
         );
         let found = counts([2, 6], Some(&[2, 6]), 100); // only the reverse is left
         assert_eq!(found.keys().copied().collect::<Vec<_>>(), [[6, 2]]);
+    }
+
+    #[test]
+    fn between_ends_the_destination_is_replaced_and_each_end_keeps_its_range() {
+        const DRAWS: usize = 40_000;
+        let known = known();
+        let draw = |edge: Pair, among: Option<&[i64]>, sources: Range<usize>, destinations: Range<usize>| {
+            let ids: Vec<i64> = (0..DRAWS as i64).collect();
+            let ends = Ends { sources, destinations };
+            NonEdges::new(NODES, &known, among)?
+                .between(ends)?
+                .draw(&vec![edge; DRAWS], &ids, 1, 5, 2)
+        };
+        let drawn = draw([7, 2], None, 5..9, 0..5).unwrap();
+        let expected = DRAWS as f64 / 3.0; // 7 -> 0 and 7 -> 2 are edges
+        for node in [1, 3, 4] {
+            let count = drawn.iter().filter(|&&pair| pair == [7, node]).count() as f64;
+            assert!(
+                (count - expected).powi(2) / expected < 27.9,
+                "destination {node}: {count}"
+            );
+        }
+        // Every destination of the range is one of node 7's, so another source is drawn.
+        let drawn = draw([7, 2], Some(&[5, 6, 7, 8, 2, 0]), 0..4, 4..6).unwrap();
+        assert!(
+            drawn
+                .iter()
+                .all(|&[source, end]| end == 2 && [5, 6, 8].contains(&source))
+        );
+        assert!(draw([7, 2], None, 5..10, 0..5).is_err());
+        assert!(draw([7, 2], None, 5..4, 0..5).is_err());
+        assert_eq!(draw([7, 2], None, 5..9, 3..3), Err(Error::NoPair { edge: [7, 2] }));
     }
 
     #[test]

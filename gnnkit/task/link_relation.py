@@ -1,0 +1,116 @@
+"""The relation that a link prediction task predicts."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Ids, Relation, Schema
+from gnnkit.sampler.links import LinkRelation, codes
+from gnnkit.utils.ranges import shown
+
+Mask = npt.NDArray[np.bool_]
+
+
+def relation_number(graph: Graph, name: str | None) -> int | None:
+    """Returns the position of a relation in the graph's schema.
+
+    None: the task predicts all edges, because no relation is named and the graph has
+    several relations, or one that joins all nodes. Raises `UserError` for names that
+    the graph does not have.
+
+    Args:
+        graph: The graph.
+        name: One of `graph.schema.edge_types`, or None.
+    """
+    schema = graph.schema
+    if name is None:
+        is_restricted = len(schema.edge_types) == 1 and len(schema.node_types) > 1 and schema.relations is not None
+        return 0 if is_restricted else None
+    if name in schema.edge_types:
+        return schema.edge_types.index(name)
+    if graph.edge_type_names is None:
+        raise UserError(f"task.relation={shown(name)}: the graph's edges have no types: remove the key")
+    raise UserError(f"task.relation={shown(name)} is none of the graph's relations: {', '.join(schema.edge_types)}")
+
+
+def find_relation(graph: Graph, number: int, pairs: Ids, held: Mask) -> LinkRelation:
+    """Returns a relation with its reverse relations and the node types at its ends.
+
+    A relation is a reverse one if its end types are swapped, and if it consists of the
+    reversed edges or is named `rev_NAME`, as by PyG's `ToUndirected`. Without known end
+    types, the edges and names decide.
+
+    Args:
+        graph: The graph.
+        number: Position of the relation in the graph's schema.
+        pairs: [num_edges, 2] source and destination of the graph's edges.
+        held: [num_edges] whether an edge joins the ends of a held-out edge.
+    """
+    schema = graph.schema
+    reverse = () if graph.edge_types is None else _reverse_relations(graph, number, pairs, held)
+    if schema.relations is None:
+        return LinkRelation(number, (number, *reverse))
+    source, _, destination = schema.relations[number]
+    ranges = schema.nodes(source), schema.nodes(destination)
+    sources, destinations = ((nodes.start, nodes.stop) for nodes in ranges)
+    return LinkRelation(number, (number, *reverse), (*sources, *destinations))
+
+
+def check_ends(name: str, pairs: Ids, schema: Schema, number: int) -> None:
+    """Raises `UserError` if a pair's node types are not those of the relation.
+
+    Args:
+        name: Name of the pairs, for the message.
+        pairs: [k, 2] source and destination.
+        schema: The graph's types.
+        number: Position of the relation in the schema.
+    """
+    if schema.relations is None:
+        return
+    relation = schema.relations[number]
+    for column, (end, node_type) in enumerate((("source", relation.source), ("destination", relation.destination))):
+        nodes = schema.nodes(node_type)
+        outside = np.flatnonzero((pairs[:, column] < nodes.start) | (pairs[:, column] >= nodes.stop))
+        if len(outside):
+            raise UserError(
+                f"{name}[{outside[0]}, {column}] = {pairs[outside[0], column]} is no {node_type}, the {end} type of "
+                f"{relation.edge_type}, whose nodes are {nodes.start} to {nodes.stop - 1}: name the relation of "
+                f"{name} in task.relation"
+            )
+
+
+def _reverse_relations(graph: Graph, number: int, pairs: Ids, held: Mask) -> tuple[int, ...]:
+    assert graph.edge_types is not None
+    n, schema = graph.num_nodes, graph.schema
+    order = np.argsort(graph.edge_types, kind="stable")
+    starts = np.searchsorted(graph.edge_types[order], np.arange(len(schema.edge_types) + 1))
+
+    def edges_of(relation: int) -> Ids:
+        edges = order[starts[relation] : starts[relation + 1]]
+        return pairs[edges[~held[edges]]]
+
+    reversed_codes = np.unique(codes(edges_of(number)[:, ::-1], n))
+    others = [other for other in range(len(schema.edge_types)) if _may_reverse(schema, number, other)]
+    return tuple(
+        other
+        for other in others
+        if _is_named_reverse(schema, number, other)
+        or np.array_equal(np.unique(codes(edges_of(other), n)), reversed_codes)
+    )
+
+
+def _may_reverse(schema: Schema, number: int, other: int) -> bool:
+    if other == number or schema.relations is None:
+        return other != number
+    relation, candidate = schema.relations[number], schema.relations[other]
+    return (candidate.source, candidate.destination) == (relation.destination, relation.source)
+
+
+def _is_named_reverse(schema: Schema, number: int, other: int) -> bool:
+    names = [
+        schema.edge_types[i] if schema.relations is None else Relation(*schema.relations[i]).name
+        for i in (number, other)
+    ]
+    return names[1] == f"rev_{names[0]}" or names[0] == f"rev_{names[1]}"
