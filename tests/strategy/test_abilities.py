@@ -1,4 +1,4 @@
-"""What strategies say of themselves, beside the batches that they hand out."""
+"""What strategies declare, beside the batches that they provide."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_strategy_has_what_it_declares_unless_it_says_why_not() -> None:
 
 def test_a_task_asks_the_ability() -> None:
     LinkPrediction(supervision_share=0.5).check(Able(), None)
-    with pytest.raises(UserError, match=r"^task=link_prediction: this strategy hands out rows of nodes only"):
+    with pytest.raises(UserError, match=r"^task=link_prediction: this strategy provides rows of nodes only"):
         LinkPrediction().check(Plain(), None)
     with pytest.raises(UserError, match=r"^task=link_prediction: strategy.batching=balanced evens out"):
         LinkPrediction().check(IndividualSample(batching="balanced"), None)

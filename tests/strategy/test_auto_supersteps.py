@@ -112,7 +112,7 @@ def test_supersteps_stay_at_one_epoch_where_many_edges_lead_from_other_workers(
 
     stays = share > supersteps.MAX_REMOTE
     assert Threads.run(work, 1)[0] == ([[0, 1]] if stays else [[0, 1], [1, 2], [3, 4]])
-    assert ("stays at 1, as 26% of the edges lead" in capfd.readouterr().err) == stays
+    assert ("stays at 1: the sources of 26% of the edges" in capfd.readouterr().err) == stays
 
 
 def test_an_epoch_ends_with_a_mean_before_the_step_of_all_workers() -> None:

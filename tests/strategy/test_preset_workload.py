@@ -157,7 +157,7 @@ def test_a_workload_of_your_own_goes_with_our_keys() -> None:
     for found, exact, averaged in Threads.run(work, 3):
         torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)  # two layers read all edges
         assert not torch.equal(averaged, found)
-    with pytest.raises(UserError, match="hands out rows of nodes only"):
+    with pytest.raises(UserError, match="provides rows of nodes only"):
         LinkPrediction().check(TwoHops(), None)
     for keys in ({"halo": "none"}, {"exchange_every": 1}, COVERAGE, CLUSTERS):
         with pytest.raises(UserError, match=r"^strategy\.\w+=\w+: this strategy builds a share of its own"):
