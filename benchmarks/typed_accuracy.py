@@ -3,6 +3,8 @@
     uv run python benchmarks/typed_accuracy.py DATA
     uv run python benchmarks/typed_accuracy.py DATA --graphs acm --models hgt --seeds 3
     uv run python benchmarks/typed_accuracy.py DATA --models rgat --keys model.heads=4
+    uv run python benchmarks/typed_accuracy.py DATA --graphs acm --models pyg_hgt
+    uv run python benchmarks/typed_accuracy.py DATA --strategy individual_sample
 
 DATA is a folder with `aifb.npz`, `mutag.npz` and `acm.npz`. The first two have `src`,
 `dst`, `relation` [num_edges], `num_nodes`, `labels` [num_nodes], -1 for none, and
@@ -13,7 +15,8 @@ Every node of AIFB and MUTAG has a learned row, and the last epoch counts, becau
 are no validation nodes. On ACM, 24 % of the papers train, 6 % validate and 70 % test,
 which are HGB's shares, drawn by seed. The epoch of the best validation loss counts. The
 papers are those of HeCo, so the published figures of HGB are of a similar graph, not of
-the same one. Runs have full-graph steps on one rank.
+the same one. Runs have one rank. Names that begin with `pyg_` are unchanged PyG
+classes, whose graphs contain inverse edges.
 """
 
 from __future__ import annotations
@@ -30,7 +33,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.sparse import csr_matrix
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import HeteroConv, HGTConv, RGATConv, RGCNConv, SAGEConv
 
 import gnnkit
 from gnnkit.config import as_overrides
@@ -38,6 +45,7 @@ from gnnkit.graph import Graph, Relation, Split
 from gnnkit.graph.schema import pack_tables
 from gnnkit.launch.processes import inline
 
+WIDTH = 64  # hidden features of PyG's classes
 SHARES = 0.24, 0.06, 0.7  # of HGB
 RDF = {"inputs": "learned", "trainer.max_epochs": 50}
 FEATURES = {"trainer.max_epochs": 60, "trainer.monitor": "val_loss", "trainer.check_val_every_n_epoch": 2}
@@ -56,6 +64,57 @@ PUBLISHED = {
     ("simple_hgn", "acm"): "93.35",
     ("hgt", "acm"): "91.00",
 }  # R-GCN and R-GAT papers, and HGB (micro F1)
+
+
+class Relational(nn.Module):
+    """Two relational layers of PyG."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        x = F.dropout(self.first(x, edge_index, edge_type).relu(), 0.5, self.training)
+        out: Tensor = self.second(x, edge_index, edge_type)
+        return out
+
+
+class Hetero(nn.Module):
+    """Two heterogeneous layers of PyG between projections by node type."""
+
+    def __init__(self, convs: list[nn.Module], node_types: list[str], num_classes: int) -> None:
+        super().__init__()
+        self.inputs = nn.ModuleDict({name: nn.LazyLinear(WIDTH) for name in node_types})
+        self.convs, self.out = nn.ModuleList(convs), nn.Linear(WIDTH, num_classes)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[tuple[str, str, str], Tensor]) -> Tensor:
+        x_dict = {name: F.dropout(self.inputs[name](x).relu(), 0.5, self.training) for name, x in x_dict.items()}
+        for conv in self.convs:
+            x_dict = {
+                name: F.dropout(x.relu(), 0.5, self.training) for name, x in conv(x_dict, edge_index_dict).items()
+            }
+        out: Tensor = self.out(x_dict["paper"])
+        return out
+
+
+def pyg_class(name: str, graph: Graph, in_features: int) -> nn.Module:
+    """Builds an unchanged PyG model for a graph with inverse edges."""
+    classes, relations = graph.num_classes, graph.num_relations
+    if name == "pyg_rgcn":
+        layers = [RGCNConv(i, o, relations, num_bases=30) for i, o in ((in_features, WIDTH), (WIDTH, classes))]
+        return Relational(*layers)
+    if name == "pyg_rgat":
+        first = RGATConv(in_features, WIDTH // 4, relations, num_bases=30, heads=4)
+        return Relational(first, RGATConv(WIDTH, classes, relations, num_bases=30))
+    schema = graph.schema
+    assert schema.relations is not None, f"{name}: the graph has no node types"
+    edges = [tuple(relation) for relation in schema.relations]
+    nodes = [node_type for node_type, _ in schema.node_types]
+    if name == "pyg_hgt":
+        convs: list[nn.Module] = [HGTConv(WIDTH, WIDTH, (nodes, edges), heads=4) for _ in range(2)]
+    else:
+        convs = [HeteroConv({edge: SAGEConv(WIDTH, WIDTH) for edge in edges}) for _ in range(2)]
+    return Hetero(convs, nodes, classes)
 
 
 def read_rdf(path: Path, seed: int) -> Graph:
@@ -95,6 +154,28 @@ def read_acm(path: Path, seed: int) -> Graph:
     return graph.draw_split(SHARES, seed)
 
 
+def with_inverse(graph: Graph) -> Graph:
+    """Adds the reverse of each edge, with a relation of its own."""
+    src, dst = graph.csc.indices, np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    types = np.zeros(len(src), np.int64) if graph.edge_types is None else graph.edge_types
+    relations = graph.schema.relations
+    if relations is not None:
+        relations += tuple(Relation(r.destination, f"rev_{r.name}", r.source) for r in relations)
+    return Graph.from_edges(
+        np.r_[src, dst],
+        np.r_[dst, src],
+        graph.num_nodes,
+        features=graph.features,
+        labels=graph.labels,
+        split=graph.split,
+        edge_types=np.r_[types, types + graph.num_relations],
+        edge_type_names=None if relations is None else [relation.edge_type for relation in relations],
+        node_types=graph.schema.node_types,
+        feature_tables=graph.schema.feature_tables,
+        relations=relations,
+    )
+
+
 READERS = {"aifb": read_rdf, "mutag": read_rdf, "acm": read_acm}
 
 
@@ -105,10 +186,16 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def run(graph: Graph, keys: Mapping[str, Any], seed: int) -> Any:
+def run(graph: Graph, name: str, keys: Mapping[str, Any], seed: int) -> Any:
     """Trains once. Returns the result."""
+    model, unchanged = {"model": name}, None
+    if name.startswith("pyg_"):
+        graph, model = with_inverse(graph), {}
+        torch.manual_seed(seed)
+        learned = keys.get("inputs") == "learned"
+        unchanged = pyg_class(name, graph, WIDTH if learned else graph.features.shape[1])
+        model = {"embedding": WIDTH} if learned else {}
     fixed = {
-        "strategy": "vertex_centric",
         "workers": 1,
         "threads": 1,
         "comm": "threads",
@@ -117,7 +204,8 @@ def run(graph: Graph, keys: Mapping[str, Any], seed: int) -> Any:
     }
     fixed |= {"trainer.checkpoint": False, "trainer.progress_bar": False, "write": [], "seed": seed}
     with TemporaryDirectory() as folder, quiet():
-        return gnnkit.train(graph, folder=Path(folder) / "run", overrides=as_overrides({**fixed, **keys}))
+        overrides = as_overrides({**fixed, **model, **keys})
+        return gnnkit.train(graph, model=unchanged, folder=Path(folder) / "run", overrides=overrides)
 
 
 def main() -> None:
@@ -127,16 +215,17 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), help="gat: on edges without types")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--keys", nargs="*", default=[], help="further keys, such as model.heads=4")
+    parser.add_argument("--strategy", default="vertex_centric", help="such as individual_sample, for mini-batches")
     arguments = parser.parse_args()
     further = dict(text.split("=", 1) for text in arguments.keys)
     print("graph   model        accuracy  deviation  macro F1  published  CPU s")
     for name in arguments.graphs:
         for model in arguments.models:
-            keys = {"model": model, **KEYS[name], **MODELS.get(model, {}).get(name, {}), **further}
-            keys |= {} if model in MODELS else {"types": "ignore"}
+            keys = {"strategy": arguments.strategy, **KEYS[name], **MODELS.get(model, {}).get(name, {}), **further}
+            keys |= {} if model in MODELS or model.startswith("pyg_") else {"types": "ignore"}
             begin, results = time.process_time(), []
             for seed in range(arguments.seeds):
-                results.append(run(READERS[name](arguments.data / f"{name}.npz", seed), keys, seed))
+                results.append(run(READERS[name](arguments.data / f"{name}.npz", seed), model, keys, seed))
             cpu = (time.process_time() - begin) / arguments.seeds
             accuracy, macro = (
                 [100 * result[f"test_{figure}"] for result in results] for figure in ("accuracy", "macro_f1")
