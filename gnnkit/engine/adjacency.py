@@ -347,6 +347,14 @@ class Adjacency(ABC):
         """
         return Pool()
 
+    def pool_of_nodes(self, nodes: Tensor) -> Pool:
+        """Like `pool`, for rows of some nodes.
+
+        Args:
+            nodes: [num_rows] distinct int64 global ids of this rank's rows.
+        """
+        return self.pool(len(nodes))
+
     def dropout(self, x: Tensor, p: float, *, training: bool, draw: int = 0) -> Tensor:  # [num_src, f]
         """Applies dropout to the layer's input.
 

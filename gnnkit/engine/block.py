@@ -16,15 +16,17 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit.engine.adjacency import Adjacency, Reduce
-from gnnkit.engine.block_edges import BlockEdges
+from gnnkit.engine.block_edges import BlockEdges, check_edge_ids
 from gnnkit.engine.engine import Message
 from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine
 from gnnkit.engine.row_types import RowTypes
 from gnnkit.engine.typed_attention import RelationAttention, attend_locally, edge_softmax
-from gnnkit.errors import UserError
+from gnnkit.engine.typed_graph import TypedEnds, TypedGraph, TypedRows
+from gnnkit.exchange.route import Route
 from gnnkit.graph import Block, Floats, Graph, Ids, RelationGroups
+from gnnkit.graph.schema import Schema
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import Weighing, serves
 from gnnkit.kernels.dropout import derive, kept
@@ -186,9 +188,7 @@ class BlockLayers(LayerValues):
         return RelationGroups.of_graph(self.graph) if self._grouped is None else self._grouped()
 
     def in_relation(self, block: Block) -> InRelation:
-        if block.edge_ids is None:
-            raise UserError("sampler.edge_ids=false: a relational model reads edge types by edge id; remove the key")
-        types = self.relations.types[block.edge_ids]
+        types = self.relations.types[check_edge_ids(block)]
         targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
         return InRelation(types, self.relations.degrees(targets, types), self.relations.counts(targets, types))
 
@@ -266,7 +266,10 @@ class BlockAdjacency(Adjacency):
         return other
 
     def pool(self, num_rows: int) -> Pool:
-        return pool_of(self._pool, self.src_nodes[:num_rows])
+        return self.pool_of_nodes(self.src_nodes[:num_rows])
+
+    def pool_of_nodes(self, nodes: Tensor) -> Pool:
+        return pool_of(self._pool, nodes)
 
     @cached_property
     def src_nodes(self) -> Tensor:  # type: ignore[override]
@@ -295,6 +298,21 @@ class BlockAdjacency(Adjacency):
             ids, layers = self._held.source_ids[:num_rows], self._layers
             known = self._row_types[num_rows] = RowTypes.of(ids, layers.type_sizes, num_types, layers.device)
         return known
+
+    @cached_property
+    def edge_types(self) -> Tensor:
+        return self._held.ids(self._held.edge_types)
+
+    def typed_graph(self, schema: Schema) -> TypedGraph:
+        return self._typed_graph(schema, None)
+
+    def _typed_graph(self, schema: Schema, route: Route | None) -> TypedGraph:
+        """Splits the edges by relation. `route` brings other ranks' rows."""
+        held = self._held
+        edges = TypedEnds(held.edges.csc.indices.astype(np.int64), held.targets, held.edge_types)
+        own_rows, halo = np.split(held.source_ids, [len(self._read)])
+        weight, device = self.rank_graph.weight, self._layers.device
+        return TypedGraph.of_block(TypedRows.of(own_rows, schema), halo, edges, weight, route, device)
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         x = self.with_halo(x)

@@ -111,10 +111,23 @@ class BlockEdges:
         csc = CSC(block.indptr, block.indices, weight, len(block.src_nodes))
         return RelationEdges.of(csc, known.types, (known.degree, known.degree), num_relations=layers.num_relations)
 
+    @cached_property
+    def edge_types(self) -> Ids:  # [num_edges] int64
+        """Relation of each drawn edge.
+
+        Raises `UserError` for added self-loops, and for blocks without edge ids.
+        """
+        self._check_loops()
+        types, ids = self._layers.edge_types, check_edge_ids(self._block)
+        return np.zeros(len(ids), np.int64) if types is None else types[ids].astype(np.int64)
+
+    def _check_loops(self) -> None:
+        if self._layers.self_loops:
+            raise UserError("added self-loops have no types: a relational model does not support self_loops")
+
     def _in_relation(self, *, inverse: bool) -> InRelation:
         layers = self._layers
-        if layers.self_loops:
-            raise UserError("added self-loops have no types: a relational model does not support self_loops")
+        self._check_loops()
         if inverse != layers.inverse_edges:
             raise UserError(
                 f"a layer reads relations with inverse={inverse}: batches contain inverse edges only if the model has an attribute "
@@ -241,6 +254,13 @@ def relation_counts(block: Block, known: InRelation) -> Floats:  # [edges of the
         return np.ones(len(block.indices))
     rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
     return known.count / shared_weights(rows, known.types, max(block.num_dst, 1), np.ones(len(rows)))
+
+
+def check_edge_ids(block: Block) -> Ids:  # [num_edges]
+    """Returns a block's edge ids. Raises `UserError` if these were not sampled."""
+    if block.edge_ids is None:
+        raise UserError("sampler.edge_ids=false: a relational model reads edge types by edge id; remove the key")
+    return block.edge_ids
 
 
 def _pair_ids(block: Block, dst: Ids, num_nodes: int) -> Ids:  # [edges of the block] int64

@@ -13,8 +13,10 @@ from gnnkit.engine.adjacency import Adjacency
 from gnnkit.engine.block import BlockAdjacency, InRelation, LayerValues
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.subgraph import Subgraph
+from gnnkit.engine.typed_graph import RelationGraph, RelationRows, TypedGraph
 from gnnkit.exchange.route import Route
 from gnnkit.graph import Block, Ids
+from gnnkit.graph.schema import Schema
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 
@@ -105,6 +107,7 @@ class JointAdjacency(BlockAdjacency):
         """
         super().__init__(layers, block, derive(key, layer), counted=counted)
         self._route, self._layer = route, layer
+        self._halos: dict[str, tuple[Tensor | None, Tensor, tuple[bool, int]]] = {}  # latest rows received, by type
         self._read = block.src_nodes[: len(block.src_nodes) - len(route.held_ids)]  # [num_src]
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:
@@ -116,8 +119,24 @@ class JointAdjacency(BlockAdjacency):
     def again(self) -> Adjacency:
         return self  # all ranks take part
 
-    def pool(self, num_rows: int) -> Pool:
+    def pool_of_nodes(self, nodes: Tensor) -> Pool:
         return Pool(self._route.plane.comm, self._route.plane.wire.tally)
+
+    def typed_graph(self, schema: Schema) -> TypedGraph:
+        return self._typed_graph(schema, self._route)
+
+    def relation_rows(self, graph: RelationGraph) -> RelationRows:
+        return RelationRows(graph, self._relation_halo)
+
+    def _relation_halo(self, x: Tensor, graph: RelationGraph) -> Tensor:
+        """Returns other ranks' rows of a type, received once for all relations."""
+        state = (torch.is_grad_enabled(), 0 if x.is_inference() else x._version)
+        source, halo, known = self._halos.get(graph.relation.source, (None, x, state))
+        if source is not x or known != state:
+            assert graph.route is not None
+            halo = graph.route.spread(x, self._layer)
+            self._halos[graph.relation.source] = (x, halo, state)
+        return halo
 
     def project_first(self, in_features: int, out_features: int) -> bool:
         return Adjacency.project_first(self, in_features, out_features)  # must be the same on all ranks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -29,14 +29,14 @@ class Pool:
     lasts: bool = True  # False: ranks do not communicate in this pass, so running statistics do not change
 
     def mean(self, x: Tensor) -> tuple[Tensor, Tensor]:  # [num_rows, f] -> [f], scalar
-        """Returns the mean over all rows, and the number of rows, at least 1.
+        """Returns the mean over all rows, 0 without any, and the number of rows.
 
         Collective, in forward and backward. The result is bit-identical on all ranks.
         """
         ones = x.new_ones(len(x), 1) if self.weight is None else self.weight.to(x.dtype)
         sums = self._sum(torch.cat([x if self.weight is None else x * ones, ones], 1).sum(0))
-        count = sums[-1].detach().clamp(min=1)
-        return sums[:-1] / count, count
+        count = sums[-1].detach()
+        return sums[:-1] / torch.where(count > 0, count, 1), count
 
     def _sum(self, local_sum: Tensor) -> Tensor:
         if self.comm is None:
@@ -58,6 +58,12 @@ class _AllSum(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         with ctx.tally.timed():
             return ctx.comm.all_reduce(grad.clone()), None, None
+
+
+class Pools(Protocol):
+    """Returns the object that computes statistics, as an `Adjacency` does."""
+
+    def pool(self, num_rows: int) -> Pool: ...
 
 
 def pool_of(pool: Pool, ids: Tensor) -> Pool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,54 +51,143 @@ class TypedGraph:
             schema: The graph's types, with the node types of each relation.
             plane: Connects the ranks.
         """
-        owned, halo = np.asarray(shard.owned, np.int64), np.asarray(shard.halo, np.int64)
-        source = np.asarray(shard.csc.indices, np.int64)
-        destination = np.repeat(np.arange(len(owned)), shard.num_in_edges)
-        by_type = _rows_by_type(owned, schema)
-        place = _places(by_type, len(owned))
+        rows, halo = TypedRows.of(np.asarray(shard.owned, np.int64), schema), np.asarray(shard.halo, np.int64)
+        destination = np.repeat(np.arange(len(rows.nodes)), shard.num_in_edges)
+        ends = TypedEnds(np.asarray(shard.csc.indices, np.int64), destination, types.cpu().numpy())
         relations = []
-        for number, relation in enumerate(schema.relations or ()):
-            edges = np.flatnonzero(types.cpu().numpy() == number)
-            src, rows = source[edges], by_type[relation.source]
-            away = np.unique(src[src >= len(owned)]) - len(owned)  # ascending, so still sorted by (cell, id)
+        for relation, edges in ends.by_relation(schema):
+            source = ends.source[edges]
+            away = np.unique(source[source >= len(rows.nodes)]) - len(rows.nodes)  # ascending, so sorted by (cell, id)
             demand = Demand.of(halo[away], np.asarray(shard.halo_cell)[away], plane.comm)
-            route = Route("gather", demand, owned[rows], plane)
-            local, is_own = np.empty_like(src), src < len(owned)
-            local[is_own] = place[src[is_own]]
-            local[~is_own] = len(rows) + np.searchsorted(away, src[~is_own] - len(owned))
-            ends = np.stack([local, place[destination[edges]]])
-            ids = (np.append(owned[rows], halo[away]), owned[by_type[relation.destination]])
-            graph = _rank_graph(ends, ids, edges, weight, types.device)
-            picked = torch.from_numpy(edges).to(types.device)
-            relations.append(RelationGraph(relation, graph, picked, len(rows), len(ids[1]), route))
-        return cls(*_as_tensors(by_type, owned, types.device), tuple(relations))
+            route = Route("gather", demand, rows.nodes[rows.by_type[relation.source]], plane)
+            graph = rows.graph(relation, ends.take(edges), (away, halo[away]), _taken(weight, edges), types.device)
+            relations.append(RelationGraph(relation, graph, _to(edges, types.device), *rows.sizes(relation), route))
+        return cls(*rows.as_tensors(types.device), tuple(relations))
+
+    @classmethod
+    def of_block(
+        cls,
+        rows: TypedRows,
+        halo: Ids,
+        ends: TypedEnds,
+        weight: Tensor | None,
+        route: Route | None,
+        device: torch.device,
+    ) -> TypedGraph:
+        """Splits a batch's edges by relation, without communication.
+
+        A relation's halo contains all the batch's rows of the source type that other
+        ranks own, also those that only other relations read.
+
+        Args:
+            rows: This rank's rows.
+            halo: [num_halo] global ids of other ranks' rows, in the order of `route`.
+            ends: The edges. Sources are the rows, then the halo.
+            weight: [num_edges] edge weights. None: the graph has none.
+            route: Brings the halo. None: there is none.
+            device: Device of the edges.
+        """
+        schema, away = rows.schema, rows_by_type(halo, rows.schema)
+        routes = {
+            name: None if route is None else route.part(places, schema.nodes(name))
+            for name, places in rows.by_type.items()
+        }
+        relations = []
+        for relation, edges in ends.by_relation(schema):
+            sources = (away[relation.source], halo[away[relation.source]])
+            graph = rows.graph(relation, ends.take(edges), sources, _taken(weight, edges), device)
+            sizes = rows.sizes(relation)
+            relations.append(RelationGraph(relation, graph, _to(edges, device), *sizes, routes[relation.source]))
+        return cls(*rows.as_tensors(device), tuple(relations))
 
 
-def _rows_by_type(nodes: Ids, schema: Schema) -> dict[str, Ids]:
+@dataclass(frozen=True, slots=True, eq=False)
+class TypedEnds:
+    """Edges between a rank's rows, with their relations."""
+
+    source: Ids  # [num_edges] int64 rows, or the number of rows plus a position in the halo
+    destination: Ids  # [num_edges] int64 rows
+    types: Ids  # [num_edges] int64 relation of each edge
+
+    def by_relation(self, schema: Schema) -> Iterator[tuple[Relation, Ids]]:
+        """Yields each relation and its edges' positions, ascending."""
+        relations = schema.relations or ()
+        order = np.argsort(self.types, kind="stable")
+        bounds = np.searchsorted(self.types[order], np.arange(len(relations) + 1))
+        for number, relation in enumerate(relations):
+            yield relation, order[bounds[number] : bounds[number + 1]]
+
+    def take(self, edges: Ids) -> TypedEnds:
+        """Selects edges by position."""
+        return TypedEnds(self.source[edges], self.destination[edges], self.types[edges])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypedRows:
+    """A rank's rows, numbered within their types."""
+
+    schema: Schema
+    nodes: Ids  # [num_rows] int64 global ids
+    by_type: Mapping[str, Ids]  # positions of each type's rows, ascending
+    places: Ids  # [num_rows] int64 number of each row within its type
+
+    @classmethod
+    def of(cls, nodes: Ids, schema: Schema) -> TypedRows:
+        """Numbers the rows of some nodes, in their order."""
+        by_type, places = rows_by_type(nodes, schema), np.zeros(len(nodes), np.int64)
+        for rows in by_type.values():
+            places[rows] = np.arange(len(rows))
+        return cls(schema, nodes, by_type, places)
+
+    def sizes(self, relation: Relation) -> tuple[int, int]:
+        """Returns the numbers of rows of a relation's source and destination type."""
+        return len(self.by_type[relation.source]), len(self.by_type[relation.destination])
+
+    def graph(
+        self,
+        relation: Relation,
+        ends: TypedEnds,
+        halo: tuple[Ids, Ids],
+        weight: Tensor | None,
+        device: torch.device,
+    ) -> RankGraph:
+        """Numbers a relation's edges within the types.
+
+        Args:
+            relation: The relation.
+            ends: Its edges.
+            halo: Ascending positions of the relation's sources in the halo, and their
+                global ids.
+            weight: [edges of the relation] weights. None: the graph has none.
+            device: Device of the edges.
+        """
+        rows, (away, away_nodes) = self.by_type[relation.source], halo
+        source, is_own = np.empty_like(ends.source), ends.source < len(self.nodes)
+        source[is_own] = self.places[ends.source[is_own]]
+        source[~is_own] = len(rows) + np.searchsorted(away, ends.source[~is_own] - len(self.nodes))
+        src_nodes = _to(np.append(self.nodes[rows], away_nodes), device)
+        dst_nodes = _to(self.nodes[self.by_type[relation.destination]], device)
+        edge_index = _to(np.stack([source, self.places[ends.destination]]), device)
+        return RankGraph(edge_index, weight, src_nodes, dst_nodes=dst_nodes)
+
+    def as_tensors(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Returns positions and global ids of each type's rows."""
+        rows = {name: _to(places, device) for name, places in self.by_type.items()}
+        return rows, {name: _to(self.nodes[places], device) for name, places in self.by_type.items()}
+
+
+def rows_by_type(nodes: Ids, schema: Schema) -> dict[str, Ids]:
     """Returns the positions of each type's nodes, in the order of `nodes`."""
     ranges = {name: schema.nodes(name) for name, _ in schema.node_types}
     return {name: np.flatnonzero((nodes >= ids.start) & (nodes < ids.stop)) for name, ids in ranges.items()}
 
 
-def _places(by_type: Mapping[str, Ids], count: int) -> Ids:  # [count]
-    """Returns each row's number within its type."""
-    place = np.zeros(count, np.int64)
-    for rows in by_type.values():
-        place[rows] = np.arange(len(rows))
-    return place
+def _taken(weight: Tensor | None, edges: Ids) -> Tensor | None:
+    return None if weight is None else weight[_to(edges, weight.device)]
 
 
-def _rank_graph(ends: Ids, ids: tuple[Ids, Ids], edges: Ids, weight: Tensor | None, device: torch.device) -> RankGraph:
-    src_nodes, dst_nodes = (torch.from_numpy(side).to(device) for side in ids)
-    picked = None if weight is None else weight[torch.from_numpy(edges).to(device)]
-    return RankGraph(torch.from_numpy(ends).to(device), picked, src_nodes, dst_nodes=dst_nodes)
-
-
-def _as_tensors(
-    by_type: Mapping[str, Ids], nodes: Ids, device: torch.device
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    rows = {name: torch.from_numpy(places).to(device) for name, places in by_type.items()}
-    return rows, {name: torch.from_numpy(nodes[places]).to(device) for name, places in by_type.items()}
+def _to(ids: Ids, device: torch.device) -> Tensor:
+    return torch.from_numpy(ids).to(device)
 
 
 class RelationRows:

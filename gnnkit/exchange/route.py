@@ -5,6 +5,7 @@ Every function here is collective over the run's ranks, forward and backward.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -140,12 +141,26 @@ class Route:
         order = np.argsort(cell_nodes, kind="stable")
         positions = order[np.searchsorted(cell_nodes, demand.asked.cpu().numpy(), sorter=order)]
         self.sent = torch.from_numpy(positions).to(comm.device)  # [num_requested] positions in `cell_nodes`
-        senders = CSC(np.arange(len(positions) + 1), positions, num_sources=len(cell_nodes))
-        self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from received rows to owned rows
+        self.arrivals = _arrivals(positions, len(cell_nodes), comm.device)
         away = sum(self.held_counts) - self.held_counts[comm.rank]
         # With one column or row, no rank holds edges at other cells' rows: nothing is
         # sent.
         self.idle = comm.all_reduce(torch.tensor([away], device=comm.device)).item() == 0
+
+    def part(self, rows: Ids, nodes: slice) -> Route:
+        """Returns the exchange of some nodes' rows only, without communication.
+
+        Args:
+            rows: The ascending positions of these nodes in `cell_nodes`.
+            nodes: The range of their global ids.
+        """
+        part = copy.copy(self)
+        part.held_ids, part.held_counts, _ = _within(self.held_ids, self.held_counts, nodes)
+        part.sent_ids, part.owned_counts, is_sent = _within(self.sent_ids, self.owned_counts, nodes)
+        positions = np.searchsorted(rows, self.sent[is_sent].cpu().numpy())
+        part.sent = torch.from_numpy(positions).to(self.sent.device)
+        part.arrivals = _arrivals(positions, len(rows), self.sent.device)
+        return part
 
     def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
         """Copies the owners' rows to the holders."""
@@ -197,6 +212,18 @@ class Route:
     def values(self, values: Tensor) -> Tensor:  # [num_owned] -> [num_rows]
         """Sends the owners' values to the holders, unencoded and uncounted."""
         return self.plane.comm.all_to_all(values.index_select(0, self.sent), self.owned_counts, self.held_counts)
+
+
+def _arrivals(positions: Ids, num_owned: int, device: torch.device) -> EdgeKernels:
+    """Returns the edges from received rows to the owned rows at `positions`."""
+    senders = CSC(np.arange(len(positions) + 1), positions, num_sources=num_owned)
+    return EdgeKernels.of(senders, device).transpose()
+
+
+def _within(ids: Tensor, counts: list[int], nodes: slice) -> tuple[Tensor, list[int], Tensor]:
+    """Returns the ids within a range, their number per cell, and their mask."""
+    is_inside = (ids >= nodes.start) & (ids < nodes.stop)
+    return ids[is_inside], [int(part.sum()) for part in is_inside.split(counts)], is_inside
 
 
 class _Spread(Function):

@@ -16,7 +16,7 @@ from gnnkit.jobs.models import ModelSource, dense_readers
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.outputs import check_layers
 from gnnkit.launch.phases import say
-from gnnkit.model.unchanged import EdgeIndexModel, num_convolutions
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import Fanouts, Sampler
 from gnnkit.strategy import (
     ExecutionStrategy,
@@ -85,7 +85,7 @@ class Parts:
         """Warns if an (x, edge_index) module has more layers than sampled hops."""
         if self.sampler is None or not isinstance(self.model, EdgeIndexModel):
             return
-        hops, convolutions = self.sampler.num_hops, num_convolutions(self.model)
+        hops, convolutions = self.sampler.num_hops, self.model.num_convolutions
         if hops < convolutions:
             say(
                 f"model={self.source.name} has {convolutions} convolutions, and sampler.fanouts has {hops} hops: in training, "
@@ -95,7 +95,7 @@ class Parts:
 
 def _num_hops(model: object) -> object:
     """Returns the number of hops that the model reads, or a non-integer if unknown."""
-    return num_convolutions(model) if isinstance(model, EdgeIndexModel) else getattr(model, "num_layers", None)
+    return model.num_convolutions if isinstance(model, EdgeIndexModel) else getattr(model, "num_layers", None)
 
 
 def _with_default_sampler(settings: Settings, num_layers: object) -> Settings:
@@ -177,10 +177,6 @@ _STRATEGY = Topic(
         ),
         "model={p.source.name} distinguishes edge types, and strategy={s.strategy.name} "
         "{lacks[Relations]}": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
-        "model={p.source.name} is a PyG module that reads types, and strategy={s.strategy.name} makes batches: use "
-        "strategy=vertex_centric, model=rgcn, rgat, hgt or simple_hgn, or gnnkit.pyg.NeighborLoader with Lightning": lambda s, p: (
-            not p.strategy.reads.all_edges and p.source.reads_relations and isinstance(p.model, EdgeIndexModel)
-        ),
         "sampler={s.sampler.name} does not draw by relation, as model={p.source.name} needs: use sampler=neighbor, "
         "weighted, labor, balanced or full": lambda s, p: (
             p.sampler is not None and p.source.reads_relations and not p.sampler.by_relation

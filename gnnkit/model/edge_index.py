@@ -7,6 +7,7 @@ Rows that are read are deferred, and sums of them at `edge_index[1]` are fused.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,7 +158,7 @@ class Pass:
     def _with_halo(self, x: Tensor, dim: int) -> Tensor:
         """Appends the halo to the own rows, along dimension `dim`. Collective."""
         self._check(x, dim)
-        rows = x.movedim(dim, 0)
+        rows = x.movedim(dim, 0) if dim else x
         flat = rows[:, None] if rows.dim() == 1 else rows.flatten(1)
         every = self._append_halo(flat)
         return x if every is flat else every.view(len(every), *rows.shape[1:]).movedim(0, dim)
@@ -525,7 +526,7 @@ class JoinedPass(Pass):
         self.reads.note(self)
         self.reads.origin.count("index_select")
         rows = x.movedim(dim, 0)
-        flat, halos = rows.reshape(len(rows), -1), []
+        flat, halos = rows.reshape(len(rows), math.prod(rows.shape[1:])), []
         for part, first in self.parts:
             own_rows = flat[first : first + part.num_read]
             halos.append(part.halo(own_rows))

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from gnnkit.engine import Adjacency
 from gnnkit.engine.adjacency import dropout_key
+from gnnkit.engine.pool import Pools
 from gnnkit.kernels.dropout import derive, dropout
 from gnnkit.model.deferred import Deferred, computed, written
 from gnnkit.model.edge_index import Reads
@@ -35,6 +36,7 @@ class ExactFunctions(TorchFunctionMode):
         adjacency: Adjacency,
         reads: Reads,
         row_ids: Callable[[Tensor, int], Tensor | None] | None = None,
+        pools: Pools | None = None,
     ) -> None:
         """Stores the arguments.
 
@@ -44,8 +46,10 @@ class ExactFunctions(TorchFunctionMode):
             row_ids: Returns the node ids of rows [n, f] in the call of dropout with a
                 number, None if they are not rows of nodes. Default: the rows of all
                 nodes.
+            pools: Returns the pools of batch statistics. Default: the adjacency.
         """
         super().__init__()
+        self._pools = pools or adjacency
         self._adjacency, self._reads, self._draws = adjacency, reads, itertools.count()
         self._message_draws = (0, itertools.count())  # number of the read, and the draws since
         self._row_ids = row_ids or self._ids_of_all
@@ -112,7 +116,7 @@ class ExactFunctions(TorchFunctionMode):
     ) -> Tensor:
         if not training or x.dim() != 2:
             return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-        out, seen = normalize(x, self._adjacency, eps)
+        out, seen = normalize(x, self._pools, eps)
         if seen.lasts:
             seen.remember(running_mean, running_var, momentum)
         out = out if weight is None else out * weight

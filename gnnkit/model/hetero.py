@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,27 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency, Rows, SparseRows
+from gnnkit.engine import Adjacency, BlockAdjacency, Pool, Rows, SparseRows
 from gnnkit.engine.typed_graph import TypedGraph
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.graph.schema import Schema
 from gnnkit.model.edge_index import Reads, RelationPass
 from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors
 from gnnkit.model.norms import exact_norms
-from gnnkit.model.unchanged import EdgeIndexModel, model_error, uncached
+from gnnkit.model.unchanged import EdgeIndexModel, is_convolution, joined, model_error, uncached
 
 _FEW, _FEW_EDGES = 6, 10  # nodes of each type and edges of each relation, in a small graph
 
 
 class HeteroModel(EdgeIndexModel):
-    """A module of (x_dict, edge_index_dict), for full graphs.
+    """A module of (x_dict, edge_index_dict), for full graphs and sampled batches.
 
     `x_dict` contains this rank's rows of each node type, with the columns of the type's
     feature table, and a column of ones for a type without features. `edge_index_dict`
     contains the edges of each relation (source type, name, destination type), numbered
     within the types. As in `EdgeIndexModel`, other ranks' rows are exchanged whenever a
-    layer reads rows through `edge_index[0]`, for each relation those that it reads.
+    layer reads rows through `edge_index[0]`, for each relation those that it reads. All
+    types and relations are present, also those without rows or edges in a batch.
     """
 
     reads_sparse = True  # types of different widths are stored side by side, as sparse columns
@@ -129,12 +131,15 @@ class HeteroModel(EdgeIndexModel):
         Collective.
 
         Args:
-            x: [num_dst, in_features] own rows.
-            adjacencies: The full graph.
+            x: [num_dst, in_features] own rows, or the input rows of a batch.
+            adjacencies: The full graph, or the blocks of a batch.
         """
-        adjacency, module = adjacencies[0], self.module
+        (adjacency, picked), module = joined(adjacencies), self.module
         assert isinstance(module, nn.Module)
+        assert self._trial is not None
         graph = adjacency.typed_graph(self.schema)
+        rows = graph.rows if picked is None else {name: picked[places] for name, places in graph.rows.items()}
+        pools = TypedPools(adjacency, graph.nodes, self._trial.normed, self._error)
         module.training = self.training
         name = type(self).__name__
         reads = Reads()
@@ -143,22 +148,30 @@ class HeteroModel(EdgeIndexModel):
             for relation in graph.relations
         }
         edges: Tensors = {key: called.edge_index() for key, called in passes.items()}
-        functions = ExactFunctions(adjacency, reads, lambda rows, draw: self._ids(rows, draw, graph))
+        functions = ExactFunctions(adjacency, reads, lambda rows, draw: self._ids(rows, draw, graph), pools)
         try:
-            with functions, exact_norms(module, adjacency), uncached(module):
-                out = self._arguments.call(module, self._rows_by_type(x, graph), edges, _values(adjacency, graph))
+            with functions, exact_norms(module, pools), uncached(module):
+                out = self._arguments.call(module, self._rows_by_type(x, rows), edges, _values(adjacency, graph))
         except RuntimeError as error:
-            empty = [name for name, rows in graph.rows.items() if not len(rows)]
+            empty = ", ".join(name for name, ids in graph.nodes.items() if not len(ids))
             if not empty:
                 raise
-            raise self._error(
-                f"{error}: this worker has no nodes of type {', '.join(empty)}: use fewer workers"
-            ) from error
+            what = "worker has no nodes of type {}: use fewer workers"
+            if isinstance(adjacency, BlockAdjacency):
+                what = "batch has no nodes of type {}: use larger strategy.batch_size and sampler.fanouts"
+            raise self._error(f"{error}: this {what.format(empty)}") from error
         finally:
             for called in passes.values():
                 called.end()
             self.fallbacks = reads.origin.fallbacks
-        return self._placed(out, graph, adjacency.num_dst)
+        return self._placed(out, graph, adjacency.num_dst)[: adjacencies[-1].num_dst]
+
+    @property
+    def num_convolutions(self) -> int:
+        """Number of layers. A `ModuleDict` has one layer's convolutions by relation."""
+        by_relation = [part for part in self.modules() if isinstance(part, nn.ModuleDict)]
+        parallel = [sum(map(is_convolution, part.children())) for part in by_relation]
+        return super().num_convolutions - sum(count - 1 for count in parallel if count)
 
     def _placed(self, out: Any, graph: TypedGraph, num_rows: int) -> Tensor:
         """Returns the output rows of all types in the order of the rank's rows."""
@@ -193,15 +206,54 @@ class HeteroModel(EdgeIndexModel):
         pairs = zip((name for name, _ in schema.node_types), tables, strict=True)
         return {name: slice(None) if table is None or table.width == 0 else table.columns for name, table in pairs}
 
-    def _rows_by_type(self, x: Rows, graph: TypedGraph) -> Tensors:
+    def _rows_by_type(self, x: Rows, places: Mapping[str, Tensor]) -> Tensors:
+        """Returns the input rows of each type, at its places among the rows `x`."""
         columns = self._columns(self.schema)
         if not isinstance(x, SparseRows):
             assert isinstance(x, Tensor)
-            return {name: x[rows][:, columns[name]] for name, rows in graph.rows.items()}
+            return {name: x[rows][:, columns[name]] for name, rows in places.items()}
         if self._tables is None or self._tables[0] is not x:
-            dense = {name: _dense(x, rows, columns[name]) for name, rows in graph.rows.items()}
+            dense = {name: _dense(x, rows, columns[name]) for name, rows in places.items()}
             self._tables = (x, dense)
         return {name: rows.view_as(rows) for name, rows in self._tables[1].items()}
+
+
+class TypedPools:
+    """The pools of batch statistics, for rows of one node type at a time."""
+
+    def __init__(
+        self,
+        adjacency: Adjacency,
+        nodes: Mapping[str, Tensor],
+        normed: Sequence[str | None],
+        error: Callable[[str], UserError],
+    ) -> None:
+        """Stores the arguments.
+
+        Args:
+            adjacency: Provides the pools.
+            nodes: [rows of the type] global ids of each type's rows.
+            normed: Node type of the rows in each call of `pool`, None for other rows.
+            error: Creates an error that names the model.
+        """
+        self._adjacency, self._nodes, self._error = adjacency, nodes, error
+        self._names = iter(normed)
+
+    def pool(self, num_rows: int) -> Pool:
+        """Returns the pool of the next statistics.
+
+        Raises `UserError` for a batch's rows whose nodes are unknown, because nodes
+        with copies on several ranks count once.
+        """
+        name = next(self._names, None)
+        if name is not None and len(self._nodes[name]) == num_rows:
+            return self._adjacency.pool_of_nodes(self._nodes[name])
+        if not isinstance(self._adjacency, BlockAdjacency):
+            return self._adjacency.pool(num_rows)
+        raise self._error(
+            "normalises rows that are not those of one node type, which mini-batches do not support: normalise each "
+            "type's rows, or use strategy=vertex_centric"
+        )
 
 
 def _values(adjacency: Adjacency, graph: TypedGraph) -> dict[str, Tensors | None]:

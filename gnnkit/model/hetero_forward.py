@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,11 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from gnnkit.engine import Pool
 from gnnkit.errors import UserError
 from gnnkit.graph.schema import Schema
 from gnnkit.model.functions import in_messages
+from gnnkit.model.norms import exact_norms
 from gnnkit.model.unchanged import model_error
 from gnnkit.utils.ranges import one_line
 
@@ -113,6 +116,7 @@ class HeteroTrial:
     predicted: str | None  # node type of the output rows. None: the output is a dictionary by type
     returned: tuple[str, ...]  # node types that have output rows
     dropouts: tuple[str | None, ...]  # node type of the rows in each call of dropout, None for other rows
+    normed: tuple[str | None, ...]  # the same for each pool of batch statistics
 
     @classmethod
     def of(
@@ -133,49 +137,81 @@ class HeteroTrial:
         graph = _small_graph(schema, widths, edge_width, _dtype(module))
         types = {len(rows): name for name, rows in graph[0].items()}
         trace = _Trace(types)
-        training = module.training
         try:
             with torch.no_grad():
                 if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
-                    arguments.call(module.eval(), *graph)
-                replica = copy.deepcopy(module).train()  # running statistics of the module stay
-                with torch.random.fork_rng(devices=[]), trace:
+                    with _evaluating(module):
+                        arguments.call(module, *graph)
+                replica = copy.deepcopy(module)  # running statistics of the module stay
+                with torch.random.fork_rng(devices=[]), trace, exact_norms(replica, trace):
                     out = arguments.call(replica, *graph)
         except UserError:
             raise
         except Exception as error:
             text = f"{type(error).__name__}: {one_line(error)}"
             raise model_error(module, f"forward fails on a small graph with the types of this graph: {text}") from error
-        finally:
-            module.train(training)
         if isinstance(out, Tensor) and out.dim() and len(out) in types:
             predicted = types[len(out)]
-            return cls(predicted, (predicted,), tuple(trace.calls))
+            return cls(predicted, (predicted,), tuple(trace.dropouts), tuple(trace.normed))
         if isinstance(out, Mapping):
             returned = tuple(name for name, rows in out.items() if rows is not None)
             if returned and all(len(out[name]) == len(graph[0].get(name, ())) for name in returned):
-                return cls(None, returned, tuple(trace.calls))
+                return cls(None, returned, tuple(trace.dropouts), tuple(trace.normed))
         what = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
         raise model_error(
             module, f"forward must return the rows of one node type, or a dictionary of rows by node type, found {what}"
         )
 
 
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Sets a module and its parts to evaluation mode within the context."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
 class _Trace(TorchFunctionMode):
-    """Records the node type of the rows in each call of dropout."""
+    """Records the node type of the rows in each call of dropout, and in each pool."""
 
     def __init__(self, types: Mapping[int, str]) -> None:
         super().__init__()
-        self.calls: list[str | None] = []
+        self.dropouts: list[str | None] = []
+        self.normed: list[str | None] = []
         self._types = types
+
+    def pool(self, num_rows: int) -> Pool:
+        """Records the type of normalised rows, and returns a pool of these rows."""
+        self.normed.append(self._types.get(num_rows))
+        return Pool()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is F.dropout and not in_messages():
             rows = args[0] if args else (kwargs or {})["input"]
-            self.calls.append(self._types.get(len(rows)) if rows.dim() == 2 else None)
+            self.dropouts.append(self._types.get(len(rows)) if rows.dim() == 2 else None)
+        if func is F.batch_norm and _training(*args, **(kwargs or {})):
+            self.pool(len(args[0]))
         return func(*args, **(kwargs or {}))
+
+
+def _training(
+    x: Tensor,
+    mean: Any,
+    var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    *rest: Any,
+    **keys: Any,
+) -> bool:
+    """Returns whether a call of F.batch_norm pools rows, as `ExactFunctions` does."""
+    return training and x.dim() == 2
 
 
 _Graph = tuple[Tensors, Tensors, dict[str, Tensors | None]]

@@ -8,24 +8,24 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency
+from gnnkit.engine.pool import Pools
 from gnnkit.errors import UserError
 from gnnkit.kernels.sums import wide
 from gnnkit.nn import normalize
 
-_Norm = Callable[[Any, Tensor, Adjacency], Tensor]
+_Norm = Callable[[Any, Tensor, Pools], Tensor]
 
 
-def _mean(x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_rows, f] -> [f]
+def _mean(x: Tensor, adjacency: Pools) -> Tensor:  # [num_rows, f] -> [f]
     return adjacency.pool(len(x)).mean(x)[0]
 
 
-def _graph_norm(norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
+def _graph_norm(norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
     out = x - _mean(x, adjacency) * norm.mean_scale
     return norm.weight * out / (_mean(out.square(), adjacency) + norm.eps).sqrt() + norm.bias  # type: ignore[no-any-return]
 
 
-def _pair_norm(norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
+def _pair_norm(norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
     x = x - _mean(x, adjacency)
     if norm.scale_individually:
         return norm.scale * x / (norm.eps + x.norm(2, -1, keepdim=True))  # type: ignore[no-any-return]
@@ -33,14 +33,14 @@ def _pair_norm(norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
     return norm.scale * x / (norm.eps + _mean(squares, adjacency)).sqrt()  # type: ignore[no-any-return]
 
 
-def _layer_norm(norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
+def _layer_norm(norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
     """Normalises by one mean and deviation over all elements of all nodes."""
     x = x - _mean(x.mean(1, keepdim=True), adjacency)
     out: Tensor = x / (_mean(x.square().mean(1, keepdim=True), adjacency).sqrt() + norm.eps)
     return out if norm.weight is None else out * norm.weight + norm.bias
 
 
-def _instance_norm(norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
+def _instance_norm(norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
     if norm.training or not norm.track_running_stats:
         out, seen = normalize(x, adjacency, norm.eps)
         if seen.lasts:
@@ -50,12 +50,12 @@ def _instance_norm(norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
     return out if norm.weight is None else out * norm.weight + norm.bias
 
 
-def _mean_subtraction(_norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
+def _mean_subtraction(_norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
     return x - _mean(x, adjacency)
 
 
-def _graph_size_norm(_norm: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
-    return x / adjacency.pool(len(x)).mean(x)[1].sqrt()
+def _graph_size_norm(_norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
+    return x / adjacency.pool(len(x)).mean(x)[1].clamp(min=1).sqrt()
 
 
 _NORMS: dict[str, _Norm] = {  # by class name
@@ -70,7 +70,7 @@ NORMS = (*_NORMS, "DiffGroupNorm")  # DiffGroupNorm calls F.batch_norm
 
 
 @contextmanager
-def exact_norms(module: nn.Module, adjacency: Adjacency) -> Iterator[None]:
+def exact_norms(module: nn.Module, adjacency: Pools) -> Iterator[None]:
     """Makes a module's normalisations cover all ranks' nodes, within the context.
 
     Args:
@@ -95,7 +95,7 @@ def _over_nodes(part: nn.Module) -> bool:
 class _Served:
     """A normalisation's replaced `forward` in one pass."""
 
-    def __init__(self, norm: nn.Module, adjacency: Adjacency) -> None:
+    def __init__(self, norm: nn.Module, adjacency: Pools) -> None:
         self._norm, self._adjacency = norm, adjacency
 
     def __call__(self, x: Tensor, batch: Tensor | None = None, batch_size: int | None = None) -> Tensor:

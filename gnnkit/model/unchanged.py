@@ -30,12 +30,6 @@ _REFUSED = {"allow_single_element": "takes no statistics on a worker with a sing
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def num_convolutions(model: nn.Module) -> int:
-    """Counts the layers that read neighbours' rows, as far as their classes show."""
-    layers = [part for part in model.modules() if "MessagePassing" in (base.__name__ for base in type(part).__mro__)]
-    return max(len(layers), 1)
-
-
 def reads_edges(model: nn.Module) -> bool:
     """Returns whether `forward` takes (x, edge_index) or (data), as in PyG."""
     asked = _parameters(model)
@@ -115,6 +109,11 @@ class EdgeIndexModel(nn.Module):
         return out[:num_dst]
 
     @property
+    def num_convolutions(self) -> int:
+        """Number of layers that read neighbours' rows, as far as their classes show."""
+        return max(sum(map(is_convolution, self.modules())), 1)
+
+    @property
     def num_relations(self) -> int:
         """The largest number of relations that a layer was built for."""
         numbers = [getattr(part, "num_relations", 1) for part in self.module.modules()]  # type: ignore[union-attr]
@@ -123,11 +122,9 @@ class EdgeIndexModel(nn.Module):
     @contextmanager
     def _passing(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Iterator[tuple[Tensor, Adjacency, Pass]]:
         """Merges a batch into one graph, within which torch functions are exact."""
-        adjacency, module = adjacencies[0], self.module
+        (adjacency, rows), module = joined(adjacencies), self.module
         assert isinstance(module, nn.Module)
-        if isinstance(adjacency, BlockAdjacency):
-            adjacency, rows = as_one_graph(adjacencies)  # type: ignore[arg-type]
-            x = x if rows is None else x[rows]
+        x = x if rows is None else x[rows]
         module.training = self.training
         called = Pass(type(self).__name__, adjacency)
         try:
@@ -226,6 +223,18 @@ class _Asked:
         return cls(None, rows, edges, tuple(name for name in others if name in _OF_EDGES), tuple(needed))
 
 
+def joined(adjacencies: Sequence[Adjacency]) -> tuple[Adjacency, Tensor | None]:
+    """Merges a batch into one graph. A full graph is one already.
+
+    Returns the graph, and its rows [num_dst] int64 within the input rows, or None for
+    all rows.
+    """
+    first = adjacencies[0]
+    if not isinstance(first, BlockAdjacency):
+        return first, None
+    return as_one_graph(adjacencies)  # type: ignore[arg-type]
+
+
 def _edge_values(adjacency: Adjacency, *, types: bool) -> dict[str, Tensor | None]:
     """Returns a rank's edge values by PyG's names.
 
@@ -254,6 +263,11 @@ def uncached(module: nn.Module) -> Iterator[None]:
     finally:
         for part, values in caches:
             vars(part).update(values)
+
+
+def is_convolution(module: nn.Module) -> bool:
+    """Returns whether a module is one of PyG's `MessagePassing`."""
+    return "MessagePassing" in (base.__name__ for base in type(module).__mro__)
 
 
 def _of_pyg(module: nn.Module) -> bool:

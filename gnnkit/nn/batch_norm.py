@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
+from gnnkit.engine.pool import Pools
 from gnnkit.errors import UserError
 from gnnkit.kernels.sums import wide
 
@@ -82,14 +83,17 @@ class Statistics:
 
     @torch.no_grad()
     def remember(self, running_mean: Tensor | None, running_var: Tensor | None, share: float) -> None:
-        """Updates the running statistics with momentum `share`, as torch does."""
+        """Updates the running statistics with momentum `share`, as torch does.
+
+        Without rows, as in a batch without nodes of a type, they do not change.
+        """
         unbiased = self.variance * (self.count / (self.count - 1).clamp(min=1))
         for running, now in ((running_mean, self.mean), (running_var, unbiased)):
             if running is not None:
-                running.lerp_(now.to(running.dtype), share)
+                running.lerp_(torch.where(self.count > 0, now.to(running.dtype), running), share)
 
 
-def normalize(x: Tensor, adjacency: Adjacency, eps: float) -> tuple[Tensor, Statistics]:
+def normalize(x: Tensor, adjacency: Pools, eps: float) -> tuple[Tensor, Statistics]:
     """Standardises each column over all ranks.
 
     Collective, in forward and backward.

@@ -21,7 +21,6 @@ LEARNED, LOST = "inputs=learned", "sync.on_lost=continue"
 SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leader"
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
 OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
-OF_TYPES = "a module of (x, edge_index, edge_type)"  # likewise
 ON_DISK = "features.place=disk"
 LINK = "comm.link={gigabits:1,milliseconds:1}"
 TORCHRUN = {
@@ -50,7 +49,6 @@ REFUSED = [
     [SAMPLED, "partition=2d"],
     [SAMPLED, "order=rcm"],
     [PRESET, "model=rgcn", "strategy.degrees=local"],
-    [SAMPLED, OF_TYPES],
     [SAMPLED, "model=rgcn", "sampler=metropolis_hastings"],
     [SAMPLED, "model=gcn", "sampler=neighbor", "sampler.fanouts={default:[5,5],cites:[1,1]}"],
     [FULL, "model=rgcn", "types=ignore"],
@@ -92,13 +90,6 @@ REFUSED = [
 ROWS = [message for topic in fits.TOPICS for message in topic.refused]
 
 
-class TypedSum(nn.Module):
-    """A module that reads types of edges."""
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        return x.index_add(0, edge_index[1], x[edge_index[0]] * edge_type[:, None])
-
-
 class EdgeSum(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
@@ -113,7 +104,7 @@ def test_each_row_refuses_a_configuration(
         for name, value in TORCHRUN.items():
             monkeypatch.setenv(name, value)
         overrides = overrides[:-1]
-    models = {OF_EDGES: EdgeSum(), OF_TYPES: TypedSum()}
+    models = {OF_EDGES: EdgeSum()}
     model = next((models[text] for text in overrides if text in models), None)
     plain = config.compose([text.replace("RUN", str(tmp_path)) for text in overrides if text not in models])
     (tmp_path / "config.yaml").write_text(json.dumps(plain))
