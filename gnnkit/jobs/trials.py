@@ -45,7 +45,7 @@ _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
 _RELATIONS: tuple[Keys, ...] = tuple(
     {"model": model, "types": "read", "trainer.weight_decay": decay}
-    for model, decay in (("rgat", 5e-4), ("rgcn", 0), ("hgt", 5e-4), ("rgcn", 5e-4))
+    for model, decay in (("rgat", 5e-4), ("rgcn", 0), ("hgt", 0), ("rgcn", 5e-4))
 )
 _TABLE: tuple[Keys, ...] = (
     _SAGE,

@@ -126,7 +126,7 @@ class HGT(ConvModel):
         dropout: float = 0.5,
         inverse: bool = True,
         self_loop: bool = False,
-        norm: Norm = "none",
+        norm: Norm = "layer",
     ) -> None:
         for name, value in (("hidden", hidden), ("heads", heads)):
             whole(f"model.{name}", value, 1, MAX_WIDTH)

@@ -19,6 +19,7 @@ from tests.runs import BARE
 
 RGCN = {"name": "rgcn", "hidden": 8}
 RGAT = {"name": "rgat", "hidden": 4, "heads": 2}
+HGT = {"name": "hgt", "hidden": 4, "heads": 2}
 BASES = {"bases": 2, "inverse": False}
 
 
@@ -122,11 +123,12 @@ def test_a_model_of_one_type_cannot_tell(tmp_path: Path) -> None:
 @pytest.mark.slow
 @few(
     "partition,options",
-    [(partition, options) for partition in ("1d", "1.5d", "2d", "3d") for options in (RGCN, RGCN | BASES, RGAT)],
-    default=[("3d", RGCN | BASES), ("3d", RGAT)],
+    [(partition, options) for partition in ("1d", "1.5d", "2d", "3d") for options in (RGCN, RGCN | BASES, RGAT, HGT)],
+    default=[("3d", RGCN | BASES), ("3d", RGAT), ("2d", HGT)],
 )
 def test_a_run_is_verified(tmp_path: Path, partition: str, options: dict[str, Any]) -> None:
-    graph = replace(told_by_types(), features=np.random.default_rng(0).normal(size=(124, 6)))
+    features = np.random.default_rng(0).normal(size=(124, 6))
+    graph = replace(told_by_types(), features=features, node_types=(("node", 120), ("hub", 4)))
     model = {**options, "dropout": 0.4}
     result = train(tmp_path, graph, overrides=["job=verify"], partition=partition, inputs="features", embedding=None, model=model)  # fmt: skip
     assert result["verified"], result

@@ -29,7 +29,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(folder: Path, graph: Graph, **keys: Any) -> Any:
+def run(folder: Path, graph: Graph | None, **keys: Any) -> Any:
     """Runs a job on three ranks that are threads, unless keys say otherwise."""
     usual: dict[str, Any] = {"workers": 3, "comm": "threads", "model": {"name": "rgcn", "hidden": 4}, **BARE}
     trainer = {"max_epochs": 2, "precision": 64, "lr": 0.1}
@@ -105,11 +105,33 @@ def test_owners_draw_what_the_whole_graph_gives(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.slow
-@few("halo", ["one_hop", "none", "cluster"], default=["one_hop"])
-def test_shares_of_a_graph_have_relations(tmp_path: Path, halo: str) -> None:
+@few(
+    "halo,model",
+    [(halo, model) for halo in ("one_hop", "none", "cluster") for model in ("rgcn", "hgt")],
+    default=[("one_hop", "rgcn"), ("cluster", "hgt")],
+)
+def test_shares_of_a_graph_have_relations(tmp_path: Path, halo: str, model: str) -> None:
     keys = {"clusters": 4, "clusters_per_batch": 2} if halo == "cluster" else {}
     strategy = {"name": "preset_workload", "halo": halo, **keys}
-    assert run(tmp_path / "ranks", GRAPH, job="verify", strategy=strategy)["verified"]
+    options = {"name": model, "hidden": 4}
+    assert run(tmp_path / "ranks", GRAPH, job="verify", strategy=strategy, model=options)["verified"]
+
+
+@pytest.mark.slow
+def test_a_store_has_node_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores of earlier versions have them in the manifest only."""
+    options, store = {"name": "hgt", "hidden": 4, "heads": 2}, tmp_path / "store"
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "model": options}
+    expected = run(tmp_path / "graph", GRAPH, **keys)["train_loss"]
+    run(store, GRAPH, job="partition", strategy="vertex_centric")
+
+    def trained(name: str) -> float:
+        loss: float = run(tmp_path / name, None, dataset={"name": "store", "root": str(store)}, **keys)["train_loss"]
+        return loss
+
+    assert trained("stored") == expected
+    monkeypatch.setattr("gnnkit.partition.shard._read_type_sizes", lambda meta: None)
+    assert trained("earlier") == expected
 
 
 @pytest.mark.slow
