@@ -287,9 +287,10 @@ class Graph:
         Args:
             data: Graph with an `edge_index` [2, num_edges] per edge type.
             split: Column to use if masks hold several splits, from 0.
-            val: Second `Data` of `RandomLinkSplit`. `val_edges` are its positive edges.
-                Negative pairs are not read, because `task=link_prediction` draws them.
-            test: Third `Data` of `RandomLinkSplit`, for `test_edges`.
+            val: Second graph of `RandomLinkSplit`. `val_edges` are its positive edges,
+                in a `HeteroData` those of one edge type. Negative pairs are not read,
+                because `task=link_prediction` draws them.
+            test: Third graph of `RandomLinkSplit`, for `test_edges`.
         """
         from gnnkit.graph.pyg import from_pyg
 

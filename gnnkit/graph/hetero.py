@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,15 @@ def is_hetero(value: Any) -> bool:
     return hasattr(value, "node_types") and hasattr(value, "edge_types") and hasattr(value, "to_homogeneous")
 
 
-def from_hetero(data: Any, split: int | None) -> Graph:
+def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> Graph:
     """Converts a `HeteroData`, as documented by `Graph.from_pyg`.
 
     The node types are concatenated in order.
+
+    Args:
+        data: The `HeteroData`.
+        split: Column to use if masks hold several splits, or None.
+        links: Attributes of edge types that the caller reads.
     """
     counts, edges = _read_structure(data)
     starts, total = _starts(counts), sum(counts.values())
@@ -41,7 +46,7 @@ def from_hetero(data: Any, split: int | None) -> Graph:
     splits[target] = part
     weight, edge_features, unread = _read_edge_columns(data, [ends.shape[1] for ends in edges])
     features, tables = pack_tables(_read_tables(data, counts), list(counts.values()))
-    warn_unread("Graph.from_pyg", [*_list_unread(data, predicted, masks), *unread], has_split=bool(masks))
+    warn_unread("Graph.from_pyg", [*_list_unread(data, predicted, masks, links), *unread], has_split=bool(masks))
     return _build(
         data,
         counts,
@@ -203,8 +208,8 @@ def _edge_stores(data: Any) -> dict[str, Get]:
     return {"-".join(kind): getter(_present_attributes(data[kind])) for kind in data.edge_types}
 
 
-def _list_unread(data: Any, predicted: str, masks: set[str]) -> list[str]:
-    unread = []
+def _list_unread(data: Any, predicted: str, masks: set[str], links: Set[str]) -> list[str]:
+    unread, read_of_edges = [], _READ_OF_EDGES | links
     for name in data.node_types:
         read = _READ_OF_NODES | masks if name == predicted else _READ_OF_NODES - {"y"}
         unread += [
@@ -213,6 +218,6 @@ def _list_unread(data: Any, predicted: str, masks: set[str]) -> list[str]:
     for kind in data.edge_types:
         attributes = _present_attributes(data[kind])
         unread += [
-            f"data[{'-'.join(kind)!r}].{attribute}" for attribute in attributes if attribute not in _READ_OF_EDGES
+            f"data[{'-'.join(kind)!r}].{attribute}" for attribute in attributes if attribute not in read_of_edges
         ]
     return unread

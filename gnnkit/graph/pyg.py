@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from gnnkit.graph.attributes import Get, as_column, as_row, optional, ranges_of,
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.hetero import from_hetero, is_hetero
 from gnnkit.utils import checks
-from gnnkit.utils.checks import Array, whole
+from gnnkit.utils.checks import Array, check_range, whole
 
 _TYPES = ("node_type", "edge_type")
 _READ = {"edge_index", "x", "y", "edge_weight", "edge_attr", "n_id", "num_nodes", *_TYPES}
@@ -33,9 +34,11 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
         raise UserError(
             f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
         )
-    data = _homogeneous(data, predicts=val is not None or test is not None)
+    data = _homogeneous(data)
     if is_hetero(data):
-        return from_hetero(data, split)
+        splits = {name: value for name, value in (("val", val), ("test", test)) if value is not None}
+        graph = from_hetero(data, split, {*_LINKS, *_NEGATIVE} if splits else set())
+        return _with_links_of_relation(graph, data, splits) if splits else graph
     num_nodes = whole("data.num_nodes", data.num_nodes, 0)
     attributes = _list_attributes(data)
     links = attributes & {*_LINKS, *_NEGATIVE}
@@ -51,20 +54,50 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
     _check_supervision(data, num_nodes)
     return replace(
         graph,
-        val_edges=None if val is None else _read_positives("val", val, num_nodes),
-        test_edges=None if test is None else _read_positives("test", test, num_nodes),
+        val_edges=None if val is None else _read_part("val", val, num_nodes),
+        test_edges=None if test is None else _read_part("test", test, num_nodes),
     )
 
 
-def _homogeneous(data: Any, *, predicts: bool) -> Any:
+def _homogeneous(data: Any) -> Any:
     """Returns a graph of one type as `Data`, and others unchanged."""
     if not is_hetero(data):
         return data
     if len(data.node_types) == len(data.edge_types) == 1:
         return data.to_homogeneous(add_node_type=False, add_edge_type=False)
-    if predicts:
-        raise UserError("HeteroData: edges to predict are supported for homogeneous graphs only: remove val and test")
     return data
+
+
+def _with_links_of_relation(graph: Graph, data: Any, splits: Mapping[str, Any]) -> Graph:
+    """Adds the edges to predict, which belong to one relation.
+
+    Args:
+        graph: The converted `data`.
+        data: The `HeteroData` that trains.
+        splits: `val` and `test`, if present.
+    """
+    for name, part in splits.items():
+        if not is_hetero(part):
+            raise UserError(f"{name} is a {type(part).__name__}, expected a HeteroData as the graph that trains")
+    kinds = {kind for part in splits.values() for kind in part.edge_types if _list_attributes(part[kind]) & _LINKS}
+    if len(kinds) != 1:
+        names = ", ".join(sorted("-".join(kind) for kind in kinds)) or "no relation"
+        raise UserError(
+            f"HeteroData: {names} has edge_label_index, expected one relation: use RandomLinkSplit(edge_types=[(...)])"
+        )
+    (kind,) = kinds
+    ranges = [graph.schema.nodes(kind[row]) for row in (0, 2)]
+    _check_supervision(data[kind], graph.num_nodes)
+    edges = {}
+    for name, part in splits.items():
+        counts = [whole(f"{name}.num_nodes", part[kind[row]].num_nodes) for row in (0, 2)]
+        if counts != [nodes.stop - nodes.start for nodes in ranges]:
+            raise UserError(f"{name} has {counts} nodes at the ends of {'-'.join(kind)}, unlike the graph that trains")
+        pairs = _read_positives(name, part[kind])
+        for row, nodes in enumerate(ranges):
+            check_range(f"{name}.edge_label_index[{row}]", pairs[:, row], 0, nodes.stop - nodes.start)
+        edges[f"{name}_edges"] = pairs + [nodes.start for nodes in ranges]
+    return replace(graph, **edges)
 
 
 def _convert_data(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]]:
@@ -123,10 +156,20 @@ def _list_attributes(data: Any) -> set[str]:
     return {name for name in keys if getattr(data, name, None) is not None}
 
 
-def _read_positives(name: str, data: Any, num_nodes: int) -> npt.NDArray[np.int64]:  # [k, 2]
-    """Reads the edges to predict, without their negative pairs."""
+def _read_part(name: str, data: Any, num_nodes: int) -> npt.NDArray[np.int64]:  # [k, 2]
+    """Reads the edges to predict of `val` or `test`."""
     if whole(f"{name}.num_nodes", data.num_nodes) != num_nodes:
         raise UserError(f"{name} has {data.num_nodes} nodes, the graph that trains has {num_nodes}")
+    return _read_positives(name, data)
+
+
+def _read_positives(name: str, data: Any) -> npt.NDArray[np.int64]:  # [k, 2]
+    """Reads the edges to predict, without their negative pairs.
+
+    Args:
+        name: Name of the data, for messages.
+        data: A `Data`, or one edge type of a `HeteroData`.
+    """
     for index, label in (("edge_label_index", "edge_label"), ("pos_edge_label_index", "pos_edge_label")):
         pairs = getattr(data, index, None)
         if pairs is not None:
@@ -149,10 +192,15 @@ def _select_positives(index: str, pairs: Any, name: str, labels: Any) -> npt.NDA
 
 
 def _check_supervision(data: Any, num_nodes: int) -> None:
-    """Raises `UserError` if supervision edges are not message-passing edges."""
+    """Raises `UserError` if supervision edges are not message-passing edges.
+
+    Args:
+        data: A `Data`, or one edge type of a `HeteroData`.
+        num_nodes: More than the largest node id.
+    """
     if not _list_attributes(data) & _LINKS:
         return
-    trained = _read_positives("data", data, num_nodes) @ np.array([num_nodes, 1])
+    trained = _read_positives("data", data) @ np.array([num_nodes, 1])
     edges = checks.array("data.edge_index", data.edge_index).astype(np.int64)
     if not np.isin(trained, np.array([num_nodes, 1]) @ edges).all():
         raise UserError(

@@ -13,6 +13,7 @@ from torch_geometric.transforms import RandomLinkSplit, ToSparseTensor
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.task.link_prediction import LinkPrediction
 
 
 def data_of(**more: Any) -> Data:
@@ -147,10 +148,61 @@ def test_typed_data_without_labels_or_with_sets_of_classes_are_read() -> None:
 def test_typed_data_have_nodes_and_no_edges_to_predict() -> None:
     with pytest.raises(UserError, match="HeteroData has no nodes"):
         Graph.of(HeteroData())
-    with pytest.raises(
-        UserError, match="edges to predict are supported for homogeneous graphs only: remove val and test"
-    ):
-        Graph.from_pyg(several(), val=data_of())
+
+
+def shop_of(**keys: Any) -> tuple[Any, Any, Any, Any]:
+    """Returns typed data with a reverse relation, and its split for links."""
+    rng, data = np.random.default_rng(0), HeteroData()
+    data["tag"].num_nodes, data["user"].num_nodes, data["item"].num_nodes = 3, 12, 9
+    buys = torch.from_numpy(np.unique(np.stack([rng.integers(0, 12, 60), rng.integers(0, 9, 60)]), axis=1))
+    data["user", "buys", "item"].edge_index, data["item", "sold", "user"].edge_index = buys, buys.flip(0)
+    data["item", "has", "tag"].edge_index = torch.stack([torch.arange(9), torch.arange(9) % 3])
+    kinds = {"edge_types": [("user", "buys", "item")], "rev_edge_types": [("item", "sold", "user")]}
+    return data, *RandomLinkSplit(0.2, 0.2, **{**kinds, **keys})(data)
+
+
+@pytest.mark.parametrize("split_labels", [False, True])
+def test_random_link_splits_of_a_relation_keep_the_edges_to_predict(split_labels: bool) -> None:
+    data, train, val, test = shop_of(split_labels=split_labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph = Graph.from_pyg(train, val=val, test=test)
+    label = "pos_edge_label_index" if split_labels else "edge_label_index"
+    starts = np.array([3, 15])
+    for part, edges in ((val, graph.val_edges), (test, graph.test_edges)):
+        store = part["user", "buys", "item"]
+        marks = slice(None) if split_labels else store.edge_label == 1
+        assert pairs(edges - starts) == pairs(store[label][:, marks].T)
+    held = np.concatenate([graph.val_edges, graph.test_edges])
+    dst = np.repeat(np.arange(24), np.diff(graph.csc.indptr))
+    buys = graph.edge_types == 0
+    trained = np.stack([graph.csc.indices[buys], dst[buys]], 1)
+    assert pairs(trained - starts) | pairs(held - starts) == pairs(data["user", "buys", "item"].edge_index.T)
+    prepared, links = LinkPrediction(relation="user-buys-item").prepare(graph)
+    assert links.given
+    assert links.relation.hidden == (0, 1)
+    assert prepared.num_edges == graph.num_edges
+
+
+def test_wrong_splits_of_a_relation_are_refused() -> None:
+    data, train, val, _ = shop_of()
+    with pytest.raises(UserError, match="val is a Data, expected a HeteroData as the graph that trains"):
+        Graph.from_pyg(train, val=data_of())
+    with pytest.raises(UserError, match="no relation has edge_label_index, expected one relation"):
+        Graph.from_pyg(train, val=data)
+    val["item", "has", "tag"].edge_label_index = torch.zeros(2, 1, dtype=torch.int64)
+    with pytest.raises(UserError, match="item-has-tag, user-buys-item has edge_label_index, expected one relation"):
+        Graph.from_pyg(train, val=val)
+    _, train, val, test = shop_of(disjoint_train_ratio=0.5)
+    with pytest.raises(UserError, match=r"RandomLinkSplit\(disjoint_train_ratio=0\)"):
+        Graph.from_pyg(train, val=val)
+    _, train, val, test = shop_of()
+    val["user"].num_nodes = 13
+    with pytest.raises(UserError, match=r"val has \[13, 9\] nodes at the ends of user-buys-item, unlike the graph"):
+        Graph.from_pyg(train, val=val)
+    test["user", "buys", "item"].edge_label_index[1, 0] = 9
+    with pytest.raises(UserError, match=r"test.edge_label_index\[1\]\[\d+\] = 9 is out of range"):
+        Graph.from_pyg(train, test=test)
 
 
 @pytest.mark.parametrize(
