@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lightning
 import numpy as np
 import pytest
 import torch
@@ -336,6 +337,48 @@ def test_a_loader_of_types_resumes_to_the_bit() -> None:
 def test_batches_of_balanced_cost_have_every_seed() -> None:
     batches = list(loader(batching="balanced"))
     assert sorted(torch.cat([batch["paper"].input_id for batch in batches]).tolist()) == list(range(50))
+
+
+class Classifier(lightning.LightningModule):
+    """Trains on `HeteroData`, and predicts from tensors by type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model(LAYERS["sage by relation"])
+        self.seen: list[int] = []
+
+    def training_step(self, batch: HeteroData, index: int) -> torch.Tensor:
+        paper = batch["paper"]
+        self.seen += paper.input_id.tolist()
+        return torch.nn.functional.cross_entropy(self.model(batch)[: paper.batch_size], paper.y[: paper.batch_size])
+
+    def predict_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
+        assert batch["x"]["author"].shape == (len(batch["input_nodes"]["author"]), 4)
+        seeds: torch.Tensor = batch["seeds"]
+        return seeds
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.slow
+def test_lightning_trains_and_predicts_with_loaders_of_types(tmp_path: Path) -> None:
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        default_root_dir=tmp_path,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    classifier = Classifier()
+    trainer.fit(classifier, loader())
+    assert sorted(classifier.seen) == sorted([*range(50)] * 2)
+    predicted = trainer.predict(classifier, loader(transform=None, shuffle=False))
+    assert predicted is not None
+    assert torch.cat(predicted).tolist() == list(range(50))  # type: ignore[arg-type]
 
 
 def without_relations() -> Graph:
