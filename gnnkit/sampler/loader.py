@@ -15,6 +15,7 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch, RelationGroups
+from gnnkit.graph.hetero import is_hetero
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
@@ -25,7 +26,7 @@ from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.sampler.neighbor import NeighborSampler
 from gnnkit.sampler.tables import Tables
-from gnnkit.sampler.typed_tables import TypedSource, TypedTables, names_a_type
+from gnnkit.sampler.typed_tables import UNNAMED, TypedSource, TypedTables, names_a_type
 from gnnkit.utils import storage
 from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
 from gnnkit.utils.ranges import num_cores
@@ -310,13 +311,20 @@ def untyped(value: Any) -> Graph:
     Raises `UserError` if a converted graph has types, because batches would drop them.
     A `Graph` with types is accepted, because its user has `edge_types`.
     """
+    if is_hetero(value) and max(len(value.node_types), len(value.edge_types)) > 1:
+        raise _types_dropped(value, value.node_types[0])
     graph = Graph.of(value)
     if graph is not value and graph.schema.several:
-        raise UserError(
-            f"{type(value).__name__} has node or edge types: name the seeds' type in a Loader, as seeds=({graph.schema.node_types[0][0]!r}, mask), "
-            "or pass a Graph from Graph.from_pyg, and read a block's types as graph.edge_types[block.edge_ids]"
-        )
+        raise _types_dropped(value, graph.node_types[0][0] if graph.node_types else UNNAMED)
     return graph
+
+
+def _types_dropped(value: Any, node_type: str) -> UserError:
+    """Returns the error for a converted graph with types."""
+    return UserError(
+        f"{type(value).__name__} has node or edge types: name the seeds' type in a Loader, as seeds=({node_type!r}, mask), "
+        "or pass a Graph from Graph.from_pyg, and read a block's types as graph.edge_types[block.edge_ids]"
+    )
 
 
 def _add_work(spans: Spans, native_loader: _core.Loader, begun: float, step: int) -> None:

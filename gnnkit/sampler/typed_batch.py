@@ -139,14 +139,14 @@ class TypedBatch(LoadedBatch):
         dst_of = dict(zip(names, num_dst, strict=True))
         relation = np.zeros(len(block.indices), np.int16) if block.relation is None else block.relation
         order = np.argsort(relation, kind="stable")
-        ends = np.cumsum(np.bincount(relation, minlength=len(tables.edges)))[:-1]
+        ends = np.cumsum(np.bincount(relation, minlength=len(tables.edges)))
         row = nodes.local[block.indices[order]]
         col = nodes.local[np.repeat(np.arange(block.num_dst), np.diff(block.indptr))[order]]
         columns: list[Array | None] = [row, col, order]
         ids = None if block.edge_ids is None else block.edge_ids[order]
         columns += [ids, None if ids is None else tables.edge_positions[ids].astype(np.int64)]
         columns.append(None if block.weight is None else block.weight[order])
-        parts = [[None] * len(tables.edges) if values is None else np.split(values, ends) for values in columns]
+        parts = [[None] * len(tables.edges) if values is None else np.split(values, ends)[:-1] for values in columns]
         relations = {
             table.relation: RelationBlock(row, col, dst_of[table.relation.destination], *others)
             for table, row, col, *others in zip(tables.edges, *parts, strict=True)

@@ -17,7 +17,7 @@ from gnnkit.sampler.tables import first_rows, rows_per_node
 from gnnkit.sampler.typed_batch import TypedBatch
 from gnnkit.utils.checks import Array, array
 
-_UNNAMED = "node"  # name of the node type of a graph whose nodes have no types
+UNNAMED = "node"  # name of the node type of a graph whose nodes have no types
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +117,7 @@ def names_a_type(seeds: object) -> bool:
 
 
 def _node_ranges(graph: Graph) -> tuple[NodeTable, ...]:
-    types = graph.node_types or ((_UNNAMED, graph.num_nodes),)
+    types = graph.node_types or ((UNNAMED, graph.num_nodes),)
     firsts = np.cumsum([0, *(count for _, count in types)]).tolist()
     return tuple(NodeTable(name, first, count) for (name, count), first in zip(types, firsts, strict=False))
 
@@ -192,9 +192,10 @@ def _edges_of_graph(graph: Graph) -> tuple[EdgeTable, ...]:
 
 
 def _edges_of_hetero(data: Any, graph: Graph) -> tuple[EdgeTable, ...]:
-    counts = np.bincount(_types(graph), minlength=graph.num_relations)
+    relations = _relations(graph)
+    counts = np.bincount(_types(graph), minlength=len(relations))
     tables = []
-    for relation, count in zip(_relations(graph), counts.tolist(), strict=True):
+    for relation, count in zip(relations, counts.tolist(), strict=True):
         store, prefix = data[tuple(relation)], f"data[{relation.edge_type!r}]."
         edge_attr, edge_weight = (_attribute(store, prefix, name, count) for name in ("edge_attr", "edge_weight"))
         tables.append(EdgeTable(relation, edge_attr, edge_weight))

@@ -181,6 +181,30 @@ def test_edge_values_of_a_graph_follow_its_edges() -> None:
             assert torch.equal(store.edge_weight.long(), store.e_id + 1)
 
 
+def test_data_without_edges_or_without_nodes_of_a_type_is_sampled() -> None:
+    data = HeteroData()
+    data["author"].x, data["empty"].x = torch.arange(5.0), torch.empty(0, 3)
+    (batch,) = loader(data, [2, 2], "author", shuffle=False)
+    assert batch.node_types == ["author", "empty"]
+    assert torch.equal(batch["author"].x, data["author"].x)
+    assert batch["empty"].x.shape == (0, 3)
+    assert batch["author"].num_sampled_nodes == [5, 0, 0]
+
+
+def test_a_rank_without_seeds_has_an_empty_batch() -> None:
+    (batch,) = loader(seeds=("paper", [4]), rank=1, world_size=2, repeat=False)
+    assert batch["paper"].batch_size == batch.num_nodes == batch.num_edges == 0
+    assert batch["paper"].x.shape == (0, 7)
+
+
+def test_a_saved_graph_gives_the_same_batches(tmp_path: Path) -> None:
+    data = drawn_graph()
+    del data["author"].y, data[CITES].edge_attr, data[BY].edge_attr
+    graph = Graph.from_pyg(data)
+    graph.save(tmp_path / "graph")
+    assert_same(content(loader(graph)), content(loader(Graph.load(tmp_path / "graph"))))
+
+
 def test_edges_drawn_without_ids_have_no_values() -> None:
     batch = next(iter(loader(sampler=NeighborSampler([2, 2], edge_ids=False))))
     assert not {"e_id", "edge_attr", "edge_weight"} & set().union(*(store.keys() for store in batch.edge_stores))
@@ -406,8 +430,6 @@ def without_relations() -> Graph:
 )
 def test_bad_arguments_name_the_rule_and_the_value(changes: dict[str, Any], message: str) -> None:
     graph = changes.pop("graph", drawn_graph)()
-    if changes.get("seeds", "") is None:
-        del graph["author"].y
     with pytest.raises(ValueError, match=message):
         next(iter(loader(graph, **changes)))
 
