@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,14 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gnnkit.graph import Graph
+    from gnnkit.jobs import Order
     from gnnkit.model.program import Program
     from gnnkit.result.result import Result as Result
 
 # Keys that imply several workers.
 _OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
+_TYPED_MODEL = "rgat"  # as chosen by job=init
+_OF_MODEL = {"model", "experiment", "checkpoint"}  # keys that determine the model
 __all__ = ["Result", "UserError", "export", "load", "predict", "train"]
 
 moved.install()
@@ -37,7 +41,7 @@ def train(
     graph: Graph | Any = None,
     *,
     strategy: str | Mapping[str, Any] | None = None,
-    model: str | Mapping[str, Any] | nn.Module | Program | Callable[[int, int], nn.Module] = "gcn",
+    model: str | Mapping[str, Any] | nn.Module | Program | Callable[[int, int], nn.Module] | None = None,
     callbacks: Sequence[Any] = (),
     logger: Any = None,
     overrides: Sequence[str] = (),
@@ -55,7 +59,8 @@ def train(
             which selects full-graph training if its predicted memory fits. With a graph
             and without strategy and workers, `workers="auto"` applies.
         model: Name of a model, or a module, a program, or a function of (in_features,
-            num_classes) that returns a module.
+            num_classes) that returns a module. Default: gcn, or rgat for a graph with
+            several node or edge types, unless `types="ignore"`.
         callbacks: Lightning callbacks, of which each rank gets a copy. A name, or a
             mapping with name and keys, selects an installed one.
         logger: Name of a logger, a mapping with name and keys, a Lightning logger, or a
@@ -73,8 +78,12 @@ def train(
 
     if graph is not None and "dataset" in keys:
         raise UserError("graph and dataset are given, one of them is enough")
-    named = isinstance(model, str | Mapping)
-    chosen = {**({"strategy": strategy} if strategy else {}), **({"model": model} if named else {}), **keys}
+    named = model is None or isinstance(model, str | Mapping)
+    chosen = {
+        **({"strategy": strategy} if strategy else {}),
+        **({"model": "gcn" if model is None else model} if named else {}),
+        **keys,
+    }
     overrides = _texts(overrides)
     objects = {}
     for kind, parts in (("callback", callbacks), ("logger", logger)):
@@ -87,7 +96,9 @@ def train(
         spelt.insert(0, "strategy=auto")
     if graph is not None and not known & _OF_WORKERS:
         spelt.insert(0, "workers=auto")
-    return _start(spelt, graph, None if named else model, folder, objects)
+    fixed = {config.key_of(text) for text in (*config.as_overrides(keys), *overrides)} & _OF_MODEL
+    is_open = model is None and not fixed
+    return _start(spelt, graph, None if named else model, folder, objects, chooses_model=is_open)
 
 
 def predict(
@@ -206,6 +217,8 @@ def _start(
     folder: str | Path | None,
     given: Mapping[str, Sequence[Any]] | None = None,
     own: Sequence[str] | None = None,
+    *,
+    chooses_model: bool = False,
 ) -> Result:
     """Runs one job.
 
@@ -216,6 +229,7 @@ def _start(
         folder: The run folder, or None.
         given: Logger and callback objects, by kind.
         own: Overrides written by the caller. Default: all.
+        chooses_model: Whether a graph with several types gets a model that reads them.
     """
     from gnnkit import config, jobs
     from gnnkit.config import settings
@@ -248,4 +262,21 @@ def _start(
         from gnnkit.graph import Graph
 
         graph = Graph.of(graph)
-    return jobs.start(jobs.Order(settle(overrides), graph, model, folder, overrides, "gnnkit from Python:", settle))
+    order = jobs.Order(settle(overrides), graph, model, folder, overrides, "gnnkit from Python:", settle)
+    return jobs.start(_with_typed_model(order) if chooses_model else order)
+
+
+def _with_typed_model(order: Order) -> Order:
+    """Returns the order with a model that reads types, if the graph has several."""
+    from gnnkit.launch.phases import say
+
+    graph, settle = order.graph, order.settle
+    if graph is None or settle is None or not graph.schema.several or order.settings.types == "ignore":
+        return order
+    types, overrides = graph.schema, [*order.overrides, f"model={_TYPED_MODEL}"]
+    if order.is_leader:
+        say(
+            f"model={_TYPED_MODEL}: the graph has {len(types.node_types):,} types of nodes and {len(types.edge_types):,} of "
+            "edges, which gcn, the default for other graphs, does not read; model=NAME chooses another model"
+        )
+    return replace(order, settings=settle(overrides), overrides=overrides)

@@ -106,6 +106,7 @@ class Own(nn.Module):
 def train(data: Any, folder: Path, **keys: Any) -> Any:
     given = {"dataset": data} if isinstance(data, dict) else {"graph": data}
     usual = {"strategy": "vertex_centric", "workers": 2, "threads": 1, "comm": "threads", "trainer": {"max_epochs": 1}}
+    usual["model"] = "gcn"
     return gnnkit.train(**given, folder=folder / "run", **{**usual, **BARE, **keys})
 
 
@@ -132,6 +133,15 @@ def test_types_that_the_model_does_not_read_are_refused_by_name(door: Any, tmp_p
     nodes, edges = ("types of nodes" in str(caught.value), "types of edges (" in str(caught.value))
     assert nodes == (door in (hetero, one_relation, node_type, graphar, store))
     assert edges == (door not in (one_relation, node_type))
+
+
+@pytest.mark.slow
+def test_a_graph_with_types_gets_a_model_that_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = train(hetero(tmp_path / "data"), tmp_path, model=None)
+    assert result["model"] == "rgat"
+    assert "model=rgat: the graph has 2 types of nodes" in capsys.readouterr().out
+    ignoring = train(hetero(tmp_path / "data"), tmp_path / "ignoring", model=None, types="ignore")
+    assert ignoring["model"] == "gcn"
 
 
 @pytest.mark.slow
@@ -169,7 +179,7 @@ def test_types_are_ignored_on_purpose_or_read(door: Any, tmp_path: Path) -> None
 def test_a_loader_takes_types_from_a_graph_alone() -> None:
     with pytest.raises(
         UserError,
-        match=r"^HeteroData has node or edge types, which batches do not contain: use gnnkit\.pyg\.NeighborLoader, or pass a Graph from Graph\.from_pyg",
+        match=r"^HeteroData has node or edge types: name the seeds' type in a Loader, .*, or pass a Graph from Graph\.from_pyg",
     ):
         Loader(hetero(Path()), NeighborSampler([2]))
     graph = Graph.of(hetero(Path()))
