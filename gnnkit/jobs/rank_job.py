@@ -234,7 +234,10 @@ class RankJob:
         widths = replace(widths, schema=self.schema)
         model = self.source.make_model(widths, self.settings.seed, task)
         if isinstance(model, HeteroModel):
-            model.check_labels(worker.owned[worker.shard.labelled])
+            if worker.links is None:
+                model.check_labels(worker.owned[worker.shard.labelled])
+            else:
+                model.check_link_ends(worker.links.relation.number if worker.links.relation is not None else 0)
         return model.to(worker.device, worker.dtype)
 
     def evaluation(

@@ -125,6 +125,21 @@ class HeteroModel(EdgeIndexModel):
                     f"return the rows of {name}",
                 )
 
+    def check_link_ends(self, number: int) -> None:
+        """Raises `UserError` if ends of a predicted relation have no output rows.
+
+        Args:
+            number: The relation's position in `Schema.relations`.
+        """
+        assert self._trial is not None
+        relation = (self.schema.relations or ())[number]
+        for name in (relation.source, relation.destination):
+            if name not in self._trial.returned:
+                raise self._error(
+                    f"forward returns rows of {', '.join(self._trial.returned)}, and the predicted relation "
+                    f"{relation.edge_type} needs rows of {name}: return a dictionary of rows by type that has both ends",
+                )
+
     def forward(self, x: Rows, adjacencies: Sequence[Adjacency]) -> Tensor:
         """Computes logits [num_dst, num_classes], 0 for types without output rows.
 

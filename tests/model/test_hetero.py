@@ -317,6 +317,13 @@ def test_a_model_that_no_worker_can_call_is_refused_before(make: Callable[[], nn
         adapted(make()).fit_types(Graph.of(hetero_data()).schema, sum(WIDTHS.values()) + 1, 2)
 
 
+def test_a_predicted_relation_needs_rows_of_both_ends() -> None:
+    model = make_model("HGT", Graph.of(hetero_data()).schema)
+    model.check_link_ends(ENDS.index(("paper", "cites", "paper")))
+    with pytest.raises(UserError, match="predicted relation author-writes-paper needs rows of author: return a dict"):
+        model.check_link_ends(ENDS.index(("author", "writes", "paper")))
+
+
 def test_self_loops_between_two_types_are_refused() -> None:
     data = hetero_data()
     model = adapted(Reads(of_loops))
