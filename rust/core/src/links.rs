@@ -435,7 +435,7 @@ mod tests {
                 .all(|&[source, end]| end == 2 && [5, 6, 8].contains(&source))
         );
         assert!(draw([7, 2], None, 5..10, 0..5).is_err());
-        assert!(draw([7, 2], None, 5..4, 0..5).is_err());
+        assert!(draw([7, 2], None, Range { start: 5, end: 4 }, 0..5).is_err());
         assert_eq!(draw([7, 2], None, 5..9, 3..3), Err(Error::NoPair { edge: [7, 2] }));
     }
 
