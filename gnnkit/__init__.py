@@ -96,9 +96,8 @@ def train(
         spelt.insert(0, "strategy=auto")
     if graph is not None and not known & _OF_WORKERS:
         spelt.insert(0, "workers=auto")
-    fixed = {config.key_of(text) for text in (*config.as_overrides(keys), *overrides)} & _OF_MODEL
-    is_open = model is None and not fixed
-    return _start(spelt, graph, None if named else model, folder, objects, chooses_model=is_open)
+    fixed = _OF_MODEL.intersection(map(config.key_of, (*config.as_overrides(keys), *overrides)))
+    return _start(spelt, graph, None if named else model, folder, objects, chooses_model=model is None and not fixed)
 
 
 def predict(

@@ -35,28 +35,24 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
             f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
         )
     data = _homogeneous(data)
+    splits = {name: value for name, value in (("val", val), ("test", test)) if value is not None}
     if is_hetero(data):
-        splits = {name: value for name, value in (("val", val), ("test", test)) if value is not None}
         graph = from_hetero(data, split, {*_LINKS, *_NEGATIVE} if splits else set())
         return _with_links_of_relation(graph, data, splits) if splits else graph
     num_nodes = whole("data.num_nodes", data.num_nodes, 0)
     attributes = _list_attributes(data)
     links = attributes & {*_LINKS, *_NEGATIVE}
-    if links and val is None and test is None:
+    if links and not splits:
         raise UserError(
             f"data.{min(links)}: for edges to predict, pass the three Data of RandomLinkSplit as Graph.from_pyg(train, val=val, test=test)"
         )
     graph, read = _convert_data(data, num_nodes, split)
-    has_split = val is not None or test is not None or bool(graph.split.any())
+    has_split = bool(splits) or bool(graph.split.any())
     warn_unread("Graph.from_pyg", [f"data.{name}" for name in attributes - read - links], has_split=has_split)
-    if val is None and test is None:
+    if not splits:
         return graph
     _check_supervision(data, num_nodes)
-    return replace(
-        graph,
-        val_edges=None if val is None else _read_part("val", val, num_nodes),
-        test_edges=None if test is None else _read_part("test", test, num_nodes),
-    )
+    return replace(graph, **{f"{name}_edges": _read_part(name, part, num_nodes) for name, part in splits.items()})
 
 
 def _homogeneous(data: Any) -> Any:
@@ -76,16 +72,7 @@ def _with_links_of_relation(graph: Graph, data: Any, splits: Mapping[str, Any]) 
         data: The `HeteroData` that trains.
         splits: `val` and `test`, if present.
     """
-    for name, part in splits.items():
-        if not is_hetero(part):
-            raise UserError(f"{name} is a {type(part).__name__}, expected a HeteroData as the graph that trains")
-    kinds = {kind for part in splits.values() for kind in part.edge_types if _list_attributes(part[kind]) & _LINKS}
-    if len(kinds) != 1:
-        names = ", ".join(sorted("-".join(kind) for kind in kinds)) or "no relation"
-        raise UserError(
-            f"HeteroData: {names} has edge_label_index, expected one relation: use RandomLinkSplit(edge_types=[(...)])"
-        )
-    (kind,) = kinds
+    kind = _predicted_relation(splits)
     ranges = [graph.schema.nodes(kind[row]) for row in (0, 2)]
     _check_supervision(data[kind], graph.num_nodes)
     edges = {}
@@ -98,6 +85,21 @@ def _with_links_of_relation(graph: Graph, data: Any, splits: Mapping[str, Any]) 
             check_range(f"{name}.edge_label_index[{row}]", pairs[:, row], 0, nodes.stop - nodes.start)
         edges[f"{name}_edges"] = pairs + [nodes.start for nodes in ranges]
     return replace(graph, **edges)
+
+
+def _predicted_relation(splits: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Returns the relation of the edges to predict, of which there must be one."""
+    for name, part in splits.items():
+        if not is_hetero(part):
+            raise UserError(f"{name} is a {type(part).__name__}, expected a HeteroData as the graph that trains")
+    kinds = {kind for part in splits.values() for kind in part.edge_types if _list_attributes(part[kind]) & _LINKS}
+    if len(kinds) != 1:
+        names = ", ".join(sorted("-".join(kind) for kind in kinds)) or "no relation"
+        raise UserError(
+            f"HeteroData: {names} has edge_label_index, expected one relation: use RandomLinkSplit(edge_types=[(...)])"
+        )
+    kind: tuple[str, str, str] = kinds.pop()
+    return kind
 
 
 def _convert_data(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]]:

@@ -69,8 +69,8 @@ class HeteroModel(EdgeIndexModel):
         """
         if schema.relations is None:
             raise self._error(
-                "forward(x_dict, edge_index_dict) reads the node types of each relation, which the graph lacks: make it "
-                "from a HeteroData, or write forward(x, edge_index, edge_type)",
+                "forward(x_dict, edge_index_dict) reads the node types of each relation, but the graph has none: create "
+                "it from a HeteroData, or write forward(x, edge_index, edge_type)",
             )
         module, self._schema = self.module, schema
         assert isinstance(module, nn.Module)

@@ -95,7 +95,7 @@ class HeteroArguments:
         for name in self.needed:
             if passed[name] is None:
                 raise model_error(
-                    module, f"forward asks for {name}, which the graph lacks: give {name} the default None"
+                    module, f"forward asks for {name}, but the graph has none: give {name} the default None"
                 )
         present = {name: value for name, value in passed.items() if value is not None}
         return module(**{self.rows: x, self.edges: edges}, **present)

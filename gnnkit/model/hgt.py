@@ -48,7 +48,7 @@ class HGTConv(nn.Module):
             heads: Number of attention heads.
             num_node_types: Number of node types.
             num_relations: Number of relations of the graph.
-            added: Relations beside the graph's.
+            added: Relations added to the graph's.
             dropout: Dropout probability of outputs before the residual.
         """
         super().__init__()

@@ -38,7 +38,7 @@ class RGATConv(nn.Module):
             num_relations: Number of relations, including the added ones.
             width: Number of output features per head.
             heads: Number of attention heads.
-            added: Relations beside the graph's.
+            added: Relations added to the graph's.
             concat: Whether heads are concatenated (`heads * width` outputs) or
                 averaged.
         """

@@ -40,7 +40,7 @@ class SimpleHGNConv(nn.Module):
             heads: Number of attention heads.
             relation_width: Width of a relation's embedding.
             num_relations: Number of relations of the graph.
-            added: Relations beside the graph's.
+            added: Relations added to the graph's.
         """
         super().__init__()
         self.width, self.heads, self.added = width, heads, added

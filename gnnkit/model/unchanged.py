@@ -144,7 +144,9 @@ class EdgeIndexModel(nn.Module):
         passed = {name: edge_values[name] for name in asked.of_edges if edge_values[name] is not None}
         for name in asked.needed:
             if name not in passed:
-                raise model_error(self, f"forward asks for {name}, which the graph lacks: give {name} the default None")
+                raise model_error(
+                    self, f"forward asks for {name}, but the graph has none: give {name} the default None"
+                )
         return {asked.rows: x, asked.edges: edges, **passed}
 
     def decayed_parameters(self) -> Iterable[Parameter]:

@@ -1,4 +1,4 @@
-"""A batch of several node types, yielded by a loader whose seeds have a type."""
+"""A batch of several node types, yielded by a loader with seeds of one type."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ from gnnkit.sampler.tables import first_rows, rows_per_node
 from gnnkit.sampler.typed_batch import TypedBatch
 from gnnkit.utils.checks import Array, array
 
-UNNAMED = "node"  # name of the node type of a graph whose nodes have no types
+UNNAMED = "node"  # the node type of a graph without node types
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NodeTable:
-    """The nodes of one type, whose ids are consecutive."""
+class TypeTable:
+    """The nodes of one type, with consecutive ids."""
 
     name: str
     first: int  # id of the first node in the graph
@@ -44,11 +44,11 @@ class EdgeTable:
 class TypedTables:
     """The rows of all nodes and edges of a graph, by type."""
 
-    nodes: tuple[NodeTable, ...]
+    nodes: tuple[TypeTable, ...]
     edges: tuple[EdgeTable, ...]
     edge_positions: Ids  # [num_edges] position among the edges of its relation, in the original order
     edge_rows: Ids | None  # [num_edges] row of each edge in the tables of its relation. None: its id
-    seed_type: NodeTable
+    seed_type: TypeTable
 
     @property
     def features(self) -> None:
@@ -80,7 +80,7 @@ class TypedSource:
 
     @classmethod
     def of(cls, graph: Any, seeds: Any, features: object | None, labels: object | None) -> TypedSource:
-        """Reads a `HeteroData`, or a `Graph` whose relations have known node types.
+        """Reads a `HeteroData`, or a `Graph` with node types at the ends of relations.
 
         Raises `UserError` for an unknown node type, and for a table that does not have
         a row of fixed size for each node.
@@ -116,14 +116,14 @@ def names_a_type(seeds: object) -> bool:
     return isinstance(seeds, str) or (isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str))
 
 
-def _node_ranges(graph: Graph) -> tuple[NodeTable, ...]:
+def _node_ranges(graph: Graph) -> tuple[TypeTable, ...]:
     types = graph.node_types or ((UNNAMED, graph.num_nodes),)
     firsts = np.cumsum([0, *(count for _, count in types)]).tolist()
-    return tuple(NodeTable(name, first, count) for (name, count), first in zip(types, firsts, strict=False))
+    return tuple(TypeTable(name, first, count) for (name, count), first in zip(types, firsts, strict=False))
 
 
-def _of_hetero(data: Any, ranges: Sequence[NodeTable]) -> tuple[NodeTable, ...]:
-    def read(table: NodeTable, name: str) -> Array | None:
+def _of_hetero(data: Any, ranges: Sequence[TypeTable]) -> tuple[TypeTable, ...]:
+    def read(table: TypeTable, name: str) -> Array | None:
         return _attribute(data[table.name], f"data[{table.name!r}].", name, table.count)
 
     return tuple(replace(table, x=read(table, "x"), y=read(table, "y")) for table in ranges)
@@ -134,7 +134,7 @@ def _attribute(store: Any, prefix: str, name: str, count: int) -> Array | None:
     return None if rows is None else np.ascontiguousarray(rows_per_node(f"{prefix}{name}", rows, count))
 
 
-def _of_graph(graph: Graph) -> tuple[NodeTable, ...]:
+def _of_graph(graph: Graph) -> tuple[TypeTable, ...]:
     labelled = graph.labelled
     features = graph.whole_features
     if not isinstance(features, SparseFeatures):
@@ -162,7 +162,7 @@ def _typed_rows(graph: Graph, number: int, rows: Array | SparseFeatures) -> Arra
     return dense
 
 
-def _tables_by_type(argument: str, by_type: object | None, nodes: Sequence[NodeTable]) -> dict[str, Array]:
+def _tables_by_type(argument: str, by_type: object | None, nodes: Sequence[TypeTable]) -> dict[str, Array]:
     """Checks the tables that an argument contains, by node type."""
     counts = {table.name: table.count for table in nodes}
     if by_type is None:

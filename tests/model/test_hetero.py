@@ -343,7 +343,7 @@ def test_what_a_run_cannot_give_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"distributes a node's in-edges over ranks.*; use partition.grid=1d"):
         train(tmp_path, HGT(), partition="2d", workers=4)
     with pytest.raises(
-        UserError, match=r"model=Reads: .* reads the node types of each relation, which the graph lacks"
+        UserError, match=r"model=Reads: .* reads the node types of each relation, but the graph has none"
     ):
         train_on_threads(pyg_data(6, CLASSES), Reads(of_papers), tmp_path / "plain", 1)
 

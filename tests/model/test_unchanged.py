@@ -488,7 +488,7 @@ def test_what_no_worker_can_compute_is_refused_before(make: Callable[[], nn.Modu
 
 @pytest.mark.slow
 def test_what_the_graph_lacks_is_named() -> None:
-    with pytest.raises(UserError, match="model=Weighted: forward asks for edge_weight, which the graph lacks"):
+    with pytest.raises(UserError, match="model=Weighted: forward asks for edge_weight, but the graph has none"):
         run_alone(make_model("edge_weight"))
 
     class Times(OfData):
