@@ -52,7 +52,8 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
     if not splits:
         return graph
     _check_supervision(data, num_nodes)
-    return replace(graph, **{f"{name}_edges": _read_part(name, part, num_nodes) for name, part in splits.items()})
+    edges: dict[str, Any] = {f"{name}_edges": _read_part(name, part, num_nodes) for name, part in splits.items()}
+    return replace(graph, **edges)
 
 
 def _homogeneous(data: Any) -> Any:
