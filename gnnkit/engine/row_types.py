@@ -50,7 +50,7 @@ class RowTypes:
         if count != num_types:
             raise UserError(
                 f"the model has weights for num_node_types={num_types}, and the graph has {count}: make the model "
-                f"with num_node_types={count}"
+                f"with num_node_types={count}, or call it with a Graph that has its node types"
             )
         ends = np.cumsum(type_sizes or ())[:-1]
         return cls(np.searchsorted(ends, ids, side="right"), num_types, device)

@@ -33,7 +33,9 @@ class Subgraph(BlockAdjacency):
         """
         first = layers[0]
         block, rows = _joined([layer._block for layer in layers])
-        return cls(first._layers, block, first.key, counted=False), torch.from_numpy(rows).to(first._layers.device)
+        graph = cls(first._layers, block, first.key, counted=False)
+        graph._pool = first._pool  # of `again`, no other rank takes part
+        return graph, torch.from_numpy(rows).to(first._layers.device)
 
 
 def _joined(blocks: Sequence[Block]) -> tuple[Block, Ids]:

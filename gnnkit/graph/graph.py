@@ -90,7 +90,7 @@ class Graph:
 
     `edge_types` are relation numbers, named by `edge_type_names`, by default 0, 1, ...
     Only relational models (`rgcn`, `rgat`, `simple_hgn`, `hgt`) distinguish relations;
-    all other models and all samplers treat edges alike.
+    for these, samplers draw by relation. All other models treat edges alike.
 
     `node_types` are (name, number of nodes) pairs. A type's nodes have consecutive ids.
     `schema` returns each type's range of ids. `feature_tables` map node types to

@@ -67,6 +67,8 @@ def read_topology(data: Any) -> Graph:
     """
     counts, edges = _read_structure(data)
     weight = _read_weights(data, [ends.shape[1] for ends in edges])
+    has_split = any(_MASKS & _present_attributes(data[name]).keys() for name in data.node_types)
+    warn_unread("Loader", _list_unread(data, None, _MASKS, frozenset()), has_split=has_split)
     return _build(data, counts, edges, weight=weight)
 
 
@@ -208,10 +210,11 @@ def _edge_stores(data: Any) -> dict[str, Get]:
     return {"-".join(kind): getter(_present_attributes(data[kind])) for kind in data.edge_types}
 
 
-def _list_unread(data: Any, predicted: str, masks: set[str], links: Set[str]) -> list[str]:
+def _list_unread(data: Any, predicted: str | None, masks: set[str], links: Set[str]) -> list[str]:
+    """Lists attributes that nothing reads. None: any node type may be predicted."""
     unread, read_of_edges = [], _READ_OF_EDGES | links
     for name in data.node_types:
-        read = _READ_OF_NODES | masks if name == predicted else _READ_OF_NODES - {"y"}
+        read = _READ_OF_NODES | masks if predicted in (name, None) else _READ_OF_NODES - {"y"}
         unread += [
             f"data[{name!r}].{attribute}" for attribute in _present_attributes(data[name]) if attribute not in read
         ]

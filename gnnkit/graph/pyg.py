@@ -34,8 +34,8 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
         raise UserError(
             f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
         )
-    data = _homogeneous(data)
     splits = {name: value for name, value in (("val", val), ("test", test)) if value is not None}
+    data = data if splits else _homogeneous(data)
     if is_hetero(data):
         graph = from_hetero(data, split, {*_LINKS, *_NEGATIVE} if splits else set())
         return _with_links_of_relation(graph, data, splits) if splits else graph

@@ -266,7 +266,7 @@ _PLACE = Topic(
         "features.place=mapped: strategy={s.strategy.name} reads all of its rows in each epoch: use "
         "features.place=memory or disk": lambda s, p: s.features.place == "mapped" and p.strategy.lacks(GatheredRows),
         "features.place=disk: the first layer of model={p.source.name} reads rows before a product, so a worker keeps "
-        "all of its rows in memory: use features.place=memory, or model=gcn, sage, gat, gin, rgat or simple_hgn": lambda s, p: (
+        "all of its rows in memory: use features.place=memory, or model=gcn, sage, gat, gin, rgat, simple_hgn or hgt": lambda s, p: (
             s.features.place == "disk" and p.strategy.lacks(GatheredRows) and not p.source.reads_sparse
         ),
         "features.place={s.features.place}: job=plan counts the rows of strategy={s.strategy.name} in memory: leave the "

@@ -169,7 +169,7 @@ class HeteroModel(EdgeIndexModel):
                 out = self._arguments.call(module, self._rows_by_type(x, rows), edges, _values(adjacency, graph))
         except RuntimeError as error:
             empty = ", ".join(name for name, ids in graph.nodes.items() if not len(ids))
-            if not empty:
+            if not empty or type(error) is not RuntimeError:  # such as out of memory, or a lost rank
                 raise
             what = "worker has no nodes of type {}: use fewer workers"
             if isinstance(adjacency, BlockAdjacency):

@@ -11,7 +11,7 @@ from gnnkit.engine import AddedRelations, Adjacency, TypedEdges
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.model.base import ConvModel, Norm
 from gnnkit.model.relation_weights import RelationWeights, check_parts
-from gnnkit.utils.ranges import MAX_WIDTH, real, whole
+from gnnkit.utils.ranges import MAX_WIDTH, real, switch, whole
 
 
 class RGATConv(nn.Module):
@@ -125,6 +125,8 @@ class RGAT(ConvModel):
     ) -> None:
         for name, value in (("hidden", hidden), ("heads", heads), ("out_heads", out_heads)):
             whole(f"model.{name}", value, 1, MAX_WIDTH)
+        switch("model.inverse", inverse)
+        switch("model.self_loop", self_loop)
         super().__init__(num_layers, dropout, norm, hidden * heads)
         real("model.negative_slope", negative_slope)
         check_parts(bases, None, [])

@@ -13,7 +13,7 @@ from gnnkit.engine import Adjacency, Pairs
 from gnnkit.errors import UserError
 from gnnkit.model.base import ConvModel, Norm
 from gnnkit.model.relation_weights import RelationWeights, check_parts
-from gnnkit.utils.ranges import MAX_WIDTH, whole
+from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 
 
 class RGCNConv(nn.Module):
@@ -133,6 +133,8 @@ class RGCN(ConvModel):
         norm: Norm = "none",
     ) -> None:
         whole("model.hidden", hidden, 1, MAX_WIDTH)
+        switch("model.inverse", inverse)
+        switch("model.self_loop", self_loop)
         super().__init__(num_layers, dropout, norm, hidden)
         self.num_relations, self.inverse, self.decays_rows = num_relations, inverse, one_hot
         self.project = Parameter(torch.empty(in_features, hidden)) if project else None

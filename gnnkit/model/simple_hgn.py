@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from gnnkit.engine import AddedRelations, Adjacency, TypedEdges
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.model.base import GraphModel
-from gnnkit.utils.ranges import MAX_LAYERS, MAX_WIDTH, real, share, whole
+from gnnkit.utils.ranges import MAX_LAYERS, MAX_WIDTH, real, share, switch, whole
 
 
 class SimpleHGNConv(nn.Module):
@@ -168,6 +168,8 @@ class SimpleHGN(GraphModel):
         inverse: bool = True,
         self_loop: bool = True,
     ) -> None:
+        switch("model.inverse", inverse)
+        switch("model.self_loop", self_loop)
         super().__init__()
         sizes = {"hidden": hidden, "heads": heads, "out_heads": out_heads, "relation_width": relation_width}
         for name, value in sizes.items():

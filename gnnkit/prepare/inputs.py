@@ -108,7 +108,7 @@ def check_types(model: str | None, types: Schema) -> None:
     ]
     raise UserError(
         f"model={model} reads no types, and the graph has {' and '.join(parts)}: choose model=rgcn, rgat, hgt or simple_hgn, "
-        "or with strategy=vertex_centric a PyG module of (x, edge_index, edge_type) or (x_dict, edge_index_dict), which "
+        "or a PyG module of (x, edge_index, edge_type) or (x_dict, edge_index_dict), which "
         "read types of edges, or types=ignore, which treats all types as one"
     )
 

@@ -171,7 +171,8 @@ def _tables_by_type(argument: str, by_type: object | None, nodes: Sequence[TypeT
         value = list(by_type) if isinstance(by_type, Mapping) else type(by_type).__name__
         raise UserError(f"{argument}={value} must be a mapping from node types ({', '.join(counts)}) to their rows")
     names = {node_type: f"{argument}[{node_type!r}]" for node_type in by_type}
-    return {key: rows_per_node(name, array(name, by_type[key]), counts[key]) for key, name in names.items()}
+    tables = {key: rows_per_node(name, array(name, by_type[key]), counts[key]) for key, name in names.items()}
+    return {key: np.ascontiguousarray(table) if argument == "labels" else table for key, table in tables.items()}
 
 
 def _relations(graph: Graph) -> tuple[Relation, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids
 from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
@@ -45,10 +46,24 @@ class LinkedShare(Workload):
         self._pairs = pairs_of(graph.csc, self._block.edge_ids)
         types = take(graph.edge_types, self._block.edge_ids)
         self._predicted, self._hidden = links.predicts(types), links.hides(types)
+        self._check_negatives()
         self._place = np.full(graph.num_nodes, -1)
         self._place[self._block.src_nodes] = np.arange(len(self._block.src_nodes))
         self.num_own = len(nodes)
         self._count = functools.lru_cache(maxsize=64)(self._count_pairs)
+
+    def _check_negatives(self) -> None:
+        """Raises `UserError` if a predicted edge's destination cannot be replaced."""
+        relation, nodes = self._links.relation, self._block.src_nodes
+        if relation is None or relation.ends is None or not self._predicted.any():
+            return
+        first, end = relation.ends[2:]
+        if np.count_nonzero((nodes >= first) & (nodes < end)) < 2:
+            raise UserError(
+                f"task.relation: worker {self._reader.worker.comm.rank} has a single destination node, so its training "
+                "negatives would not differ in the destination: use strategy.halo=one_hop, fewer workers, another "
+                "partition, or strategy=individual_sample"
+            )
 
     def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
         block, worker = self._block, self._reader.worker

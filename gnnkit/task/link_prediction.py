@@ -138,6 +138,9 @@ class LinkPrediction(Task):
         val, test, held = self._given(graph, pairs, number) if has_held_out else self._drawn(n, pairs, predicted)
         if not has_held_out:
             warn_times([*(graph.feature_names or ()), *(graph.edge_feature_names or ())])
+        if number is not None and not has_held_out:  # edges without a predicted counterpart stay
+            drawn = unordered(pairs, n)
+            held &= np.isin(drawn, drawn[held & predicted])
         relation = None if number is None else find_relation(graph, number, pairs, held)
         if not np.any(predicted & ~held & (pairs[:, 0] != pairs[:, 1])):
             of_relation = "" if number is None else f" of the relation {graph.schema.edge_types[number]}"

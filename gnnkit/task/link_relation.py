@@ -11,6 +11,7 @@ from gnnkit.sampler.links import LinkRelation, codes
 from gnnkit.utils.ranges import shown
 
 Mask = npt.NDArray[np.bool_]
+_REVERSED = 0.5  # share of a relation's edges whose reverse is in another relation, which is then its reverse
 
 
 def relation_number(graph: Graph, name: str | None) -> int | None:
@@ -92,12 +93,14 @@ def _reverse_relations(graph: Graph, number: int, pairs: Ids, held: Mask) -> tup
         return pairs[edges[~held[edges]]]
 
     reversed_codes = np.unique(codes(edges_of(number)[:, ::-1], n))
+    if not len(reversed_codes):
+        return ()
     others = [other for other in range(len(schema.edge_types)) if _may_reverse(schema, number, other)]
     return tuple(
         other
         for other in others
         if _is_named_reverse(schema, number, other)
-        or np.array_equal(np.unique(codes(edges_of(other), n)), reversed_codes)
+        or np.isin(reversed_codes, codes(edges_of(other), n)).mean() > _REVERSED
     )
 
 

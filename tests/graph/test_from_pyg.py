@@ -161,6 +161,18 @@ def shop_of(**keys: Any) -> tuple[Any, Any, Any, Any]:
     return data, *RandomLinkSplit(0.2, 0.2, **{**kinds, **keys})(data)
 
 
+def test_random_link_splits_of_a_single_relation_may_be_typed() -> None:
+    data = HeteroData()
+    data["user"].x = torch.rand(12, 2)
+    data["user", "follows", "user"].edge_index = torch.randint(0, 12, (2, 60)).unique(dim=1)
+    kind = ("user", "follows", "user")
+    train, val, test = RandomLinkSplit(0.2, 0.2, edge_types=[kind])(data)
+    graph = Graph.from_pyg(train, val=val, test=test)
+    for part, edges in ((val, graph.val_edges), (test, graph.test_edges)):
+        store = part[kind]
+        assert pairs(edges) == pairs(store.edge_label_index[:, store.edge_label == 1].T)
+
+
 @pytest.mark.parametrize("split_labels", [False, True])
 def test_random_link_splits_of_a_relation_keep_the_edges_to_predict(split_labels: bool) -> None:
     data, train, val, test = shop_of(split_labels=split_labels)

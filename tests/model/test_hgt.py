@@ -141,3 +141,10 @@ def test_a_graph_of_one_node_type_needs_no_sizes() -> None:
 def test_keys_are_checked(key: str) -> None:
     with pytest.raises(UserError, match=rf"model\.{key}=0"):
         HGT(WIDTH, CLASSES, RELATIONS, **{key: 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["inverse", "self_loop"])
+def test_switches_are_booleans(key: str) -> None:
+    for value in (2, "maybe"):
+        with pytest.raises(UserError, match=rf"model\.{key}=.* must be true or false"):
+            HGT(4, 2, **{key: value})

@@ -464,3 +464,21 @@ def test_batches_of_acm_have_its_edges_and_rows(data_folder: Path) -> None:
         assert torch.equal(ends, data[edge_type].edge_index[:, store.e_id])
         assert set(store.e_id.tolist()) == set(theirs[edge_type].e_id.tolist())
     assert torch.equal(ours["paper"].x, data["paper"].x[ours["paper"].n_id])
+
+
+def test_times_are_not_ignored_silently() -> None:
+    data = HeteroData()
+    data["user"].x, data["item"].num_nodes = torch.ones(6, 1), 4
+    data["user", "buys", "item"].edge_index = torch.stack([torch.arange(6), torch.arange(6) % 4])
+    data["user", "buys", "item"].time = torch.arange(6)
+    with pytest.raises(UserError, match=r"Loader: data\['user-buys-item'\]\.time holds times"):
+        Loader(data, [2], "item")
+    data["item"].train_mask = torch.ones(4, dtype=torch.bool)
+    with pytest.warns(UserWarning, match=r"Loader: ignores unknown attributes: data\['user-buys-item'\]\.time"):
+        Loader(data, [2], ("item", data["item"].train_mask))
+
+
+def test_labels_may_be_a_column() -> None:
+    labels = np.arange(2 * DATA["venue"].num_nodes).reshape(-1, 2)
+    loader = Loader(DATA, [2], "venue", labels={"venue": labels[:, 0]})
+    assert {int(y) for batch in loader for y in batch.to_pyg()["venue"].y} <= {*range(0, 2 * len(labels), 2)}

@@ -149,6 +149,35 @@ def test_without_end_types_negatives_are_any_nodes_and_edges_show_the_reverse_re
     assert (drawn[:, 0] < USERS).any()
 
 
+def test_a_reverse_relation_may_have_further_edges_which_stay() -> None:
+    pairs, types = pairs_of(GRAPH.csc), np.asarray(GRAPH.edge_types)
+    sold = {(int(u), int(v)) for u, v in pairs[types == SOLD]}
+    further = [(u, v) for u in range(USERS, USERS + ITEMS) for v in range(USERS) if (u, v) not in sold][::7]
+    graph = Graph.from_edges(
+        *np.concatenate([pairs, further]).T, N, edge_types=np.append(types, np.full(len(further), SOLD)),
+        edge_type_names=GRAPH.edge_type_names, node_types=GRAPH.node_types, relations=GRAPH.relations,
+    )  # fmt: skip
+    after, links = LinkPrediction(val_share=0.1, test_share=0.2, relation=NAME).prepare(graph)
+    assert links is not None
+    assert links.relation is not None
+    assert links.relation.hidden == (BUYS, SOLD)
+    left = edges_of(after)
+    assert not {(int(v), int(u), SOLD) for u, v in np.concatenate([links.val, links.test])} & left
+    assert {(u, v, SOLD) for u, v in further} <= left
+
+
+@pytest.mark.slow
+def test_a_share_with_one_destination_node_is_refused(tmp_path: Path) -> None:
+    users, countries = np.divmod(np.flatnonzero(np.arange(15) % 5 + np.arange(15) // 5 != 4), 5)
+    graph = Graph.from_edges(
+        users, 3 + countries, 8, features=np.eye(8, 3), node_types=(("user", 3), ("country", 5)),
+        edge_type_names=("user-lives_in-country",), relations=(Relation("user", "lives_in", "country"),),
+    )  # fmt: skip
+    strategy, task = {"name": "preset_workload", "halo": "none"}, {"relation": "user-lives_in-country"}
+    with pytest.raises(UserError, match=r"worker 0 has a single destination node.*strategy\.halo=one_hop"):
+        run(graph, tmp_path, strategy=strategy, inputs="features", task=task)
+
+
 def test_a_reverse_relation_by_name_hides_the_edges_that_it_has() -> None:
     """After a split, the reverse relation may also have the held-out edges."""
     assert GRAPH.relations is not None
@@ -341,7 +370,8 @@ def total(kind: str, size: int, name: str, ranks: int, sampler: str) -> Tensor:
     kind=["topology apart", "features apart"],
 )
 def test_sampled_links_have_the_bits_of_a_shared_graph(name: str, sampler: str, kind: str) -> None:
-    assert torch.equal(total(kind, 24, name, 3, sampler), total("shared", 24, name, 3, sampler))
+    for size in (4, 24):  # the larger one predicts all edges of the relation in one step
+        assert torch.equal(total(kind, size, name, 3, sampler), total("shared", size, name, 3, sampler))
 
 
 @pytest.mark.slow

@@ -35,9 +35,13 @@ class Draws:
 
     @property
     def hop(self) -> Hop:
-        """The same draws as a sampler's result, in global ids."""
+        """The same draws as a sampler's result, in global ids.
+
+        The hop has relations only if nodes drew from each relation separately.
+        """
         edges, names = self.edges, self.edges.dtype.names or ()
-        weight, relation = (edges[name] if name in names else None for name in ("importance", "relation"))
+        weight = edges["importance"] if "importance" in names else None
+        relation = edges["relation"] if "relation_degree" in names else None
         return Hop(self.indptr, edges["source"].astype(np.int64), edges["id"].astype(np.int64), weight, relation)
 
     @property
