@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from gnnkit.model import unchanged
@@ -21,6 +22,7 @@ def adapted(model: Any) -> Any:
     """
     if not isinstance(model, nn.Module) or isinstance(model, EdgeIndexModel):
         return model
+    _initialise_rgat(model)
     name = type(model).__name__  # the user's class, for errors
     base = next((base_class for base_class in type(model).__mro__ if base_class.__name__ == "LightningModule"), None)
     if (arguments := HeteroArguments.of(model)) is not None:
@@ -36,6 +38,20 @@ def adapted(model: Any) -> Any:
     if base is None:
         return type(name, (EdgeIndexModel,), {})(model)
     return type(name, (EdgeIndexSteps, base), own_steps(type(model), base))(model)
+
+
+def _initialise_rgat(model: nn.Module) -> None:
+    """Fills `l2` of PyG's `RGATConv`, which `reset_parameters` leaves uninitialised.
+
+    NaN in this memory would make checkpoints fail, at random. The value is that which
+    `reset_parameters` computes without storing it.
+    """
+    for part in model.modules():
+        l2 = getattr(part, "l2", None)
+        has_memory = type(part).__name__ == "RGATConv" and isinstance(l2, nn.Parameter) and not l2.is_meta
+        if has_memory and not l2.isfinite().all():
+            with torch.no_grad():
+                l2.fill_(1 / l2.shape[1])
 
 
 def reads_edges(model: nn.Module) -> bool:

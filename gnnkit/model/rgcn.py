@@ -133,10 +133,9 @@ class RGCN(ConvModel):
         norm: Norm = "none",
     ) -> None:
         whole("model.hidden", hidden, 1, MAX_WIDTH)
-        switch("model.inverse", inverse)
-        switch("model.self_loop", self_loop)
         super().__init__(num_layers, dropout, norm, hidden)
-        self.num_relations, self.inverse, self.decays_rows = num_relations, inverse, one_hot
+        self.num_relations, self.inverse = num_relations, switch("model.inverse", inverse)
+        self.decays_rows, self_loop = one_hot, switch("model.self_loop", self_loop)
         self.project = Parameter(torch.empty(in_features, hidden)) if project else None
         if self.project is not None:
             nn.init.xavier_uniform_(self.project)

@@ -26,7 +26,7 @@ WRONG = [  # each line is a mistake that types show
     "JumpingKnowledge('sum')",
     "Reach(tolerance='a')",
     "NeighborSampler(fanouts='ab')",
-    "Loader(graph, [5, 5])",
+    "Loader(graph, [5, 5], threads='all')",
     "result.folder + 1",
     "module_of_data.no_such_method()",
 ]

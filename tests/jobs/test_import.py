@@ -409,7 +409,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
         ("importer", 300, "progress.json"),
         ("importer", 1000, "dst.records"),
         ("_write_import", 200, "inputs.json"),
-        ("_write_import", 350, "labels.npy"),
+        ("_write_import", 500, "labels.npy"),
         ("_write_import", 700, "indices.npy"),
         ("_write_import", 1500, "edge_ids.npy"),
         ("_write_import", 5000, "store.json"),

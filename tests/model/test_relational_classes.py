@@ -130,6 +130,14 @@ def test_a_relational_class_of_pyg_gives_what_pyg_gives(name: str, ranks: int) -
             torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
+def test_uninitialised_memory_of_rgat_is_filled() -> None:
+    model = Typed(CONVS["RGATConv"])
+    l2 = next(part.l2 for part in model.modules() if isinstance(part, pyg.RGATConv))
+    torch.nn.init.constant_(l2, float("nan"))
+    adapted(model)
+    assert torch.equal(l2, torch.full_like(l2, 1 / l2.shape[1]))
+
+
 @pytest.mark.parametrize("name", CONVS)
 def test_relational_layers_are_exact_on_any_number_of_workers(name: str) -> None:
     assert inexact(adapted(Typed(CONVS[name])), WIDTH) == []

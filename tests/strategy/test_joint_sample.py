@@ -363,7 +363,7 @@ def test_ranks_decide_together_about_a_loss_because_all_meet_in_a_step(mode: str
         ),
         ({"batch_size": 0}, r"^strategy\.batch_size=0 must be"),
         ({"prefetch": 0}, r"^strategy\.prefetch=0 must be"),
-        ({"topology": "replicated"}, r"^strategy\.topology=replicated: .* use strategy\.topology=shared"),
+        ({"topology": "replicated"}, r"^strategy\.topology=replicated .* use strategy\.topology=shared"),
         (
             {"topology": "shared"},
             r"^strategy\.topology=shared does not go with strategy\.mode=cooperative: owners draw",

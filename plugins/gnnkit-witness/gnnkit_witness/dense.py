@@ -350,6 +350,9 @@ class DenseAdjacency:
     def pool(self, num_rows: int) -> RowPool:
         return RowPool()
 
+    def pool_of_nodes(self, nodes: Tensor) -> RowPool:
+        return RowPool()
+
     def again(self) -> DenseAdjacency:
         return self
 
