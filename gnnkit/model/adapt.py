@@ -47,9 +47,8 @@ def _initialise_rgat(model: nn.Module) -> None:
     `reset_parameters` computes without storing it.
     """
     for part in model.modules():
-        l2 = getattr(part, "l2", None)
-        has_memory = type(part).__name__ == "RGATConv" and isinstance(l2, nn.Parameter) and not l2.is_meta
-        if has_memory and not l2.isfinite().all():
+        l2 = getattr(part, "l2", None) if type(part).__name__ == "RGATConv" else None
+        if isinstance(l2, nn.Parameter) and not l2.is_meta and not l2.isfinite().all():
             with torch.no_grad():
                 l2.fill_(1 / l2.shape[1])
 
