@@ -44,6 +44,7 @@ from gnnkit.config import as_overrides
 from gnnkit.graph import Graph, Relation, Split
 from gnnkit.graph.schema import pack_tables
 from gnnkit.launch.processes import inline
+from gnnkit.prepare.inputs import with_inverse_edges
 
 WIDTH = 64  # hidden features of PyG's classes
 SHARES = 0.24, 0.06, 0.7  # of HGB
@@ -154,28 +155,6 @@ def read_acm(path: Path, seed: int) -> Graph:
     return graph.draw_split(SHARES, seed)
 
 
-def with_inverse(graph: Graph) -> Graph:
-    """Adds the reverse of each edge, with a relation of its own."""
-    src, dst = graph.csc.indices, np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
-    types = np.zeros(len(src), np.int64) if graph.edge_types is None else graph.edge_types
-    relations = graph.schema.relations
-    if relations is not None:
-        relations += tuple(Relation(r.destination, f"rev_{r.name}", r.source) for r in relations)
-    return Graph.from_edges(
-        np.r_[src, dst],
-        np.r_[dst, src],
-        graph.num_nodes,
-        features=graph.features,
-        labels=graph.labels,
-        split=graph.split,
-        edge_types=np.r_[types, types + graph.num_relations],
-        edge_type_names=None if relations is None else [relation.edge_type for relation in relations],
-        node_types=graph.schema.node_types,
-        feature_tables=graph.schema.feature_tables,
-        relations=relations,
-    )
-
-
 READERS = {"aifb": read_rdf, "mutag": read_rdf, "acm": read_acm}
 
 
@@ -190,7 +169,7 @@ def run(graph: Graph, name: str, keys: Mapping[str, Any], seed: int) -> Any:
     """Trains once. Returns the result."""
     model, unchanged = {"model": name}, None
     if name.startswith("pyg_"):
-        graph, model = with_inverse(graph), {}
+        graph, model = with_inverse_edges(graph), {}
         torch.manual_seed(seed)
         learned = keys.get("inputs") == "learned"
         unchanged = pyg_class(name, graph, WIDTH if learned else graph.features.shape[1])

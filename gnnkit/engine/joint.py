@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gnnkit.engine.adjacency import Adjacency
 from gnnkit.engine.block import BlockAdjacency, InRelation, LayerValues
+from gnnkit.engine.lent import version_of
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.subgraph import Subgraph
 from gnnkit.engine.typed_graph import RelationGraph, RelationRows, TypedGraph
@@ -130,7 +131,7 @@ class JointAdjacency(BlockAdjacency):
 
     def _relation_halo(self, x: Tensor, graph: RelationGraph) -> Tensor:
         """Returns other ranks' rows of a type, received once for all relations."""
-        state = (torch.is_grad_enabled(), 0 if x.is_inference() else x._version)
+        state = (torch.is_grad_enabled(), version_of(x))
         source, halo, known = self._halos.get(graph.relation.source, (None, x, state))
         if source is not x or known != state:
             assert graph.route is not None

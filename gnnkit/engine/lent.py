@@ -28,10 +28,10 @@ def lent(model: object, adjacencies: Sequence[Adjacency], **others: Any) -> Iter
             checked.
     """
     tensors = {name: value for name, value in others.items() if isinstance(value, Tensor)}
-    before = {id(tensor): (_version(tensor), tensor) for _, tensor in _all(adjacencies, tensors)}
+    before = {id(tensor): (version_of(tensor), tensor) for _, tensor in _all(adjacencies, tensors)}
     yield
     for name, tensor in _all(adjacencies, tensors):
-        if _version(tensor) != before.get(id(tensor), _NEW_VERSION)[0]:
+        if version_of(tensor) != before.get(id(tensor), _NEW_VERSION)[0]:
             raise _error(model, name if name in tensors else f"adjacency.{name}")
 
 
@@ -46,6 +46,6 @@ def _all(adjacencies: Sequence[Adjacency], others: Mapping[str, Tensor]) -> list
     return [*others.items(), *(item for adjacency in adjacencies for item in adjacency.lent().items())]
 
 
-def _version(tensor: Tensor) -> int:
-    """Returns torch's version counter, which is absent in inference mode."""
-    return 0 if tensor.is_inference() else tensor._version
+def version_of(tensor: Any) -> int:
+    """Returns torch's counter of in-place changes, 0 for inference tensors."""
+    return 0 if not isinstance(tensor, Tensor) or tensor.is_inference() else tensor._version

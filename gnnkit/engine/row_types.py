@@ -12,6 +12,7 @@ from torch.autograd import Function
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
+from gnnkit.graph.schema import types_of_nodes
 
 
 class RowTypes:
@@ -52,8 +53,7 @@ class RowTypes:
                 f"the model has weights for num_node_types={num_types}, and the graph has {count}: make the model "
                 f"with num_node_types={count}, or call it with a Graph that has its node types"
             )
-        ends = np.cumsum(type_sizes or ())[:-1]
-        return cls(np.searchsorted(ends, ids, side="right"), num_types, device)
+        return cls(types_of_nodes(ids, type_sizes or ()), num_types, device)
 
     def products(self, x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:  # [num_rows, f] -> [num_rows, k]
         """Multiplies each row by its type's weight, and adds the type's bias.

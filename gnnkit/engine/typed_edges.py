@@ -14,6 +14,7 @@ from gnnkit.graph import CSC, Ids
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.partition.relations import by_pair
 from gnnkit.partition.shard import Shard
+from gnnkit.utils.ranges import switch
 
 
 class AddedRelations(NamedTuple):
@@ -21,6 +22,11 @@ class AddedRelations(NamedTuple):
 
     inverse: bool = False  # whether each relation has an inverse one, numbered after all given ones
     loops: bool = False  # whether each node has an edge to itself, of the last relation
+
+    @classmethod
+    def of_model(cls, inverse: object, self_loop: object) -> AddedRelations:
+        """Reads a model's arguments. Raises `UserError` unless they are booleans."""
+        return cls(switch("model.inverse", inverse), switch("model.self_loop", self_loop))
 
     def count(self, num_relations: int) -> int:
         """Returns the number of relations, including the added ones.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,8 @@ from torch import Tensor
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.exchange.route import Demand, Peers, Route
 from gnnkit.graph import Ids
-from gnnkit.graph.schema import Relation, Schema
-from gnnkit.partition.shard import Shard
+from gnnkit.graph.schema import Relation, Schema, number_by_type
+from gnnkit.partition.shard import Shard, grouped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +87,8 @@ class TypedGraph:
             route: Brings the halo. None: there is none.
             device: Device of the edges.
         """
-        schema, away = rows.schema, rows_by_type(halo, rows.schema)
+        schema = rows.schema
+        away = _by_name(number_by_type(halo, schema.type_sizes)[0], schema)
         routes = {
             name: None if route is None else route.part(places, schema.nodes(name))
             for name, places in rows.by_type.items()
@@ -112,8 +113,7 @@ class TypedEnds:
     def by_relation(self, schema: Schema) -> Iterator[tuple[Relation, Ids]]:
         """Yields each relation and its edges' positions, ascending."""
         relations = schema.relations or ()
-        order = np.argsort(self.types, kind="stable")
-        bounds = np.searchsorted(self.types[order], np.arange(len(relations) + 1))
+        order, bounds = grouped(self.types, len(relations))
         for number, relation in enumerate(relations):
             yield relation, order[bounds[number] : bounds[number + 1]]
 
@@ -134,10 +134,8 @@ class TypedRows:
     @classmethod
     def of(cls, nodes: Ids, schema: Schema) -> TypedRows:
         """Numbers the rows of some nodes, in their order."""
-        by_type, places = rows_by_type(nodes, schema), np.zeros(len(nodes), np.int64)
-        for rows in by_type.values():
-            places[rows] = np.arange(len(rows))
-        return cls(schema, nodes, by_type, places)
+        by_type, places = number_by_type(nodes, schema.type_sizes)
+        return cls(schema, nodes, _by_name(by_type, schema), places)
 
     def sizes(self, relation: Relation) -> tuple[int, int]:
         """Returns the numbers of rows of a relation's source and destination type."""
@@ -176,10 +174,8 @@ class TypedRows:
         return rows, {name: _to(self.nodes[places], device) for name, places in self.by_type.items()}
 
 
-def rows_by_type(nodes: Ids, schema: Schema) -> dict[str, Ids]:
-    """Returns the positions of each type's nodes, in the order of `nodes`."""
-    ranges = {name: schema.nodes(name) for name, _ in schema.node_types}
-    return {name: np.flatnonzero((nodes >= ids.start) & (nodes < ids.stop)) for name, ids in ranges.items()}
+def _by_name(by_type: Sequence[Ids], schema: Schema) -> dict[str, Ids]:
+    return dict(zip((name for name, _ in schema.node_types), by_type, strict=True))
 
 
 def _taken(weight: Tensor | None, edges: Ids) -> Tensor | None:

@@ -566,7 +566,7 @@ class Graph:
     @property
     def type_sizes(self) -> tuple[int, ...] | None:  # [num_node_types]
         """Number of nodes of each type, in the order of ids. None: one type."""
-        return None if self.node_types is None else tuple(count for _, count in self.node_types)
+        return None if self.node_types is None else self.schema.type_sizes
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:  # [num_nodes]

@@ -13,7 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
 from gnnkit.graph.features import Features, SparseFeatures
 from gnnkit.graph.fields import names_of
-from gnnkit.graph.types import Floats
+from gnnkit.graph.types import Floats, Ids
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_of, whole
 
@@ -77,6 +77,11 @@ class Schema:
     def several(self) -> bool:
         """Whether there are several node types or several edge types."""
         return len(self.node_types) > 1 or len(self.edge_types) > 1
+
+    @property
+    def type_sizes(self) -> tuple[int, ...]:  # [num_node_types]
+        """Number of nodes of each type, in the order of ids."""
+        return tuple(count for _, count in self.node_types)
 
     def nodes(self, name: str) -> slice:
         """Returns a node type's range of ids. Raises `UserError` for unknown names."""
@@ -181,6 +186,34 @@ def node_types_of(values: Iterable[Iterable[object]] | None, num_nodes: int) -> 
     if any(not isinstance(count, int) or count < 0 for count in counts) or sum(counts) != num_nodes:  # type: ignore[arg-type]
         raise UserError(f"node_types have {counts} nodes, expected numbers that add up to {num_nodes}")
     return types  # type: ignore[return-value]
+
+
+def types_of_nodes(nodes: Ids, sizes: Sequence[int]) -> Ids:  # [num_nodes]
+    """Returns the number of each node's type.
+
+    Args:
+        nodes: [num_nodes] global ids.
+        sizes: [num_node_types] number of nodes of each type, in the order of ids.
+    """
+    return np.searchsorted(np.cumsum(sizes)[:-1], nodes, side="right")
+
+
+def number_by_type(nodes: Ids, sizes: Sequence[int]) -> tuple[tuple[Ids, ...], Ids]:
+    """Numbers nodes within their types, in their order.
+
+    Args:
+        nodes: [num_nodes] global ids.
+        sizes: As for `types_of_nodes`.
+
+    Returns:
+        By type, the ascending positions of its nodes, and each node's number among
+            those of its type [num_nodes].
+    """
+    types, numbers = types_of_nodes(nodes, sizes), np.empty(len(nodes), np.int64)
+    places = tuple(np.flatnonzero(types == number) for number in range(len(sizes)))
+    for positions in places:
+        numbers[positions] = np.arange(len(positions))
+    return places, numbers
 
 
 def pack_tables(

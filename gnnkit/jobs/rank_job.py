@@ -182,7 +182,7 @@ class RankJob:
         """Adds the sizes of node types, if a store of an earlier version has none."""
         if shard.type_sizes is not None or self.schema is None:
             return shard
-        return replace(shard, type_sizes=tuple(count for _, count in self.schema.node_types))
+        return replace(shard, type_sizes=self.schema.type_sizes)
 
     def widths(self, worker: Worker) -> Widths:
         """Returns the input and output widths of the run's model."""

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, RankGraph
+from gnnkit.engine.lent import version_of
 from gnnkit.engine.typed_graph import RelationRows
 from gnnkit.errors import UserError
 from gnnkit.model import deferred as deferring
 from gnnkit.model.deferred import Call, Constant, Deferred, Lazy, Origin, deferred_in, name_of, value_of
 from gnnkit.model.deferred_rows import Rows
-from gnnkit.model.edge_sets import EdgeSet, version_of
+from gnnkit.model.edge_sets import EdgeSet
 
 _FACTS = {
     "size", "shape", "dim", "ndim", "numel", "nelement", "__len__", "dtype", "device", "layout", "is_sparse",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.engine import RankGraph
+from gnnkit.engine.lent import version_of
 from gnnkit.graph import CSC
 from gnnkit.graph.csc import sort_edges
 from gnnkit.kernels.aggregate import HeldEdges
@@ -182,8 +183,3 @@ class EdgeSet:
         """
         products = self.kernels.dot(rows, others)
         return products if self._sorted[1] is None else products.index_select(0, self._inverse)
-
-
-def version_of(tensor: Any) -> int:
-    """Returns torch's counter of in-place changes, 0 for inference tensors."""
-    return 0 if not isinstance(tensor, Tensor) or tensor.is_inference() else tensor._version

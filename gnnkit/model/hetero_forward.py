@@ -195,23 +195,11 @@ class _Trace(TorchFunctionMode):
         if func is F.dropout and not in_messages():
             rows = args[0] if args else (kwargs or {})["input"]
             self.dropouts.append(self._types.get(len(rows)) if rows.dim() == 2 else None)
-        if func is F.batch_norm and _training(*args, **(kwargs or {})):
-            self.pool(len(args[0]))
+        if func is F.batch_norm:
+            called = inspect.signature(func).bind(*args, **(kwargs or {})).arguments
+            if called.get("training", False) and called["input"].dim() == 2:  # as `ExactFunctions` pools rows
+                self.pool(len(called["input"]))
         return func(*args, **(kwargs or {}))
-
-
-def _training(
-    x: Tensor,
-    mean: Any,
-    var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    *rest: Any,
-    **keys: Any,
-) -> bool:
-    """Returns whether a call of F.batch_norm pools rows, as `ExactFunctions` does."""
-    return training and x.dim() == 2
 
 
 _Graph = tuple[Tensors, Tensors, dict[str, Tensors | None]]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from gnnkit.engine import AddedRelations, Adjacency, TypedEdges
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
+from gnnkit.utils.ranges import MAX_WIDTH, whole
 
 
 class TypedLinear(nn.Module):
@@ -130,14 +130,12 @@ class HGT(ConvModel):
     ) -> None:
         for name, value in (("hidden", hidden), ("heads", heads)):
             whole(f"model.{name}", value, 1, MAX_WIDTH)
-        switch("model.inverse", inverse)
-        switch("model.self_loop", self_loop)
         super().__init__(num_layers, dropout, norm, hidden * heads)
         self.num_relations, self.num_node_types, self.inverse = num_relations, num_node_types, inverse
         self.project = Parameter(torch.empty(in_features, hidden * heads))
         nn.init.xavier_uniform_(self.project)
         self.bias = Parameter(torch.zeros(num_node_types, hidden * heads))
-        added = AddedRelations(inverse, self_loop)
+        added = AddedRelations.of_model(inverse, self_loop)
         self.convs = nn.ModuleList(
             HGTConv(hidden, heads, num_node_types, num_relations, added, dropout) for _ in range(num_layers)
         )

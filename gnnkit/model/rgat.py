@@ -11,7 +11,7 @@ from gnnkit.engine import AddedRelations, Adjacency, TypedEdges
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.model.base import ConvModel, Norm
 from gnnkit.model.relation_weights import RelationWeights, check_parts
-from gnnkit.utils.ranges import MAX_WIDTH, real, switch, whole
+from gnnkit.utils.ranges import MAX_WIDTH, real, whole
 
 
 class RGATConv(nn.Module):
@@ -125,8 +125,6 @@ class RGAT(ConvModel):
     ) -> None:
         for name, value in (("hidden", hidden), ("heads", heads), ("out_heads", out_heads)):
             whole(f"model.{name}", value, 1, MAX_WIDTH)
-        switch("model.inverse", inverse)
-        switch("model.self_loop", self_loop)
         super().__init__(num_layers, dropout, norm, hidden * heads)
         real("model.negative_slope", negative_slope)
         check_parts(bases, None, [])
@@ -135,7 +133,7 @@ class RGAT(ConvModel):
         if self.project is not None:
             nn.init.xavier_uniform_(self.project)
         self.reads_sparse = project
-        added = AddedRelations(inverse, self_loop)
+        added = AddedRelations.of_model(inverse, self_loop)
         total, convs = added.count(num_relations), []
         inputs = [hidden * heads if project else in_features, *[hidden * heads] * (num_layers - 1)]
         for layer, width in enumerate(inputs):

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from gnnkit.engine import Adjacency, Pairs
+from gnnkit.engine import AddedRelations, Adjacency, Pairs
 from gnnkit.errors import UserError
 from gnnkit.model.base import ConvModel, Norm
 from gnnkit.model.relation_weights import RelationWeights, check_parts
-from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
+from gnnkit.utils.ranges import MAX_WIDTH, whole
 
 
 class RGCNConv(nn.Module):
@@ -134,8 +134,8 @@ class RGCN(ConvModel):
     ) -> None:
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
-        self.num_relations, self.inverse = num_relations, switch("model.inverse", inverse)
-        self.decays_rows, self_loop = one_hot, switch("model.self_loop", self_loop)
+        added = AddedRelations.of_model(inverse, self_loop)
+        self.num_relations, self.inverse, self.decays_rows = num_relations, added.inverse, one_hot
         self.project = Parameter(torch.empty(in_features, hidden)) if project else None
         if self.project is not None:
             nn.init.xavier_uniform_(self.project)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from gnnkit.engine import AddedRelations, Adjacency, TypedEdges
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.model.base import GraphModel
-from gnnkit.utils.ranges import MAX_LAYERS, MAX_WIDTH, real, share, switch, whole
+from gnnkit.utils.ranges import MAX_LAYERS, MAX_WIDTH, real, share, whole
 
 
 class SimpleHGNConv(nn.Module):
@@ -168,8 +168,6 @@ class SimpleHGN(GraphModel):
         inverse: bool = True,
         self_loop: bool = True,
     ) -> None:
-        switch("model.inverse", inverse)
-        switch("model.self_loop", self_loop)
         super().__init__()
         sizes = {"hidden": hidden, "heads": heads, "out_heads": out_heads, "relation_width": relation_width}
         for name, value in sizes.items():
@@ -179,7 +177,7 @@ class SimpleHGN(GraphModel):
         self.dropout, share_before = share("model.dropout", dropout), share("model.beta", beta)
         self.num_relations, self.inverse = num_relations, inverse
         self.residual, self.normalize = residual, normalize
-        added, width = AddedRelations(inverse, self_loop), hidden * heads
+        added, width = AddedRelations.of_model(inverse, self_loop), hidden * heads
         self.project = nn.Parameter(torch.empty(in_features, hidden))
         nn.init.xavier_normal_(self.project, gain=nn.init.calculate_gain("relu"))
         self.inputs = [hidden, *[width] * (num_layers - 1)]

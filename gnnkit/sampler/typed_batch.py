@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnnkit.graph import Block, Floats, Ids, Relation
+from gnnkit.graph.schema import number_by_type
+from gnnkit.partition.shard import grouped
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.utils.checks import Array
@@ -61,12 +63,7 @@ class _NodesByType:
 
     @classmethod
     def of(cls, nodes: Ids, tables: TypedTables) -> _NodesByType:
-        ends = [table.first + table.count for table in tables.nodes]
-        types = np.searchsorted(ends, nodes, side="right")
-        at = tuple(np.flatnonzero(types == number) for number in range(len(ends)))
-        local = np.empty(len(nodes), np.int64)
-        for positions in at:
-            local[positions] = np.arange(len(positions))
+        at, local = number_by_type(nodes, [table.count for table in tables.nodes])
         firsts = [table.first for table in tables.nodes]
         ids = tuple(nodes[some].astype(np.int64) - first for some, first in zip(at, firsts, strict=True))
         return cls(at, ids, local)
@@ -138,15 +135,16 @@ class TypedBatch(LoadedBatch):
         names = [table.name for table in tables.nodes]
         dst_of = dict(zip(names, num_dst, strict=True))
         relation = np.zeros(len(block.indices), np.int16) if block.relation is None else block.relation
-        order = np.argsort(relation, kind="stable")
-        ends = np.cumsum(np.bincount(relation, minlength=len(tables.edges)))
+        order, starts = grouped(relation, len(tables.edges))
         row = nodes.local[block.indices[order]]
         col = nodes.local[np.repeat(np.arange(block.num_dst), np.diff(block.indptr))[order]]
         columns: list[Array | None] = [row, col, order]
         ids = None if block.edge_ids is None else block.edge_ids[order]
         columns += [ids, None if ids is None else tables.edge_positions[ids].astype(np.int64)]
         columns.append(None if block.weight is None else block.weight[order])
-        parts = [[None] * len(tables.edges) if values is None else np.split(values, ends)[:-1] for values in columns]
+        parts = [
+            [None] * len(tables.edges) if values is None else np.split(values, starts[1:])[:-1] for values in columns
+        ]
         relations = {
             table.relation: RelationBlock(row, col, dst_of[table.relation.destination], *others)
             for table, row, col, *others in zip(tables.edges, *parts, strict=True)

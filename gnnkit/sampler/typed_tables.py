@@ -13,6 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, MiniBatch, Relation, RelationGroups, SparseFeatures
 from gnnkit.graph.attributes import optional
 from gnnkit.graph.hetero import is_hetero, read_topology
+from gnnkit.partition.relations import by_pair
 from gnnkit.sampler.tables import first_rows, rows_per_node
 from gnnkit.sampler.typed_batch import TypedBatch
 from gnnkit.utils.checks import Array, array
@@ -214,11 +215,8 @@ def _positions_by_relation(graph: Graph) -> Ids:  # [num_edges]
     """
     positions = np.arange(graph.num_edges) if graph.edge_positions is None else graph.edge_positions
     types, numbers = _types(graph), np.empty_like(positions)
-    for relation in range(graph.num_relations):
-        edges = np.flatnonzero(types == relation)
-        if len(edges):
-            begin = positions[edges].min()
-            present = np.zeros(positions[edges].max() - begin + 1, bool)
-            present[positions[edges] - begin] = True
-            numbers[edges] = (np.cumsum(present) - 1)[positions[edges] - begin]
+    order, first = by_pair(positions, types, int(positions.max(initial=-1)) + 1)
+    by_relation = types[order]
+    counts = np.bincount(by_relation[first], minlength=graph.num_relations)
+    numbers[order] = np.cumsum(first) - 1 - (np.cumsum(counts) - counts)[by_relation]
     return numbers

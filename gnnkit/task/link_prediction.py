@@ -17,11 +17,11 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.graph.attributes import warn_times
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import LinkRelation, Links, codes, draw_for_pairs, pairs_of, unordered
+from gnnkit.sampler.links import LinkRelation, Links, Mask, codes, draw_for_pairs, pairs_of, unordered
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
 from gnnkit.task.decoder import ProductMLP, dot
-from gnnkit.task.link_relation import Mask, check_ends, find_relation, relation_number
+from gnnkit.task.link_relation import check_ends, find_relation, relation_number
 from gnnkit.task.ranking import HITS, ranked, ranking
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, shown, switch, whole

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Schema
-from gnnkit.sampler.links import LinkRelation, codes
+from gnnkit.partition.shard import grouped
+from gnnkit.sampler.links import LinkRelation, Mask, codes
 from gnnkit.utils.ranges import shown
 
-Mask = npt.NDArray[np.bool_]
 _REVERSED = 0.5  # share of a relation's edges whose reverse is in another relation, which is then its reverse
 
 
@@ -85,8 +84,7 @@ def check_ends(name: str, pairs: Ids, schema: Schema, number: int) -> None:
 def _reverse_relations(graph: Graph, number: int, pairs: Ids, held: Mask) -> tuple[int, ...]:
     assert graph.edge_types is not None
     n, schema = graph.num_nodes, graph.schema
-    order = np.argsort(graph.edge_types, kind="stable")
-    starts = np.searchsorted(graph.edge_types[order], np.arange(len(schema.edge_types) + 1))
+    order, starts = grouped(graph.edge_types, len(schema.edge_types))
 
     def edges_of(relation: int) -> Ids:
         edges = order[starts[relation] : starts[relation + 1]]
