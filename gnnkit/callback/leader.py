@@ -40,8 +40,8 @@ class Leader(Callback):
         patience: number of values in a row without improvement that end training.
             Default: training never ends early.
         min_delta: minimum change of the metric that counts as an improvement.
-        folder: existing folder for `workers.jsonl` and `epochs.jsonl`, written by rank
-            0. Default: no files are written.
+        folder: folder for `workers.jsonl` and `epochs.jsonl`, created and written by
+            rank 0. Default: no files are written.
         timeout: seconds that a rank waits for another one at the start and the end of
             training, and for the metric's average.
     """

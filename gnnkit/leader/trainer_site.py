@@ -48,13 +48,24 @@ class TrainerSite(LeaderSite):
     def begin(self, trainer: L.Trainer, module: Any) -> None:
         self.close()
         self._steps, self._meter = 0, SyncMeter()
+        if trainer.global_rank == 0:
+            self.watch = self._open_watch(trainer)
         if trainer.world_size > 1:
             self._connect(trainer)
-        if trainer.global_rank == 0:
-            epochs = trainer.max_epochs or 0
-            self.watch = Watch(trainer.world_size, self.folder, epochs, quiet=True, every=1, log=_log_nothing)
         self.channel = StateChannel(self._mailbox, trainer.global_rank, trainer.world_size, self.watch)
         self._meter.attach(trainer.strategy.model)
+
+    def _open_watch(self, trainer: L.Trainer) -> Watch:
+        """Creates the folder and the watch. Raises `UserError` for a bad folder."""
+        try:
+            if self.folder is not None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            epochs = trainer.max_epochs or 0
+            return Watch(trainer.world_size, self.folder, epochs, quiet=True, every=1, log=_log_nothing)
+        except OSError as error:
+            raise UserError(
+                f"Leader(folder={str(self.folder)!r}): cannot write there: {error.strerror}; pass a writable folder"
+            ) from error
 
     def _connect(self, trainer: L.Trainer) -> None:
         """Creates a process group and a mailbox for the leader. Collective."""

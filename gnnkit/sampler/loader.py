@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeGuard
 
@@ -25,6 +25,7 @@ from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
 from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.sampler.neighbor import NeighborSampler
+from gnnkit.sampler.sharding import Sharding
 from gnnkit.sampler.tables import Tables
 from gnnkit.sampler.typed_tables import UNNAMED, TypedSource, TypedTables, names_a_type
 from gnnkit.utils import storage
@@ -72,8 +73,12 @@ class Loader:
         labels: [num_nodes, ...], with typed seeds a mapping from node types. Default:
             the graph's labels.
         costs: [num_seeds] for balanced batches. Default: `sampler.costs`.
-        rank: This rank.
-        world_size: Number of ranks.
+        rank: This rank. Default: the rank in `torch.distributed`'s default process
+            group at the start of each iteration, 0 if there is no group. So a loader
+            may be created before the group, as with `Trainer(strategy="ddp")`. With
+            rank=0 and world_size=1, each process iterates over all seeds.
+        world_size: Number of ranks, passed together with `rank`. Default: the size of
+            that group, or 1.
         batching: plain, or balanced for batches of equal cost (`plan_epoch`).
         window: Number of steps over which costs are balanced.
         seed: Any integer, modulo 2^64.
@@ -89,7 +94,8 @@ class Loader:
             `LoadedBatch.to_pyg`.
     """
 
-    _planned: tuple[int, Epoch] | None = None  # cache of the last plan, which iterators and strategies share
+    _planned: tuple[int, BatchSchedule, Epoch] | None = None  # cache, which iterators and strategies share
+    _iterated: BatchSchedule | None = None  # the schedule of the last iterator
 
     def __init__(
         self,
@@ -101,8 +107,8 @@ class Loader:
         features: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
         labels: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
         costs: Floats | None = None,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         batching: str = "plain",
         window: int = 8,
         seed: int = 0,
@@ -118,7 +124,6 @@ class Loader:
         sampler = _read_sampler(sampler)
         source = _Source.of(graph, seeds, features, labels)
         self._rows, self.csc, self.tables, self.seeds = source.rows, source.csc, source.tables, source.seeds
-        self.rank = whole("rank", rank, 0)
         self.seed = whole("seed", seed)
         self.threads = num_cores() if threads is None else whole("threads", threads, 1, MAX_THREADS)
         self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, _MAX_PREFETCH)
@@ -132,11 +137,8 @@ class Loader:
         groups = sampler.groups(self.csc, self.seeds)
         if groups is not None:
             groups = int64s(f"{type(sampler).__name__}.groups", groups, len(self.seeds))
-        self.schedule = BatchSchedule(
-            self.seeds, batch_size, world_size, batching, window, shuffle, drop_last, groups, repeat=repeat
-        )
-        if self.rank >= self.schedule.world_size:
-            raise UserError(f"rank={rank} is out of range for world_size={world_size}")
+        schedule = BatchSchedule(self.seeds, batch_size, 1, batching, window, shuffle, drop_last, groups, repeat=repeat)
+        self._sharding = Sharding(schedule, rank, world_size)
         self._allocate = frameworks.page_locked if pin_memory else _pageable
         self._priced = self.costs  # computed by the sampler on first use
         self._next = (0, 0)  # epoch and step at which the next iterator starts
@@ -145,14 +147,15 @@ class Loader:
 
     def __len__(self) -> int:
         """Returns the number of steps per epoch, the same on every rank."""
-        return self.schedule.num_steps
+        return self._sharding.schedule.num_steps
 
     def __iter__(self) -> Generator[Any, None, None]:
         # Nothing runs before the first `next`, because Lightning calls `iter` too
         # often.
         epoch, first = self._now = self._next
         self._next = (epoch + 1, 0)
-        order, offsets = self.plan(epoch).of_rank(self.rank)
+        order, offsets = self.plan(epoch).of_rank(self._sharding.rank)
+        self._iterated = self._sharding.schedule
         native_loader = self._start(epoch, (self.seeds[order], offsets, first))
         atexit.register(native_loader.close)  # threads that sample in Python must not outlive the interpreter
         try:
@@ -172,15 +175,16 @@ class Loader:
 
     def plan(self, epoch: int) -> Epoch:
         """Splits the seeds of all ranks into the batches of `epoch`."""
-        if self._planned is None or self._planned[0] != epoch:
+        schedule = self._sharding.schedule
+        if self._planned is None or self._planned[:2] != (epoch, schedule):
             key = order_key(wrap(self.seed), epoch)
-            costs = self._seed_costs() if self.schedule.batching == "balanced" else None
-            self._planned = (epoch, self.schedule.epoch(key, costs))
-        return self._planned[1]
+            costs = self._seed_costs() if schedule.batching == "balanced" else None
+            self._planned = (epoch, schedule, schedule.epoch(key, costs))
+        return self._planned[2]
 
     def deal(self, shares: Sequence[float]) -> None:
         """Distributes each step's seeds by shares, [world_size] with sum 1."""
-        self.schedule, self._planned = replace(self.schedule, shares=tuple(shares)), None
+        self._sharding.deal(shares)
 
     def balance(self, epoch: int) -> float:
         """Returns the ratio of the largest to the mean rank load in `epoch`.
@@ -209,6 +213,7 @@ class Loader:
     def start_at(self, epoch: int, step: int = 0) -> None:
         """Makes the next iterator start at `step` of `epoch`."""
         self._next = self._now = (epoch, step)
+        self._iterated = None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the last iterator's position, which counts the yielded batches.
@@ -216,22 +221,26 @@ class Loader:
         The state is the same on every rank.
         """
         epoch, step = self._now
-        return {"epoch": epoch, "step": step, **self._identity()}
+        schedule = self._iterated or self._sharding.schedule
+        return {"epoch": epoch, "step": step, **self._identity(schedule)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iterator resume from `state`, bit-identically.
 
         Raises `UserError` for the state of a loader with different batches.
         """
-        for name, value in self._identity().items():
+        for name, value in self._identity(self._sharding.schedule).items():
             if state[name] != value:
-                raise UserError(f"the state was saved with {name}={state[name]}, this loader has {name}={value}")
+                source = self._sharding.source if name == "world_size" else ""
+                raise UserError(
+                    f"the state was saved with {name}={state[name]}, this loader has {name}={value}{source}"
+                )
         epoch, step = int(state["epoch"]), int(state["step"])
-        self._now = self._next = (epoch, step) if step < len(self) else (epoch + 1, 0)
+        self.start_at(*((epoch, step) if step < len(self) else (epoch + 1, 0)))
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self, schedule: BatchSchedule) -> dict[str, Any]:
         """Returns all values that determine the batches, except graph and sampler."""
-        return {"seed": self.seed, **self.schedule.identity(self.costs)}
+        return {"seed": self.seed, **schedule.identity(self.costs)}
 
     def _start(self, epoch: int, steps: tuple[Ids, list[int], int]) -> _core.Loader:
         """Starts the threads that make the batches of `epoch`.

@@ -76,7 +76,7 @@ class GraphDataModule(L.LightningDataModule):
         return np.flatnonzero(self.graph.split == SPLITS[split])
 
     def _loader(self, seeds: Ids, sampler: Sampler, batch_size: int, *, shuffle: bool, repeat: bool = True) -> Loader:
-        rank, world_size = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        rank, world_size = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (None, None)
         return Loader(
             self.graph,
             sampler,

@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import HeteroData
 
 import gnnkit
 from gnnkit.callback import Leader, LeaderHook
@@ -138,10 +139,10 @@ def trainer_of(*callbacks: Callback, **options: Any) -> L.Trainer:
     return L.Trainer(accelerator="cpu", devices=1, callbacks=[*callbacks], **quiet, **options)
 
 
-def start(folder: Path, mode: str) -> subprocess.Popen[str]:
+def start(folder: Path, mode: str, code: str = SCRIPT) -> subprocess.Popen[str]:
     """Starts the script, whose trainer starts the other rank."""
     script = folder / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(code)
     paths = os.pathsep.join([str(Path(gnnkit.__file__).parent.parent), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     argv = [sys.executable, str(script), str(folder), mode]
@@ -206,6 +207,77 @@ def test_a_rank_that_dies_does_not_leave_the_other_waiting(tmp_path: Path) -> No
     assert max(line["step"] for line in lines) in (4, 5)  # the last message may come too late
 
 
+LOADERS = """
+import json, sys
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import torch
+
+from gnnkit.sampler import Loader, NeighborSampler
+from tests.jobs.test_train import small_graph
+from tests.leader.test_own_trainer import Net, papers
+
+FOLDER = Path(sys.argv[1])
+
+
+class Seeds(Net):
+    def __init__(self):
+        super().__init__()
+        self.seeds = []
+
+    def training_step(self, batch, index):
+        self.seeds.append(batch["seeds"].tolist())
+        return super().training_step(batch, index)
+
+
+module, sampler = Seeds(), NeighborSampler([64])
+loader, typed = Loader(small_graph(), sampler, batch_size=3), Loader(papers(), [2], "paper", batch_size=4)
+alone = [len(loader), len(typed)]
+every = Loader(small_graph(), sampler, batch_size=3, rank=0, world_size=1)
+options = {"strategy": "ddp", "devices": 2, "accelerator": "cpu", "max_epochs": 2}
+quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+trainer = L.Trainer(**options, **quiet)
+trainer.fit(module, loader)
+found = {
+    "alone": alone,
+    "together": [len(loader), len(typed)],
+    "seeds": module.seeds,
+    "typed": [batch.seeds.tolist() for batch in typed],
+    "every": [seed for batch in every for seed in batch.seeds.tolist()],
+}
+(FOLDER / f"found-{trainer.global_rank}.json").write_text(json.dumps(found))
+"""
+
+
+def papers() -> Any:
+    data = HeteroData()
+    data["author"].x, data["paper"].x = torch.zeros(5, 2), torch.zeros(13, 3)
+    data["author", "writes", "paper"].edge_index = torch.stack([torch.arange(13) % 5, torch.arange(13)])
+    return data
+
+
+@pytest.mark.slow
+@pytest.mark.long("starts two interpreters")
+def test_ddp_splits_the_seeds_of_a_loader(tmp_path: Path) -> None:
+    """Although the loaders are created before the process group."""
+    process = start(tmp_path, "loaders", LOADERS)
+    text = output_of(process)
+    assert process.returncode == 0, text
+    one, other = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
+    num_nodes = small_graph().num_nodes
+    assert (one["alone"], one["together"]) == ([-(-num_nodes // 3), 4], [-(-num_nodes // 6), 2])
+    loader = Loader(small_graph(), NeighborSampler([64]), batch_size=3, rank=1, world_size=2)
+    assert other["seeds"] == [batch.seeds.tolist() for _ in range(2) for batch in loader]
+    seeds = [seed for rank in (one, other) for batch in rank["seeds"] for seed in batch]
+    assert set(seeds) == set(range(num_nodes))
+    assert len(seeds) <= 2 * (num_nodes + 1), "at most one repeated seed in each epoch"
+    assert sorted(seed for batch in one["typed"] + other["typed"] for seed in batch) == list(range(13))
+    assert sorted(one["every"]) == sorted(other["every"]) == list(range(num_nodes))
+    assert text.count("seeds are split over the 2 ranks of torch.distributed's default process group") == 1
+
+
 @pytest.mark.slow
 def test_one_process_needs_no_process_group(tmp_path: Path) -> None:
     class Collect(LeaderHook):
@@ -260,6 +332,17 @@ def test_the_best_value_is_restored_from_a_checkpoint() -> None:
     other = Leader(monitor="train_loss")
     other.load_state_dict(leader.state_dict())
     assert other.best is None
+
+
+@pytest.mark.slow
+def test_the_folder_is_created(tmp_path: Path) -> None:
+    trainer_of(Leader(folder=tmp_path / "new" / "run"), max_epochs=1).fit(Net(), data_module())
+    assert (tmp_path / "new" / "run" / "workers.jsonl").stat().st_size > 0
+    file = tmp_path / "file"
+    file.touch()
+    for folder, reason in ((file, "File exists"), (file / "run", "Not a directory")):
+        with pytest.raises(UserError, match=rf"Leader\(folder='{folder}'\): cannot write there: {reason}; pass a"):
+            trainer_of(Leader(folder=folder), max_epochs=1).fit(Net(), data_module())
 
 
 def test_wrong_arguments_are_named() -> None:

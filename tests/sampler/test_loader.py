@@ -36,6 +36,7 @@ from gnnkit.sampler import (
     Sampler,
     WeightedSampler,
 )
+from gnnkit.sampler.sharding import _report
 
 NUM_NODES = 300
 FANOUTS = [4, 3]
@@ -371,11 +372,67 @@ def test_a_loader_resumes_to_the_bit(batching: str) -> None:
 
 
 def test_a_state_of_other_batches_is_refused() -> None:
-    state = loader(world_size=2).state_dict()
+    state = loader(rank=0, world_size=2).state_dict()
     with pytest.raises(ValueError, match="saved with world_size=2, this loader has world_size=1"):
         loader().load_state_dict(state)
     with pytest.raises(ValueError, match="saved with seeds="):
         loader(seeds=np.arange(9)).load_state_dict(loader().state_dict())
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Sets the rank and size that torch.distributed reports."""
+
+    def create(rank: int, world_size: int) -> None:
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: world_size)
+
+    return create
+
+
+Group = Callable[[int, int], None]
+
+
+def test_a_loader_follows_a_process_group_that_is_created_later(group: Group) -> None:
+    later, every = loader(), loader(rank=0, world_size=1)
+    num_steps, first = len(later), content(islice(later, 3))
+    group(1, 2)
+    expected = loader(rank=1, world_size=2)
+    assert (len(later), len(every)) == (len(expected), num_steps) == (-(-NUM_NODES // 64), -(-NUM_NODES // 32))
+    assert content(islice(every, 3)) == first
+    expected.start_at(1)
+    assert content(later) == content(expected)
+    assert later.balance(0) == expected.balance(0)
+
+
+def test_a_state_belongs_to_the_ranks_of_its_iteration(group: Group) -> None:
+    alone = loader()
+    content(islice(alone, 2))
+    saved_alone = alone.state_dict()
+    group(0, 2)
+    assert alone.state_dict() == saved_alone
+    first = loader()
+    taken, whole = content(islice(first, 2)), loader()
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    assert taken + content(second) == content(whole)
+    reason = "world_size=1, this loader has world_size=2, the size of torch.distributed's default process group"
+    with pytest.raises(UserError, match=reason):
+        loader().load_state_dict(saved_alone)
+
+
+def test_the_split_over_a_process_group_is_reported_once(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    _report.cache_clear()
+    group(1, 5)
+    len(loader())
+    assert capsys.readouterr().err == ""
+    group(0, 5)
+    len(loader(rank=0, world_size=1))
+    assert capsys.readouterr().err == ""
+    assert len(loader()) == len(loader())
+    err = capsys.readouterr().err
+    assert err.count("Loader: each epoch's seeds are split over the 5 ranks") == err.count("\n") == 1
 
 
 def test_an_error_in_a_thread_is_raised_by_the_iterator() -> None:
@@ -548,9 +605,9 @@ def test_the_balance_of_an_epoch_is_the_largest_load_over_the_mean() -> None:
     ranks = [loader(world_size=4, batch_size=8, costs=costs, rank=rank) for rank in range(4)]
     loads = [sum(costs[batch.positions].sum() for batch in rank) for rank in ranks]
     assert ranks[0].balance(0) == ranks[3].balance(0) == pytest.approx(max(loads) / np.mean(loads))
-    even = loader(world_size=4, batch_size=8, costs=costs, batching="balanced")
+    even = loader(rank=0, world_size=4, batch_size=8, costs=costs, batching="balanced")
     assert 1 <= even.balance(0) < 1.05 < ranks[0].balance(0)
-    assert loader(seeds=np.array([], int), world_size=3).balance(0) == 1
+    assert loader(seeds=np.array([], int), rank=0, world_size=3).balance(0) == 1
 
 
 def test_balanced_batches_take_the_costs_of_the_sampler_or_the_users() -> None:
@@ -581,6 +638,8 @@ def test_balanced_batches_take_the_costs_of_the_sampler_or_the_users() -> None:
         ({"prefetch": 0}, "prefetch=0 must be a whole number from 1 to"),
         ({"window": -1}, "window=-1 must be a whole number from 1 to"),
         ({"rank": 2, "world_size": 2}, "rank=2 is out of range for world_size=2"),
+        ({"world_size": 2}, "rank=None with world_size=2: pass both, or neither"),
+        ({"rank": 0}, "rank=0 with world_size=None: pass both, or neither"),
         ({"batching": "even"}, "batching=even must be plain or balanced"),
         ({"seeds": [3, 300]}, r"seeds\[1\] = 300 is out of range for 300 nodes"),
         ({"seeds": [-1]}, r"seeds\[0\] = -1 is out of range"),
