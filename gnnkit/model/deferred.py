@@ -50,6 +50,8 @@ class Lazy:
         """
         self.shape, self.dtype, self._compute = tuple(shape), dtype, compute
         self.source: Tensor | None = None  # the tensor whose rows these are, to recognise it
+        self.call: Call | None = None  # the function that computes the tensor, until then
+        self.plain: Tensor | None = None  # the plain tensor in whose place a deferred one stands
         self._value: Tensor | None = None
         self.grad = torch.is_grad_enabled()
 
@@ -64,6 +66,7 @@ class Lazy:
             with torch.set_grad_enabled(self.grad):
                 self._value = self._compute()
             del self._compute  # frees its inputs
+            self.call = None
         return self._value
 
 
@@ -78,16 +81,17 @@ class Call:
 
     def on(self, rows: Callable[[Deferred], Tensor]) -> Any:
         """Calls the function with `rows(argument)` in place of each deferred one."""
-        args, kwargs = _replaced((self.args, dict(self.kwargs)), rows)
+        args, kwargs = replaced((self.args, dict(self.kwargs)), rows, Deferred)
         return self.func(*args, **kwargs)
 
 
-def _replaced(value: Any, rows: Callable[[Deferred], Tensor]) -> Any:
-    if isinstance(value, Deferred):
-        return rows(value)
+def replaced(value: Any, replacement: Callable[[Any], Tensor], kind: type[Tensor]) -> Any:
+    """Replaces tensors of a kind within nested arguments."""
+    if isinstance(value, kind):
+        return replacement(value)
     if isinstance(value, dict):
-        return {name: _replaced(item, rows) for name, item in value.items()}
-    return type(value)(_replaced(item, rows) for item in value) if type(value) in (list, tuple) else value
+        return {name: replaced(item, replacement, kind) for name, item in value.items()}
+    return type(value)(replaced(item, replacement, kind) for item in value) if type(value) in (list, tuple) else value
 
 
 class Meaning(ABC):
@@ -108,14 +112,6 @@ class Meaning(ABC):
         Args:
             tensor: The deferred tensor with this meaning.
             edges: The edges at whose destinations the rows are added up.
-        """
-        return None
-
-    def largest(self, edges: EdgeSet) -> Tensor | None:  # [num_dst, ...]
-        """Returns the maximum by destination without gradient, or None if unsupported.
-
-        Args:
-            edges: The edges with these destinations. Without edges, the result is -inf.
         """
         return None
 
@@ -223,6 +219,8 @@ class Deferred(Tensor):
             self.lazy, self.meaning, self.operands = other.lazy, other.meaning, other.operands
             return
         self.lazy, self.meaning = Lazy(lambda: other, tuple(other.shape[1:]), other.dtype), None
+        self.lazy.plain = other
+        self.operands = (other,)  # what later functions of this tensor read
         self.value()
         if other.requires_grad:  # for functions that read this tensor without asking it
             with torch._C.DisableTorchFunctionSubclass():
@@ -238,10 +236,16 @@ class Deferred(Tensor):
         count(call, tensors)
         target = written(call.func, call.args, call.kwargs)
         if target is not None:
+            known = target.value() if isinstance(target, Deferred) and target.stands_for_plain else None
             for tensor in tensors:
-                tensor.origin.before_write(None)
+                tensor.origin.before_write(known)
         result = call.on(Deferred.value)
         return target if isinstance(target, Deferred) and result is target.value() else result
+
+    @property
+    def stands_for_plain(self) -> bool:
+        """Whether it has become a plain tensor, which results list as an operand."""
+        return self.meaning is None and self.lazy.plain is not None
 
     def reads(self, target: Tensor) -> bool:
         """Whether a change of `target` in place would change the tensor."""
@@ -259,13 +263,13 @@ class Deferred(Tensor):
             dtype: Type of the result.
         """
         operands: dict[int, Tensor] = {}
-        for value in (*call.args, *call.kwargs.values()):
-            if isinstance(value, Tensor):
-                items = value.operands if isinstance(value, Deferred) else (value,)
-                operands |= {id(item): item for item in items}
-        values = (*call.args, *call.kwargs.values())
-        differs = call.name != "detach" and any(isinstance(value, Tensor) and value.requires_grad for value in values)
+        tensors = tensors_in((call.args, dict(call.kwargs)))
+        for value in tensors:
+            items = value.operands if isinstance(value, Deferred) else (value,)
+            operands |= {id(item): item for item in items}
+        differs = call.name != "detach" and any(value.requires_grad for value in tensors)
         lazy = Lazy(lambda: call.on(Deferred.value), tuple(shape[1:]), dtype)
+        lazy.call = call
         with torch.set_grad_enabled(differs and torch.is_grad_enabled()):
             return deferred(self, meaning, lazy, list(operands.values()), shape)
 
@@ -306,7 +310,7 @@ class Deferred(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        args, kwargs = _replaced((args, dict(kwargs or {})), lambda tensor: tensor.value().detach())
+        args, kwargs = replaced((args, dict(kwargs or {})), lambda tensor: tensor.value().detach(), Deferred)
         return func(*args, **kwargs)
 
 
@@ -421,13 +425,18 @@ def computed(value: Tensor, name: str) -> Tensor:
     return result
 
 
-def deferred_in(value: Any) -> list[Deferred]:
-    """Lists the deferred tensors within nested arguments."""
-    if isinstance(value, Deferred):
+def tensors_in(value: Any) -> list[Tensor]:
+    """Lists the tensors within nested arguments."""
+    if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [inner for item in value for inner in deferred_in(item)] if type(value) in (list, tuple) else []
+    return [inner for item in value for inner in tensors_in(item)] if type(value) in (list, tuple) else []
+
+
+def deferred_in(value: Any) -> list[Deferred]:
+    """Lists the deferred tensors within nested arguments."""
+    return [tensor for tensor in tensors_in(value) if isinstance(tensor, Deferred)]
 
 
 def name_of(func: Any) -> str:

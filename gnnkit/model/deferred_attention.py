@@ -18,6 +18,7 @@ from torch import Tensor
 from gnnkit.kernels.attention import Weighing, attend, serves
 from gnnkit.kernels.dropout import dropout
 from gnnkit.model.deferred import ADD, DIVIDE, MULTIPLY, SUBTRACT, Call, Deferred, Meaning, meaning_of
+from gnnkit.model.edge_functions import by_piece
 from gnnkit.model.edge_sets import EdgeSet
 
 if TYPE_CHECKING:
@@ -59,11 +60,16 @@ class Product(Meaning):
         dim = call.args[1] if len(call.args) == 2 else call.kwargs.get("dim")
         last = (-1, (-1,), [-1], tensor.dim() - 1)
         if call.name != "sum" or dim not in last or call.kwargs.keys() - {"dim"} or len(self.source.shape) > 2:
-            return NotImplemented
+            return by_piece(call, tensor)
         x, y = (ends.rows.value().to(tensor.dtype) for ends in (self.source, self.destination))
         if len(self.source.shape) == 2:
             return self.source.edges.dot(x, y)
         return self.source.edges.dot(x[:, None], y[:, None])[:, 0]
+
+    @property
+    def edges(self) -> EdgeSet:
+        """The edges that have products."""
+        return self.source.edges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +95,14 @@ class Scores(Meaning):
                 scores = replace(self, edge=other if self.edge is None else self.edge + other)
         elif call.name in SUBTRACT and _is_stage(args[1], "largest by edge", self):
             scores = Stage(self, "shifted")
-        return scores if scores is NotImplemented else tensor.result(scores, call, shape, tensor.dtype)
+        if scores is NotImplemented:
+            return by_piece(call, tensor)
+        return tensor.result(scores, call, shape, tensor.dtype)
+
+    @property
+    def edges(self) -> EdgeSet:
+        """The edges that have scores."""
+        return self.source.edges
 
     def at_destinations(self, name: str, tensor: Deferred, edges: EdgeSet) -> Deferred | None:
         if name != "amax" or edges is not self.source.edges:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,16 +12,9 @@ from torch import Tensor
 
 from gnnkit.model.deferred import DIVIDE, MULTIPLY, Call, Deferred, Lazy, Meaning, deferred_in
 from gnnkit.model.deferred_attention import combine
+from gnnkit.model.edge_functions import POINTWISE, PRODUCTS, by_piece
 from gnnkit.model.edge_sets import EdgeSet
-
-_POINTWISE = {
-    "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub", "mul", "__mul__", "__rmul__", "multiply",
-    "div", "__truediv__", "__rtruediv__", "divide", "true_divide", "neg", "__neg__", "abs", "exp", "log", "sqrt",
-    "square", "pow", "__pow__", "clamp", "relu", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "tanh",
-    "sigmoid", "softplus", "detach", "to", "float", "double", "type_as",
-}  # fmt: skip
-_PRODUCTS = {"linear", "matmul", "__matmul__", "mm"}
-_VIEWS = {"view", "reshape", "unsqueeze", "flatten", "__getitem__", "contiguous", "view_as"}
+from gnnkit.model.row_views import VIEWS, change_of_rows, tail_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,12 +33,13 @@ class Rows(Meaning):
             weighted = self._weighted(call, tensor)
             if weighted is not NotImplemented:
                 return weighted
-        if call.name in _VIEWS:
-            return self._viewed(call, tensor)
-        if call.name in _POINTWISE or (call.name in _PRODUCTS and call.args[0] is tensor):
-            pushed = self._pushed(call, tensor)
-            return combine(call, tensor) if pushed is NotImplemented else pushed
-        return NotImplemented
+        result: Any = NotImplemented
+        if call.name in VIEWS:
+            result = self._viewed(call, tensor)
+        elif call.name in POINTWISE or (call.name in PRODUCTS and call.args[0] is tensor):
+            result = self._pushed(call, tensor)
+            result = combine(call, tensor) if result is NotImplemented else result
+        return by_piece(call, tensor) if result is NotImplemented else result
 
     def sum(self, tensor: Deferred, edges: EdgeSet) -> Tensor | None:
         if not self.at_source or edges is not self.edges:
@@ -54,13 +48,6 @@ class Rows(Meaning):
             return self.add_up()
         sums = self.edges.sum_rows(self.rows.value(), self.weight)
         return sums.view(len(sums), *self.shape)
-
-    def largest(self, edges: EdgeSet) -> Tensor | None:
-        if not self.at_source or edges is not self.edges or self.weight is not None:
-            return None
-        rows = self.rows.value()
-        best = edges.kernels.kernels.max(rows.reshape(len(rows), math.prod(self.shape)))[0]
-        return best.view(len(best), *self.shape)
 
     @property
     def is_end(self) -> bool:
@@ -71,7 +58,7 @@ class Rows(Meaning):
         """Returns a row's shape in a view of all rows. None: the view mixes rows."""
         args = call.args[1:]
         sizes = args[0] if args and isinstance(args[0], list | tuple) else args
-        return None if call.kwargs else _tail(sizes, len(self.edges), self.shape)
+        return None if call.kwargs else tail_of(sizes, len(self.edges), self.shape)
 
     def _weighted(self, call: Call, tensor: Deferred) -> Any:
         """Multiplies or divides by a plain factor of each edge, or edge and head."""
@@ -97,7 +84,7 @@ class Rows(Meaning):
             return NotImplemented
         if call.name == "contiguous":
             return tensor
-        change = _change_of_rows(call, len(self.edges), self.shape)
+        change = change_of_rows(call, len(self.edges), self.shape)
         if change is None:
             return NotImplemented
         if self.weight is not None and self.weight.shape[1] > 1:  # heads stay a dimension of the rows
@@ -116,7 +103,7 @@ class Rows(Meaning):
             return NotImplemented
         plain = [value for value in values if not isinstance(value, Deferred)]
         common = all(self._is_common(value, tensor) for value in plain)
-        if not (common if call.name in _POINTWISE else all(value.dim() < 3 for value in plain)):
+        if not (common if call.name in POINTWISE else all(value.dim() < 3 for value in plain)):
             return NotImplemented
         scales = call.name in MULTIPLY or (call.name in DIVIDE and call.args[0] is tensor)
         if self.weight is not None and not (scales and len(others) == 1 and self._scales(plain)):
@@ -162,40 +149,3 @@ def _is_factor(heads: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     if math.prod(heads) == 1:
         return True
     return len(shape) > 1 and heads[0] == shape[0] and math.prod(heads[1:]) == 1
-
-
-def _change_of_rows(call: Call, count: int, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor] | None:
-    """Returns a change of shape as a function of [n, ...] rows. None: not by row."""
-    args, change = call.args[1:], None
-    if call.name == "__getitem__":
-        index = args[0]
-        if isinstance(index, tuple) and index and _is_all(index[0], count) and not _has_tensor(index):
-            change = lambda rows: rows[(slice(None), *index[1:])]  # noqa: E731
-    elif call.name in ("view", "reshape"):
-        tail = _tail(args[0] if args and isinstance(args[0], list | tuple) else args, count, shape)
-        change = None if tail is None or call.kwargs else lambda rows: rows.reshape(len(rows), *tail)
-    elif call.name == "flatten" and args[:1] == (1,):
-        change = lambda rows: rows.flatten(*args, **call.kwargs)  # noqa: E731
-    elif call.name == "unsqueeze":
-        dim = call.kwargs.get("dim", args[0] if args else 0)
-        change = None if dim in (0, -len(shape) - 2) else lambda rows: rows.unsqueeze(dim)
-    return change
-
-
-def _tail(sizes: Sequence[Any], count: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Returns a row's shape in a view of all rows, or None if the view mixes rows."""
-    if not sizes or not all(isinstance(size, int) for size in sizes) or sizes[0] not in (-1, count):
-        return None
-    tail, total = list(sizes[1:]), math.prod(shape)
-    if -1 in tail:
-        rest = -math.prod(tail)
-        tail[tail.index(-1)] = total // rest if rest > 0 else -1
-    return tuple(tail) if math.prod(tail) == total else None
-
-
-def _is_all(index: Any, count: int) -> bool:
-    return index is Ellipsis or (isinstance(index, slice) and range(count)[index] == range(count))
-
-
-def _has_tensor(index: tuple[Any, ...]) -> bool:
-    return any(not isinstance(item, int | slice | type(None) | type(Ellipsis)) for item in index)

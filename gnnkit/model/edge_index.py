@@ -25,6 +25,8 @@ from gnnkit.errors import UserError
 from gnnkit.model import deferred as deferring
 from gnnkit.model.deferred import Call, Constant, Deferred, Lazy, Origin, deferred_in, name_of, value_of
 from gnnkit.model.deferred_rows import Rows
+from gnnkit.model.edge_functions import reduced
+from gnnkit.model.edge_pieces import Reduction
 from gnnkit.model.edge_sets import EdgeSet
 
 _FACTS = {
@@ -35,6 +37,7 @@ _FACTS = {
 }  # fmt: skip
 _COPIES = ("to", "long", "clone", "contiguous", "detach", "cpu", "cuda")
 _LARGEST = ("max", "amax")
+_EXTREMES = ("amax", "amin")
 _EXPANDING = ("view", "reshape", "unsqueeze", "expand", "expand_as", "__getitem__", "view_as")
 _LOOPS_OF_TWO = (
     "looks for self-loops, or adds them, between nodes of two types: use add_self_loops=False, or relations between "
@@ -602,22 +605,29 @@ def _reduce(
     if isinstance(index, Destinations) and _is_by_destination(input, dim, index, src):
         if reduce == "sum" and include_self:
             return _add(func, input, dim, index, src)
-        if reduce == "amax" and not include_self and not input.requires_grad:
-            largest = _largest(input, index, src)
-            if largest is not None:
-                return _put(input, largest, name)
+        if reduce in _EXTREMES and not include_self and not input.requires_grad:
+            extreme = _extreme(input, index, src, reduce)  # type: ignore[arg-type]
+            if extreme is not None:
+                return _put(input, extreme, name)
     return _computed(func, (input, dim, index, src, reduce), {"include_self": include_self})
 
 
-def _largest(input: Tensor, index: Destinations, rows: Tensor) -> Tensor | None:
-    """Returns the largest row by destination, and `input` where there are no edges."""
-    deferred = _meaning_step("amax", rows, index) if _is_fresh(input) else None
-    if deferred is not None or (rows.requires_grad and torch.is_grad_enabled()):
+def _extreme(input: Tensor, index: Destinations, rows: Tensor, name: Reduction) -> Tensor | None:
+    """Returns the largest or smallest row by destination, `input` without edges."""
+    deferred = _meaning_step(name, rows, index) if _is_fresh(input) else None
+    if deferred is not None:
         return deferred
-    best = rows.meaning.largest(index.edge_set) if isinstance(rows, Deferred) and rows.meaning is not None else None
-    if best is None:
-        best = index.edge_set.largest(value_of(rows))
-    return torch.where(best == -torch.inf, value_of(input), best)
+    extreme = reduced(rows, index.edge_set, name)
+    if extreme is None:
+        if rows.requires_grad and torch.is_grad_enabled():
+            return None
+        sign = 1 if name == "amax" else -1
+        extreme = sign * index.edge_set.largest(sign * value_of(rows))
+    edgeless = index.edge_set.edgeless
+    if edgeless is None:
+        return extreme
+    mask = edgeless.view(-1, *[1] * (extreme.dim() - 1))
+    return extreme.masked_fill(mask, 0) if _is_fresh(input) else torch.where(mask, value_of(input), extreme)
 
 
 def _is_by_destination(input: Any, dim: int, index: Destinations, rows: Any) -> bool:
@@ -635,6 +645,7 @@ def _sum_of(rows: Tensor, edge_set: EdgeSet) -> Tensor:
     """Sums edge rows by destination."""
     if isinstance(rows, Deferred) and rows.meaning is not None:
         total = rows.meaning.sum(rows, edge_set)
+        total = reduced(rows, edge_set, "sum") if total is None else total
         if total is not None:
             return total
         rows.origin.count("sum")

@@ -18,6 +18,7 @@ from gnnkit.graph.csc import sort_edges
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.dropout import edge_streams
 from gnnkit.kernels.sums import ONE, Factors
+from gnnkit.model.edge_pieces import Piece, pieces_of
 
 
 class EdgeSet:
@@ -39,6 +40,7 @@ class EdgeSet:
         self.source, self.destination = edge_index.unbind(0)  # [num_edges] each
         self._selected: list[tuple[weakref.ref[Tensor], int, EdgeSet]] = []
         self._looped: EdgeSet | None = None
+        self._pieces: dict[int, list[Piece]] = {}  # by width
         self._loopless: tuple[Tensor, int] | None = None
         self._streams: tuple[Tensor | None, Tensor] | None = None
 
@@ -143,6 +145,12 @@ class EdgeSet:
         """Number of edges into each destination."""
         return torch.from_numpy(np.diff(self.kernels.csc.indptr)).to(self.source.device)
 
+    @cached_property
+    def edgeless(self) -> Tensor | None:  # [num_dst] bool
+        """Mask of the destinations without edges, or None if there are none."""
+        mask = self.in_degree == 0
+        return mask if bool(mask.any()) else None
+
     def in_order(self, values: Tensor) -> Tensor:  # [num_edges, ...] -> [num_edges, ...]
         """Arranges values of this set's edges as the kernels read them."""
         order = self._sorted[1]
@@ -152,10 +160,27 @@ class EdgeSet:
         """Sums edge values by destination."""
         return self._by_destination.constant_sum(values, ONE)
 
+    def from_order(self, values: Tensor) -> Tensor:  # [num_edges, ...] -> [num_edges, ...]
+        """Arranges values that the kernels computed in the order of this set."""
+        return values if self._sorted[1] is None else values.index_select(0, self._inverse)
+
+    def pieces(self, width: int) -> list[Piece]:
+        """Divides the edges into pieces, in the order of the kernels.
+
+        Args:
+            width: Numbers of an edge in the widest array.
+        """
+        if width not in self._pieces:
+            self._pieces[width] = pieces_of(self.kernels, width)
+        return self._pieces[width]
+
     def largest(self, values: Tensor) -> Tensor:  # [num_edges, H] -> [num_dst, H]
         """Finds the largest value by destination, -inf without edges. No gradient."""
-        best = self._by_destination.kernels.max(values.detach().reshape(len(values), math.prod(values.shape[1:])))[0]
-        return best.view(len(best), *values.shape[1:])
+        return _largest(self._by_destination, values)
+
+    def largest_rows(self, rows: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Finds the largest source rows, -inf without edges. No gradient."""
+        return _largest(self.kernels, rows)
 
     def sum_rows(self, rows: Tensor, weight: Tensor | None) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
         """Sums the sources' rows, times factors per edge and head.
@@ -181,5 +206,9 @@ class EdgeSet:
             rows: [num_src, H, d].
             others: [num_dst, H, d].
         """
-        products = self.kernels.dot(rows, others)
-        return products if self._sorted[1] is None else products.index_select(0, self._inverse)
+        return self.from_order(self.kernels.dot(rows, others))
+
+
+def _largest(edges: HeldEdges, rows: Tensor) -> Tensor:
+    best = edges.kernels.max(rows.detach().reshape(len(rows), math.prod(rows.shape[1:])))[0]
+    return best.view(len(best), *rows.shape[1:])
