@@ -122,7 +122,7 @@ def predict(
     Args:
         checkpoint: The run folder of the training.
         graph: A `Graph`, or PyG's `Data`. Default: the training run's dataset.
-        model: The model, if it was passed from Python in training.
+        model: As for `load`, if the model was passed from Python in training.
         overrides: Further keys, as on the command line.
         folder: The run folder. If it contains a run, `on_exists` decides. Default:
             `outputs/<date>/<time>`.
@@ -141,15 +141,16 @@ def predict(
     return _start(config.with_run(caller_overrides, passed), graph, model, folder, own=caller_overrides)
 
 
-def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
+def load(run: str | Path, model: nn.Module | Callable[[int, int], nn.Module] | None = None) -> nn.Module:
     """Returns a run's model with trained parameters, in evaluation mode.
 
     Raises `UserError` for a folder without a trained model, and for another model.
 
     Args:
         run: The run folder.
-        model: The model. Its parameters are replaced. Default: created from the run's
-            configuration.
+        model: An instance of the trained class, whose parameters are replaced, or a
+            function of (in_features, num_classes) that returns one. Default: created
+            from the run's configuration.
     """
     from gnnkit.jobs import weights
     from gnnkit.utils.ranges import local_path
@@ -158,7 +159,11 @@ def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
 
 
 def export(
-    run: str | Path, path: str | Path, *, model: nn.Module | None = None, edge_weight: bool | None = None
+    run: str | Path,
+    path: str | Path,
+    model: nn.Module | Callable[[int, int], nn.Module] | None = None,
+    *,
+    edge_weight: bool | None = None,
 ) -> Path:
     """Exports a run's model for use with only torch or ONNX Runtime.
 
@@ -174,7 +179,7 @@ def export(
     Args:
         run: The run folder.
         path: The new file.
-        model: The model, if it was passed from Python in training.
+        model: As for `load`, if the model was passed from Python in training.
         edge_weight: Whether the file also takes `edge_weight` [num_edges]. A model
             trained with edge features takes `edge_attr` too. Default: if the training
             edges had weights, and the model uses them.

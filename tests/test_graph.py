@@ -241,6 +241,10 @@ def nan_at(shape: tuple[int, int], row: int, column: int) -> np.ndarray[Any, np.
             {"split": [1, 0, 0], "labels": [np.nan, 1.0, 2.0]},
             r"split\[0\] = 1 \(TRAIN\), but labels\[0\] = nan: no label; 1 such nodes: give each a label, or the split none",
         ),
+        (
+            {"split": [1, 2, 0], "labels": [-1, -1, -1]},
+            "labels: no node has a label, but 2 nodes are in a split: add labels, or remove split",
+        ),
         ({"labels": [0, 0]}, "labels has 2 entries, expected 3"),
         ({"split": [0, 1, 4]}, r"split\[2\] = 4 is out of range 0\.\.3"),
         ({"split": [1, 2, 0], "labels": [0, -1, 0]}, r"split\[1\] = 2 \(VAL\), but labels\[1\] = -1"),

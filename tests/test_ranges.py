@@ -109,6 +109,15 @@ def test_names_that_do_not_exist_get_the_nearest_one() -> None:
         == "k=maen is not known: did you mean mean? there are: max, mean"
     )
     assert str(unknown("k=x", "x", [])) == "k=x is not known: there are: none"
+    assert "did you mean gcn?" in str(unknown("model=gnc", "gnc", ["gat", "gcn", "gin"])), "transposed letters"
+
+
+def test_keys_of_a_section_are_listed_and_others_are_not() -> None:
+    known = ["seed", "trainer", "trainer.lr", "trainer.max_epochs"]
+    reason = "epochs is not known: did you mean trainer.max_epochs? python -m gnnkit --help lists all keys"
+    assert str(unknown_key("epochs", known)) == reason
+    reason = "trainer.l is not known: did you mean trainer.lr? there are: trainer.lr, trainer.max_epochs"
+    assert str(unknown_key("trainer.l", known)) == reason
 
 
 @pytest.mark.parametrize(

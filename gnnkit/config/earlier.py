@@ -84,7 +84,11 @@ def _inherited_sections(
         if kind in from_python:
             sections.pop(kind, None)
         elif kind in sections and (name := sections[kind].get("name")) not in options(kind):
-            advice = "choose dataset=NAME" if kind == "dataset" else f"use gnnkit.predict with {kind}="
+            advice = (
+                "choose dataset=NAME"
+                if kind == "dataset"
+                else f"call gnnkit.predict(..., model={name}(...)) with an instance of that class"
+            )
             raise UserError(f"checkpoint={folder}: {kind}={name} was passed from Python: {advice}")
     return sections
 

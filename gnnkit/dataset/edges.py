@@ -31,7 +31,7 @@ from gnnkit.graph.features import replace_nan
 from gnnkit.graph.id_columns import as_ids, joined_ids
 from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
-from gnnkit.graph.labels import check_signs
+from gnnkit.graph.labels import check_present, check_signs
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.types import Floats
@@ -206,6 +206,10 @@ class EdgeFolder(Dataset):
 
     def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
         labels, class_names = self._labels(nodes)
+        split = self.column_or_array("split", nodes.splits("split") if nodes else None, nodes.name if nodes else "")
+        if nodes:
+            remedy = ", set dataset.label=COLUMN for another column"
+            check_present(labels, split, f"{nodes.name}: column {self.label!r}", ["the split"], remedy)
         features, names, category_of, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
         further = first.others(self.known_edge_columns)
@@ -223,7 +227,7 @@ class EdgeFolder(Dataset):
             features=features,
             labels=labels,
             one_class=True,
-            split=self.column_or_array("split", nodes.splits("split") if nodes else None, nodes.name if nodes else ""),
+            split=split,
             weight=np.concatenate([table.weights("weight") for table in tables]) if "weight" in first.names else None,
             edge_features=_concat_rows(rows),
             feature_names=names,

@@ -7,6 +7,7 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, ranges_of, split_of, types_of, warn_unread
 from gnnkit.graph.graph import Graph
+from gnnkit.graph.labels import check_present
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 
@@ -26,6 +27,8 @@ def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features:
     nodes, edges = getter(graph.ndata), getter(graph.edata)
     src, dst = graph.edges(order="eid")
     splits, masks = split_of("ndata.", nodes, num_nodes, split)
+    target = as_row(_read_field("ndata", nodes, labels, "label"))
+    check_present(target, splits, f"ndata[{labels!r}]", [f"ndata[{name!r}]" for name in sorted(masks)])
     unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks})
     unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE})
     warn_unread("Graph.from_dgl", unread, has_split=bool(masks))
@@ -34,7 +37,7 @@ def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features:
         checks.array("dst", dst),
         num_nodes,
         features=as_column(_read_field("ndata", nodes, features, "feat")),
-        labels=as_row(_read_field("ndata", nodes, labels, "label")),
+        labels=target,
         split=splits,
         weight=as_row(_read_field("edata", edges, weight, "weight")),
         edge_features=as_column(_read_field("edata", edges, edge_features, "feat")),

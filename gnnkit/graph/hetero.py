@@ -10,6 +10,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, split_of, warn_unread
 from gnnkit.graph.graph import Graph
+from gnnkit.graph.labels import check_present
 from gnnkit.graph.schema import Relation, pack_tables
 from gnnkit.graph.split import SPLITS
 from gnnkit.utils import checks
@@ -44,6 +45,9 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
     )
     splits = np.zeros(total, np.int8)
     splits[target] = part
+    labels = _read_labels(data, predicted, target, total)
+    prefix = f"data[{predicted!r}]."
+    check_present(labels, splits, f"{prefix}y", [f"{prefix}{name}" for name in sorted(masks)])
     weight, edge_features, unread = _read_edge_columns(data, [ends.shape[1] for ends in edges])
     features, tables = pack_tables(_read_tables(data, counts), list(counts.values()))
     warn_unread("Graph.from_pyg", [*_list_unread(data, predicted, masks, links), *unread], has_split=bool(masks))
@@ -52,7 +56,7 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
         counts,
         edges,
         features=features,
-        labels=_read_labels(data, predicted, target, total),
+        labels=labels,
         split=splits,
         weight=weight,
         edge_features=edge_features,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -93,9 +95,31 @@ def _read_class_sets(dense: Array, num_nodes: int, num_classes: int | None) -> L
     return np.ascontiguousarray(dense, np.bool_)
 
 
+def check_present(labels: object, split: Array | None, name: str, sources: Iterable[str], remedy: str = "") -> None:
+    """Raises `UserError` if nodes are in a split of data without labels.
+
+    Args:
+        labels: The labels, or None if the data have none.
+        split: [num_nodes] values of `Split`, or None.
+        name: Where the labels were expected, such as `data.y`.
+        sources: Names of the masks or of the column that define the split.
+        remedy: What else adds labels, such as `, set label=COLUMN`.
+    """
+    count = 0 if split is None else int(np.count_nonzero(split))
+    if labels is None and count:
+        raise UserError(
+            f"{name} is missing, but {count:,} nodes are in a split: add it{remedy}, or remove {', '.join(sources)}"
+        )
+
+
 def check_labelled(labels: Labels, split: Ids) -> None:
     """Raises `UserError` for nodes in a split without a label."""
-    bad = np.flatnonzero((split != Split.NONE) & ~labelled(labels))
+    known = labelled(labels)
+    bad = np.flatnonzero((split != Split.NONE) & ~known)
+    if len(bad) and not known.any():
+        raise UserError(
+            f"labels: no node has a label, but {len(bad):,} nodes are in a split: add labels, or remove split"
+        )
     if len(bad):
         node = bad[0]
         raise UserError(

@@ -13,6 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, optional, ranges_of, split_of, types_of, warn_unread
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.hetero import from_hetero, is_hetero
+from gnnkit.graph.labels import check_present
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, check_range, whole
 
@@ -112,13 +113,15 @@ def _convert_data(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, 
     edge_index = _read_edge_index(get)
     splits, masks = split_of("data.", get, num_nodes, split)
     pos = optional("data.", get, "pos")
+    labels = _read_labels(get, num_nodes)
+    check_present(labels, splits, "data.y", [f"data.{name}" for name in sorted(masks)])
     has_place = pos is not None and pos.shape[1:] in ((2,), (3,))
     graph = Graph.from_edges(
         edge_index[0],
         edge_index[1],
         num_nodes,
         features=optional("data.", get, "x"),
-        labels=_read_labels(get, num_nodes),
+        labels=labels,
         split=splits,
         weight=optional("data.", get, "edge_weight"),
         edge_features=as_column(optional("data.", get, "edge_attr")),

@@ -16,6 +16,7 @@ from gnnkit.graph.graph import EdgeListFields, Graph
 from gnnkit.graph.id_columns import as_ids, joined_ids
 from gnnkit.graph.index_columns import warn_index
 from gnnkit.graph.label_columns import read_labels
+from gnnkit.graph.labels import check_present
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.utils.checks import Array
@@ -51,10 +52,19 @@ def from_tables(
         if table is not None:
             warn_readings(table.name, table.readings)
     src, dst = (links.positions(end, ids) for end in ends)
+    split = named.splits(columns[2]) if named else None
+    if named:
+        check_present(
+            node_fields["labels"],
+            split,
+            f"{named.name}: column {columns[1]!r}",
+            [f"column {columns[2]!r}"],
+            ", set label=COLUMN for another column",
+        )
     fields: EdgeListFields = {
         **node_fields,
         **edge_fields,
-        "split": named.splits(columns[2]) if named else None,
+        "split": split,
         "weight": None if weight is None else links.weights(weight),
         "node_ids": None if ids is None else as_ids(ids),
     }

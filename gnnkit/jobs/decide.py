@@ -39,7 +39,7 @@ from gnnkit.prepare.inputs import load
 from gnnkit.strategy import ExecutionStrategy
 
 FULL, SAMPLED = "vertex_centric", "individual_sample"  # candidates of strategy=auto
-_TAKES = "the leader takes "
+_CHOSE = "the leader chose "
 # Up to this size, one thread is faster than two. On two busy cores, two threads took 6
 # to 13 times as long, because they synchronise thousands of times an epoch and lose
 # their turns.
@@ -169,8 +169,8 @@ def _take_workers(order: Order, workers: int, why: str, meanwhile: Callable[[], 
 def _with_reason(settings: Settings, why: str) -> Settings:
     """Prepends the reason for the number of workers."""
     decided = settings.decided or {"why": "", "layouts": {}}
-    rest = decided["why"].removeprefix(_TAKES)
-    text = f"{_TAKES}workers={settings.workers}: {why}{'; ' if rest else ''}{rest}"
+    rest = decided["why"].removeprefix(_CHOSE)
+    text = f"{_CHOSE}workers={settings.workers}: {why}{'; ' if rest else ''}{rest}"
     return replace(settings, auto_workers=None, decided={**decided, "why": text})
 
 
@@ -199,7 +199,7 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
                 else f"whose ranks take {_memory(by_name[name], room)}"
             )
             why = f"strategy={FULL}, {fits}; {why}".removesuffix("; ")
-        decided = {"why": f"{_TAKES}{why}", "layouts": figures, "chosen": name}
+        decided = {"why": f"{_CHOSE}{why}", "layouts": figures, "chosen": name}
         chosen = replace(with_partition(full, named[name]), decided=decided)
         return _Decision(chosen, by_name[name].seconds, layouts.num_edges)
     smallest = min(by_name.values(), key=lambda layout: layout.host_memory)
@@ -209,7 +209,7 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
             f"partition=auto: no layout of strategy={full.strategy.name} fits: the ranks would take {needs}: choose "
             f"strategy={SAMPLED}, or more hosts"
         )
-    why = f"{_TAKES}strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
+    why = f"{_CHOSE}strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
     return _Decision(replace(_sampled(settings), decided={"why": why, "layouts": figures}))
 
 
@@ -238,7 +238,7 @@ def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
     words = run_in_child(_words, order, named, patience=patience, meanwhile=meanwhile)
     name = min(words, key=words.__getitem__)
     why = (
-        f"{_TAKES}{overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
+        f"{_CHOSE}{overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
         f"fewest of {len(words)} layouts on one column"
     )
     return replace(with_partition(settings, named[name]), decided={"why": why, "layouts": {}})

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
-from gnnkit.jobs.models import Widths, check_module
+from gnnkit.jobs.models import ModelFactory, Widths, check_given
 from gnnkit.launch.processes import run_in_child
 from gnnkit.model.adapt import reads_edges, takes_types
 from gnnkit.model.exported import Plain, PlainLayers
@@ -32,7 +32,9 @@ _OF_DATA = ("edge_attr", "edge_type")  # optional arguments, by the model's inpu
 _TOLERANCE = 1e-4  # relative to the largest value
 
 
-def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_weight: bool | None = None) -> Path:
+def export(
+    folder: Path, path: Path, model: nn.Module | ModelFactory | None = None, *, edge_weight: bool | None = None
+) -> Path:
     """Writes a trained model to a new file, and returns the path.
 
     The suffix selects the format: `.pt2` for `torch.export.load`, `.onnx` for ONNX
@@ -59,7 +61,7 @@ def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_wei
     if not path.parent.is_dir():
         raise UserError(f"export: path={path}: there is no folder {path.parent}: make it first")
     if model is not None:
-        check_module(model)
+        check_given(model)
     if path.exists():
         raise UserError(f"export: {path} exists: choose another name, or remove the file")
     # In a child, because after an export and a backward pass a process cannot start
@@ -68,7 +70,7 @@ def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_wei
     return path
 
 
-def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool | None) -> None:
+def _export(folder: Path, path: Path, model: nn.Module | ModelFactory | None, edge_weight: bool | None) -> None:
     write = _WRITERS[path.suffix]
     widths, known = weights.read(folder)[1], Inputs.load(folder)
     plain = _plain(weights.trained(folder, model), folder)

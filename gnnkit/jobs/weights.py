@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from gnnkit.config import of_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
-from gnnkit.jobs.models import HEAD, WIDTHS, ModelSource, Widths, check_module
+from gnnkit.jobs.models import HEAD, WIDTHS, ModelFactory, ModelSource, Widths, check_given, check_module
 from gnnkit.model.adapt import reads_edges
 from gnnkit.model.plain import as_trained, in_unit, takes_edges
 from gnnkit.model.program import is_iterated
@@ -108,7 +108,7 @@ def _why_no_model(folder: Path) -> str:
     return f"there is no {FILE}, choose the folder of a run that has trained"
 
 
-def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
+def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Module:
     """Returns a run's trained model in evaluation mode.
 
     Prints a warning if the model reads scaled rows. Called on a graph, the model
@@ -118,8 +118,8 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
 
     Args:
         folder: The run folder.
-        model: A module whose parameters are replaced. Default: the model in
-            `config.yaml`.
+        model: A module whose parameters are replaced, or a function of (in_features,
+            num_classes) that returns one. Default: the model in `config.yaml`.
     """
     model = trained(folder, model)
     inputs = Inputs.load(folder)
@@ -139,18 +139,21 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
     return model
 
 
-def trained(folder: Path, model: nn.Module | None = None) -> nn.Module:
+def trained(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Module:
     """Like `load`, without the conversion of inputs and outputs.
 
     The model takes (x, adjacencies), or the inputs of the user's module.
     """
     tensors, widths = read(folder)
-    if model is not None:
-        check_module(model)
-        as_trained(model)
     if model is None:
         model = _configured(folder, widths)
-    elif not hasattr(model, HEAD):  # drop the parameters of the task
+    else:
+        check_given(model)
+        if not isinstance(model, nn.Module) and not is_iterated(model):
+            model = model(widths.in_features, widths.num_classes)
+        check_module(model)
+        as_trained(model)
+    if not hasattr(model, HEAD):  # drop the parameters of the task
         tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{HEAD}.")}
     parameter = next(iter(tensors.values()), None)
     if parameter is not None and parameter.is_floating_point():
@@ -176,7 +179,7 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
         if stored_shape != wanted.get(name):
             raise UserError(
                 f"model: {name} has shape {wanted.get(name, 'none')}, but {stored_shape or 'none'} in {folder / FILE}: "
-                "pass the trained model"
+                "pass an instance of the trained class, with the trained sizes"
             )
     model.load_state_dict(tensors)
     for name, parameter in model.named_parameters():
@@ -204,7 +207,10 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
         source = ModelSource(choice)
         choice.check(extra=WIDTHS)
     except UserError as error:
-        raise UserError(f"checkpoint={folder}: model={choice.name} is not installed: pass the trained model") from error
+        raise UserError(
+            f"checkpoint={folder}: model={choice.name} is not installed: pass an instance of that class, or a function of "
+            "(in_features, num_classes) that makes one"
+        ) from error
     return source.make_model(widths, 0, task.create())
 
 

@@ -148,7 +148,7 @@ def no_split(settings: Settings, *, labelled: bool) -> str:
     if labelled:
         way = "dataset.split=[0.6,0.2,0.2] or Graph.draw_split draws one"
     else:
-        way = "no node has a label, and task=link_prediction needs none"
+        way = "no node has a label (a column label, data.y or labels=), and task=link_prediction needs none"
     return f"dataset: no node is in the {what} split: {way}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,12 @@ class LoadedBatch:
     def y(self) -> npt.NDArray[Any] | None:  # [num_seeds, ...]
         """The seeds' labels."""
         return None if self.tables.labels is None else self.tables.labels[self.seeds]
+
+    def __repr__(self) -> str:
+        """Returns the shapes of the arrays, and each hop's number of edges."""
+        named = _present({"seeds": self.seeds, "y": self.y, "input_nodes": self.input_nodes, "x": self.x})
+        edges = [len(block.indices) for block in self.blocks]
+        return f"LoadedBatch({shapes(named)}, edges={edges})"
 
     def arrays(self) -> dict[str, Any]:
         """Returns all arrays that are not None, by name.
@@ -108,6 +114,11 @@ class LoadedBatch:
 
     def _as_dgl(self) -> tuple[Any, Any, list[Any]]:
         return frameworks.to_dgl(self)
+
+
+def shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Returns the arrays' names and shapes, such as `x=[12, 3]`."""
+    return ", ".join(f"{name}={list(array.shape)}" for name, array in arrays.items())
 
 
 def _present(named: dict[str, Any]) -> dict[str, Any]:

@@ -286,7 +286,7 @@ class _Source:
         if names_a_type(seeds):
             source = TypedSource.of(graph, seeds, features, labels)
             nodes = source.tables.seed_type
-            ids = _seeds(source.seeds, nodes.count) + nodes.first
+            ids = _seeds(source.seeds, nodes.count, f" of type {nodes.name!r}") + nodes.first
             return cls(source.rows, source.rows.csc, source.tables, ids)
         rows = graph if isinstance(graph, RelationGroups) else None
         known = _read_graph(graph)
@@ -376,16 +376,22 @@ def _is_native(sampler: Sampler) -> TypeGuard[NativeSampler]:
     return isinstance(sampler, NativeSampler) and type(sampler).sample is NativeSampler.sample
 
 
-def _seeds(seeds: Any, num_nodes: int) -> npt.NDArray[np.int64]:
+def _seeds(seeds: Any, num_nodes: int, of_type: str = "") -> npt.NDArray[np.int64]:
+    """Reads ids or a mask of nodes. `of_type` ends messages."""
     if seeds is None:
         return np.arange(num_nodes)
     values = array("seeds", seeds)
     if values.dtype == np.bool_:
         if values.shape != (num_nodes,):
-            raise UserError(f"seeds: the mask has shape {list(values.shape)}, expected [{num_nodes}]")
+            raise UserError(
+                f"seeds: the mask has shape {list(values.shape)}, expected [{num_nodes}] for the nodes{of_type}"
+            )
         return np.flatnonzero(values)
     ids = int64s("seeds", values)
-    _core.Numbering(ids, num_nodes)  # rejects ids that are out of range or repeated
+    outside = np.flatnonzero((ids < 0) | (ids >= num_nodes))
+    if len(outside):
+        raise UserError(f"seeds[{outside[0]}] = {ids[outside[0]]} is out of range for {num_nodes} nodes{of_type}")
+    _core.Numbering(ids, num_nodes)  # rejects repeated ids
     return ids
 
 

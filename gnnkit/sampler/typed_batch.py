@@ -13,7 +13,7 @@ from gnnkit.graph import Block, Floats, Ids, Relation
 from gnnkit.graph.schema import number_by_type
 from gnnkit.partition.shard import grouped
 from gnnkit.sampler import frameworks
-from gnnkit.sampler.loaded import LoadedBatch
+from gnnkit.sampler.loaded import LoadedBatch, shapes
 from gnnkit.utils.checks import Array
 
 if TYPE_CHECKING:
@@ -82,6 +82,19 @@ class TypedBatch(LoadedBatch):
 
     x: dict[str, Array]  # type: ignore[assignment]  # [num_input_nodes, ...] by node type, those with features
     tables: TypedTables  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Returns the arrays' shapes by type, and each relation's edges in each hop."""
+        seed_type, lines = self.tables.seed_type.name, []
+        for name, ids in self.input_nodes.items():
+            named = {"seeds": self.seeds} if name == seed_type else {}
+            named |= {"y": self.y} if name == seed_type and self.y is not None else {}
+            named |= {"input_nodes": ids} | ({"x": self.x[name]} if name in self.x else {})
+            lines.append(f"  {name}={{ {shapes(named)} }},")
+        for relation in self.blocks[0].relations if self.blocks else ():
+            edges = [len(block.relations[relation].row) for block in self.blocks]
+            lines.append(f"  ({', '.join(relation)})={{ edges={edges} }},")
+        return "\n".join(["TypedBatch(", *lines, ")"])
 
     @property
     def seeds(self) -> Ids:  # [num_seeds] ids within their type

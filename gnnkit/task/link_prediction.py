@@ -21,10 +21,10 @@ from gnnkit.sampler.links import LinkRelation, Links, Mask, codes, draw_for_pair
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
 from gnnkit.task.decoder import ProductMLP, dot
-from gnnkit.task.link_relation import check_ends, find_relation, relation_number
+from gnnkit.task.link_relation import check_ends, find_relation, read_relation, relation_number
 from gnnkit.task.ranking import HITS, ranked, ranking
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, shown, switch, whole
+from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
 
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all
@@ -56,8 +56,9 @@ class LinkPrediction(Task):
         filtered: Whether to exclude edges from negative pairs: training edges in
             training, and all edges in evaluation.
         seed: Seed for the split and for negative pairs in evaluation.
-        relation: Name of the relation to predict, one of `graph.schema.edge_types`.
-            None: the only relation, or all edges for models that read no types.
+        relation: Name of the relation to predict, one of `graph.schema.edge_types`, or
+            PyG's edge type, such as `("user", "buys", "item")`. None: the only
+            relation, or all edges for models that read no types.
     """
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
@@ -76,7 +77,7 @@ class LinkPrediction(Task):
         supervision_share: float | None = None,
         filtered: bool = True,
         seed: int = 0,
-        relation: str | None = None,
+        relation: str | Sequence[str] | None = None,
     ) -> None:
         self.width = whole("task.width", width, 1, MAX_WIDTH)
         self.decoder = one_of("task.decoder", decoder, ("dot", "mlp"))
@@ -94,9 +95,7 @@ class LinkPrediction(Task):
         self.supervision_share = supervision_share
         self.filtered = switch("task.filtered", filtered)
         self.seed = whole("task.seed", seed, 0, 2**63 - 1)
-        if isinstance(relation, bool) or not isinstance(relation, str | int | None) or relation == "":
-            raise UserError(f"task.relation={shown(relation)} must be the name of a relation, such as user-buys-item")
-        self.relation = None if relation is None else str(relation)  # unnamed relations are numbers
+        self.relation = read_relation(relation)
 
     def num_outputs(self, num_classes: int) -> int:
         return self.width

@@ -8,9 +8,24 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Schema
 from gnnkit.partition.shard import grouped
 from gnnkit.sampler.links import LinkRelation, Mask, codes
-from gnnkit.utils.ranges import shown
+from gnnkit.utils.ranges import shown, unknown
 
 _REVERSED = 0.5  # share of a relation's edges whose reverse is in another relation, which is then its reverse
+
+
+def read_relation(value: object) -> str | None:
+    """Reads the key `task.relation`: a name, or a source, name and destination.
+
+    Raises `UserError` for other values. Unnamed relations are numbers.
+    """
+    ends = isinstance(value, list | tuple) and len(value) == len(Relation._fields)
+    if ends and all(isinstance(part, str) and part for part in value):  # type: ignore[attr-defined]
+        return Relation(*value).edge_type  # type: ignore[misc]
+    if isinstance(value, bool) or not isinstance(value, str | int | None) or value == "":
+        raise UserError(
+            f"task.relation={shown(value)} must be the name of a relation, such as user-buys-item or [user,buys,item]"
+        )
+    return None if value is None else str(value)
 
 
 def relation_number(graph: Graph, name: str | None) -> int | None:
@@ -32,7 +47,8 @@ def relation_number(graph: Graph, name: str | None) -> int | None:
         return schema.edge_types.index(name)
     if graph.edge_type_names is None:
         raise UserError(f"task.relation={shown(name)}: the graph's edges have no types: remove the key")
-    raise UserError(f"task.relation={shown(name)} is none of the graph's relations: {', '.join(schema.edge_types)}")
+    near = next((edge_type for edge_type in schema.edge_types if f"-{name}-" in edge_type), name)
+    raise unknown(f"task.relation={shown(name)}", near, schema.edge_types)
 
 
 def find_relation(graph: Graph, number: int, pairs: Ids, held: Mask) -> LinkRelation:

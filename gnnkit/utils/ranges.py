@@ -18,6 +18,7 @@ MAX_THREADS = 1024  # per rank, or per call
 MAX_LAYERS = 1000  # layers of a model
 MAX_WIDTH = 2**20  # width of a hidden layer
 MAX_COUNT = 2**31 - 1  # limit of steps, epochs and other counts without a smaller bound
+_ALL_KEYS = "python -m gnnkit --help lists all keys"
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?(e-?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # one slash suffices, because `Path` collapses `//`
 
@@ -232,8 +233,22 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
     lower = {choice.lower(): choice for choice in choices}
     word = name.lower()
     same = [lower[match] for match in known_words(word) if match in lower][:1]
-    near = same or [lower[match] for match in difflib.get_close_matches(word, lower, n=1, cutoff=0.5)]
-    return _unknown(what, near, choices)
+    near = same or [lower[match] for match in closest(word, lower, cutoff=0.5)]
+    return _unknown(what, near, _listed(choices))
+
+
+def closest(word: str, choices: Collection[str], *, cutoff: float) -> list[str]:
+    """Returns the closest choice, or an empty list.
+
+    A choice with the same letters in another order precedes all others.
+
+    Args:
+        word: The user's word.
+        choices: All valid words.
+        cutoff: Minimum similarity, 0 to 1.
+    """
+    close = difflib.get_close_matches(word, choices, n=max(len(choices), 1), cutoff=cutoff)
+    return sorted(close, key=lambda choice: sorted(choice) != sorted(word))[:1]
 
 
 def known_words(word: str) -> tuple[str, ...]:
@@ -244,8 +259,9 @@ def known_words(word: str) -> tuple[str, ...]:
 def unknown_key(key: str, known: Collection[str]) -> UserError:
     """Returns the error for an unknown key, with the closest key.
 
-    The message lists the section's keys. The closest key may be in another section,
-    if its last part matches.
+    The message lists the keys of a section. At the top level, it names the closest keys
+    and where all are listed. The closest key may be in another section, if its last
+    part matches.
 
     Args:
         key: The user's key, such as `lr` or `model.hiden`.
@@ -257,15 +273,18 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
     choices = sorted(name for name in known if name.rpartition(".")[0] == section)
     by_last = {name.rpartition(".")[2]: name for name in sorted(known, key=lambda name: -name.count("."))}
     same = [by_last[name] for name in known_words(last) if name in by_last][:1]
-    close = difflib.get_close_matches(key, choices, n=1, cutoff=0.6)
-    far = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)]
-    near = same or close or far
-    return _unknown(key, near, choices)
+    far = [by_last[name] for name in closest(last, by_last, cutoff=0.7)]
+    near = same or closest(key, choices, cutoff=0.6) or far
+    return _unknown(key, near, _listed(choices) if section else _ALL_KEYS)
 
 
-def _unknown(what: str, near: list[str], choices: list[str]) -> UserError:
+def _unknown(what: str, near: list[str], choices: str) -> UserError:
     hint = f"did you mean {near[0]}? " if near else ""
-    return UserError(f"{what} is not known: {hint}there are: {', '.join(choices) or 'none'}")
+    return UserError(f"{what} is not known: {hint}{choices}")
+
+
+def _listed(choices: Iterable[str]) -> str:
+    return f"there are: {', '.join(choices) or 'none'}"
 
 
 def _sections(keys: Iterable[str]) -> set[str]:

@@ -256,6 +256,10 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": None, "edges_csv": "src,dst\na,1\n"}, r"edges.csv, column 'src', row 0: 'a' is no whole number"),
         ({"nodes_csv": ""}, "nodes.csv: Empty CSV file"),
         ({"nodes_csv": "id,label\n"}, "nodes.csv has no rows"),
+        (
+            {"nodes_csv": "id,class,split\n10,a,train\n30,b,val\n20,a,none\n40,,\n"},
+            "nodes.csv: column 'label' is missing, but 2 nodes are in a split: add it, set dataset.label=COLUMN for another",
+        ),
         ({"edges_csv": ""}, "edges.csv: Empty CSV file"),
         (
             {"edges_csv": "10,20\n20,10\n"},

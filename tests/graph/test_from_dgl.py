@@ -98,6 +98,14 @@ def test_types_batches_and_blocks_are_refused(attributes: dict[str, Any], messag
         Graph.of(stand(**attributes))
 
 
+def test_a_split_without_labels_is_refused() -> None:
+    given = stand()
+    del given.ndata["label"]
+    message = r"ndata\['label'\] is missing, but 1 nodes are in a split: add it, or remove ndata\['train_mask'\]"
+    with pytest.raises(UserError, match=message):
+        Graph.of(given)
+
+
 def test_other_values_are_refused() -> None:
     with pytest.raises(UserError, match="expected a DGLGraph, got int"):
         Graph.from_dgl(7)

@@ -132,6 +132,24 @@ def test_typed_data_that_cannot_be_read_say_why(change: Any, message: str) -> No
         Graph.of(hetero)
 
 
+def test_a_split_without_labels_is_refused() -> None:
+    data = data_of()
+    del data.y
+    masks = r"data\.test_mask, data\.train_mask, data\.val_mask"
+    with pytest.raises(UserError, match=rf"data\.y is missing, but 30 nodes are in a split: add it, or remove {masks}"):
+        Graph.of(data)
+    typed = HeteroData()
+    typed["paper"].num_nodes = 3
+    typed["paper", "about", "subject"].edge_index = torch.tensor([[0], [1]])
+    typed["subject"].num_nodes = 2
+    typed["paper"].train_mask = torch.ones(3).bool()
+    typed["paper", "cites", "paper"].edge_index = torch.tensor([[0], [1]])
+    with pytest.raises(
+        UserError, match=r"data\['paper'\]\.y is missing, but 3 nodes are in a split: add it, or remove"
+    ):
+        Graph.of(typed)
+
+
 def test_typed_data_without_labels_or_with_sets_of_classes_are_read() -> None:
     hetero = several()
     for name in ("train_mask", "val_mask", "test_mask"):

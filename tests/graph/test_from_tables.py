@@ -111,6 +111,11 @@ def test_booleans_categories_and_whole_ids_of_frames() -> None:
         ({"a": [[1.0], [2.0, 3.0]]}, {}, "nodes, column 'a', row 1: 2 numbers, expected 1 as in row 0"),
         ({"label": [[1], [2]]}, {}, "nodes, column 'label' holds .*list.*, expected numbers or text"),
         ({"split": ["train", "fit"]}, {}, "nodes, column 'split', row 1: 'fit' is none of train, val, test, none"),
+        (
+            {"kind": [0, 1], "split": ["train", "val"]},
+            {},
+            "nodes: column 'label' is missing, but 2 nodes are in a split: add it, set label=COLUMN for another column",
+        ),
         ({}, {"weight": [float("-inf")]}, "edges, column 'weight', row 0: -inf is not finite"),
     ],
 )

@@ -17,6 +17,7 @@ from gnnkit.graph import Graph
 from gnnkit.jobs import weights
 from gnnkit.jobs.models import Widths
 from gnnkit.model.gcn import GCN
+from gnnkit.model.pagerank import PageRank
 
 X, EDGES = torch.zeros(3, 5), torch.zeros(2, 4, dtype=torch.long)
 
@@ -92,7 +93,12 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "load, a result": (lambda _: gnnkit.load({"folder": 1}), "must be a path"),  # type: ignore[arg-type]
     "load, no folder": (lambda _: gnnkit.load("nofolder"), r"checkpoint=nofolder: there is no model\.safetensors"),
     "load, a name": (lambda run: gnnkit.load(run, "gcn"), r"model='gcn': expected a torch\.nn\.Module"),  # type: ignore[arg-type]
-    "load, a class": (lambda run: gnnkit.load(run, Net), r"model=Net is a class: expected a module, such as Net\("),  # type: ignore[arg-type]
+    "load, another class": (lambda run: gnnkit.load(run, Net), "pass an instance of the trained class, with the"),
+    "load, a function of nothing": (
+        lambda run: gnnkit.load(run, lambda: Net()),  # type: ignore[arg-type, misc]  # noqa: PLW0108  # takes no sizes
+        r"model=<lambda> is called with \(in_features, num_classes\)",
+    ),
+    "load, a program": (lambda run: gnnkit.load(run, PageRank()), "expected a torch.nn.Module, got PageRank"),  # type: ignore[arg-type]
     "load, a compiled model": (
         lambda run: gnnkit.load(run, torch.compile(GCN(5, 2), backend="eager")),
         "wrapped by torch.compile",
@@ -106,7 +112,8 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "export, another ending": (lambda run: gnnkit.export(run, "net.txt"), r"net\.txt must end with \.pt2"),
     "export, a URL": (lambda run: gnnkit.export(run, "s3://a/net.pt2"), "is a URL"),
     "export, no such folder": (lambda run: gnnkit.export(run, "no/net.pt2"), "there is no folder no: make it first"),
-    "export, a class": (lambda run: gnnkit.export(run, "net.pt2", model=Net), "model=Net is a class"),  # type: ignore[arg-type]
+    "export, another class": (lambda run: gnnkit.export(run, "net.pt2", Net), "pass an instance of the trained class"),
+    "export, a name": (lambda run: gnnkit.export(run, "net.pt2", "gcn"), r"model='gcn': expected a torch\.nn\.Module"),  # type: ignore[arg-type]
     "export, a word": (lambda run: gnnkit.export(run, "n.pt2", edge_weight="yes"), "edge_weight=yes must be true or"),  # type: ignore[arg-type]
     "export, a program": (
         lambda run: gnnkit.export(of_program(run), "net.pt2"),

@@ -100,7 +100,7 @@ def test_workers_double_while_more_are_faster(
     found = decide._with_workers(order, lambda: None)
     assert (found.workers, found.threads, seen) == (taken, 8 // taken, tried)
     assert found.decided is not None
-    assert found.decided["why"].startswith(f"the leader takes {told}")
+    assert found.decided["why"].startswith(f"the leader chose {told}")
     assert not found.is_open
 
 
@@ -135,7 +135,7 @@ def test_a_small_graph_is_trained_by_one_thread(
     found = decide._with_workers(order, lambda: None)
     assert (found.workers, found.threads, found.composed["threads"]) == (1, threads, threads)
     assert found.decided is not None
-    assert found.decided["why"] == f"the leader takes workers=1: 2,869 {told}"
+    assert found.decided["why"] == f"the leader chose workers=1: 2,869 {told}"
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_run_takes_the_workers_that_are_fastest_as_if_named(
     keys = {**QUICK, "workers": "auto", "strategy": "vertex_centric"}
     found = gnnkit.train(graph, folder=tmp_path / "auto", **keys)
     workers = found["world_size"]
-    assert found["why"].startswith(f"the leader takes workers={workers}: ")
+    assert found["why"].startswith(f"the leader chose workers={workers}: ")
     assert "s an epoch in a trial" in found["why"]
     assert found["why"] in capsys.readouterr().out
     whole = yaml.safe_load((tmp_path / "auto" / "config.yaml").read_text())
@@ -178,7 +178,7 @@ def test_a_run_takes_the_workers_that_are_fastest_as_if_named(
 def test_a_graph_alone_is_trained_by_one_worker(graph: Graph, tmp_path: Path) -> None:
     found = gnnkit.train(graph, folder=tmp_path / "run", trainer={"max_epochs": 2}, **BARE)
     assert (found["world_size"], found["strategy"]) == (1, "vertex_centric")
-    assert found["why"].startswith("the leader takes workers=1: 2,869 edges are too few")
+    assert found["why"].startswith("the leader chose workers=1: 2,869 edges are too few")
     assert "; strategy=vertex_centric, whose ranks take" in found["why"]
 
 
@@ -201,7 +201,7 @@ def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
     assert all(each["seconds"] > 0 and each["memory"] > 0 for each in decision["layouts"].values())
     section = stored(tmp_path / "auto")
     assert section["nodes"] == found["nodes"] != "auto"
-    named = found["why"].removeprefix("the leader takes ").partition(":")[0].split()
+    named = found["why"].removeprefix("the leader chose ").partition(":")[0].split()
     again = gnnkit.train(graph, overrides=named, folder=tmp_path / "named", **keys)
     assert again["train_loss"] == found["train_loss"]
     assert again["grid"] == found["grid"]
@@ -262,7 +262,7 @@ def test_a_graph_that_does_not_fit_is_sampled(graph: Graph, tmp_path: Path) -> N
 def test_a_graph_that_fits_is_trained_as_a_whole(graph: Graph, tmp_path: Path) -> None:
     found = gnnkit.train(graph, partition="2d", folder=tmp_path / "run", **QUICK)  # auto is the default
     assert (found["strategy"], found["nodes"], found["sampler"]) == ("vertex_centric", "contiguous", None)
-    assert found["why"].startswith("the leader takes strategy=vertex_centric, whose ranks take ")
+    assert found["why"].startswith("the leader chose strategy=vertex_centric, whose ranks take ")
     assert found["predicted"]["bytes_sent"] == found["measured"]["bytes_sent"]
 
 
@@ -281,7 +281,7 @@ def test_ranks_that_exchange_no_rows_get_the_nodes_with_fewest_words(
 def test_learned_rows_are_tried(graph: Graph, tmp_path: Path) -> None:
     keys = {"overrides": ["inputs=learned", "embedding=8"], "partition": "auto", **QUICK}
     found = gnnkit.train(graph, strategy="vertex_centric", folder=tmp_path / "run", **keys)
-    assert found["why"].startswith("the leader takes partition=")
+    assert found["why"].startswith("the leader chose partition=")
 
 
 @pytest.mark.slow
@@ -318,7 +318,7 @@ class Net(torch.nn.Module):
             {"model": "pagerank", "workers": 2, "comm": "threads", **BARE},
             "strategy=auto takes vertex_centric, as another is refused: strategy=",
         ),
-        exhaustive(({"model": Net, **QUICK}, "the leader takes strategy=vertex_centric, whose ranks take")),
+        exhaustive(({"model": Net, **QUICK}, "the leader chose strategy=vertex_centric, whose ranks take")),
         exhaustive(
             (
                 {"model": "sage", "overrides": ["sync.on_lost=continue"], "sync": "leader", **QUICK, "comm": "gloo"},
@@ -409,7 +409,7 @@ def test_ranks_that_others_have_started_share_the_leader_s_decision(outside: Out
     ended = outside.run(tmp_path, [run] * 2, by_hand(2), timeout=120)
     assert [rank.code for rank in ended] == [0, 0], [rank.output for rank in ended]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["why"].startswith("the leader takes strategy=vertex_centric")
+    assert result["why"].startswith("the leader chose strategy=vertex_centric")
     assert stored(tmp_path / "run")["nodes"] == result["nodes"] != "auto"
 
 

@@ -206,13 +206,17 @@ def test_a_model_of_the_users_is_loaded_into_the_users_own(tmp_path: Path) -> No
     assert not all(torch.equal(value, before[name]) for name, value in instance.state_dict().items())
     gnnkit.predict(result.folder, graph, model=Own, folder=tmp_path / "again", comm="threads", write=["logits"], **BARE)
     np.testing.assert_allclose(np.load(tmp_path / "again/logits.npy"), np.load(tmp_path / "run/logits.npy"), rtol=1e-10)
-    with pytest.raises(UserError, match=r"model=Own was passed from Python: use gnnkit.predict with model="):
+    with pytest.raises(UserError, match=r"model=Own was passed from Python: call gnnkit.predict\(\.\.\., model=Own\("):
         gnnkit.predict(result.folder, graph)
     with pytest.raises(UserError, match=r"graph was passed from Python"):
         gnnkit.predict(result.folder, model=Own)
-    with pytest.raises(UserError, match=r"pass the trained model"):
+    with pytest.raises(UserError, match=r"model=Own is not installed: pass an instance of that class, or a function"):
         gnnkit.load(result.folder)
-    with pytest.raises(UserError, match=r"model: gcn.convs.0.weight has shape .* pass the trained model"):
+    made = gnnkit.load(result.folder, Own)
+    assert all(torch.equal(value, made.state_dict()[name]) for name, value in loaded.state_dict().items())
+    with pytest.raises(
+        UserError, match=r"model: gcn.convs.0.weight has shape .* pass an instance of the trained class"
+    ):
         gnnkit.load(result.folder, Own(3, 3))
     with pytest.raises(UserError, match=r"write=\[embeddings\]: model=Own has no hidden rows"):
         train(tmp_path / "rows", model=instance)

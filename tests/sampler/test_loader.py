@@ -379,6 +379,14 @@ def test_a_state_of_other_batches_is_refused() -> None:
         loader(seeds=np.arange(9)).load_state_dict(loader().state_dict())
 
 
+def test_a_batch_shows_its_shapes() -> None:
+    batch = next(iter(loader(batch_size=4, labels=np.zeros((NUM_NODES, 2)))))
+    nodes, edges = len(batch.input_nodes), [len(block.indices) for block in batch.blocks]
+    shapes = f"seeds=[4], y=[4, 2], input_nodes=[{nodes}], x=[{nodes}, 5]"
+    assert repr(batch) == f"LoadedBatch({shapes}, edges={edges})"
+    assert "x=" not in repr(next(iter(loader(graph=GRAPH.csc))))
+
+
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """Sets the rank and size that torch.distributed reports."""
@@ -645,7 +653,7 @@ def test_balanced_batches_take_the_costs_of_the_sampler_or_the_users() -> None:
         ({"seeds": [-1]}, r"seeds\[0\] = -1 is out of range"),
         ({"seeds": [3, 4, 3]}, r"seeds\[2\] = 3 repeats seeds\[0\]"),
         ({"seeds": [0.5]}, "seeds has dtype float64, expected integers"),
-        ({"seeds": np.ones(4, bool)}, r"seeds: the mask has shape \[4\], expected \[300\]"),
+        ({"seeds": np.ones(4, bool)}, r"seeds: the mask has shape \[4\], expected \[300\] for the nodes$"),
         ({"features": np.ones((4, 2))}, "features must have a row of fixed size for each of 300 nodes"),
         ({"features": np.ones((300, 4))[:, ::2]}, "features must be C-contiguous"),
         ({"labels": np.array([None] * 300)}, "labels must have a row of fixed size"),

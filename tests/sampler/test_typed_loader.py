@@ -81,6 +81,20 @@ def assert_same(first: list[Any], second: list[Any]) -> None:
         assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
 
 
+def test_a_batch_shows_its_shapes_by_type() -> None:
+    batch = next(iter(loader(transform=None)))
+    papers, authors, venues = (len(batch.input_nodes[name]) for name in ("paper", "author", "venue"))
+    edges = {kind: [len(block.relations[kind].row) for block in batch.blocks] for kind in DATA.edge_types}
+    assert repr(batch).splitlines() == [
+        "TypedBatch(",
+        f"  author={{ input_nodes=[{authors}], x=[{authors}, 4] }},",
+        f"  paper={{ seeds=[8], y=[8], input_nodes=[{papers}], x=[{papers}, 7] }},",
+        f"  venue={{ input_nodes=[{venues}] }},",
+        *(f"  ({', '.join(kind)})={{ edges={edges[kind]} }}," for kind in DATA.edge_types),
+        ")",
+    ]
+
+
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("seed_type", ["paper", "author"])
 def test_every_drawn_edge_exists_and_counts_add_up(name: str, seed_type: str) -> None:
@@ -416,8 +430,11 @@ def without_relations() -> Graph:
     [
         ({"seeds": None}, r"seeds=\('author', mask\)"),
         ({"seeds": "journal"}, "seeds='journal' is not a node type: expected one of author, paper, venue"),
-        ({"seeds": ("paper", [50])}, r"seeds\[0\] = 50 is out of range for 50 nodes"),
-        ({"seeds": ("paper", np.ones(3, bool))}, r"the mask has shape \[3\], expected \[50\]"),
+        ({"seeds": ("paper", [50])}, r"seeds\[0\] = 50 is out of range for 50 nodes of type 'paper'"),
+        (
+            {"seeds": ("paper", np.ones(3, bool))},
+            r"mask has shape \[3\], expected \[50\] for the nodes of type 'paper'",
+        ),
         ({"sampler": {"default": [2], "paper-by-venue": [2]}}, "paper-by-venue is not a relation of the graph"),
         ({"sampler": ClusterSampler(np.zeros(84, int))}, "ClusterSampler does not draw by relation"),
         ({"features": np.ones((84, 2))}, "features=ndarray must be a mapping from node types"),

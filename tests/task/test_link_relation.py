@@ -235,11 +235,14 @@ def test_relations_survive_a_folder_and_bad_ones_are_refused(tmp_path: Path) -> 
 
 
 def test_unknown_relations_and_relations_without_edges_are_refused() -> None:
-    with pytest.raises(UserError, match=r"task.relation=buys is none of the graph's relations: user-buys-item, item-s"):
-        LinkPrediction(relation="buys").prepare(GRAPH)
+    for name in ("buys", "user-buy-item", ("user", "buys", "items")):
+        message = r"task.relation=\S+ is not known: did you mean user-buys-item\? there are: item-.*, user-buys-item"
+        with pytest.raises(UserError, match=message):
+            LinkPrediction(relation=name).prepare(GRAPH)
     with pytest.raises(UserError, match=r"task.relation=buys: the graph's edges have no types: remove the key"):
         LinkPrediction(relation="buys").prepare(Graph.from_edges([0, 1], [1, 2], 3))
-    for bad in ("", True, 1.5, ["a"]):
+    assert LinkPrediction(relation=["user", "buys", "item"]).relation == "user-buys-item"
+    for bad in ("", True, 1.5, ["a"], ["user", "", "item"], ["user", 1, "item"]):
         with pytest.raises(UserError, match=r"task.relation=.* must be the name of a relation"):
             LinkPrediction(relation=bad)  # type: ignore[arg-type]
     names = {"edge_types": [0, 0], "edge_type_names": ["a", "b"]}
