@@ -38,6 +38,7 @@ _FACTS = {
 _COPIES = ("to", "long", "clone", "contiguous", "detach", "cpu", "cuda")
 _LARGEST = ("max", "amax")
 _EXTREMES = ("amax", "amin")
+_SUMMED = (torch.float32, torch.float64, torch.bfloat16)  # types of rows that kernels sum
 _EXPANDING = ("view", "reshape", "unsqueeze", "expand", "expand_as", "__getitem__", "view_as")
 _LOOPS_OF_TWO = (
     "looks for self-loops, or adds them, between nodes of two types: use add_self_loops=False, or relations between "
@@ -112,30 +113,38 @@ class Pass:
                 self.reads.origin.count("index_select")
             rows = self._with_halo(value_of(x), dim) if at_source else value_of(x)
             return rows.index_select(dim, _plain(ends))
-        shape, version = tuple(x.shape[1:]), version_of(x)
+        edge_set, index, shape, unchanged = ends.edge_set, _plain(ends), tuple(x.shape[1:]), self._unchanged(x)
+        rows = self._rows(x, unchanged) if at_source else Lazy(unchanged, shape, x.dtype)
+        add_up = (
+            self._sums(unchanged) if at_source and edge_set is EdgeSet.of(self.rank_graph) and x.dim() < 4 else None
+        )
+        meaning = Rows(edge_set, rows, at_source, shape, None, add_up)
+        lazy = Lazy(lambda: rows.value().index_select(0, index), shape, x.dtype)
+        return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
+
+    def _unchanged(self, x: Tensor) -> Callable[[], Tensor]:
+        """Returns a function that returns `x`, or raises if its memory has changed."""
+        version = version_of(x)
 
         def unchanged() -> Tensor:
             if version_of(x) != version:
                 raise self.error("changes rows in place after it read them by edge: change a copy, as by x.clone()")
             return x
 
-        rows = self._rows(x, unchanged) if at_source else Lazy(unchanged, shape, x.dtype)
-        index, edge_set = _plain(ends), ends.edge_set
-        sums = at_source and edge_set is EdgeSet.of(self.rank_graph) and self._unweighted and x.dim() < 4
-        add_up = (lambda: self._adjacency.aggregate(unchanged())) if sums else None
-        meaning = Rows(edge_set, rows, at_source, shape, None, add_up)
-        lazy = Lazy(lambda: rows.value().index_select(0, index), shape, x.dtype)
-        return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
+        return unchanged
 
-    @property
-    def _unweighted(self) -> bool:
-        return self.rank_graph.weight is None
+    def _sums(self, rows: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
+        """Returns the engine's sums over all edges. None: it sums with weights."""
+        return None if self.rank_graph.weight is not None else lambda: self._adjacency.aggregate(rows())
 
     def adds(self, rows: Tensor) -> bool:
         """Whether kernels add up rows of this type."""
-        kinds = (torch.float32, torch.float64, torch.bfloat16)
         edges = self.rank_graph.edges
-        return edges is not None and rows.dtype in kinds and rows.device == edges.device
+        return edges is not None and rows.dtype in _SUMMED and rows.device == edges.device
+
+    def covers(self, edge_set: EdgeSet, num_rows: int) -> bool:
+        """Whether there are as many rows as destinations."""
+        return num_rows == self.num_owned
 
     def _rows(self, x: Tensor, unchanged: Callable[[], Tensor]) -> Lazy:
         """Returns `x` with the halo, exchanged once for all edges that read it."""
@@ -486,10 +495,17 @@ class RelationPass(Pass):
         self.model, self._relation, self.reads, self._over = model, rows, reads, False
         self.num_owned, self.num_read, self.bipartite = rows.num_dst, rows.num_src, rows.bipartite
         self._read: EdgeSet | None = None
+        self._with_halos = WeakValueDictionary()
 
     @cached_property
     def rank_graph(self) -> RankGraph:
         return self._relation.rank_graph
+
+    def adds(self, rows: Tensor) -> bool:
+        return rows.dtype in _SUMMED and rows.device == self.rank_graph.edge_index.device
+
+    def _sums(self, rows: Callable[[], Tensor]) -> None:
+        return None
 
     def _append_halo(self, rows: Tensor) -> Tensor:
         return torch.cat([rows, self.halo(rows)])
@@ -520,22 +536,44 @@ class JoinedPass(Pass):
         self.model, self.parts, self.reads = parts[0][0].model, parts, parts[0][0].reads
         self.num_owned, self.bipartite = None, True
 
+    @cached_property
+    def rank_graph(self) -> RankGraph:
+        return self.parts[0][0].rank_graph
+
     def adds(self, rows: Tensor) -> bool:
-        return False
+        return self.parts[0][0].adds(rows)
+
+    def covers(self, edge_set: EdgeSet, num_rows: int) -> bool:
+        return edge_set.place_destinations(num_rows)
 
     def read(self, x: Tensor, dim: int, ends: Sources | Destinations) -> Tensor:
-        x, index = value_of(x), _plain(ends)
-        if isinstance(ends, Destinations):
-            return x.index_select(dim, index)
-        self.reads.note(self)
-        self.reads.origin.count("index_select")
-        rows = x.movedim(dim, 0)
+        x, index, edge_set, at_source = value_of(x), _plain(ends), ends.edge_set, isinstance(ends, Sources)
+        count, unchanged = x.size(dim), self._unchanged(x)
+        if at_source:
+            self.reads.note(self)
+            index = torch.where(index < 0, count - 1 - index, index)
+            num_halo = sum(part.num_halo for part, _ in self.parts)
+            known = edge_set.place_sources(count, num_halo)
+        else:
+            known = edge_set.place_destinations(count)
+        shape = tuple(x.movedim(dim, 0).shape[1:])
+        own = lambda: unchanged().movedim(dim, 0)  # noqa: E731
+        nodes = Lazy((lambda: self._beside_halos(own())) if at_source else own, shape, x.dtype)
+        lazy = Lazy(lambda: nodes.value().index_select(0, index), shape, x.dtype)
+        if dim or not known or x.dim() < 2 or not self.adds(x):
+            self.reads.origin.count("index_select")
+            return lazy.value().movedim(0, dim)
+        meaning = Rows(edge_set, nodes, at_source, shape)
+        return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
+
+    def _beside_halos(self, rows: Tensor) -> Tensor:
+        """Appends other ranks' rows for all relations. Collective."""
         flat, halos = rows.reshape(len(rows), math.prod(rows.shape[1:])), []
         for part, first in self.parts:
             own_rows = flat[first : first + part.num_read]
             halos.append(part.halo(own_rows))
-        every = torch.cat([flat, *halos]).index_select(0, torch.where(index < 0, len(rows) - 1 - index, index))
-        return every.view(len(index), *rows.shape[1:]).movedim(0, dim)
+        every = torch.cat([flat, *halos])
+        return every.view(len(every), *rows.shape[1:])
 
     def edge_ids(self) -> Tensor | None:
         return None
@@ -553,7 +591,8 @@ def joined(ends: Sequence[Edges]) -> Edges:
         columns.append(torch.stack([torch.where(rows < 0, rows - num_halo, rows), _plain(destination)]))
         parts += source.called.parts
         num_halo += sum(part.num_halo for part, _ in source.called.parts)
-    return _edges(EdgeSet(torch.cat(columns, 1), (0, 0)), JoinedPass(parts))
+    base = EdgeSet.of(parts[0][0].rank_graph)
+    return _edges(base.joined(torch.cat(columns, 1)), JoinedPass(parts))
 
 
 def _at_destinations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -638,7 +677,7 @@ def _is_by_destination(input: Any, dim: int, index: Destinations, rows: Any) -> 
     if dim not in (0, -input.dim()) or rows.shape[1:] != input.shape[1:] or len(rows) != len(edge_set):
         return False
     whole = index.dim() == 1 or index.shape == rows.shape
-    return whole and len(input) == called.num_owned and rows.dtype == input.dtype and called.adds(rows)
+    return whole and rows.dtype == input.dtype and called.adds(rows) and called.covers(edge_set, len(input))
 
 
 def _sum_of(rows: Tensor, edge_set: EdgeSet) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-import weakref
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -20,25 +21,31 @@ from gnnkit.kernels.dropout import edge_streams
 from gnnkit.kernels.sums import ONE, Factors
 from gnnkit.model.edge_pieces import Piece, pieces_of
 
+_MOST = 2  # derived sets that are kept, in edges of the larger of both sets
+
 
 class EdgeSet:
     """Edges that a layer reads, in its order.
 
-    Layers select edges and add self-loops anew at each forward pass. A selection by the
-    same tensor gives the same set again, so that its edges are sorted only once.
+    Layers select edges and add self-loops anew at each forward pass. An equal selection
+    gives the same set again, so that its edges are sorted only once.
     """
 
-    def __init__(self, edge_index: Tensor, num_rows: tuple[int, int], edges: HeldEdges | None = None) -> None:
+    def __init__(
+        self, edge_index: Tensor, num_rows: tuple[int | None, int | None], edges: HeldEdges | None = None
+    ) -> None:
         """Stores the edges.
 
         Args:
-            edge_index: [2, num_edges] int64 source rows, destination rows.
-            num_rows: Number of source rows and of destination rows.
+            edge_index: [2, num_edges] int64 source rows, destination rows. A negative
+                source -1 - k is row k after the own rows.
+            num_rows: Number of source rows and of destination rows, if known.
             edges: Kernels over the same edges in the same order. None: creates them.
         """
-        self.edge_index, self.num_rows, self.held = edge_index, num_rows, edges
+        self.edge_index, self.held = edge_index, edges
         self.source, self.destination = edge_index.unbind(0)  # [num_edges] each
-        self._selected: list[tuple[weakref.ref[Tensor], int, EdgeSet]] = []
+        self._num_rows, self._num_own = list(num_rows), 0
+        self._derived: dict[bytes, EdgeSet] = {}  # by a digest of what they were derived by
         self._looped: EdgeSet | None = None
         self._pieces: dict[int, list[Piece]] = {}  # by width
         self._loopless: tuple[Tensor, int] | None = None
@@ -50,6 +57,8 @@ class EdgeSet:
         if graph.edge_set is None:
             edges = graph.edges
             num_rows = (0, 0) if edges is None else (edges.num_src, edges.num_dst)
+            if edges is None and graph.nodes is not None and graph.dst_nodes is not None:
+                num_rows = (len(graph.nodes), len(graph.dst_nodes))
             object.__setattr__(graph, "edge_set", cls(graph.edge_index, num_rows, edges))
         edge_set: EdgeSet = graph.edge_set
         return edge_set
@@ -59,14 +68,56 @@ class EdgeSet:
 
     def select(self, index: Any) -> EdgeSet:
         """Selects edges by a mask, positions or a slice."""
-        self._selected = [entry for entry in self._selected if entry[0]() is not None]
-        for kept, version, edge_set in self._selected:
-            if kept() is index and version == version_of(index):
-                return edge_set
-        edge_set = EdgeSet(self.edge_index[:, index], self.num_rows)
-        if isinstance(index, Tensor):
-            self._selected.append((weakref.ref(index), version_of(index), edge_set))
+        if not isinstance(index, Tensor):
+            return EdgeSet(self.edge_index[:, index], self.num_rows)
+        return self._kept(_digest(index), lambda: EdgeSet(self.edge_index[:, index], self.num_rows))
+
+    def joined(self, edge_index: Tensor) -> EdgeSet:
+        """Returns the set of edges that these and others were joined to.
+
+        Args:
+            edge_index: [2, num_edges] the joined edges. Numbers of rows are unknown.
+        """
+        return self._kept(_digest(edge_index), lambda: EdgeSet(edge_index, (None, None)))
+
+    def _kept(self, key: bytes, make: Callable[[], EdgeSet]) -> EdgeSet:
+        """Returns the same set for the same key, as long as few sets came between."""
+        edge_set = self._derived.pop(key, None) or make()
+        self._derived[key] = edge_set  # the last used comes last
+        limit, num_edges = _MOST * max(len(self), len(edge_set)), sum(map(len, self._derived.values()))
+        while num_edges > limit:
+            num_edges -= len(self._derived.pop(next(iter(self._derived))))
         return edge_set
+
+    def place_sources(self, num_own: int, num_halo: int) -> bool:
+        """Returns whether rows have these numbers. Unknown numbers become known.
+
+        Args:
+            num_own: Number of source rows of this rank.
+            num_halo: Number of those after them, the negative sources.
+        """
+        if self._num_rows[0] is None:
+            self._num_rows[0], self._num_own = num_own + num_halo, num_own
+        return self._num_rows[0] == num_own + num_halo
+
+    def place_destinations(self, count: int) -> bool:
+        """Returns whether there are `count` rows. An unknown number becomes known."""
+        if self._num_rows[1] is None:
+            self._num_rows[1] = count
+        return self._num_rows[1] == count
+
+    @property
+    def row_of_source(self) -> Tensor:  # [num_edges] int64
+        """Source rows, in which own rows are followed by the others."""
+        return torch.where(self.source < 0, self._num_own - 1 - self.source, self.source)
+
+    @property
+    def num_rows(self) -> tuple[int, int]:
+        """Number of source rows and of destination rows."""
+        num_src, num_dst = self._num_rows
+        assert num_src is not None
+        assert num_dst is not None
+        return num_src, num_dst
 
     def with_loops(self, rows: Tensor) -> EdgeSet:
         """Appends self-loops at some rows [num_loops]."""
@@ -112,7 +163,7 @@ class EdgeSet:
         """The edges by destination, and their positions in this set. None: in order."""
         if self.held is not None:
             return self.held, None
-        source, destination = self.source.cpu().numpy(), self.destination.cpu().numpy()
+        source, destination = self.row_of_source.cpu().numpy(), self.destination.cpu().numpy()
         csc, order = sort_edges(source, destination, self.num_rows[1], self.num_rows[0], True, None)
         positions = torch.from_numpy(order.astype(np.int64, copy=False)).to(self.source.device)
         return HeldEdges(csc, self.source.device), positions
@@ -207,6 +258,12 @@ class EdgeSet:
             others: [num_dst, H, d].
         """
         return self.from_order(self.kernels.dot(rows, others))
+
+
+def _digest(index: Tensor) -> bytes:
+    """Returns 16 bytes that differ between different tensors."""
+    array = index.detach().contiguous().cpu().numpy()
+    return hashlib.blake2b(array, digest_size=16, person=str(array.dtype).encode()).digest()
 
 
 def _largest(edges: HeldEdges, rows: Tensor) -> Tensor:

@@ -421,6 +421,18 @@ def test_a_mask_changed_in_place_selects_other_edges() -> None:
     assert edge_set.with_loops(torch.tensor([1])).edge_index.tolist() == [[0, 1, 2, 1, 1], [0, 2, 1, 1, 1]]
 
 
+def test_few_selections_of_edges_are_remembered() -> None:
+    edge_set = EdgeSet(torch.arange(20).view(2, 10) % 7, (7, 7))
+    types = torch.arange(10) % 3
+    relations = [edge_set.select(types == relation) for relation in range(3)]
+    everything = edge_set.select(torch.arange(10))
+    assert [edge_set.select(types == relation) for relation in range(3)] == relations
+    assert edge_set.select(torch.arange(10)) is everything
+    for shift in range(3):  # as by a layer that draws edges
+        edge_set.select((torch.arange(10) + shift + 1) % 10)
+    assert edge_set.select(torch.arange(10)) is not everything
+
+
 class WithEdges(nn.Module):
     """Attention that reads values of edges, in their order."""
 

@@ -206,13 +206,12 @@ def test_heterogeneous_layers_are_exact_on_any_number_of_workers(name: str) -> N
     assert inexact(model, sum(WIDTHS.values()) + 1, 2) == []
 
 
-@pytest.mark.parametrize("name", ["HGT", "to_hetero"])
-def test_rows_read_at_once_are_counted(name: str) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_heterogeneous_layers_compute_no_row_per_edge(name: str) -> None:
     graph = Graph.of(hetero_data())
     model = make_model(name, graph.schema)
     Threads.run(lambda comm: model(*arguments_of(cut(graph, 1)[0], comm)), 1, timeout=20)
-    layer = "HGTConv" if name == "HGT" else "SAGEConv"
-    assert model.fallbacks[f"{layer}.index_select"] >= 2
+    assert model.fallbacks == {}
 
 
 def test_the_order_of_reads_is_compared_between_ranks() -> None:

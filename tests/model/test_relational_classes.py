@@ -23,6 +23,7 @@ from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.model.adapt import adapted
+from gnnkit.model.edge_sets import EdgeSet
 from gnnkit.model.exactness import inexact
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from tests.graphs import pyg_data
@@ -128,6 +129,23 @@ def test_a_relational_class_of_pyg_gives_what_pyg_gives(name: str, ranks: int) -
         assert abs(float(part[0] - loss)) <= 1e-12
         for mine, theirs in zip(part[1], gradients, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["RGCNConv", "bases", "blocks"])
+def test_relations_are_summed_without_a_row_per_edge(name: str) -> None:
+    (shard,) = cut_all(typed_graph(), Partition(np.zeros(NODES, np.int32), None, Grid(1, 1, 1)))
+    model = adapted(model_of(CONVS[name]))
+
+    def run(comm: Communicator) -> EdgeSet:
+        engine = Engine(shard, comm, torch.float64)
+        for _ in range(2):
+            model(torch.tensor(np.asarray(shard.features)), ShardAdjacency.layers(engine, 1, 0))
+        return EdgeSet.of(engine.rank_graph)
+
+    edges, types = Threads.run(run, 1, timeout=20)[0], torch.from_numpy(np.asarray(shard.edge_types))
+    assert model.fallbacks == {}
+    sets = [edges.select(types == relation) for relation in range(RELATIONS)]
+    assert all("_sorted" in vars(edge_set) for edge_set in sets)  # remembered from the forward passes
 
 
 def test_uninitialised_memory_of_rgat_is_filled() -> None:
