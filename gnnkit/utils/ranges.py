@@ -18,7 +18,6 @@ MAX_THREADS = 1024  # per rank, or per call
 MAX_LAYERS = 1000  # layers of a model
 MAX_WIDTH = 2**20  # width of a hidden layer
 MAX_COUNT = 2**31 - 1  # limit of steps, epochs and other counts without a smaller bound
-_ALL_KEYS = "python -m gnnkit --help lists all keys"
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?(e-?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # one slash suffices, because `Path` collapses `//`
 
@@ -234,7 +233,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
     word = name.lower()
     same = [lower[match] for match in known_words(word) if match in lower][:1]
     near = same or [lower[match] for match in closest(word, lower, cutoff=0.5)]
-    return _unknown(what, near, _listed(choices))
+    return _unknown(what, near, choices)
 
 
 def closest(word: str, choices: Collection[str], *, cutoff: float) -> list[str]:
@@ -275,16 +274,17 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
     same = [by_last[name] for name in known_words(last) if name in by_last][:1]
     far = [by_last[name] for name in closest(last, by_last, cutoff=0.7)]
     near = same or closest(key, choices, cutoff=0.6) or far
-    return _unknown(key, near, _listed(choices) if section else _ALL_KEYS)
+    if not section:
+        return UserError(f"{key} is not known: {_hint(near)}python -m gnnkit --help lists all keys")
+    return _unknown(key, near, choices)
 
 
-def _unknown(what: str, near: list[str], choices: str) -> UserError:
-    hint = f"did you mean {near[0]}? " if near else ""
-    return UserError(f"{what} is not known: {hint}{choices}")
+def _unknown(what: str, near: list[str], choices: Iterable[str]) -> UserError:
+    return UserError(f"{what} is not known: {_hint(near)}there are: {', '.join(choices) or 'none'}")
 
 
-def _listed(choices: Iterable[str]) -> str:
-    return f"there are: {', '.join(choices) or 'none'}"
+def _hint(near: list[str]) -> str:
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def _sections(keys: Iterable[str]) -> set[str]:
